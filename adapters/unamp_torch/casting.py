@@ -1,0 +1,127 @@
+"""Casts of tensors, one by one and in argument lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from unamp_torch.state import thread
+
+__all__ = ["Eligible", "cast", "cast_weight", "map_floats", "widest"]
+
+_FLOAT32 = torch.float32
+_LOW = (torch.float16, torch.bfloat16)
+_is_cache_enabled = torch.is_autocast_cache_enabled
+_functorch_level = torch._C._functorch.maybe_current_level
+
+
+def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
+    current = tensor.dtype
+    if current is dtype or (current is not _FLOAT32 and current not in _LOW):
+        return tensor
+    return tensor.to(dtype)
+
+
+def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """As `cast`; a float32 parameter is cast once and kept for the outermost region.
+
+    Not kept: what is cast under `no_grad` (its gradient would be lost to a later use under grad), inside a `torch.func`
+    transform (it belongs to that level), while a graph is being captured (PyTorch switches its own cache off then, too), and
+    anything but a plain parameter.
+    """
+    if tensor.dtype is not _FLOAT32:
+        return cast(tensor, dtype)
+    kept = thread.weights
+    if (
+        kept is None
+        or not tensor.requires_grad
+        or type(tensor) not in (torch.nn.Parameter, torch.Tensor)
+        or not tensor.is_leaf
+        or not torch.is_grad_enabled()
+        or not _is_cache_enabled()
+        or _functorch_level() is not None
+    ):
+        return tensor.to(dtype)
+    version = tensor._version
+    entry = kept.get(id(tensor))
+    if entry is not None and entry[1] == version and entry[2].dtype is dtype:
+        return entry[2]
+    low = tensor.to(dtype)
+    kept[id(tensor)] = (tensor, version, low)
+    return low
+
+
+def widest(tensors: Iterable[torch.Tensor]) -> torch.dtype | None:
+    """The dtype that differing eligible tensors are cast to, float32; None where they agree."""
+    seen = None
+    for tensor in tensors:
+        dtype = tensor.dtype
+        if dtype is _FLOAT32 or dtype in _LOW:
+            if seen is None:
+                seen = dtype
+            elif seen is not dtype:
+                return _FLOAT32
+    return None
+
+
+class Eligible:
+    """Which arguments of an operator a rule casts: its tensors and lists of tensors, by position and keyword.
+
+    Args:
+        schema: the operator's schema.
+        activation_only: only the first tensor (norms, whose parameters and statistics stay as they are).
+    """
+
+    __slots__ = ("keywords", "positions", "single")
+
+    def __init__(self, schema: Any, activation_only: bool) -> None:
+        tensors = [(i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
+        if activation_only:
+            tensors = tensors[:1]
+        self.positions = tuple(i for i, a in tensors if not a.kwarg_only)
+        self.keywords = tuple(a.name for i, a in tensors if a.kwarg_only)
+        #: Whether there is only one tensor, with which nothing can disagree.
+        self.single = len(tensors) == 1 and "[" not in str(tensors[0][1].type) and "List" not in str(tensors[0][1].type)
+
+    def tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[torch.Tensor]:
+        """The tensors among them."""
+        count = len(args)
+        for value in (*(args[i] for i in self.positions if i < count), *(kwargs.get(k) for k in self.keywords)):
+            if isinstance(value, torch.Tensor):
+                yield value
+            elif isinstance(value, (list, tuple)):
+                yield from (item for item in value if isinstance(item, torch.Tensor))
+
+    def convert(
+        self, to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: torch.dtype, args: Any, kwargs: dict[str, Any]
+    ) -> list[Any]:
+        """The positional arguments with those tensors converted; keyword arguments are converted in place."""
+        converted = list(args)
+        count = len(converted)
+        for i in self.positions:
+            if i < count:
+                converted[i] = _convert(to, dtype, converted[i])
+        for name in self.keywords:
+            if name in kwargs:
+                kwargs[name] = _convert(to, dtype, kwargs[name])
+        return converted
+
+
+def _convert(to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: torch.dtype, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return to(value, dtype)
+    if isinstance(value, (list, tuple)):
+        return [to(item, dtype) if isinstance(item, torch.Tensor) else item for item in value]
+    return value
+
+
+def map_floats(result: Any, dtype: torch.dtype) -> Any:
+    """A result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
+    if isinstance(result, torch.Tensor):
+        return cast(result, dtype)
+    if isinstance(result, (tuple, list)):
+        return type(result)(map_floats(item, dtype) for item in result)
+    return result

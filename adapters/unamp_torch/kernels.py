@@ -1,0 +1,231 @@
+"""The kernels on the slot: what stands between a caller and an operator whose rule PyTorch does not follow by itself."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from unamp.errors import BannedOperation
+from unamp.vocabulary import vocabulary
+from unamp_torch.casting import Eligible, cast, cast_weight, map_floats, widest
+from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, SLOT, SLOT_NAME, excluded, set_excluded, thread
+
+__all__ = ["Action", "Operator", "banned", "emulated", "emulated_widened", "in_float32", "in_widest", "install", "low", "low_widened", "operators", "untouched"]
+
+_CPU_KEY, _CUDA_KEY = NATIVE_KEYS[CPU], NATIVE_KEYS[CUDA]
+_NO_KERNEL = re.compile(r"not implemented for '?(Half|BFloat16)|not (yet )?support(ed)? .*(Half|BFloat16|[Ll]ow precision)")
+
+Action = Callable[["Operator", Any, dict[str, Any], torch.dtype], Any]
+
+
+class Operator:
+    """One overload of an ATen operator, and what a rule needs to know about it.
+
+    Attributes:
+        op: the vocabulary's name.
+        name: the overload's own name, e.g. ``"aten::add.Tensor"``.
+        call: the operator itself, with its arguments as the dispatcher hands them over.
+        eligible: the arguments that a rule casts.
+        dtype_position: where an explicit result dtype may stand; a call that gives one keeps its meaning.
+    """
+
+    __slots__ = ("call", "dtype_position", "eligible", "name", "no_kernel", "op", "overload")
+
+    def __init__(self, op: str, overload: Any, activation_only: bool) -> None:
+        schema = overload._schema
+        self.op = op
+        self.name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+        self.overload = overload
+        self.call = _binding(overload)
+        self.eligible = Eligible(schema, activation_only)
+        self.no_kernel: set[tuple[str, torch.dtype]] = set()
+        self.dtype_position = next(
+            (i for i, a in enumerate(schema.arguments) if a.name == "dtype" and not a.kwarg_only), len(schema.arguments)
+        )
+
+    def keeps_explicit_dtype(self, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether the caller named the result's dtype: an explicit cast, which no rule changes."""
+        return kwargs.get("dtype") is not None or (self.dtype_position < len(args) and args[self.dtype_position] is not None)
+
+
+def _binding(overload: Any) -> Callable[..., Any]:
+    # Python's own binding of a function is twice as fast to call as the overload object, and takes the same arguments in the
+    # same order; an overload is the only way to functions without one.
+    name = overload._schema.name.removeprefix("aten::")
+    for namespace in (torch._C._VariableFunctions, torch._C._nn):
+        found = getattr(namespace, name, None)
+        if found is not None and name not in _BINDING_DIFFERS:
+            return found  # type: ignore[no-any-return]
+    return overload._op  # type: ignore[no-any-return]
+
+
+#: Functions whose Python binding does not take the operator's arguments as they are.
+_BINDING_DIFFERS = frozenset({"einsum", "gradient", "nonzero", "split"})
+
+
+# --- actions: what a rule does to one call. They run with the slot and native autocast excluded. ---------------------------
+
+
+def low(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Rule LOW. A low dtype that the device turns out to have no kernel for is emulated, from then on without trying."""
+    if operator.keeps_explicit_dtype(args, kwargs):
+        return operator.call(*args, **kwargs)
+    if operator.no_kernel and (_device(operator, args, kwargs), dtype) in operator.no_kernel:
+        return emulated(operator, args, kwargs, dtype)
+    given = dict(kwargs)
+    converted = operator.eligible.convert(cast_weight, dtype, args, kwargs)
+    try:
+        return operator.call(*converted, **kwargs)
+    except RuntimeError as error:
+        if not _NO_KERNEL.search(str(error)):
+            raise
+        operator.no_kernel.add((_device(operator, args, kwargs), dtype))
+    return emulated(operator, args, given, dtype)
+
+
+def low_widened(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Rule LOW with the result back in float32 at once."""
+    return map_floats(low(operator, args, kwargs, dtype), torch.float32)
+
+
+def emulated(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Rule LOW where there is no kernel: inputs rounded to low, computed in float32, the result rounded to low."""
+    args = operator.eligible.convert(cast_weight, dtype, args, kwargs)
+    args = operator.eligible.convert(cast, torch.float32, args, kwargs)
+    return map_floats(operator.call(*args, **kwargs), dtype)
+
+
+def emulated_widened(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    """As `emulated`, with the result back in float32 at once."""
+    return map_floats(emulated(operator, args, kwargs, dtype), torch.float32)
+
+
+def in_float32(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Rule FP32."""
+    if operator.keeps_explicit_dtype(args, kwargs):
+        return operator.call(*args, **kwargs)
+    return operator.call(*operator.eligible.convert(cast, torch.float32, args, kwargs), **kwargs)
+
+
+def in_widest(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Rule WIDEST, for operators that do not promote by themselves."""
+    target = widest(operator.eligible.tensors(args, kwargs))
+    if target is not None:
+        args = operator.eligible.convert(cast, target, args, kwargs)
+    return operator.call(*args, **kwargs)
+
+
+def untouched(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Rule UNTOUCHED, for operators that native autocast would touch, or whose parts it would."""
+    return operator.call(*args, **kwargs)
+
+
+def banned(advice: str) -> Action:
+    """Rule BANNED."""
+
+    def refuse(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+        if any(t.dtype in (torch.float16, torch.bfloat16) or t.dtype is torch.float32 for t in _all_tensors(args)):
+            raise BannedOperation(f"{operator.op} is banned by the policy in force. {advice}".rstrip())
+        return operator.call(*args, **kwargs)
+
+    return refuse
+
+
+def _all_tensors(args: Any) -> Iterable[torch.Tensor]:
+    return (a for a in args if isinstance(a, torch.Tensor))
+
+
+def _device(operator: Operator, args: Any, kwargs: dict[str, Any]) -> str:
+    return next((t.device.type for t in operator.eligible.tensors(args, kwargs)), CPU)
+
+
+# --- the kernel, and its registration ---------------------------------------------------------------------------------------
+
+
+def _kernel(operator: Operator) -> Callable[..., Any]:
+    name, call, positions = operator.name, operator.call, operator.eligible.positions
+    first = positions[0] if positions else 0
+    tensor_type = torch.Tensor
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        plan = thread.plan
+        action = None
+        set_excluded(SLOT, True)
+        try:
+            if plan is not None:
+                lead = args[first] if len(args) > first else None
+                if not isinstance(lead, tensor_type):
+                    lead = next(iter(operator.eligible.tensors(args, kwargs)), None)
+                if lead is not None:
+                    # Native autocast being off for the tensor's device means that somebody inside the region switched mixed
+                    # precision off by PyTorch's own means, or that a compiled graph, with its casts in it, is running.
+                    if lead.is_cpu:
+                        if not excluded(_CPU_KEY):
+                            action = plan.on_cpu.get(name)
+                    elif lead.is_cuda and not excluded(_CUDA_KEY):
+                        action = plan.on_cuda.get(name)
+            if action is None:
+                return call(*args, **kwargs)
+            cpu_off, cuda_off = excluded(_CPU_KEY), excluded(_CUDA_KEY)
+            set_excluded(_CPU_KEY, True)
+            set_excluded(_CUDA_KEY, True)
+            try:
+                return action(operator, args, kwargs, plan.low)  # type: ignore[union-attr]
+            finally:
+                set_excluded(_CPU_KEY, cpu_off)
+                set_excluded(_CUDA_KEY, cuda_off)
+        finally:
+            set_excluded(SLOT, False)
+
+    return kernel
+
+
+_lock = threading.Lock()
+_libraries: list[torch.library.Library] = []
+_operators: dict[str, tuple[Operator, ...]] = {}
+_installed: set[str] = set()
+
+
+def operators(op: str) -> tuple[Operator, ...]:
+    """The overloads through which an operation of the vocabulary is reached; none where torch does not have it.
+
+    In-place variants and those with an explicit output are left out: no rule touches them. So are overloads that exist for
+    TorchScript alone.
+    """
+    if op not in _operators:
+        _operators[op] = tuple(_overloads(op))
+    return _operators[op]
+
+
+def _overloads(op: str) -> Iterable[Operator]:
+    entry = vocabulary()[op]
+    for name in entry.spellings.get("torch", ()):
+        packet = None if "." in name else getattr(torch.ops.aten, name, None)
+        for overload_name in packet.overloads() if packet is not None else ():
+            overload = getattr(packet, overload_name)
+            schema = overload._schema
+            if schema.is_mutable or any(a.is_out for a in schema.arguments):
+                continue
+            operator = Operator(op, overload, activation_only=entry.group == "norm")
+            if (operator.eligible.positions or operator.eligible.keywords) and torch._C._dispatch_has_kernel(operator.name):
+                yield operator
+
+
+def install(wanted: Iterable[Operator]) -> None:
+    """Register kernels for operators, once and for good: taking a kernel away under running threads crashes PyTorch."""
+    missing = [operator for operator in wanted if operator.name not in _installed]
+    if not missing:
+        return
+    with _lock:
+        if not _libraries:
+            fallthrough = torch.library.Library("_", "IMPL")
+            fallthrough.fallback(torch.library.fallthrough_kernel, SLOT_NAME)
+            _libraries.extend((fallthrough, torch.library.Library("aten", "IMPL", SLOT_NAME)))
+        for operator in missing:
+            if operator.name not in _installed:
+                _libraries[1].impl(operator.name.removeprefix("aten::"), _kernel(operator))
+                _installed.add(operator.name)

@@ -1,0 +1,276 @@
+"""torch's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
+
+Most canonical signatures are torch's own, so a name is looked up where torch keeps it; `_WRITTEN` holds the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import _VF, Tensor
+from torch.nn import functional as F  # noqa: N812 - its customary name
+
+from unamp.vocabulary import vocabulary
+
+__all__ = ["TorchOperations"]
+
+
+class TorchOperations:
+    """See `unamp.adapter.Operations`."""
+
+    def __init__(self) -> None:
+        # A probe tells float32 from float16 by their significands; TF32, which rounds inputs to ten bits, would pass for
+        # float16. Only conformance asks for this namespace, in a process of its own.
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+
+    def names(self) -> frozenset[str]:
+        """The canonical operations that torch has."""
+        return _names()
+
+    def __getitem__(self, op: str) -> Callable[..., Any]:
+        """torch's function for an operation. KeyError where there is none."""
+        found = _lookup(op)
+        if found is None:
+            raise KeyError(op)
+        return found
+
+    def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+        """A tensor with the array's values, shape and dtype."""
+        array = np.ascontiguousarray(array)
+        if array.dtype.name == "bfloat16":  # ml_dtypes; torch reads no foreign dtype, but the same sixteen bits
+            made = torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+        else:
+            made = torch.from_numpy(array.copy())
+        return made.to("cuda" if device == "gpu" else device).requires_grad_(requires_grad)
+
+    def numpy(self, tensor: Tensor) -> np.ndarray:
+        """A tensor's values; low dtypes arrive as float32."""
+        # Inside a region too a copy to the host must not change values: `float()` is exact and no operation of a policy.
+        tensor = tensor.detach().resolve_conj().resolve_neg()
+        if tensor.dtype in (torch.float16, torch.bfloat16):
+            tensor = tensor.float()
+        return tensor.cpu().numpy()
+
+    def dtype(self, tensor: Tensor) -> str:
+        """The name of a tensor's dtype."""
+        return str(tensor.dtype).removeprefix("torch.")
+
+    def value_and_grad(
+        self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """``function(*inputs)`` and the gradient of its scaled value; None for an input that it does not depend on."""
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+        value = function(*leaves)
+        scale = torch.full_like(value, loss_scale)
+        return value.detach(), list(torch.autograd.grad(value, leaves, grad_outputs=scale, allow_unused=True))
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(op.name for op in vocabulary().values() if "torch" in op.spellings and _lookup(op.name) is not None)
+
+
+#: Where torch keeps its functions, in the order in which they are asked.
+_HOMES = (F, torch, torch.special, torch.linalg, torch.Tensor)
+_PREFIXES = {"linalg_": torch.linalg, "fft_": torch.fft}
+
+
+@cache
+def _lookup(op: str) -> Callable[..., Any] | None:
+    if op in _WRITTEN:
+        return _WRITTEN[op]
+    for prefix, home in _PREFIXES.items():
+        if op.startswith(prefix) and hasattr(home, op.removeprefix(prefix)):
+            return getattr(home, op.removeprefix(prefix))
+    for home in _HOMES:
+        if callable(found := getattr(home, op, None)) and not isinstance(found, type):
+            return found
+    return None
+
+
+def _resize(mode: str, **options: Any) -> Callable[..., Tensor]:
+    def resize(input: Tensor, output_size: Sequence[int]) -> Tensor:
+        return F.interpolate(input, tuple(output_size), mode=mode, **options)
+
+    return resize
+
+
+def _pad(mode: str) -> Callable[..., Tensor]:
+    def pad(input: Tensor, padding: Sequence[int]) -> Tensor:
+        return F.pad(input, tuple(padding), mode=mode)
+
+    return pad
+
+
+def _weights(weights: Sequence[Tensor]) -> list[Tensor]:
+    return list(weights)
+
+
+def _lstm(input: Tensor, h0: Tensor, c0: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer, time first: ``weights`` are w_ih, w_hh, b_ih, b_hh."""
+    return _VF.lstm(input, (h0, c0), _weights(weights), True, 1, 0.0, True, False, False)
+
+
+def _gru(input: Tensor, h0: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
+    return _VF.gru(input, h0, _weights(weights), True, 1, 0.0, True, False, False)
+
+
+def _rnn(input: Tensor, h0: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
+    return _VF.rnn_tanh(input, h0, _weights(weights), True, 1, 0.0, True, False, False)
+
+
+def _lstm_cell(input: Tensor, h0: Tensor, c0: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.lstm_cell(input, (h0, c0), *weights)
+
+
+def _multi_head_attention(
+    query: Tensor, key: Tensor, value: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor, *, heads: int
+) -> Tensor:
+    """Time first, as in torch; without the attention weights."""
+    dim = query.shape[-1]
+    return F.multi_head_attention_forward(
+        query, key, value, dim, heads, w_in, b_in, None, None, False, 0.0, w_out, b_out, need_weights=False
+    )[0]
+
+
+def _index(input: Tensor, *indices: Tensor) -> Tensor:
+    return input[indices]
+
+
+def _index_put(input: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    return torch.index_put(input, (index,), values)
+
+
+def _slice(input: Tensor, dim: int, start: int, end: int) -> Tensor:
+    return torch.ops.aten.slice(input, dim, start, end)
+
+
+def _solve_triangular(input: Tensor, other: Tensor, *, upper: bool) -> Tensor:
+    return torch.linalg.solve_triangular(input, other, upper=upper)
+
+
+def _lu_solve(lu: Tensor, pivots: Tensor, other: Tensor) -> Tensor:
+    return torch.linalg.lu_solve(lu, pivots, other)
+
+
+def _grid_sample(input: Tensor, grid: Tensor) -> Tensor:
+    return F.grid_sample(input, grid, align_corners=False)
+
+
+def _affine_grid(theta: Tensor, size: Sequence[int]) -> Tensor:
+    return F.affine_grid(theta, list(size), align_corners=False)
+
+
+def _adaptive_log_softmax(
+    input: Tensor, target: Tensor, head: Tensor, tail_in: Tensor, tail_out: Tensor, *, cutoff: int
+) -> Tensor:
+    """`torch.nn.AdaptiveLogSoftmaxWithLoss` with one tail cluster; the log probability of each target."""
+    classes = cutoff + tail_out.shape[0]
+    layer = torch.nn.AdaptiveLogSoftmaxWithLoss(input.shape[-1], classes, [cutoff], div_value=input.shape[-1] / tail_in.shape[0])
+    values = {"head.weight": head, "tail.0.0.weight": tail_in, "tail.0.1.weight": tail_out}
+    return torch.func.functional_call(layer, values, (input, target))[0]
+
+
+def _decoder_layer(target: Tensor, memory: Tensor, *weights: Tensor, heads: int) -> Tensor:
+    """`torch.nn.TransformerDecoderLayer` without dropout, time first; ``weights`` in the order of its parameters."""
+    return _layer(torch.nn.TransformerDecoderLayer, weights, heads, target, memory)
+
+
+def _encoder_layer(input: Tensor, *weights: Tensor, heads: int) -> Tensor:
+    """`torch.nn.TransformerEncoderLayer` without dropout, time first; ``weights`` in the order of its parameters."""
+    return _layer(torch.nn.TransformerEncoderLayer, weights, heads, input)
+
+
+def _layer(kind: type[torch.nn.Module], weights: Sequence[Tensor], heads: int, *inputs: Tensor) -> Tensor:
+    width = inputs[0].shape[-1]
+    with torch.device("meta"):  # only the layer's code is wanted: its parameters are the caller's
+        layer = kind(width, heads, _hidden(weights, width), dropout=0.0)
+    names = [name for name, _ in layer.named_parameters()]
+    return torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), inputs)
+
+
+def _hidden(weights: Sequence[Tensor], width: int) -> int:
+    return next(w.shape[0] for w in weights if w.ndim == 2 and w.shape[1] == width and w.shape[0] not in (width, 3 * width))
+
+
+def _segment_pool(data: Tensor, lengths: Tensor) -> Tensor:
+    return torch.segment_reduce(data, "sum", lengths=lengths)
+
+
+def _fractional_max_pool(pool: Callable[..., Tensor], input: Tensor, samples: Tensor, *, kernel: int, size: int) -> Tensor:
+    return pool(input, kernel, output_size=size, _random_samples=samples)
+
+
+_WRITTEN: dict[str, Callable[..., Any]] = {
+    "adaptive_log_softmax": _adaptive_log_softmax,
+    "addmm_activation": torch._addmm_activation,
+    "affine_grid": _affine_grid,
+    "bessel_k0": torch.special.modified_bessel_k0,
+    "bessel_k0e": torch.special.scaled_modified_bessel_k0,
+    "bessel_k1": torch.special.modified_bessel_k1,
+    "bessel_k1e": torch.special.scaled_modified_bessel_k1,
+    "cast": lambda input, dtype: input.to(getattr(torch, dtype)),
+    "circular_pad": _pad("circular"),
+    "cpu": torch.Tensor.cpu,
+    "convolution": lambda input, weight, bias: torch.convolution(input, weight, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+    "exponential": lambda input: torch.ops.aten.exponential(input, 1.0),
+    "expand": torch.Tensor.expand,
+    "fft_c2c": lambda input: torch._fft_c2c(input, [0], 0, True),
+    "fft_c2r": lambda input, n: torch._fft_c2r(input, [1], 0, n),
+    "fft_r2c": lambda input: torch._fft_r2c(input, [1], 0, True),
+    "fractional_max_pool2d": partial(_fractional_max_pool, F.fractional_max_pool2d),
+    "fractional_max_pool3d": partial(_fractional_max_pool, F.fractional_max_pool3d),
+    "frobenius_norm": lambda input, dim: torch.ops.aten.frobenius_norm(input, dim),
+    "gamma": torch._standard_gamma,
+    "grid_sample": _grid_sample,
+    "gru": _gru,
+    "grouped_mm": F.grouped_mm if hasattr(F, "grouped_mm") else torch._grouped_mm,
+    "identity": lambda input: torch.ops.aten.alias(input),
+    "index": _index,
+    "index_put": _index_put,
+    "linalg_det": torch.linalg.det,
+    "linalg_solve_triangular": _solve_triangular,
+    "log_sigmoid": F.logsigmoid,
+    "lstm": _lstm,
+    "lstm_cell": _lstm_cell,
+    "lu_solve": _lu_solve,
+    "multi_head_attention": _multi_head_attention,
+    "norm": torch.norm,
+    "nuclear_norm": torch.ops.aten.nuclear_norm,
+    "pad_sequence": lambda *sequences: torch.ops.aten.pad_sequence(list(sequences)),
+    "reflection_pad1d": _pad("reflect"),
+    "reflection_pad2d": _pad("reflect"),
+    "reflection_pad3d": _pad("reflect"),
+    "replication_pad1d": _pad("replicate"),
+    "replication_pad2d": _pad("replicate"),
+    "replication_pad3d": _pad("replicate"),
+    "rnn": _rnn,
+    "rnn_cell": torch.rnn_tanh_cell,
+    "segment_pool": _segment_pool,
+    "shape": torch._shape_as_tensor,
+    "slice": _slice,
+    "special_round": torch.special.round,
+    "tensor_unfold": torch.Tensor.unfold,
+    "transformer_decoder_layer": _decoder_layer,
+    "transformer_encoder_layer": _encoder_layer,
+    "trilinear": lambda a, b, c: torch._trilinear(a, b, c, [], [], [], [0]),
+    "uniform": lambda input: torch.ops.aten.uniform(input, 0.0, 1.0),
+    "unique": torch.unique,
+    "upsample_bicubic2d": _resize("bicubic", align_corners=False),
+    "upsample_bilinear2d": _resize("bilinear", align_corners=False),
+    "upsample_linear1d": _resize("linear", align_corners=False),
+    "upsample_nearest1d": _resize("nearest"),
+    "upsample_nearest2d": _resize("nearest"),
+    "upsample_nearest3d": _resize("nearest"),
+    "upsample_nearest_exact1d": _resize("nearest-exact"),
+    "upsample_nearest_exact2d": _resize("nearest-exact"),
+    "upsample_nearest_exact3d": _resize("nearest-exact"),
+    "upsample_trilinear3d": _resize("trilinear", align_corners=False),
+    "view": lambda input, shape: input.view(shape),
+    "weight_norm": lambda v, g: torch._weight_norm(v, g, 0),
+}

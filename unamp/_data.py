@@ -1,0 +1,16 @@
+"""Reading the tables of facts that ship with the package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["load_table"]
+
+
+def load_table(name: str) -> dict[str, Any]:
+    """A TOML file of `unamp/data`, parsed."""
+    # Imported here because `import unamp` must stay cheap: neither module is needed before the first policy.
+    import tomllib
+    from importlib import resources
+
+    return tomllib.loads(resources.files("unamp").joinpath(f"data/{name}").read_text("utf-8"))

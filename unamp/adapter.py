@@ -1,0 +1,302 @@
+"""The adapter contract: what a framework's package promises, and how the packages are found.
+
+The rules that every adapter keeps:
+
+- It is the only code that imports its framework, and it is loaded only once that framework is already imported in the
+  process: a framework is never imported on a user's behalf.
+- It is found through the entry-point group ``unamp.adapters``; the entry point's name is the framework's import name.
+- It hands out a `Realisation` for a policy. Nothing is installed in the framework before a realisation is entered, and
+  everything is undone on the last exit.
+- It knows what it cannot do: `Adapter.support`, `Adapter.how` and `Adapter.gaps` are data that turn into documentation.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from unamp.errors import AdapterError, FrameworkNotSupported
+
+if TYPE_CHECKING:
+    from importlib import metadata
+
+    import numpy as np
+
+    from unamp.policy import Policy, Rule
+
+__all__ = [
+    "DEVICES",
+    "Adapter",
+    "Gap",
+    "How",
+    "OpRecord",
+    "Operations",
+    "Realisation",
+    "Support",
+    "adapter_for",
+    "adapters_in_use",
+    "installed",
+    "register",
+    "spelling_of",
+]
+
+#: The kinds of device that a region can be limited to.
+DEVICES = ("cpu", "gpu")
+
+_GROUP = "unamp.adapters"
+
+
+class Support(Enum):
+    """How a device computes in a dtype."""
+
+    NATIVE = "native"
+    EMULATED = "emulated"
+    UNSUPPORTED = "unsupported"
+
+
+class How(Enum):
+    """How an adapter carries out the rule for one operation."""
+
+    NATIVE = "native"  #: the framework's own AMP, or nothing at all, already does it
+    INTERCEPTED = "intercepted"  #: the adapter casts, the framework computes in the rule's dtype
+    EMULATED = "emulated"  #: inputs rounded to low, computed in float32, the result rounded to low
+    UNSUPPORTED = "unsupported"  #: it cannot be carried out; a region that needs it raises
+    ABSENT = "absent"  #: the framework has no such operation
+
+
+class Gap(NamedTuple):
+    """Something that an adapter cannot do, and why."""
+
+    what: str
+    reason: str
+    link: str = ""
+
+
+class OpRecord(NamedTuple):
+    """One operation as it really ran, for `unamp.trace`.
+
+    Attributes:
+        op: its canonical name.
+        native: the framework's own name for what was called.
+        rule: the rule in force.
+        inputs: the dtypes of its floating tensor inputs, as the caller gave them.
+        compute: the dtype that the framework's kernel was really given; None where it has no floating input.
+        output: the dtype of its first floating result.
+        emulated: whether the low dtype was emulated.
+    """
+
+    op: str
+    native: str
+    rule: Rule
+    inputs: tuple[str, ...]
+    compute: str | None
+    output: str | None
+    emulated: bool = False
+
+
+class Realisation(Protocol):
+    """What an adapter made of one policy for one device. Shared by threads; `enter` and `exit` act on the calling thread."""
+
+    def enter(self) -> object:
+        """Put the policy in force in this thread; what it returns is handed to `exit`."""
+
+    def exit(self, token: object) -> None:
+        """Put back what was in force before. Never raises for a token that `enter` of this thread returned."""
+
+
+class Operations(Protocol):
+    """The operation namespace that conformance is written against: NumPy in, the framework's tensors inside.
+
+    Every operation has the canonical signature of its name (that of PyTorch's function): tensors first, attributes by
+    keyword. See `unamp_conformance.cases` for the signatures that are used.
+    """
+
+    def names(self) -> frozenset[str]:
+        """The canonical operations that the framework has."""
+
+    def __getitem__(self, op: str) -> Callable[..., Any]:
+        """The framework's function for an operation, in the canonical signature. KeyError where it has none."""
+
+    def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Any:
+        """A tensor with the array's values, shape and dtype (ml_dtypes.bfloat16 included)."""
+
+    def numpy(self, tensor: Any) -> np.ndarray:
+        """A tensor's values as a NumPy array; low dtypes arrive as float32, which holds them exactly."""
+
+    def dtype(self, tensor: Any) -> str:
+        """The name of a tensor's dtype, e.g. ``"bfloat16"``."""
+
+    def value_and_grad(
+        self, function: Callable[..., Any], inputs: Sequence[Any], *, loss_scale: float = 1.0
+    ) -> tuple[Any, list[Any]]:
+        """``function(*inputs)``, a scalar tensor, and its gradient (of the scaled value) for each input tensor."""
+
+
+class Adapter(Protocol):
+    """One framework's package, as the core sees it."""
+
+    framework: str
+    requires: str
+
+    def version(self) -> str:
+        """The framework's version."""
+
+    def probe(self) -> None:
+        """Check every private hook that the adapter will use.
+
+        Raises:
+            FrameworkNotSupported: naming the framework's version and the hook that is missing.
+        """
+
+    def devices(self) -> tuple[str, ...]:
+        """The devices present, of `DEVICES`."""
+
+    def support(self, device: str, dtype: str) -> Support:
+        """How a device computes in a low dtype."""
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """What it cannot do."""
+
+    def prepare(self, policy: Policy, device: str | None) -> Realisation:
+        """What is needed to put a policy in force on a device, or on all of them.
+
+        Raises:
+            NotExpressible: where the policy cannot be honoured there.
+        """
+
+    def how(self, op: str, policy: Policy, device: str) -> How:
+        """How the rule for one operation is carried out on a device."""
+
+    def observe(self, sink: Callable[[OpRecord], None]) -> AbstractContextManager[None]:
+        """Report every operation of the vocabulary that this thread runs."""
+
+    def is_tensor(self, value: object) -> bool:
+        """Whether a value is one of the framework's tensors."""
+
+    def cast(self, tensor: Any, dtype: str) -> Any:
+        """A tensor in another dtype; the gradient flows back through the cast."""
+
+    def dtype_of(self, tensor: Any) -> str:
+        """The name of a tensor's dtype."""
+
+    def spelling(self, value: object) -> str | None:
+        """The name of one of the framework's functions, layer classes or primitives, with the framework in front."""
+
+    def compiling(self) -> bool:
+        """Whether the framework's compiler is tracing the calling Python code."""
+
+    def operations(self) -> Operations:
+        """The operation namespace for conformance."""
+
+
+_lock = threading.RLock()
+_loaded: dict[str, Adapter] = {}
+_in_use: tuple[Adapter, ...] = ()
+_waiting: tuple[str, ...] | None = None  # frameworks with an adapter that is not loaded; None before the entry points are read
+
+
+def installed() -> Mapping[str, metadata.EntryPoint]:
+    """The entry points of all installed adapters, by framework."""
+    from importlib import metadata  # slow to import, and nothing needs it before the first region
+
+    return {point.name: point for point in metadata.entry_points(group=_GROUP)}
+
+
+def register(adapter: Adapter) -> None:
+    """Make an adapter known. Those installed through the entry-point group are registered when first needed.
+
+    Raises:
+        AdapterError: where a part of the contract is missing or has another signature; the message names it.
+        FrameworkNotSupported: where the framework's version or internals do not suit the adapter.
+    """
+    global _in_use, _waiting
+    _verify(adapter)
+    adapter.probe()
+    with _lock:
+        _loaded[adapter.framework] = adapter
+        _in_use = tuple(_loaded.values())
+        if _waiting is not None:
+            _waiting = tuple(name for name in _waiting if name != adapter.framework)
+
+
+def adapters_in_use() -> tuple[Adapter, ...]:
+    """The adapters of all frameworks that are imported in this process."""
+    if _waiting is None or any(name in sys.modules for name in _waiting):
+        _load_imported()
+    return _in_use
+
+
+def adapter_for(framework: str) -> Adapter:
+    """The adapter of one framework, which must be imported already.
+
+    Raises:
+        ValueError: for a name that no installed adapter has; the message lists the valid ones.
+        FrameworkNotSupported: where the framework is not installed, not imported yet, or not suitable.
+    """
+    adapters_in_use()
+    if framework in _loaded:
+        return _loaded[framework]
+    known = installed()
+    if framework not in known:
+        raise ValueError(f"unknown framework {framework!r}; adapters are installed for: {', '.join(sorted(known)) or 'none'}")
+    from importlib.util import find_spec
+
+    if find_spec(framework) is None:
+        raise FrameworkNotSupported(f"{framework} is not installed; pip install 'unamp[{framework}]'")
+    raise FrameworkNotSupported(f"{framework} is not imported; import it before a region names it (unamp imports no framework)")
+
+
+def spelling_of(value: object) -> str | None:
+    """A framework object's name, from whichever adapter knows it."""
+    for adapter in adapters_in_use():
+        if spelling := adapter.spelling(value):
+            return spelling
+    return None
+
+
+def _load_imported() -> None:
+    global _waiting
+    with _lock:
+        points = installed()
+        _waiting = tuple(name for name in points if name not in _loaded)
+        for name in _waiting:
+            module = sys.modules.get(name)
+            # A framework in the middle of its own import (a region at its import time) is left for the next region.
+            if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+                continue
+            register(_load(points[name]))
+
+
+def _load(point: metadata.EntryPoint) -> Adapter:
+    try:
+        return point.load()  # type: ignore[no-any-return]
+    except FrameworkNotSupported:
+        raise
+    except Exception as error:
+        raise AdapterError(f"the adapter for {point.name} ({point.value}) could not be loaded: {error}") from error
+
+
+def _verify(adapter: object) -> None:
+    import inspect  # slow to import, and only a registration needs it
+
+    who = type(adapter).__name__
+    for attribute in ("framework", "requires"):
+        if not isinstance(getattr(adapter, attribute, None), str):
+            raise AdapterError(f"adapter {who}: attribute {attribute!r} must be a string")
+    for name, promised in vars(Adapter).items():
+        if name.startswith("_") or not inspect.isfunction(promised):
+            continue
+        given = getattr(adapter, name, None)
+        if not callable(given):
+            raise AdapterError(f"adapter {who} ({adapter.framework}) has no method {name!r}")  # type: ignore[attr-defined]
+        wanted = list(inspect.signature(promised).parameters)[1:]
+        found = list(inspect.signature(given).parameters)
+        if wanted != found:
+            raise AdapterError(
+                f"adapter {who} ({adapter.framework}): {name}({', '.join(found)}) "  # type: ignore[attr-defined]
+                f"must take ({', '.join(wanted)})"
+            )

@@ -1,0 +1,18 @@
+"""The command `unamp`. What it needs beyond the standard library comes with the extra `conformance`."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from unamp._commands import app
+    except ModuleNotFoundError as error:
+        if error.name not in ("rich", "typer"):
+            raise
+        sys.exit(f"the command `unamp` needs {error.name}, which is not installed; pip install 'unamp[conformance]'")
+    app()

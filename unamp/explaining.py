@@ -1,0 +1,63 @@
+"""What a policy does to every operation, without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from unamp import adapter as _adapters
+from unamp.adapter import DEVICES, How
+from unamp.policy import Policy, Rule
+from unamp.vocabulary import vocabulary
+
+__all__ = ["Explanation", "explain"]
+
+
+class Explanation(NamedTuple):
+    """The rule for one operation, where it comes from, and how each framework carries it out.
+
+    Attributes:
+        op, rule, origin: as in `unamp.policy.Decision`.
+        how: by framework and device, e.g. ``{("torch", "cpu"): How.NATIVE}``.
+    """
+
+    op: str
+    rule: Rule
+    origin: str
+    how: Mapping[tuple[str, str], How]
+
+
+def explain(policy: Policy, framework: str | None = None, device: str | None = None) -> dict[str, Explanation]:
+    """For every operation of the vocabulary: its rule, where the rule comes from, and how it is carried out.
+
+    Args:
+        policy: the policy.
+        framework: one framework, or None for all that are imported. The preset ``native`` needs one.
+        device: ``"cpu"``, ``"gpu"``, or None for both. The preset ``native`` needs one.
+
+    Raises:
+        TypeError: where ``policy`` is not a `Policy`.
+        ValueError: for an unknown framework or device.
+    """
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}")
+    if device is not None and device not in DEVICES:
+        raise ValueError(f"unknown device {device!r}; valid: {', '.join(DEVICES)}")
+    adapters = _adapters.adapters_in_use() if framework is None else (_adapters.adapter_for(framework),)
+    devices = DEVICES if device is None else (device,)
+    stated = _stated(policy, framework, device)
+    return {
+        op: Explanation(
+            op,
+            (decision := stated.reason(op)).rule,
+            decision.origin,
+            {(a.framework, d): a.how(op, policy, d) for a in adapters for d in devices},
+        )
+        for op in vocabulary()
+    }
+
+
+def _stated(policy: Policy, framework: str | None, device: str | None) -> Policy:
+    if framework is None or device is None:
+        return policy
+    return policy.delegated(framework, device) or Policy(policy.level, policy.dtype, enabled=False)

@@ -1,0 +1,255 @@
+"""One mixed-precision policy, as a value.
+
+A `Policy` says for every operation of the vocabulary which precision it runs in. It holds no state and knows no
+framework: adapters ask `Policy.decide` and carry the answer out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
+
+from unamp.dtypes import low_dtype
+from unamp.presets import PRESETS, Preset
+from unamp.presets import preset as load_preset
+from unamp.vocabulary import Operation, vocabulary
+
+__all__ = ["LEVELS", "Decision", "Policy", "Rule"]
+
+#: The levels, and what each does with the operations that no list names.
+LEVELS = {
+    "O0": "nothing is touched",
+    "OD": "the allow list runs low, everything else in float32",
+    "O1": "the allow list runs low, the deny list in float32, the rest in the widest dtype of its inputs",
+    "O2": "everything runs low but the deny list",
+    "O3": "everything runs low but your own deny list",
+}
+
+
+class Rule(Enum):
+    """What happens to an operation's eligible inputs (tensors in float16, bfloat16 or float32)."""
+
+    UNTOUCHED = "untouched"
+    LOW = "low"
+    FP32 = "float32"
+    WIDEST = "widest"
+    BANNED = "banned"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Decision(NamedTuple):
+    """A rule, and where it comes from in words for a person."""
+
+    op: str
+    rule: Rule
+    origin: str
+    advice: str = ""
+
+
+class Policy:
+    """Which operations run in which precision. Immutable, hashable, equal by value, and it pickles.
+
+    Args:
+        level: ``"O0"``, ``"OD"``, ``"O1"``, ``"O2"`` or ``"O3"``; see `LEVELS`. The names are NVIDIA apex's and Paddle's.
+        dtype: the low precision, ``"float16"`` or ``"bfloat16"``, as a string or any framework's dtype object.
+        allow: operations that run in the low dtype, whatever the preset says. Canonical names, any framework's spelling,
+            or the framework's own function, layer class or primitive. A single name may stand alone.
+        deny: operations that run in float32, likewise.
+        preset: the base lists; see `unamp.presets.PRESETS`.
+        enabled: False is a policy that touches nothing.
+        promote: at O2, operations on no list run in the widest dtype of their inputs (Paddle's ``use_promote``).
+        widen_results: the result of every operation that ran low is cast back to float32 (MindSpore's O1).
+        cache: within the outermost region a float32 parameter is cast once.
+
+    Raises:
+        ValueError: for an unknown level, dtype, preset or operation, and for an operation in both lists.
+        TypeError: for an argument of the wrong type.
+    """
+
+    # Not a dataclass: importing `dataclasses` alone would take a third of the time that `import unamp` takes.
+
+    level: str
+    dtype: str
+    allow: tuple[str, ...]
+    deny: tuple[str, ...]
+    preset: str
+    enabled: bool
+    promote: bool
+    widen_results: bool
+    cache: bool
+    _values: tuple[Any, ...]
+    _hash: int
+
+    def __init__(
+        self,
+        level: str = "O1",
+        dtype: object = "float16",
+        allow: object = (),
+        deny: object = (),
+        preset: str = "unamp",
+        enabled: bool = True,
+        promote: bool = False,
+        widen_results: bool = False,
+        cache: bool = True,
+    ) -> None:
+        _check_name("level", level, tuple(LEVELS))
+        for flag, value in (("enabled", enabled), ("promote", promote), ("widen_results", widen_results), ("cache", cache)):
+            _check_flag(flag, value)
+        _check_name("preset", preset, PRESETS)
+        allowed, denied = _canonical("allow", allow), _canonical("deny", deny)
+        if both := sorted(set(allowed) & set(denied)):
+            raise ValueError(f"in allow and in deny: {', '.join(both)}; an operation can be in one of them only")
+        if (allowed or denied) and load_preset(preset).delegates:
+            raise ValueError(
+                f"preset {preset!r} is the framework's own AMP, which takes no lists; "
+                "start from a preset with lists (for instance 'unamp' or 'torch-cuda') to use allow and deny"
+            )
+        values = (level, low_dtype(dtype), allowed, denied, preset, enabled, promote, widen_results, cache)
+        vars(self).update(zip(_ARGUMENTS, values, strict=True), _values=values, _hash=hash(values))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a policy does not change; make another one with .replace({name}=...)")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError("a policy does not change")
+
+    def __eq__(self, other: object) -> bool:
+        return self._values == other._values if isinstance(other, Policy) else NotImplemented
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The cached hash depends on the process's hash seed and must not travel.
+        return type(self), self._values
+
+    def __repr__(self) -> str:
+        fields = list(zip(_ARGUMENTS, self._values, Policy()._values, strict=True))
+        changed = [f"{name}={value!r}" for name, value, usual in fields[2:] if value != usual]
+        return f"Policy({', '.join([repr(self.level), repr(self.dtype), *changed])})"
+
+    def replace(self, **changes: Any) -> Policy:
+        """The same policy but for some arguments."""
+        return Policy(**{**dict(zip(_ARGUMENTS, self._values, strict=True)), **changes})
+
+    @property
+    def active(self) -> bool:
+        """Whether it changes anything at all: enabled, and of a level above O0."""
+        return self.enabled and self.level != "O0"
+
+    def decide(self, op: str) -> Rule:
+        """The rule for one operation, by canonical name or any spelling.
+
+        Raises:
+            ValueError: for an unknown operation, and for the preset ``native``, whose lists depend on framework and device
+                (see `delegated`).
+        """
+        rules = self.rules
+        return rules[op] if op in rules else rules[vocabulary().resolve(op)]
+
+    @property
+    def rules(self) -> Mapping[str, Rule]:
+        """The rule for every operation of the vocabulary."""
+        return _rules(self)
+
+    def reason(self, op: str) -> Decision:
+        """The decision for one operation with where it comes from, for people."""
+        return _decide(self, vocabulary()[vocabulary().resolve(op)], load_preset(self.preset))
+
+    def delegated(self, framework: str, device: str) -> Policy | None:
+        """What this policy comes to on a framework and device (``"cpu"`` or ``"gpu"``).
+
+        That is itself, except for the preset ``native``: there it is the policy with the lists that the framework's own AMP
+        follows on that device, or None where the framework does nothing of its own.
+        """
+        delegates = load_preset(self.preset).delegates
+        if not delegates or not self.active:
+            return self
+        name = delegates.get(framework, {}).get(device)
+        return None if name is None else self.replace(preset=name)
+
+
+_ARGUMENTS = ("level", "dtype", "allow", "deny", "preset", "enabled", "promote", "widen_results", "cache")
+
+
+def _decide(policy: Policy, op: Operation, lists: Preset) -> Decision:
+    def decision(rule: Rule, origin: str, advice: str = "") -> Decision:
+        return Decision(op.name, rule, origin, advice)
+
+    if not policy.active:
+        return decision(Rule.UNTOUCHED, "level O0" if policy.enabled else "disabled")
+    if lists.delegates:
+        raise ValueError(
+            f"preset {policy.preset!r} has no lists of its own; name a framework: Policy.delegated(framework, device)"
+        )
+    if op.name in policy.allow:
+        return decision(Rule.LOW, "your allow list")
+    if op.name in policy.deny:
+        return decision(Rule.FP32, "your deny list")
+    if denied := [part for part in op.parts if part in policy.deny]:
+        return decision(Rule.FP32, f"your deny list: it computes with {', '.join(denied)}")
+
+    level, whose = policy.level, f"preset {policy.preset}"
+    if level == "O3":
+        if op.keeps_its_meaning:
+            return decision(Rule.UNTOUCHED, f"{op.group} operations keep their meaning")
+        return decision(Rule.LOW, "level O3")
+    if op.name in lists.banned and level != "OD":
+        return decision(Rule.BANNED, f"{whose}: banned", lists.banned[op.name])
+    if op.name in lists.denied(level):
+        return decision(Rule.FP32, f"{whose}: deny list")
+    if op.name in lists.allowed(policy.dtype):
+        return decision(Rule.LOW, f"{whose}: allow list")
+    if op.name in lists.promote and level == "O1":
+        return decision(Rule.WIDEST, f"{whose}: promote list")
+    if op.keeps_its_meaning:
+        return decision(Rule.UNTOUCHED, f"{op.group} operations keep their meaning")
+    if op.name in lists.clear and level == "O1":
+        return decision(Rule.WIDEST, f"{whose}: clear list")
+    rule = {"OD": Rule.FP32, "O1": Rule.WIDEST, "O2": Rule.WIDEST if policy.promote else Rule.LOW}[level]
+    return decision(rule, f"level {level}: on no list")
+
+
+@lru_cache(maxsize=256)
+def _rules(policy: Policy) -> Mapping[str, Rule]:
+    lists = load_preset(policy.preset)
+    return MappingProxyType({op.name: _decide(policy, op, lists).rule for op in vocabulary().values()})
+
+
+def _check_name(argument: str, value: object, valid: tuple[str, ...]) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be a string, not {type(value).__name__}")
+    if value not in valid:
+        raise ValueError(f"unknown {argument} {value!r}; valid: {', '.join(valid)}")
+
+
+def _check_flag(argument: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{argument} must be True or False, not {type(value).__name__}")
+
+
+def _canonical(argument: str, entries: object) -> tuple[str, ...]:
+    """Sorted canonical names of what a user wrote as an allow or deny list."""
+    if isinstance(entries, str) or not isinstance(entries, Iterable):
+        entries = (entries,)
+    return tuple(sorted({_operation_name(argument, entry) for entry in entries}))
+
+
+def _operation_name(argument: str, entry: object) -> str:
+    if isinstance(entry, str):
+        return vocabulary().resolve(entry)
+    # Imported late: only a list with function objects in it needs the adapters.
+    from unamp.adapter import spelling_of
+
+    spelling = spelling_of(entry)
+    if spelling is None:
+        raise TypeError(
+            f"{argument} takes operation names, or a framework's functions, layer classes and primitives; "
+            f"got {type(entry).__name__}: {entry!r:.80}"
+        )
+    return vocabulary().resolve(spelling)

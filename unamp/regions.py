@@ -1,0 +1,255 @@
+"""Regions: where a policy is in force.
+
+A region is a context manager and a decorator. State is per thread, nests, and is put back on every exit, whatever
+happened inside. A region object may be used again, by several threads at a time, and inside itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from unamp import adapter as _adapters
+from unamp._decorating import decorate
+from unamp.adapter import DEVICES, Adapter, Realisation
+from unamp.policy import Policy
+from unamp.vocabulary import vocabulary
+
+__all__ = [
+    "Region",
+    "amp_guard",
+    "auto_cast",
+    "autocast",
+    "current_policy",
+    "get_autocast_dtype",
+    "innermost_region",
+    "is_autocast_enabled",
+    "policy_region",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _ThreadState(threading.local):
+    """The open regions of one thread, outermost first, each with what its adapters want back on exit."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Region, list[tuple[Realisation, object]]]] = []
+
+
+_state = _ThreadState()
+
+
+class Region:
+    """A policy, and the frameworks and device on which it is in force while the region is open."""
+
+    def __init__(self, policy: Policy, *, framework: str | None = None, device: str | None = None) -> None:
+        if framework is not None:
+            _adapters.adapter_for(framework)
+        self.policy = policy
+        self.framework = framework
+        self.device = device
+        self._prepared: tuple[tuple[Adapter, ...], tuple[Realisation, ...]] = ((), ())
+
+    def __repr__(self) -> str:
+        where = "".join(f", {name}={value!r}" for name in ("framework", "device") if (value := getattr(self, name)))
+        return f"Region({self.policy!r}{where})"
+
+    def __enter__(self) -> Region:
+        entered: list[tuple[Realisation, object]] = []
+        try:
+            for realisation in self._realisations():
+                entered.append((realisation, realisation.enter()))
+        except BaseException:
+            _leave(entered)
+            raise
+        _state.open.append((self, entered))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        opened = _state.open
+        if not opened or opened[-1][0] is not self:
+            raise RuntimeError(f"{self!r} is not the innermost open region of this thread; regions close in reverse order")
+        _leave(opened.pop()[1])
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function, method, generator, coroutine or asynchronous generator function."""
+        if not callable(function) or isinstance(function, type):
+            raise TypeError(f"a region decorates functions and methods, not {function!r:.80}")
+        return decorate(self, function)
+
+    def _realisations(self) -> tuple[Realisation, ...]:
+        adapters = _adapters.adapters_in_use()
+        if self._prepared[0] is not adapters:
+            chosen = [a for a in adapters if self.framework in (None, a.framework)]
+            self._prepared = adapters, tuple(a.prepare(self.policy, self.device) for a in chosen)
+        return self._prepared[1]
+
+
+def _leave(entered: list[tuple[Realisation, object]]) -> None:
+    while entered:
+        realisation, token = entered.pop()
+        realisation.exit(token)
+
+
+def autocast(
+    device_type: str | None = None,
+    dtype: object = None,
+    enabled: bool = True,
+    cache_enabled: bool | None = None,
+    *,
+    level: str = "O1",
+    allow: object = (),
+    deny: object = (),
+    preset: str = "unamp",
+    promote: bool = False,
+    framework: str | None = None,
+) -> Region:
+    """A region in the spelling of `torch.autocast`, with levels and lists.
+
+    Args:
+        device_type: ``"cpu"``, ``"gpu"`` (or ``"cuda"``), or None: wherever the tensors are.
+        dtype: the low precision; see `Policy`. None is float16 on a GPU and bfloat16 on the CPU, as in torch; with no
+            ``device_type`` a GPU counts where there is one.
+        enabled: False switches mixed precision off inside.
+        cache_enabled: whether a float32 parameter is cast once in the outermost region; None is yes.
+        level, allow, deny, preset, promote: see `Policy`.
+        framework: limit the region to one framework; None is every framework imported in the process.
+
+    Raises:
+        ValueError, TypeError: for bad arguments; see `Policy`.
+        FrameworkNotSupported: where the named framework is not installed, not imported or not suitable.
+        NotExpressible: where the policy cannot be honoured on the device.
+
+    Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.autocast
+    """
+    device = _device(device_type)
+    if dtype is None:
+        dtype = _default_dtype(device, framework)
+    return _region(
+        level, dtype, allow, deny, preset, enabled, promote, cache_enabled is not False, framework=framework, device=device
+    )
+
+
+def auto_cast(
+    enable: bool = True,
+    custom_white_list: object = None,
+    custom_black_list: object = None,
+    level: str = "O1",
+    dtype: object = "float16",
+    use_promote: bool = False,
+    *,
+    preset: str = "paddle",
+    framework: str | None = None,
+) -> Region:
+    """A region in the spelling of `paddle.amp.auto_cast`. It takes effect on the CPU too.
+
+    Args:
+        enable: False switches mixed precision off inside.
+        custom_white_list, custom_black_list: operations to allow and to deny, on top of the preset's lists; a bare name is
+            read as Paddle's spelling first (``"mul"`` is Paddle's matrix multiplication).
+        level, dtype, preset: see `Policy`.
+        use_promote: see `Policy`'s ``promote``.
+        framework: limit the region to one framework; None is every framework imported in the process.
+
+    Raises:
+        ValueError, TypeError: for bad arguments; see `Policy`.
+
+    Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/auto_cast_en.html
+    """
+    allow, deny = (_paddle_names(names) for names in (custom_white_list, custom_black_list))
+    return _region(level, dtype, allow, deny, preset, enable, use_promote, True, framework=framework, device=None)
+
+
+amp_guard = auto_cast
+
+
+def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
+    """A region for a policy.
+
+    Args:
+        policy: the policy.
+        framework: limit the region to one framework; None is every framework imported in the process.
+
+    Raises:
+        TypeError: where ``policy`` is not a `Policy`.
+    """
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)")
+    return _cached_region(policy, _adapters.adapters_in_use(), framework, None)
+
+
+def current_policy() -> Policy | None:
+    """The policy of the innermost open region of this thread; None outside regions."""
+    return _state.open[-1][0].policy if _state.open else None
+
+
+def innermost_region() -> Region | None:
+    """The innermost open region of this thread; None outside regions. For adapters that open it again elsewhere."""
+    return _state.open[-1][0] if _state.open else None
+
+
+def is_autocast_enabled() -> bool:
+    """Whether a policy that changes anything is in force in this thread."""
+    return bool(_state.open) and _state.open[-1][0].policy.active
+
+
+def get_autocast_dtype() -> str | None:
+    """The low precision in force in this thread, ``"float16"`` or ``"bfloat16"``; None where there is none."""
+    return _state.open[-1][0].policy.dtype if is_autocast_enabled() else None
+
+
+# A region is re-entrant and holds no state, so equal requests share one: opening a region in a training loop costs a
+# look-up instead of building a policy anew.
+
+
+def _region(*policy: Any, framework: str | None, device: str | None) -> Region:
+    try:
+        return _cached_region_of(policy, _adapters.adapters_in_use(), framework, device)
+    except TypeError:  # lists and sets are not hashable; and where the argument itself is bad, Policy says so
+        return _cached_region(_policy(policy), _adapters.adapters_in_use(), framework, device)
+
+
+@functools.lru_cache(maxsize=256, typed=True)
+def _cached_region_of(policy: tuple[Any, ...], adapters: object, framework: str | None, device: str | None) -> Region:
+    return _cached_region(_policy(policy), adapters, framework, device)
+
+
+@functools.lru_cache(maxsize=256)
+def _cached_region(policy: Policy, adapters: object, framework: str | None, device: str | None) -> Region:
+    return Region(policy, framework=framework, device=device)
+
+
+def _policy(arguments: tuple[Any, ...]) -> Policy:
+    level, dtype, allow, deny, preset, enabled, promote, cache = arguments
+    return Policy(level, dtype, allow, deny, preset, enabled, promote, cache=cache)
+
+
+def _device(device_type: str | None) -> str | None:
+    if device_type is None or device_type in DEVICES:
+        return device_type
+    if not isinstance(device_type, str):
+        raise TypeError(f"device_type must be a string or None, not {type(device_type).__name__}")
+    if device_type == "cuda":
+        return "gpu"
+    raise ValueError(f"unknown device_type {device_type!r}; valid: 'cpu', 'gpu', 'cuda', or None for wherever the tensors are")
+
+
+def _default_dtype(device: str | None, framework: str | None) -> str:
+    if device is None:
+        chosen = (a for a in _adapters.adapters_in_use() if framework in (None, a.framework))
+        device = "gpu" if any("gpu" in a.devices() for a in chosen) else "cpu"
+    return "float16" if device == "gpu" else "bfloat16"
+
+
+def _paddle_names(names: object) -> object:
+    if names is None:
+        return ()
+    if isinstance(names, str):
+        names = (names,)
+    if isinstance(names, Iterable):
+        return tuple(vocabulary().resolve(n, prefer="paddle") if isinstance(n, str) else n for n in names)
+    return names
