@@ -18,8 +18,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 Context = AbstractContextManager[Any]
 
 
-def decorate(context: Context, function: F) -> F:
-    """`function` with its body inside `context`, which must be reusable and re-entrant."""
+def decorate(context: Callable[[], Context], function: F) -> F:
+    """`function` with its body inside what `context` returns, for every step anew."""
     import inspect  # slow to import, and a region used as a context manager does not need it
 
     wrapper: Callable[..., Any]
@@ -58,16 +58,16 @@ def decorate(context: Context, function: F) -> F:
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with context:
+            with context():
                 return function(*args, **kwargs)
 
     return wrapper  # type: ignore[return-value]
 
 
-def _stepped(context: Context, inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+def _stepped(context: Callable[[], Context], inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     step, value = inner.send, None
     while True:
-        with context:
+        with context():
             try:
                 item = step(value)
             except StopIteration as stop:
@@ -75,7 +75,7 @@ def _stepped(context: Context, inner: Generator[Any, Any, Any]) -> Generator[Any
         try:
             step, value = inner.send, (yield item)
         except GeneratorExit:
-            with context:
+            with context():
                 inner.close()
             raise
         except BaseException as error:
@@ -83,5 +83,5 @@ def _stepped(context: Context, inner: Generator[Any, Any, Any]) -> Generator[Any
 
 
 @types.coroutine
-def _awaited(context: Context, awaitable: Any) -> Generator[Any, Any, Any]:
+def _awaited(context: Callable[[], Context], awaitable: Any) -> Generator[Any, Any, Any]:
     return (yield from _stepped(context, awaitable.__await__()))

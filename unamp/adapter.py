@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from unamp._capturing import once_per_trace
 from unamp.errors import AdapterError, FrameworkNotSupported
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from unamp.policy import Policy, Rule
+    from unamp.regions import Region
 
 __all__ = [
     "DEVICES",
@@ -189,6 +191,15 @@ class Adapter(Protocol):
     def compiling(self) -> bool:
         """Whether the framework's compiler is tracing the calling Python code."""
 
+    def make_capturable(self, region: Region) -> int:
+        """A number by which a graph that the framework's compiler traces can open a region."""
+
+    def enter_captured(self, key: int) -> None:
+        """Open a region, by its number. Called in traced code: nothing but one call that becomes a node of the graph."""
+
+    def leave_captured(self, key: int) -> None:
+        """Close a region, by its number."""
+
     def operations(self) -> Operations:
         """The operation namespace for conformance."""
 
@@ -223,6 +234,7 @@ def register(adapter: Adapter) -> None:
             _waiting = tuple(name for name in _waiting if name != adapter.framework)
 
 
+@once_per_trace
 def adapters_in_use() -> tuple[Adapter, ...]:
     """The adapters of all frameworks that are imported in this process."""
     if _waiting is None or any(name in sys.modules for name in _waiting):

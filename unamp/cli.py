@@ -12,7 +12,8 @@ def main() -> None:
     try:
         from unamp._commands import app
     except ModuleNotFoundError as error:
-        if error.name not in ("rich", "typer"):
+        package = str(error.name).partition(".")[0]
+        if package not in ("rich", "typer"):
             raise
-        sys.exit(f"the command `unamp` needs {error.name}, which is not installed; pip install 'unamp[conformance]'")
+        sys.exit(f"the command `unamp` needs {package}, which is not installed; pip install 'unamp[conformance]'")
     app()

@@ -30,9 +30,9 @@ def custom_fwd(
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.custom_fwd
     """
-    if fwd is None:
-        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
     target = None if cast_inputs is None else _eligible_name(cast_inputs)
+    if fwd is None:
+        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=target)
 
     @functools.wraps(fwd)
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:

@@ -201,16 +201,17 @@ def _decide(policy: Policy, op: Operation, lists: Preset) -> Decision:
         return decision(Rule.LOW, "level O3")
     if op.name in lists.banned and level != "OD":
         return decision(Rule.BANNED, f"{whose}: banned", lists.banned[op.name])
-    if op.name in lists.denied(level):
+    if op.name in lists.denied(level, policy.dtype):
         return decision(Rule.FP32, f"{whose}: deny list")
-    if op.name in lists.allowed(policy.dtype):
+    if op.name in lists.listed("allow", policy.dtype):
         return decision(Rule.LOW, f"{whose}: allow list")
     if op.name in lists.promote and level == "O1":
         return decision(Rule.WIDEST, f"{whose}: promote list")
     if op.keeps_its_meaning:
         return decision(Rule.UNTOUCHED, f"{op.group} operations keep their meaning")
-    if op.name in lists.clear and level == "O1":
-        return decision(Rule.WIDEST, f"{whose}: clear list")
+    for follows in ("infer", "clear"):
+        if op.name in lists.listed(follows, policy.dtype) and level == "O1":
+            return decision(Rule.WIDEST, f"{whose}: {follows} list")
     rule = {"OD": Rule.FP32, "O1": Rule.WIDEST, "O2": Rule.WIDEST if policy.promote else Rule.LOW}[level]
     return decision(rule, f"level {level}: on no list")
 
@@ -237,7 +238,9 @@ def _canonical(argument: str, entries: object) -> tuple[str, ...]:
     """Sorted canonical names of what a user wrote as an allow or deny list."""
     if isinstance(entries, str) or not isinstance(entries, Iterable):
         entries = (entries,)
-    return tuple(sorted({_operation_name(argument, entry) for entry in entries}))
+    named = {_operation_name(argument, entry) for entry in entries}
+    # A collective name (interpolate) stands for each of its members as well.
+    return tuple(sorted(named.union(*(vocabulary()[name].members for name in named))))
 
 
 def _operation_name(argument: str, entry: object) -> str:

@@ -21,11 +21,14 @@ class Preset(NamedTuple):
     Attributes:
         name, title: what it is called, and a line about it.
         framework, version, source: whose lists these are, and the public places that they were read from.
-        allow: the operations that run in the low dtype. `allow_bfloat16` replaces it for bfloat16 where that list differs.
+        allow: the operations that run in the low dtype.
         deny: the operations that run in float32. `deny_o2` replaces it at level O2 where that list is shorter.
         promote: the operations listed as running in the widest of their inputs' dtypes.
+        infer, clear: TensorFlow's lists of operations that follow their neighbours.
+        bfloat16: the lists that differ for bfloat16, by their names.
         banned: the operations that raise, each with its advice.
-        clear: the operations that are never cast (TensorFlow's clear list).
+        implied: entries of `allow` and `deny` that the official lists do not name, each with the listed operations that the
+            framework computes it with.
         delegates: for ``native`` alone, the preset that each framework itself follows on each device.
     """
 
@@ -37,19 +40,26 @@ class Preset(NamedTuple):
     allow: frozenset[str] = frozenset()
     deny: frozenset[str] = frozenset()
     promote: frozenset[str] = frozenset()
+    infer: frozenset[str] = frozenset()
     clear: frozenset[str] = frozenset()
-    allow_bfloat16: frozenset[str] | None = None
     deny_o2: frozenset[str] | None = None
+    bfloat16: Mapping[str, frozenset[str]] = MappingProxyType({})
     banned: Mapping[str, str] = MappingProxyType({})
+    implied: Mapping[str, str] = MappingProxyType({})
     delegates: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
-    def allowed(self, dtype: str) -> frozenset[str]:
-        """The allow list for a low dtype."""
-        return self.allow_bfloat16 if dtype == "bfloat16" and self.allow_bfloat16 is not None else self.allow
+    def listed(self, name: str, dtype: str) -> frozenset[str]:
+        """One of the lists (``"allow"``, ``"deny"``, ``"infer"``, ``"clear"``) for a low dtype."""
+        if dtype == "bfloat16" and name in self.bfloat16:
+            return self.bfloat16[name]
+        return getattr(self, name)  # type: ignore[no-any-return]
 
-    def denied(self, level: str) -> frozenset[str]:
-        """The deny list for a level."""
-        return self.deny_o2 if level == "O2" and self.deny_o2 is not None else self.deny
+    def denied(self, level: str, dtype: str) -> frozenset[str]:
+        """The deny list for a level and a low dtype."""
+        return self.deny_o2 if level == "O2" and self.deny_o2 is not None else self.listed("deny", dtype)
+
+
+_LISTS = ("allow", "deny", "promote", "infer", "clear")
 
 
 @cache
@@ -62,16 +72,17 @@ def preset(name: str) -> Preset:
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; valid: {', '.join(PRESETS)}")
     data = load_table(f"presets/{name}.toml")
-    lists = {key: frozenset(data.get(key, ())) for key in ("allow", "deny", "promote", "clear")}
-    shorter = {key: frozenset(data[key]) for key in ("allow_bfloat16", "deny_o2") if key in data}
+    lists = {key: frozenset(data.get(key, ())) for key in _LISTS}
     return Preset(
         name=data["name"],
         title=data["title"],
         framework=data["framework"],
         version=data["version"],
         source=tuple(data["source"]),
+        deny_o2=frozenset(data["deny_o2"]) if "deny_o2" in data else None,
+        bfloat16={key: frozenset(data[f"{key}_bfloat16"]) for key in _LISTS if f"{key}_bfloat16" in data},
         banned={op: data.get("advice", {}).get(op, "") for op in data.get("banned", ())},
+        implied=data.get("implied", {}),
         delegates=data.get("delegates", {}),
         **lists,
-        **shorter,
     )

@@ -13,20 +13,24 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from unamp import adapter as _adapters
+from unamp._capturing import once_per_trace
 from unamp._decorating import decorate
 from unamp.adapter import DEVICES, Adapter, Realisation
 from unamp.policy import Policy
 from unamp.vocabulary import vocabulary
 
 __all__ = [
+    "CapturedRegion",
     "Region",
     "amp_guard",
     "auto_cast",
     "autocast",
+    "close_down_to",
     "current_policy",
     "get_autocast_dtype",
     "innermost_region",
     "is_autocast_enabled",
+    "open_regions",
     "policy_region",
 ]
 
@@ -41,6 +45,25 @@ class _ThreadState(threading.local):
 
 
 _state = _ThreadState()
+
+
+class CapturedRegion:
+    """What a region is inside a function that a framework's compiler is tracing: two nodes of its graph.
+
+    A compiler cannot follow a region into its adapters. It can call their `enter_captured` and `leave_captured`, if the
+    context manager itself is made inside the traced function, as this one is.
+    """
+
+    def __init__(self, adapter: Adapter, key: int) -> None:
+        self.adapter = adapter
+        self.key = key
+
+    def __enter__(self) -> CapturedRegion:
+        self.adapter.enter_captured(self.key)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.adapter.leave_captured(self.key)
 
 
 class Region:
@@ -79,7 +102,14 @@ class Region:
         """Decorate a function, method, generator, coroutine or asynchronous generator function."""
         if not callable(function) or isinstance(function, type):
             raise TypeError(f"a region decorates functions and methods, not {function!r:.80}")
-        return decorate(self, function)
+        return decorate(self.here, function)
+
+    def here(self) -> Region | CapturedRegion:
+        """What to enter: the region, or what stands for it where a compiler is tracing."""
+        for adapter in _adapters.adapters_in_use():
+            if adapter.compiling():
+                return CapturedRegion(adapter, _key_of(adapter, self))
+        return self
 
     def _realisations(self) -> tuple[Realisation, ...]:
         adapters = _adapters.adapters_in_use()
@@ -107,7 +137,7 @@ def autocast(
     preset: str = "unamp",
     promote: bool = False,
     framework: str | None = None,
-) -> Region:
+) -> Region | CapturedRegion:
     """A region in the spelling of `torch.autocast`, with levels and lists.
 
     Args:
@@ -126,12 +156,8 @@ def autocast(
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.autocast
     """
-    device = _device(device_type)
-    if dtype is None:
-        dtype = _default_dtype(device, framework)
-    return _region(
-        level, dtype, allow, deny, preset, enabled, promote, cache_enabled is not False, framework=framework, device=device
-    )
+    cache = cache_enabled is not False
+    return _here(_autocast, device_type, dtype, level, allow, deny, preset, enabled, promote, cache, framework)
 
 
 def auto_cast(
@@ -144,7 +170,7 @@ def auto_cast(
     *,
     preset: str = "paddle",
     framework: str | None = None,
-) -> Region:
+) -> Region | CapturedRegion:
     """A region in the spelling of `paddle.amp.auto_cast`. It takes effect on the CPU too.
 
     Args:
@@ -160,14 +186,13 @@ def auto_cast(
 
     Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/auto_cast_en.html
     """
-    allow, deny = (_paddle_names(names) for names in (custom_white_list, custom_black_list))
-    return _region(level, dtype, allow, deny, preset, enable, use_promote, True, framework=framework, device=None)
+    return _here(_auto_cast, enable, custom_white_list, custom_black_list, level, dtype, use_promote, preset, framework)
 
 
 amp_guard = auto_cast
 
 
-def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
+def policy_region(policy: Policy, *, framework: str | None = None) -> Region | CapturedRegion:
     """A region for a policy.
 
     Args:
@@ -177,11 +202,10 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
     Raises:
         TypeError: where ``policy`` is not a `Policy`.
     """
-    if not isinstance(policy, Policy):
-        raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)")
-    return _cached_region(policy, _adapters.adapters_in_use(), framework, None)
+    return _here(_policy_region, policy, framework)
 
 
+@once_per_trace
 def current_policy() -> Policy | None:
     """The policy of the innermost open region of this thread; None outside regions."""
     return _state.open[-1][0].policy if _state.open else None
@@ -192,40 +216,87 @@ def innermost_region() -> Region | None:
     return _state.open[-1][0] if _state.open else None
 
 
+@once_per_trace
 def is_autocast_enabled() -> bool:
     """Whether a policy that changes anything is in force in this thread."""
     return bool(_state.open) and _state.open[-1][0].policy.active
 
 
+@once_per_trace
 def get_autocast_dtype() -> str | None:
     """The low precision in force in this thread, ``"float16"`` or ``"bfloat16"``; None where there is none."""
     return _state.open[-1][0].policy.dtype if is_autocast_enabled() else None
 
 
+def open_regions() -> int:
+    """How many regions are open in this thread. For adapters."""
+    return len(_state.open)
+
+
+def close_down_to(depth: int) -> None:
+    """Close this thread's innermost regions until `depth` are open. For adapters whose compilers stop half-way."""
+    while len(_state.open) > depth:
+        _leave(_state.open.pop()[1])
+
+
+def _autocast(device_type: str | None, dtype: object, *rest: Any) -> Region:
+    level, allow, deny, preset, enabled, promote, cache, framework = rest
+    device = _device(device_type)
+    if dtype is None:
+        dtype = _default_dtype(device, framework)
+    policy = Policy(level, dtype, allow, deny, preset, enabled, promote, cache=cache)  # type: ignore[arg-type]
+    return _shared(policy, _adapters.adapters_in_use(), framework, device)
+
+
+def _auto_cast(enable: bool, white: object, black: object, level: str, dtype: object, *rest: Any) -> Region:
+    promote, preset, framework = rest
+    policy = Policy(level, dtype, _paddle_names(white), _paddle_names(black), preset, enable, promote)  # type: ignore[arg-type]
+    return _shared(policy, _adapters.adapters_in_use(), framework, None)
+
+
+def _policy_region(policy: Policy, framework: str | None) -> Region:
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)")
+    return _shared(policy, _adapters.adapters_in_use(), framework, None)
+
+
+def _here(make: Callable[..., Region], *arguments: Any) -> Region | CapturedRegion:
+    adapters = _adapters.adapters_in_use()
+    for adapter in adapters:
+        if adapter.compiling():
+            return CapturedRegion(adapter, _key_for(adapter, make, *arguments))
+    return _region(adapters, make, *arguments)
+
+
 # A region is re-entrant and holds no state, so equal requests share one: opening a region in a training loop costs a
-# look-up instead of building a policy anew.
+# look-up instead of building a policy anew. A newly imported framework is a new request: defaults depend on it.
 
 
-def _region(*policy: Any, framework: str | None, device: str | None) -> Region:
+def _region(adapters: tuple[Adapter, ...], make: Callable[..., Region], *arguments: Any) -> Region:
     try:
-        return _cached_region_of(policy, _adapters.adapters_in_use(), framework, device)
-    except TypeError:  # lists and sets are not hashable; and where the argument itself is bad, Policy says so
-        return _cached_region(_policy(policy), _adapters.adapters_in_use(), framework, device)
+        return _remembered(adapters, make, *arguments)
+    except TypeError:  # lists and sets are not hashable; and where the argument itself is bad, `make` says so
+        return make(*arguments)
 
 
 @functools.lru_cache(maxsize=256, typed=True)
-def _cached_region_of(policy: tuple[Any, ...], adapters: object, framework: str | None, device: str | None) -> Region:
-    return _cached_region(_policy(policy), adapters, framework, device)
+def _remembered(adapters: object, make: Callable[..., Region], *arguments: Any) -> Region:
+    return make(*arguments)
 
 
 @functools.lru_cache(maxsize=256)
-def _cached_region(policy: Policy, adapters: object, framework: str | None, device: str | None) -> Region:
+def _shared(policy: Policy, adapters: object, framework: str | None, device: str | None) -> Region:
     return Region(policy, framework=framework, device=device)
 
 
-def _policy(arguments: tuple[Any, ...]) -> Policy:
-    level, dtype, allow, deny, preset, enabled, promote, cache = arguments
-    return Policy(level, dtype, allow, deny, preset, enabled, promote, cache=cache)
+@once_per_trace
+def _key_for(adapter: Adapter, make: Callable[..., Region], *arguments: Any) -> int:
+    return adapter.make_capturable(_region(_adapters.adapters_in_use(), make, *arguments))
+
+
+@once_per_trace
+def _key_of(adapter: Adapter, region: Region) -> int:
+    return adapter.make_capturable(region)
 
 
 def _device(device_type: str | None) -> str | None:

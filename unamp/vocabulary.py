@@ -29,12 +29,14 @@ class Operation(NamedTuple):
         group: the family it belongs to (``"matmul"``, ``"norm"``, ``"shape"``, ...).
         parts: operations that it computes with; a user's ``deny`` of a part denies the whole.
         spellings: for each framework its spellings, relative to the framework's package.
+        members: operations that it is a collective name for; a rule for it is a rule for each of them.
     """
 
     name: str
     group: str
     parts: tuple[str, ...] = ()
     spellings: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    members: tuple[str, ...] = ()
 
     @property
     def keeps_its_meaning(self) -> bool:
@@ -108,4 +110,4 @@ def vocabulary() -> Vocabulary:
 
 def _operation(name: str, entry: Mapping[str, Any]) -> Operation:
     spellings = {framework: tuple(entry[framework]) for framework in FRAMEWORKS if framework in entry}
-    return Operation(name, entry["group"], tuple(entry.get("parts", ())), spellings)
+    return Operation(name, entry["group"], tuple(entry.get("parts", ())), spellings, tuple(entry.get("members", ())))

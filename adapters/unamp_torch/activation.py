@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from unamp_torch import exporting as exports
 from unamp_torch import hooks
+from unamp_torch.compiling import Token
 from unamp_torch.plans import Plan
 from unamp_torch.state import NATIVE_KEYS, SLOT, excluded, set_excluded, set_included, thread
 
@@ -16,13 +18,12 @@ __all__ = ["Activation"]
 class Activation:
     """`unamp.adapter.Realisation` for PyTorch: a plan, with the settings of native autocast and of the dispatcher."""
 
-    __slots__ = ("_intercepts", "_key_on", "_native", "plan")
+    __slots__ = ("_intercepts", "_native", "plan")
 
-    def __init__(self, plan: Plan, key_on: Any) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._native = tuple((device, NATIVE_KEYS[device]) for device in plan.devices)
         self._intercepts = plan.intercepts
-        self._key_on = key_on
 
     def enter(self) -> object:
         """Put the plan in force."""
@@ -47,14 +48,27 @@ class Activation:
         if outer is None:
             hooks.acquire()
         thread.plan = plan
-        set_included(SLOT, self._intercepts)
-        return outer, weights, caching, before
+        if thread.sink is None:
+            set_included(SLOT, self._intercepts)
+        if outer is not None:
+            _carry(outer.token, on=False)
+        _carry(plan.token, on=True)
+        exporting = torch.compiler.is_exporting()
+        if exporting:
+            exports.acquire()
+        return outer, weights, caching, before, exporting
 
     def exit(self, token: Any) -> None:
         """Put back what `enter` found."""
-        outer, weights, caching, before = token
+        outer, weights, caching, before, exporting = token
+        if exporting:
+            exports.release()
         thread.plan, thread.weights = outer, weights
-        set_included(SLOT, outer is not None and outer.intercepts)
+        if thread.sink is None:
+            set_included(SLOT, outer is not None and outer.intercepts)
+        _carry(self.plan.token, on=False)
+        if outer is not None:
+            _carry(outer.token, on=True)
         if outer is None:
             hooks.release()
         if torch.autocast_decrement_nesting() == 0:
@@ -65,3 +79,10 @@ class Activation:
             set_excluded(key, off)
             if torch.get_autocast_dtype(device) is not dtype:
                 torch.set_autocast_dtype(device, dtype)
+
+
+def _carry(token: Token, *, on: bool) -> None:
+    for device, key, dtype in token:
+        set_excluded(key, not on)
+        if on:
+            torch.set_autocast_dtype(device, dtype)

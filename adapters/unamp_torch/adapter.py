@@ -11,7 +11,8 @@ import torch
 from unamp.adapter import Gap, How, OpRecord, Operations, Realisation, Support
 from unamp.errors import FrameworkNotSupported
 from unamp.policy import Policy
-from unamp_torch import hooks, plans
+from unamp.regions import Region
+from unamp_torch import compiling, hooks, observing, plans
 from unamp_torch.activation import Activation
 from unamp_torch.casting import cast
 from unamp_torch.state import DTYPES
@@ -44,13 +45,14 @@ class TorchAdapter:
         return ()
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
-        return Activation(plans.plan(policy, device), None)
+        return Activation(plans.plan(policy, device))
 
     def how(self, op: str, policy: Policy, device: str) -> How:
         return plans.how(op, policy, device)
 
     def observe(self, sink: Callable[[OpRecord], None]) -> AbstractContextManager[None]:
-        raise NotImplementedError
+        plans.install_all()
+        return observing.observe(sink)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, torch.Tensor)
@@ -66,6 +68,15 @@ class TorchAdapter:
 
     def compiling(self) -> bool:
         return torch.compiler.is_compiling()
+
+    def make_capturable(self, region: Region) -> int:
+        return compiling.make_capturable(region)
+
+    def enter_captured(self, key: int) -> None:
+        compiling.enter(key)
+
+    def leave_captured(self, key: int) -> None:
+        compiling.leave(key)
 
     def operations(self) -> Operations:
         from unamp_torch.operations import TorchOperations

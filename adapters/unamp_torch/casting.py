@@ -95,6 +95,10 @@ class Eligible:
             elif isinstance(value, (list, tuple)):
                 yield from (item for item in value if isinstance(item, torch.Tensor))
 
+    def device(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The device type of the first of them."""
+        return next((tensor.device.type for tensor in self.tensors(args, kwargs)), "cpu")
+
     def convert(
         self, to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: torch.dtype, args: Any, kwargs: dict[str, Any]
     ) -> list[Any]:

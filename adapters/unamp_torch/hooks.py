@@ -8,6 +8,8 @@ region, so that other threads see the original.
 from __future__ import annotations
 
 import functools
+import importlib.abc
+import importlib.machinery
 import sys
 import threading
 from collections.abc import Callable
@@ -20,6 +22,7 @@ import torch.utils.checkpoint
 
 from unamp.errors import FrameworkNotSupported
 from unamp.regions import innermost_region
+from unamp_torch import compiling, exporting
 from unamp_torch.state import SLOT, set_included, thread
 
 __all__ = ["HOOKS", "Hook", "acquire", "probe", "release", "suspended"]
@@ -29,7 +32,7 @@ __all__ = ["HOOKS", "Hook", "acquire", "probe", "release", "suspended"]
 class Hook:
     """One patched attribute: its module, its name, and what replaces it given the original.
 
-    A module that is not imported yet is patched when it is: `acquire` looks again for every outermost region.
+    PyTorch imports some of these modules when they are first needed, which can be inside a region: `_Imports` waits for them.
     """
 
     module: str
@@ -119,6 +122,8 @@ HOOKS = (
     Hook("torch.utils.checkpoint", "CheckpointFunction", _reentrant_checkpoint),
     Hook("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator", _checkpoint),
     Hook("torch.jit._trace", "_trace_impl", _jit_trace),
+    Hook("torch.export._trace", "_export", exporting.recording),
+    Hook("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key),
 )
 
 _lock = threading.Lock()
@@ -146,6 +151,8 @@ def acquire() -> None:
         if _open == 1:
             for hook in HOOKS:
                 _patch(hook)
+            if len(_prepared) < len(HOOKS):
+                sys.meta_path.insert(0, _imports)
 
 
 def release() -> None:
@@ -154,6 +161,8 @@ def release() -> None:
     with _lock:
         _open -= 1
         if _open == 0:
+            if _imports in sys.meta_path:
+                sys.meta_path.remove(_imports)
             for hook, (namespace, original, replacement) in _prepared.items():
                 # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside regions.
                 if namespace[hook.name] is replacement:
@@ -175,3 +184,36 @@ def _patch(hook: Hook) -> None:
         original, replacement = current, hook.replacement(current)
         _prepared[hook] = namespace, original, replacement
     namespace[hook.name] = replacement
+
+
+class _Imports(importlib.abc.MetaPathFinder):
+    """Patches a hook's module as soon as it is imported inside a region."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        if not any(hook.module == fullname for hook in HOOKS):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _PatchingLoader(spec.loader)
+        return spec
+
+
+class _PatchingLoader(importlib.abc.Loader):
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: Any) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        spec = module.__spec__
+        spec.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        with _lock:
+            if _open:
+                for hook in HOOKS:
+                    if hook.module == spec.name:
+                        _patch(hook)
+
+
+_imports = _Imports()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -11,6 +12,7 @@ import torch
 
 from unamp.errors import BannedOperation
 from unamp.vocabulary import vocabulary
+from unamp_torch import observing
 from unamp_torch.casting import Eligible, cast, cast_weight, map_floats, widest
 from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, SLOT, SLOT_NAME, excluded, set_excluded, thread
 
@@ -47,6 +49,12 @@ class Operator:
             (i for i, a in enumerate(schema.arguments) if a.name == "dtype" and not a.kwarg_only), len(schema.arguments)
         )
 
+    def calling(self, call: Callable[..., Any]) -> Operator:
+        """The same operator, called in another way."""
+        other = copy.copy(self)
+        other.call = call
+        return other
+
     def keeps_explicit_dtype(self, args: Any, kwargs: dict[str, Any]) -> bool:
         """Whether the caller named the result's dtype: an explicit cast, which no rule changes."""
         return kwargs.get("dtype") is not None or (self.dtype_position < len(args) and args[self.dtype_position] is not None)
@@ -74,7 +82,7 @@ def low(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtyp
     """Rule LOW. A low dtype that the device turns out to have no kernel for is emulated, from then on without trying."""
     if operator.keeps_explicit_dtype(args, kwargs):
         return operator.call(*args, **kwargs)
-    if operator.no_kernel and (_device(operator, args, kwargs), dtype) in operator.no_kernel:
+    if operator.no_kernel and (operator.eligible.device(args, kwargs), dtype) in operator.no_kernel:
         return emulated(operator, args, kwargs, dtype)
     given = dict(kwargs)
     converted = operator.eligible.convert(cast_weight, dtype, args, kwargs)
@@ -83,7 +91,7 @@ def low(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtyp
     except RuntimeError as error:
         if not _NO_KERNEL.search(str(error)):
             raise
-        operator.no_kernel.add((_device(operator, args, kwargs), dtype))
+        operator.no_kernel.add((operator.eligible.device(args, kwargs), dtype))
     return emulated(operator, args, given, dtype)
 
 
@@ -94,6 +102,7 @@ def low_widened(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: to
 
 def emulated(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Rule LOW where there is no kernel: inputs rounded to low, computed in float32, the result rounded to low."""
+    thread.emulated = True
     args = operator.eligible.convert(cast_weight, dtype, args, kwargs)
     args = operator.eligible.convert(cast, torch.float32, args, kwargs)
     return map_floats(operator.call(*args, **kwargs), dtype)
@@ -139,10 +148,6 @@ def _all_tensors(args: Any) -> Iterable[torch.Tensor]:
     return (a for a in args if isinstance(a, torch.Tensor))
 
 
-def _device(operator: Operator, args: Any, kwargs: dict[str, Any]) -> str:
-    return next((t.device.type for t in operator.eligible.tensors(args, kwargs)), CPU)
-
-
 # --- the kernel, and its registration ---------------------------------------------------------------------------------------
 
 
@@ -152,34 +157,41 @@ def _kernel(operator: Operator) -> Callable[..., Any]:
     tensor_type = torch.Tensor
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        plan = thread.plan
-        action = None
         set_excluded(SLOT, True)
         try:
-            if plan is not None:
-                lead = args[first] if len(args) > first else None
-                if not isinstance(lead, tensor_type):
-                    lead = next(iter(operator.eligible.tensors(args, kwargs)), None)
-                if lead is not None:
-                    # Native autocast being off for the tensor's device means that somebody inside the region switched mixed
-                    # precision off by PyTorch's own means, or that a compiled graph, with its casts in it, is running.
-                    if lead.is_cpu:
-                        if not excluded(_CPU_KEY):
-                            action = plan.on_cpu.get(name)
-                    elif lead.is_cuda and not excluded(_CUDA_KEY):
-                        action = plan.on_cuda.get(name)
-            if action is None:
-                return call(*args, **kwargs)
-            cpu_off, cuda_off = excluded(_CPU_KEY), excluded(_CUDA_KEY)
-            set_excluded(_CPU_KEY, True)
-            set_excluded(_CUDA_KEY, True)
-            try:
-                return action(operator, args, kwargs, plan.low)  # type: ignore[union-attr]
-            finally:
-                set_excluded(_CPU_KEY, cpu_off)
-                set_excluded(_CUDA_KEY, cuda_off)
+            if thread.sink is not None:
+                return observing.report(operator, lambda: run(args, kwargs), args, kwargs)
+            return run(args, kwargs)
         finally:
             set_excluded(SLOT, False)
+
+    def run(args: Any, kwargs: dict[str, Any]) -> Any:
+        plan = thread.plan
+        if plan is None:
+            return call(*args, **kwargs)
+        lead = args[first] if len(args) > first else None
+        if not isinstance(lead, tensor_type):
+            lead = next(iter(operator.eligible.tensors(args, kwargs)), None)
+        # Native autocast being off for the tensor's device means that somebody inside the region switched mixed precision off
+        # by PyTorch's own means, or that a compiled graph, with its casts in it, is running.
+        action = None
+        if lead is None:
+            pass
+        elif lead.is_cpu:
+            if not excluded(_CPU_KEY):
+                action = plan.on_cpu.get(name)
+        elif lead.is_cuda and not excluded(_CUDA_KEY):
+            action = plan.on_cuda.get(name)
+        if action is None:
+            return call(*args, **kwargs)
+        cpu_off, cuda_off = excluded(_CPU_KEY), excluded(_CUDA_KEY)
+        set_excluded(_CPU_KEY, True)
+        set_excluded(_CUDA_KEY, True)
+        try:
+            return action(operator, args, kwargs, plan.low)
+        finally:
+            set_excluded(_CPU_KEY, cpu_off)
+            set_excluded(_CUDA_KEY, cuda_off)
 
     return kernel
 

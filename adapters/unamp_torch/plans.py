@@ -19,10 +19,11 @@ from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_torch import kernels
+from unamp_torch.compiling import Token, token
 from unamp_torch.kernels import Action, Operator
 from unamp_torch.state import CPU, CUDA, DTYPES, NATIVE_KEYS
 
-__all__ = ["DEVICE_TYPES", "Plan", "how", "plan"]
+__all__ = ["DEVICE_TYPES", "Plan", "explicit_action", "how", "install_all", "plan"]
 
 #: PyTorch's device type for each kind of device, and back.
 DEVICE_TYPES = {"cpu": CPU, "gpu": CUDA}
@@ -80,6 +81,13 @@ class Plan:
     on_cpu: Mapping[str, Action] = field(default_factory=dict)
     on_cuda: Mapping[str, Action] = field(default_factory=dict)
 
+    token: Token = ()
+
+    def rule(self, op: str) -> Rule:
+        """The rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
+        stated = self.policy.delegated("torch", "cpu" if self.devices[0] == CPU else "gpu")
+        return stated.rules[op] if stated is not None else Rule.UNTOUCHED
+
     @property
     def intercepts(self) -> bool:
         """Whether any operator needs a kernel of ours."""
@@ -100,7 +108,13 @@ def plan(policy: Policy, device: str | None) -> Plan:
         return Plan(policy, low, covered, autocast=True, delegated=True)
     actions = {kind: _actions(policy, kind) for kind in covered}
     kernels.install(operator for op in vocabulary() for operator in kernels.operators(op) if _needed(operator, actions))
-    return Plan(policy, low, covered, autocast=True, on_cpu=actions.get(CPU, {}), on_cuda=actions.get(CUDA, {}))
+    carried = token((policy, covered)) if any(actions.values()) else ()
+    return Plan(policy, low, covered, True, on_cpu=actions.get(CPU, {}), on_cuda=actions.get(CUDA, {}), token=carried)
+
+
+def install_all() -> None:
+    """Install a kernel for every operator of the vocabulary, for `unamp.trace`."""
+    kernels.install(operator for op in vocabulary() for operator in kernels.operators(op))
 
 
 def _needed(operator: Operator, actions: Mapping[str, Mapping[str, Action]]) -> bool:
@@ -134,6 +148,16 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
     if rule is Rule.WIDEST:
         return None if _promotes(operator, native) else kernels.in_widest
     return None if native is Rule.UNTOUCHED and operator.op not in facts().decomposes else kernels.untouched
+
+
+def explicit_action(policy: Policy, operator: Operator, device: str) -> Action:
+    """The action that carries a rule out all by itself, for where native autocast does not run."""
+    rule = policy.rules[operator.op]
+    if rule is Rule.FP32:
+        return kernels.in_float32
+    if rule is Rule.WIDEST:
+        return kernels.in_widest
+    return _action(policy, rule, operator, device) or (kernels.low if rule is Rule.LOW else kernels.untouched)
 
 
 def _promotes(operator: Operator, native: Rule | None) -> bool:

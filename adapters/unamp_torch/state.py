@@ -45,11 +45,13 @@ class Thread(threading.local):
         weights: casts of float32 parameters made in the outermost region, by the parameter's id, each with the parameter
             itself (so that the id stays its own) and the version that was cast. None where nothing is to be kept.
         sink: where `unamp.trace` wants operations reported.
+        emulated: whether the operation that is being reported was emulated.
     """
 
     plan: Plan | None = None
     weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None = None
     sink: Any = None
+    emulated: bool = False
 
 
 thread = Thread()
