@@ -234,7 +234,6 @@ def register(adapter: Adapter) -> None:
             _waiting = tuple(name for name in _waiting if name != adapter.framework)
 
 
-@once_per_trace
 def adapters_in_use() -> tuple[Adapter, ...]:
     """The adapters of all frameworks that are imported in this process."""
     if _waiting is None or any(name in sys.modules for name in _waiting):
@@ -270,6 +269,7 @@ def spelling_of(value: object) -> str | None:
     return None
 
 
+@once_per_trace
 def _load_imported() -> None:
     global _waiting
     with _lock:

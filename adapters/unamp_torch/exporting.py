@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import kernels, plans
 from unamp_torch.kernels import Operator
@@ -29,23 +30,28 @@ _replaced: list[tuple[dict[Any, Any], Any]] = []
 
 
 def recording(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.export`'s entry, for calls inside a region."""
+    """`torch.export`'s entry, for calls inside a region: the region is opened in the module's forward."""
 
     @functools.wraps(original)
-    def export(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(*args, **kwargs)
-        acquire()
+    def export(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        region = innermost_region()
+        if region is None or thread.plan is None:
+            return original(mod, *args, **kwargs)
+        own = mod.__dict__.get("forward")
+        mod.forward = region(mod.forward)
         try:
-            return original(*args, **kwargs)
+            return original(mod, *args, **kwargs)
         finally:
-            release()
+            if own is None:
+                del mod.forward
+            else:
+                mod.forward = own
 
     return export
 
 
 def acquire() -> None:
-    """An export begins in a region, or a region opens in an export."""
+    """A region opens in an export."""
     global _users
     with _lock:
         _users += 1
@@ -58,21 +64,32 @@ def acquire() -> None:
 
 
 def release() -> None:
-    """It ends."""
+    """It closes."""
     global _users
     with _lock:
         _users -= 1
         if _users == 0:
             while _replaced:
                 handlers, before = _replaced.pop()
+                # PyTorch drops an operator's cached handlers when kernels are added; then there is nothing to take back.
                 if before is None:
-                    del handlers[_PRE_DISPATCH]
+                    handlers.pop(_PRE_DISPATCH, None)
                 else:
                     handlers[_PRE_DISPATCH] = before
 
 
 def _handler(operator: Operator) -> Callable[..., Any]:
-    recorded = operator.calling(lambda *args, **kwargs: operator.overload._get_dispatch(_PRE_DISPATCH)(*args, **kwargs))
+    def record(*args: Any, **kwargs: Any) -> Any:
+        # PyTorch makes its own handler anew for each call, and only where none is cached.
+        handlers = operator.overload._dispatch_cache
+        handlers.pop(_PRE_DISPATCH, None)
+        try:
+            original = operator.overload._get_dispatch(_PRE_DISPATCH)
+        finally:
+            handlers[_PRE_DISPATCH] = handle
+        return original(*args, **kwargs)
+
+    recorded = operator.calling(record)
 
     def handle(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan

@@ -215,6 +215,8 @@ def operators(op: str) -> tuple[Operator, ...]:
 
 def _overloads(op: str) -> Iterable[Operator]:
     entry = vocabulary()[op]
+    if entry.group == "cast":
+        return  # an explicit cast keeps its meaning, and `detach` from Python would break the making of parameters
     for name in entry.spellings.get("torch", ()):
         packet = None if "." in name else getattr(torch.ops.aten, name, None)
         for overload_name in packet.overloads() if packet is not None else ():

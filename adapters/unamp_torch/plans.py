@@ -23,6 +23,9 @@ from unamp_torch.compiling import Token, token
 from unamp_torch.kernels import Action, Operator
 from unamp_torch.state import CPU, CUDA, DTYPES, NATIVE_KEYS
 
+#: Groups that `unamp.trace` does not report: they move data or make it, in whatever dtype they are told.
+_NOT_TRACED = frozenset({"shape", "creation", "random", "cast"})
+
 __all__ = ["DEVICE_TYPES", "Plan", "explicit_action", "how", "install_all", "plan"]
 
 #: PyTorch's device type for each kind of device, and back.
@@ -113,8 +116,9 @@ def plan(policy: Policy, device: str | None) -> Plan:
 
 
 def install_all() -> None:
-    """Install a kernel for every operator of the vocabulary, for `unamp.trace`."""
-    kernels.install(operator for op in vocabulary() for operator in kernels.operators(op))
+    """Install a kernel for every operator that computes something, for `unamp.trace`."""
+    computing = (name for name, op in vocabulary().items() if op.group not in _NOT_TRACED)
+    kernels.install(operator for op in computing for operator in kernels.operators(op))
 
 
 def _needed(operator: Operator, actions: Mapping[str, Mapping[str, Action]]) -> bool:
