@@ -53,9 +53,8 @@ def doctor(as_json: AsJson = False) -> None:
     """Show the frameworks, their versions, their devices, and which dtypes run natively or emulated."""
     reports = examine_all()
     if as_json:
-        return print(json.dumps(reports, indent=2))
-    if not reports:
-        return print("no adapter is installed")
+        _print_json(reports)
+        return
     table = Table("framework", "version", "device", "float16", "bfloat16", title="what runs here, and how")
     for report in reports:
         if report["status"] != "ready":
@@ -68,7 +67,6 @@ def doctor(as_json: AsJson = False) -> None:
     for report in reports:
         for gap in report.get("gaps", ()):
             print(f"{report['framework']} cannot do: {gap['what']} ({gap['reason']}) {gap['link']}".rstrip())
-    return None
 
 
 @app.command()
@@ -78,13 +76,11 @@ def ops(
 ) -> None:
     """List the operations of the vocabulary, or show everything about one."""
     if name is not None:
-        return _one_operation(_checked(lambda: vocabulary()[vocabulary().resolve(name)]), as_json)
-    if as_json:
-        return print(json.dumps({op.name: _as_data(op) for op in vocabulary().values()}, indent=2))
-    table = Table("operation", "group", *FRAMEWORKS, title=f"{len(vocabulary())} operations, and their first spellings")
-    for op in vocabulary().values():
-        table.add_row(op.name, op.group, *(_first(op.spellings.get(framework, ())) for framework in FRAMEWORKS))
-    return _show(table)
+        _show_operation(_checked(lambda: vocabulary()[vocabulary().resolve(name)]), as_json)
+    elif as_json:
+        _print_json({op.name: _as_data(op) for op in vocabulary().values()})
+    else:
+        _show_vocabulary()
 
 
 @app.command("explain")
@@ -106,12 +102,13 @@ def explain_command(
         lambda: explain(Policy(level, dtype, tuple(allow or ()), tuple(deny or ()), preset, promote=promote), framework, device)
     )
     if as_json:
-        return print(json.dumps({op: _explained_as_data(e) for op, e in explained.items()}, indent=2))
+        _print_json({op: _explained_as_data(e) for op, e in explained.items()})
+        return
     where = sorted({place for e in explained.values() for place in e.how})
     table = Table("operation", "rule", "comes from", *(" on ".join(place) for place in where))
     for op, e in explained.items():
         table.add_row(op, e.rule.value, e.origin, *(e.how[place].value for place in where))
-    return _show(table)
+    _show(table)
 
 
 def _mount_commands() -> None:
@@ -128,25 +125,36 @@ def _mount_missing(command: str, module: str | None) -> None:
         raise SystemExit(f"`unamp {command}` needs {module}, which is not installed; pip install 'unamp[conformance]'")
 
 
-def _one_operation(op: Operation, as_json: bool) -> None:
+def _show_vocabulary() -> None:
+    table = Table("operation", "group", *FRAMEWORKS, title=f"{len(vocabulary())} operations, and their first spellings")
+    for op in vocabulary().values():
+        table.add_row(op.name, op.group, *(_first(op.spellings.get(framework, ())) for framework in FRAMEWORKS))
+    _show(table)
+
+
+def _show_operation(op: Operation, as_json: bool) -> None:
     rules = {name: Policy(preset=name).decide(op.name).value for name in PRESETS if not preset(name).delegates}
     if as_json:
-        return print(json.dumps({"name": op.name, **_as_data(op), "rules": rules}, indent=2))
+        _print_json({"name": op.name, **_as_data(op), "rules": rules})
+        return
     table = Table("", "", title=op.name, show_header=False)
     table.add_row("group", op.group)
     if op.parts:
         table.add_row("computes with", ", ".join(op.parts))
+    if op.members:
+        table.add_row("stands for", ", ".join(op.members))
     for framework in FRAMEWORKS:
         if framework in op.spellings:
             table.add_row(f"in {framework}", ", ".join(op.spellings[framework]))
     table.add_section()
     for name, rule in rules.items():
         table.add_row(f"preset {name}", f"{rule} at O1")
-    return _show(table)
+    _show(table)
 
 
 def _as_data(op: Operation) -> dict[str, Any]:
-    return {"group": op.group, "parts": list(op.parts), "spellings": {f: list(s) for f, s in op.spellings.items()}}
+    spellings = {framework: list(words) for framework, words in op.spellings.items()}
+    return {"group": op.group, "parts": list(op.parts), "members": list(op.members), "spellings": spellings}
 
 
 def _explained_as_data(e: Explanation) -> dict[str, Any]:
@@ -179,10 +187,16 @@ def _checked(make: Callable[[], T]) -> T:
         raise typer.BadParameter(str(error)) from error
 
 
+def _print_json(data: object) -> None:
+    print(json.dumps(data, indent=2))
+
+
 def _show(table: Table) -> None:
     # A table in a pipe or a file must not be folded to the 80 columns of a terminal that is not there.
-    console = Console()
-    console.print(table) if console.is_terminal else Console(width=200).print(table)
+    # No markup: `unamp[torch]` is the name of an extra, not a style.
+    terminal = Console(markup=False)
+    console = terminal if terminal.is_terminal else Console(markup=False, width=200)
+    console.print(table)
 
 
 _mount_commands()

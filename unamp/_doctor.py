@@ -46,7 +46,8 @@ def _in_own_process(framework: str) -> dict[str, Any]:
         return {"framework": framework, "status": "not installed", "advice": f"pip install 'unamp[{framework}]'"}
     ran = subprocess.run([sys.executable, "-m", __name__, framework], capture_output=True, text=True, check=False)
     if ran.returncode:
-        return {"framework": framework, "status": "not usable", "advice": ran.stderr.strip().rpartition("\n")[2]}
+        said = ran.stderr.strip().rpartition("\n")[2] or f"importing it ended the process with status {ran.returncode}"
+        return {"framework": framework, "status": "not usable", "advice": said}
     # Frameworks greet on standard output; the report is the last line.
     report: dict[str, Any] = json.loads(ran.stdout.strip().rpartition("\n")[2])
     return report

@@ -244,13 +244,13 @@ def _autocast(device_type: str | None, dtype: object, *rest: Any) -> Region:
     device = _device(device_type)
     if dtype is None:
         dtype = _default_dtype(device, framework)
-    policy = Policy(level, dtype, allow, deny, preset, enabled, promote, cache=cache)  # type: ignore[arg-type]
+    policy = Policy(level, dtype, allow, deny, preset, enabled, promote, cache=cache)
     return _shared(policy, _adapters.adapters_in_use(), framework, device)
 
 
 def _auto_cast(enable: bool, white: object, black: object, level: str, dtype: object, *rest: Any) -> Region:
     promote, preset, framework = rest
-    policy = Policy(level, dtype, _paddle_names(white), _paddle_names(black), preset, enable, promote)  # type: ignore[arg-type]
+    policy = Policy(level, dtype, _paddle_names(white), _paddle_names(black), preset, enable, promote)
     return _shared(policy, _adapters.adapters_in_use(), framework, None)
 
 

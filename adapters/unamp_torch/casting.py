@@ -14,6 +14,7 @@ __all__ = ["Eligible", "cast", "cast_weight", "map_floats", "widest"]
 _FLOAT32 = torch.float32
 _LOW = (torch.float16, torch.bfloat16)
 _is_cache_enabled = torch.is_autocast_cache_enabled
+_NEVER_FLOATING = frozenset({"batch_sizes", "condition", "index", "indices", "input_lengths", "mask", "offsets", "target_lengths"})
 _functorch_level = torch._C._functorch.maybe_current_level
 
 
@@ -78,7 +79,7 @@ class Eligible:
     __slots__ = ("keywords", "positions", "single")
 
     def __init__(self, schema: Any, activation_only: bool) -> None:
-        tensors = [(i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
+        tensors = [(i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type) and a.name not in _NEVER_FLOATING]
         if activation_only:
             tensors = tensors[:1]
         self.positions = tuple(i for i, a in tensors if not a.kwarg_only)

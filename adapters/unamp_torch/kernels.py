@@ -6,6 +6,7 @@ import copy
 import re
 import threading
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,13 +14,15 @@ import torch
 from unamp.errors import BannedOperation
 from unamp.vocabulary import vocabulary
 from unamp_torch import observing
+from unamp_torch.facts import facts
 from unamp_torch.casting import Eligible, cast, cast_weight, map_floats, widest
 from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, SLOT, SLOT_NAME, excluded, set_excluded, thread
 
 __all__ = ["Action", "Operator", "banned", "emulated", "emulated_widened", "in_float32", "in_widest", "install", "low", "low_widened", "operators", "untouched"]
 
 _CPU_KEY, _CUDA_KEY = NATIVE_KEYS[CPU], NATIVE_KEYS[CUDA]
-_NO_KERNEL = re.compile(r"not implemented for '?(Half|BFloat16)|not (yet )?support(ed)? .*(Half|BFloat16|[Ll]ow precision)")
+#: What PyTorch says of a dtype that an operator has no kernel for.
+_NO_KERNEL = re.compile(r"Half|BFloat16|[Ll]ow precision|float or double|[Uu]nsupported dtype")
 
 Action = Callable[["Operator", Any, dict[str, Any], torch.dtype], Any]
 
@@ -91,8 +94,9 @@ def low(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtyp
     except RuntimeError as error:
         if not _NO_KERNEL.search(str(error)):
             raise
-        operator.no_kernel.add((operator.eligible.device(args, kwargs), dtype))
-    return emulated(operator, args, given, dtype)
+    result = emulated(operator, args, given, dtype)
+    operator.no_kernel.add((operator.eligible.device(args, kwargs), dtype))
+    return result
 
 
 def low_widened(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
@@ -198,28 +202,28 @@ def _kernel(operator: Operator) -> Callable[..., Any]:
 
 _lock = threading.Lock()
 _libraries: list[torch.library.Library] = []
-_operators: dict[str, tuple[Operator, ...]] = {}
 _installed: set[str] = set()
 
 
-def operators(op: str) -> tuple[Operator, ...]:
+@cache
+def operators(op: str, *, inner: bool = False) -> tuple[Operator, ...]:
     """The overloads through which an operation of the vocabulary is reached; none where torch does not have it.
 
     In-place variants and those with an explicit output are left out: no rule touches them. So are overloads that exist for
-    TorchScript alone.
+    TorchScript alone, and, unless asked for, operators that are no entry points.
     """
-    if op not in _operators:
-        _operators[op] = tuple(_overloads(op))
-    return _operators[op]
+    return tuple(_overloads(op, inner))
 
 
-def _overloads(op: str) -> Iterable[Operator]:
+def _overloads(op: str, inner: bool) -> Iterable[Operator]:
     entry = vocabulary()[op]
     if entry.group == "cast":
         return  # an explicit cast keeps its meaning, and `detach` from Python would break the making of parameters
     for name in entry.spellings.get("torch", ()):
         packet = None if "." in name else getattr(torch.ops.aten, name, None)
-        for overload_name in packet.overloads() if packet is not None else ():
+        if packet is None or (name in facts().inner and not inner):
+            continue
+        for overload_name in packet.overloads():
             overload = getattr(packet, overload_name)
             schema = overload._schema
             if schema.is_mutable or any(a.is_out for a in schema.arguments):

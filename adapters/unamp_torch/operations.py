@@ -50,10 +50,10 @@ class TorchOperations:
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """A tensor's values; low dtypes arrive as float32."""
-        # Inside a region too a copy to the host must not change values: `float()` is exact and no operation of a policy.
+        # Inside a region too a copy to the host must not change values: these casts are exact.
         tensor = tensor.detach().resolve_conj().resolve_neg()
-        if tensor.dtype in (torch.float16, torch.bfloat16):
-            tensor = tensor.float()
+        exact = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+        tensor = tensor.to(exact.get(tensor.dtype, tensor.dtype))
         return tensor.cpu().numpy()
 
     def dtype(self, tensor: Tensor) -> str:
@@ -66,8 +66,9 @@ class TorchOperations:
         """``function(*inputs)`` and the gradient of its scaled value; None for an input that it does not depend on."""
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         value = function(*leaves)
-        scale = torch.full_like(value, loss_scale)
-        return value.detach(), list(torch.autograd.grad(value, leaves, grad_outputs=scale, allow_unused=True))
+        # Not through `grad_outputs`, which imports half of torch.fx on its first use.
+        scaled = value if loss_scale == 1.0 else value * loss_scale
+        return value.detach(), list(torch.autograd.grad(scaled, leaves, allow_unused=True))
 
 
 @cache
@@ -170,10 +171,15 @@ def _adaptive_log_softmax(
     input: Tensor, target: Tensor, head: Tensor, tail_in: Tensor, tail_out: Tensor, *, cutoff: int
 ) -> Tensor:
     """`torch.nn.AdaptiveLogSoftmaxWithLoss` with one tail cluster; the log probability of each target."""
-    classes = cutoff + tail_out.shape[0]
-    layer = torch.nn.AdaptiveLogSoftmaxWithLoss(input.shape[-1], classes, [cutoff], div_value=input.shape[-1] / tail_in.shape[0])
+    width = input.shape[-1]
+    layer = _adaptive_layer(width, cutoff + tail_out.shape[0], cutoff, width / tail_in.shape[0])
     values = {"head.weight": head, "tail.0.0.weight": tail_in, "tail.0.1.weight": tail_out}
     return torch.func.functional_call(layer, values, (input, target))[0]
+
+
+@cache
+def _adaptive_layer(width: int, classes: int, cutoff: int, shrink: float) -> torch.nn.Module:
+    return torch.nn.AdaptiveLogSoftmaxWithLoss(width, classes, [cutoff], div_value=shrink)
 
 
 def _decoder_layer(target: Tensor, memory: Tensor, *weights: Tensor, heads: int) -> Tensor:
@@ -188,10 +194,15 @@ def _encoder_layer(input: Tensor, *weights: Tensor, heads: int) -> Tensor:
 
 def _layer(kind: type[torch.nn.Module], weights: Sequence[Tensor], heads: int, *inputs: Tensor) -> Tensor:
     width = inputs[0].shape[-1]
-    with torch.device("meta"):  # only the layer's code is wanted: its parameters are the caller's
-        layer = kind(width, heads, _hidden(weights, width), dropout=0.0)
+    layer = _built(kind, width, heads, _hidden(weights, width))
     names = [name for name, _ in layer.named_parameters()]
     return torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), inputs)
+
+
+@cache
+def _built(kind: type[torch.nn.Module], width: int, heads: int, hidden: int) -> torch.nn.Module:
+    # Only the layer's code is wanted: its parameters are the caller's.
+    return kind(width, heads, hidden, dropout=0.0, device="meta")
 
 
 def _hidden(weights: Sequence[Tensor], width: int) -> int:
@@ -233,7 +244,6 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "identity": lambda input: torch.ops.aten.alias(input),
     "index": _index,
     "index_put": _index_put,
-    "linalg_det": torch.linalg.det,
     "linalg_solve_triangular": _solve_triangular,
     "log_sigmoid": F.logsigmoid,
     "lstm": _lstm,
@@ -254,7 +264,6 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "segment_pool": _segment_pool,
     "shape": torch._shape_as_tensor,
     "slice": _slice,
-    "special_round": torch.special.round,
     "tensor_unfold": torch.Tensor.unfold,
     "transformer_decoder_layer": _decoder_layer,
     "transformer_encoder_layer": _encoder_layer,

@@ -6,11 +6,9 @@ left: for each kind of device, the operators whose rule differs, each with the a
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from importlib import resources
+from functools import lru_cache
 
 import torch
 
@@ -20,6 +18,7 @@ from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_torch import kernels
 from unamp_torch.compiling import Token, token
+from unamp_torch.facts import facts
 from unamp_torch.kernels import Action, Operator
 from unamp_torch.state import CPU, CUDA, DTYPES, NATIVE_KEYS
 
@@ -35,32 +34,6 @@ _KEY_NAMES = {CPU: "AutocastCPU", CUDA: "AutocastCUDA"}
 
 #: The preset that holds PyTorch's own lists for a device type.
 _NATIVE_LISTS = {CPU: "torch-cpu", CUDA: "torch-cuda"}
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What PyTorch's operators do without being asked; `data/operators.toml` has the explanations.
-
-    Attributes:
-        promotes: operations that compute inputs of differing dtypes in the widest one by themselves.
-        decomposes: operations made of others that have rules of their own.
-        no_kernel: for each device type and low dtype, operations without a kernel for it, forward or backward.
-    """
-
-    promotes: frozenset[str]
-    decomposes: frozenset[str]
-    no_kernel: Mapping[tuple[str, str], frozenset[str]]
-
-
-@cache
-def facts() -> Facts:
-    """The facts, read from their data file."""
-    data = tomllib.loads(resources.files("unamp_torch").joinpath("data/operators.toml").read_text("utf-8"))
-    return Facts(
-        promotes=frozenset(data["promotes"]),
-        decomposes=frozenset(data["decomposes"]),
-        no_kernel={(device, dtype): frozenset(ops) for device, table in data["no_kernel"].items() for dtype, ops in table.items()},
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,19 +98,44 @@ def _needed(operator: Operator, actions: Mapping[str, Mapping[str, Action]]) -> 
     return any(operator.name in table for table in actions.values())
 
 
-def _actions(policy: Policy, device: str) -> dict[str, Action]:
+@lru_cache(maxsize=256)
+def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
         for operator in kernels.operators(op):
             action = _action(policy, rule, operator, device)
             if action is not None:
                 table[operator.name] = action
+    # An operation is one whole: where the rule for one of those that it is made of would change it, it is intercepted.
+    for op, parts in facts().made_of.items():
+        agreeing = (policy.rules[op], Rule.WIDEST, Rule.UNTOUCHED)
+        if all(policy.rules[part] in agreeing for part in parts) or _follows_by_its_parts(policy, op, device):
+            continue
+        for operator in kernels.operators(op):
+            if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
+                table[operator.name] = explicit_action(policy, operator, device)
     return table
+
+
+def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
+    """Whether PyTorch follows the rule for a composed operation because it follows those for its parts.
+
+    That is how its own lists cover operations that they do not name, like cross_entropy: as long as nobody changes them. (Not
+    recurrent layers on the CPU, which answer in the dtype of their state.)
+    """
+    native = (_NATIVE_LISTS[device], "unamp") if device == CUDA else (_NATIVE_LISTS[device],)
+    return (
+        policy.level == "O1"
+        and not (policy.allow or policy.deny)
+        and policy.preset in native
+        and op in preset(policy.preset).implied
+        and (device == CUDA or vocabulary()[op].group != "recurrent")
+    )
 
 
 def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Action | None:
     """What is done about a rule for an operator; None where PyTorch follows it by itself."""
-    native = _native_rule(operator, device)
+    native = rule if _follows_by_its_parts(policy, operator.op, device) else _native_rule(operator, device)
     if rule is Rule.LOW:
         if operator.op in facts().no_kernel.get((device, policy.dtype), ()):
             return kernels.emulated_widened if policy.widen_results else kernels.emulated
@@ -151,7 +149,7 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
         return None if native is Rule.BANNED else kernels.banned(policy.reason(operator.op).advice)
     if rule is Rule.WIDEST:
         return None if _promotes(operator, native) else kernels.in_widest
-    return None if native is Rule.UNTOUCHED and operator.op not in facts().decomposes else kernels.untouched
+    return None if native is Rule.UNTOUCHED else kernels.untouched
 
 
 def explicit_action(policy: Policy, operator: Operator, device: str) -> Action:
@@ -165,16 +163,18 @@ def explicit_action(policy: Policy, operator: Operator, device: str) -> Action:
 
 
 def _promotes(operator: Operator, native: Rule | None) -> bool:
-    if native is Rule.WIDEST:
-        return True
-    if native is not Rule.UNTOUCHED or operator.op in facts().decomposes:
-        return False
-    return operator.eligible.single or operator.op in facts().promotes
+    if native is Rule.UNTOUCHED:
+        return operator.eligible.single or operator.op in facts().promotes
+    return native is Rule.WIDEST
 
 
 def _native_rule(operator: Operator, device: str) -> Rule | None:
     """What native autocast does with an operator; None where this version of PyTorch lists it and our tables do not."""
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name, _KEY_NAMES[device]):
+    listed = _has_kernel(operator, _KEY_NAMES[device])
+    if not listed and _has_kernel(operator, "CompositeImplicitAutograd"):
+        # Another overload or an alias, made of the one that is listed.
+        listed = any(_has_kernel(other, _KEY_NAMES[device]) for other in kernels.operators(operator.op, inner=True))
+    if not listed:
         return Rule.UNTOUCHED
     lists = preset(_NATIVE_LISTS[device])
     if operator.op in lists.allow:
@@ -186,6 +186,10 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
     return Rule.BANNED if operator.op in lists.banned else None
 
 
+def _has_kernel(operator: Operator, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name, key)
+
+
 def how(op: str, policy: Policy, device: str) -> How:
     """How a rule is carried out on a device, for `unamp.explain`."""
     found = kernels.operators(op)
@@ -194,8 +198,8 @@ def how(op: str, policy: Policy, device: str) -> How:
     stated = policy.delegated("torch", device)
     if stated is None or not stated.active or stated is not policy:
         return How.NATIVE
-    rule = policy.rules[op]
-    actions = {_action(policy, rule, operator, DEVICE_TYPES[device]) for operator in found} - {None}
+    table = _actions(policy, DEVICE_TYPES[device]) if stated.active else {}
+    actions = {table[operator.name] for operator in found if operator.name in table}
     if not actions:
         return How.NATIVE
     return How.EMULATED if actions & {kernels.emulated, kernels.emulated_widened} else How.INTERCEPTED

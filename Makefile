@@ -1,0 +1,56 @@
+# Every target sets up what it needs in .venv; a fresh clone, Python 3.11, pip and make are enough.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+
+.NOTPARALLEL:
+.PHONY: help conformance test bench lint format dist clean
+
+help:
+	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
+	@echo "make test          lint, then every test; continuous integration runs this"
+	@echo "make bench         unamp side by side with what you would write instead"
+	@echo "make lint          ruff and mypy"
+	@echo "make format        let ruff rewrite what it can"
+	@echo "make dist          sdist and wheel in dist/"
+	@echo "make clean         remove .venv and everything built"
+
+conformance: $(VENV)/.conformance
+	$(VENV)/bin/unamp conformance --output conformance-report
+
+test: $(VENV)/.dev lint
+	$(RUN) tests/run.py
+
+bench: $(VENV)/.bench
+	$(RUN) -m benchmarks
+
+lint: $(VENV)/.lint
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.lint
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+dist: $(VENV)/.dev
+	$(RUN) -m build --no-isolation
+
+clean:
+	rm -rf $(VENV) dist conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+# One environment grows with what is asked of it. The frameworks are large: only tests and benchmarks need all of them.
+$(VENV)/.conformance: EXTRAS = torch,conformance
+$(VENV)/.lint: EXTRAS = lint
+$(VENV)/.bench: EXTRAS = bench
+$(VENV)/.dev: EXTRAS = dev
+$(VENV)/.conformance $(VENV)/.lint $(VENV)/.bench $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing unamp[$(EXTRAS)] into $(VENV)"
+	@$(INSTALL) --editable '.[$(EXTRAS)]'
+	@touch $@

@@ -1,0 +1,40 @@
+"""What PyTorch's operators do without being asked; `data/operators.toml` holds it, with the explanations."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+__all__ = ["Facts", "facts"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What PyTorch's operators do without being asked.
+
+    Attributes:
+        inner: operators that are no entry points.
+        promotes: operations that compute inputs of differing dtypes in the widest one by themselves.
+        made_of: operations that are computed with others, which have rules of their own.
+        no_kernel: for each device type and low dtype, operations without a kernel for it, forward or backward.
+    """
+
+    inner: frozenset[str]
+    promotes: frozenset[str]
+    made_of: Mapping[str, tuple[str, ...]]
+    no_kernel: Mapping[tuple[str, str], frozenset[str]]
+
+
+@cache
+def facts() -> Facts:
+    """The facts, read from their data file."""
+    data = tomllib.loads(resources.files("unamp_torch").joinpath("data/operators.toml").read_text("utf-8"))
+    return Facts(
+        inner=frozenset(data["inner"]),
+        promotes=frozenset(data["promotes"]),
+        made_of={op: tuple(parts) for op, parts in data["made_of"].items()},
+        no_kernel={(device, dtype): frozenset(ops) for device, table in data["no_kernel"].items() for dtype, ops in table.items()},
+    )

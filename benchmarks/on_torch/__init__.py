@@ -1,0 +1,5 @@
+"""What is measured with PyTorch. Each module has `comparisons()`; `benchmarks.__main__` names them."""
+
+import torch
+
+torch.set_num_threads(1)

@@ -1,0 +1,141 @@
+"""The networks whose training step is timed, each also with its casts written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["ALLOW", "DENY", "NETWORKS", "Block", "ConvNet", "Mlp"]
+
+#: The custom lists, on top of the default preset. Each network has operations of both.
+ALLOW = ("add", "layer_norm")
+DENY = ("gelu", "adaptive_avg_pool2d")
+
+_LOW = torch.bfloat16
+
+
+class Mlp(nn.Module):
+    """Three layers with GELU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(512, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 10)
+
+    @staticmethod
+    def data() -> tuple[Tensor, Tensor]:
+        return torch.randn(128, 512), torch.randint(10, (128,))
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        x = F.gelu(self.first(x))
+        x = F.gelu(self.second(x))
+        return F.cross_entropy(self.last(x), labels)
+
+    def by_hand(self, x: Tensor, labels: Tensor) -> Tensor:
+        """As the custom lists say."""
+        x = F.gelu(_linear(self.first, x).float())
+        x = F.gelu(_linear(self.second, x).float())
+        return F.cross_entropy(_linear(self.last, x).float(), labels)
+
+    def by_hand_low(self, x: Tensor, labels: Tensor) -> Tensor:
+        """As O2 says."""
+        x = F.gelu(_linear(self.first, x))
+        x = F.gelu(_linear(self.second, x))
+        return F.cross_entropy(_linear(self.last, x).float(), labels)
+
+
+class ConvNet(nn.Module):
+    """A convolution, a residual block, and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one, self.two = (nn.Conv2d(c, 32, 3, padding=1, bias=False) for c in (3, 32, 32))
+        self.norm_stem, self.norm_one, self.norm_two = (nn.BatchNorm2d(32) for _ in range(3))
+        self.last = nn.Linear(32 * 16, 10)
+
+    @staticmethod
+    def data() -> tuple[Tensor, Tensor]:
+        return torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        x = F.relu(self.norm_stem(self.stem(x)))
+        y = F.relu(self.norm_one(self.one(x)))
+        x = F.relu(x + self.norm_two(self.two(y)))
+        x = F.adaptive_avg_pool2d(x, 4).flatten(1)
+        return F.cross_entropy(self.last(x), labels)
+
+    def by_hand(self, x: Tensor, labels: Tensor) -> Tensor:
+        """As the custom lists say."""
+        x = F.relu(self.norm_stem(_conv(self.stem, x)))
+        y = F.relu(self.norm_one(_conv(self.one, x)))
+        x = F.relu(x + self.norm_two(_conv(self.two, y)))
+        x = F.adaptive_avg_pool2d(x.float(), 4).flatten(1)
+        return F.cross_entropy(_linear(self.last, x).float(), labels)
+
+    def by_hand_low(self, x: Tensor, labels: Tensor) -> Tensor:
+        """As O2 says."""
+        x = F.relu(self.norm_stem(_conv(self.stem, x).float()).to(_LOW))
+        y = F.relu(self.norm_one(_conv(self.one, x).float()).to(_LOW))
+        x = F.relu(x + self.norm_two(_conv(self.two, y).float()).to(_LOW))
+        x = F.adaptive_avg_pool2d(x, 4).flatten(1)
+        return F.cross_entropy(_linear(self.last, x).float(), labels)
+
+
+class Block(nn.Module):
+    """A transformer encoder block, with its attention written out."""
+
+    def __init__(self, width: int = 256, heads: int = 4) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, (width // heads) ** -0.5
+        self.norm_one, self.norm_two = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.last = nn.Linear(width, 10)
+
+    @staticmethod
+    def data() -> tuple[Tensor, Tensor]:
+        return torch.randn(8, 64, 256), torch.randint(10, (8,))
+
+    def _split(self, qkv: Tensor) -> tuple[Tensor, ...]:
+        batch, length, width = qkv.shape
+        return qkv.view(batch, length, 3, self.heads, width // (3 * self.heads)).permute(2, 0, 3, 1, 4).unbind(0)
+
+    @staticmethod
+    def _join(heads: Tensor) -> Tensor:
+        return heads.transpose(1, 2).flatten(2)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        q, k, v = self._split(self.qkv(self.norm_one(x)))
+        weights = F.softmax(q @ k.transpose(-1, -2) * self.scale, dim=-1)
+        x = x + self.out(self._join(weights @ v))
+        x = x + self.down(F.gelu(self.up(self.norm_two(x))))
+        return F.cross_entropy(self.last(x[:, 0]), labels)
+
+    def by_hand(self, x: Tensor, labels: Tensor) -> Tensor:
+        """As the custom lists say."""
+        q, k, v = self._split(_linear(self.qkv, self.norm_one(x.to(_LOW))))
+        weights = F.softmax((q @ k.transpose(-1, -2) * self.scale).float(), dim=-1)
+        x = x.to(_LOW) + _linear(self.out, self._join(weights.to(_LOW) @ v))
+        x = x + _linear(self.down, F.gelu(_linear(self.up, self.norm_two(x)).float()))
+        return F.cross_entropy(_linear(self.last, x[:, 0]).float(), labels)
+
+    def by_hand_low(self, x: Tensor, labels: Tensor) -> Tensor:
+        """As O2 says."""
+        q, k, v = self._split(_linear(self.qkv, self.norm_one(x)))
+        weights = F.softmax(q @ k.transpose(-1, -2) * self.scale, dim=-1)
+        x = x.to(_LOW) + _linear(self.out, self._join(weights @ v))
+        x = x + _linear(self.down, F.gelu(_linear(self.up, self.norm_two(x.float()))))
+        return F.cross_entropy(_linear(self.last, x[:, 0]).float(), labels)
+
+
+NETWORKS: dict[str, Callable[[], Mlp | ConvNet | Block]] = {"MLP": Mlp, "conv net": ConvNet, "transformer block": Block}
+
+
+def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    return F.linear(x.to(_LOW), layer.weight.to(_LOW), layer.bias.to(_LOW))
+
+
+def _conv(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    return F.conv2d(x.to(_LOW), layer.weight.to(_LOW), padding=layer.padding)

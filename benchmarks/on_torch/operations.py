@@ -1,0 +1,114 @@
+"""What one operation costs, on 4x4 tensors: there the overhead is all there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import unamp
+from benchmarks.measure import Comparison, Contender
+from benchmarks.on_torch.alternative import function_mode
+
+__all__ = ["custom", "native"]
+
+Region = Callable[[], AbstractContextManager[Any]]
+
+#: In both kinds of lists; the operations that are timed are changed by them, or not.
+ALLOW, DENY = ("add",), ("linear", "softmax")
+
+
+def _torch() -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def _unamp(**arguments: Any) -> Region:
+    return lambda: unamp.autocast("cpu", dtype="bfloat16", **arguments)
+
+
+def _no_grad(region: Region) -> Region:
+    def both() -> AbstractContextManager[Any]:
+        stack = ExitStack()
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(region())
+        return stack
+
+    return both
+
+
+def _names(grad: bool) -> dict[str, Any]:
+    # Not leaves, so that nobody's weight cache answers.
+    a, b, c = (torch.randn(4, 4).requires_grad_(grad).mul(1.0) for _ in range(3))
+    low = {f"{name}_low": tensor.to(torch.bfloat16) for name, tensor in (("a", a), ("b", b))}
+    return {"torch": torch, "F": F, "a": a, "b": b, "c": c, **low}
+
+
+def _modes() -> tuple[tuple[str, Callable[[Region], Region], dict[str, Any]], ...]:
+    return ("no_grad", _no_grad, _names(False)), ("grad", lambda region: region, _names(True))
+
+
+def native() -> list[Comparison]:
+    """Policies that PyTorch realises by itself."""
+    regions: dict[str, tuple[Region, float | None]] = {
+        "torch.autocast": (_torch, None),
+        "unamp, preset native": (_unamp(preset="native"), 1.02),
+        "unamp, preset torch-cpu": (_unamp(preset="torch-cpu"), 1.02),
+    }
+    return [
+        Comparison(
+            f"policy that torch realises, {what}, {mode}",
+            tuple(Contender(name, source, names, within(region), goal) for name, (region, goal) in regions.items()),
+        )
+        for mode, within, names in _modes()
+        for what, source in (
+            ("listed mm", "torch.mm(a, b)"),
+            ("unlisted mul", "torch.mul(a, b)"),
+            ("unlisted add", "torch.add(a, b)"),
+            ("unlisted relu", "torch.relu(a)"),
+        )
+    ]
+
+
+def custom() -> list[Comparison]:
+    """Custom lists: operations that they leave alone, and operations that they change."""
+    lists = {"allow": ALLOW, "deny": DENY}
+    mode = function_mode(ALLOW, DENY)
+    found = []
+    for label, within, names in _modes():
+        for what, source in (("mul", "torch.mul(a, b)"), ("relu", "torch.relu(a)"), ("mm", "torch.mm(a, b)")):
+            found.append(
+                Comparison(
+                    f"custom lists, unrelated {what}, {label}",
+                    (
+                        Contender("torch.autocast", source, names, within(_torch)),
+                        Contender("unamp, preset torch-cpu", source, names, within(_unamp(preset="torch-cpu", **lists)), 1.05),
+                        Contender("unamp", source, names, within(_unamp(**lists)), 1.05),
+                        Contender("TorchFunctionMode", source, names, within(mode)),
+                        Contender("float32, no region", source, names, within(nullcontext)),
+                    ),
+                )
+            )
+        listed = Contender("mm, 2 casts, torch.autocast", "torch.mm(a, b)", names, within(_torch))
+        linear = Contender("linear, 3 casts, torch.autocast", "F.linear(a, b)", names, within(_torch))
+        for what, source, baseline, plain in (
+            ("add, 2 casts", "torch.add(a, b)", listed, "torch.add(a.to(torch.bfloat16), b.to(torch.bfloat16))"),
+            ("add, already low", "torch.add(a_low, b_low)", listed, "torch.add(a_low, b_low)"),
+            ("softmax denied, 1 cast", "torch.softmax(a_low, -1)", listed, "torch.softmax(a_low.float(), -1)"),
+            ("linear denied, 2 casts", "F.linear(a_low, b_low)", linear, "F.linear(a_low.float(), b_low.float())"),
+            ("linear denied, no cast", "F.linear(a, b)", linear, "F.linear(a, b)"),
+        ):
+            found.append(
+                Comparison(
+                    f"custom lists, changed {what}, {label}",
+                    (
+                        baseline,
+                        Contender("unamp", source, names, within(_unamp(**lists)), 2.0),
+                        Contender("TorchFunctionMode", source, names, within(mode)),
+                        Contender("casts written by hand", plain, names, within(nullcontext)),
+                    ),
+                )
+            )
+    return found

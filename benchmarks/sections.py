@@ -1,0 +1,51 @@
+"""The sections of the benchmark, each measured in a process of its own: none sees what another one installed."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.measure import Effort, Standing, measure
+
+__all__ = ["SECTIONS", "standings"]
+
+_OPERATION, _STEP, _PROCESS = Effort(200, 0.002), Effort(60, 0.03), Effort(20, 0.0)
+_QUICK = 0.2
+
+#: Each with the function that makes its comparisons, and how long each of them is measured.
+SECTIONS = {
+    "regions": ("on_torch.regions:comparisons", _OPERATION),
+    "native": ("on_torch.operations:native", _OPERATION),
+    "native-steps": ("on_torch.steps:native", _STEP),
+    "custom": ("on_torch.operations:custom", _OPERATION),
+    "custom-steps": ("on_torch.steps:custom", _STEP),
+    "o2-steps": ("on_torch.steps:o2", _STEP),
+    "aftermath": ("on_torch.aftermath:comparisons", _OPERATION),
+    "starting": ("on_torch.starting:comparisons", _PROCESS),
+}
+
+
+def standings(section: str, quick: bool) -> Iterator[Standing]:
+    """The section's comparisons, as they are measured."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(theirs, section, quick))
+    process.start()
+    theirs.close()
+    try:
+        while True:
+            yield ours.recv()
+    except EOFError:
+        process.join()
+    if process.exitcode:
+        raise SystemExit(f"section {section!r} failed; see above")
+
+
+def _run(connection: Any, section: str, quick: bool) -> None:
+    place, effort = SECTIONS[section]
+    module, make = place.split(":")
+    rounds = max(10, round(effort.rounds * _QUICK)) if quick else effort.rounds
+    for comparison in getattr(importlib.import_module(f"benchmarks.{module}"), make)():
+        connection.send(measure(comparison, Effort(rounds, effort.seconds)))

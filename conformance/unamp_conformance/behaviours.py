@@ -1,0 +1,182 @@
+"""What regions promise beyond one operation or network: nesting, exceptions, threads, training with loss scaling."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+import unamp
+from unamp.policy import Policy
+from unamp_conformance.cases import cases
+from unamp_conformance.netruns import Reference, relative_error, run
+from unamp_conformance.networks import NETWORKS, Functions
+from unamp_conformance.probes import Probe
+from unamp_conformance.subjects import Subject
+from unamp_conformance.training import LossScaler, train
+
+__all__ = ["BEHAVIOURS"]
+
+_OP = "matmul"  # low under every preset's O1, and needed by every network
+
+_THREADS = 4
+_ROUNDS = 25
+
+
+def _precision(subject: Subject, region: Callable[[], Any], expected: str, where: str) -> str:
+    """What is wrong with the precision that the probe finds inside a region."""
+    probe = Probe(cases()[_OP], subject.operations, subject.device)
+    wrong = [f"{f.what} computed in {sorted(f.precisions or ())}" for f in probe.look(region) if f.precisions != {expected}]
+    return f"{where}: {'; '.join(wrong)}; should be {expected}" if wrong else ""
+
+
+def _inside(subject: Subject, *policies: Policy) -> Callable[[], Any]:
+    """Regions within regions, as one."""
+    from contextlib import ExitStack
+
+    def opened() -> ExitStack:
+        with ExitStack() as stack:
+            for policy in policies:
+                stack.enter_context(subject.region(policy))
+            return stack.pop_all()
+        raise AssertionError  # an ExitStack swallows nothing here
+
+    return opened
+
+
+def nesting(subject: Subject, dtype: str) -> str:
+    """The innermost region counts, and the outer one is back when it closes."""
+    low, off, deny = Policy("O1", dtype), Policy("O1", dtype, enabled=False), Policy("O1", dtype, deny=(_OP,))
+    other = Policy("O1", {"float16": "bfloat16", "bfloat16": "float16"}[dtype])
+    wrong = [
+        _precision(subject, _inside(subject, low), dtype, "in a region"),
+        _precision(subject, _inside(subject, low, off), "float32", "with enabled=False inside it"),
+        _precision(subject, _inside(subject, off, low), dtype, "in a region inside enabled=False"),
+        _precision(subject, _inside(subject, low, other), other.dtype, "in a region of the other dtype inside it"),
+        _precision(subject, _inside(subject, low, deny), "float32", "in a region that denies the operation inside it"),
+        _precision(subject, _inside(subject, low, low), dtype, "in the same region inside itself"),
+    ]
+    with subject.region(low):
+        with subject.region(off):
+            pass
+        wrong.append(_precision(subject, _inside(subject), dtype, "after the inner region closed"))
+    wrong.append(_precision(subject, _inside(subject), "float32", "after all regions closed"))
+    return "; ".join(filter(None, wrong))
+
+
+def exceptions(subject: Subject, dtype: str) -> str:
+    """An exception out of a region leaves everything as it was before."""
+    outer, inner = Policy("O1", dtype, deny=(_OP,)), Policy("O1", dtype)
+    wrong = []
+    with subject.region(outer):
+        try:
+            with subject.region(inner):
+                raise _Expected
+        except _Expected:
+            pass
+        wrong.append(_precision(subject, _inside(subject), "float32", "in the outer region after the inner one raised"))
+        if unamp.current_policy() is None:
+            wrong.append("the outer region's policy is gone after the inner one raised")
+    try:
+        with subject.region(inner):
+            raise _Expected
+    except _Expected:
+        pass
+    wrong.append(_precision(subject, _inside(subject), "float32", "after a region raised"))
+    if unamp.current_policy() is not None:
+        wrong.append(f"a policy is still in force: {unamp.current_policy()!r}")
+    return "; ".join(filter(None, wrong))
+
+
+class _Expected(Exception):
+    pass
+
+
+def threads(subject: Subject, dtype: str) -> str:
+    """Threads with different policies do not see each other's, and a new thread starts outside all regions."""
+    policies = [
+        (Policy("O1", dtype), dtype),
+        (Policy("O1", dtype, deny=(_OP,)), "float32"),
+        (Policy("O3", dtype), dtype),
+        (None, "float32"),
+    ]
+    wrong: list[str] = []
+    start = threading.Barrier(_THREADS)
+
+    def work(policy: Policy | None, expected: str) -> None:
+        try:
+            start.wait()
+            for _ in range(_ROUNDS):
+                regions = () if policy is None else (policy,)
+                if complaint := _precision(subject, _inside(subject, *regions), expected, f"in the thread of {policy}"):
+                    return wrong.append(complaint)
+        except Exception as error:
+            wrong.append(f"{type(error).__name__}: {error}")
+
+    workers = [threading.Thread(target=work, args=case) for case in policies]
+    # Opened while the threads run: none of them inherits it.
+    with subject.region(Policy("O1", dtype)):
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    return "; ".join(dict.fromkeys(wrong))
+
+
+def training(subject: Subject, dtype: str) -> str:
+    """Training with loss scaling learns as in float32; a step that overflows is skipped and the scale drops."""
+    network = NETWORKS["mlp"]
+    plain = train(subject, network, Policy("O0", dtype), steps=8)
+    scaled = train(subject, network, Policy("O1", dtype), steps=8, scaler=LossScaler(2.0**10), overflow_at=3)
+    wrong = []
+    if scaled.skipped != [3]:
+        wrong.append(f"steps skipped: {scaled.skipped}, should be the third alone, which overflows")
+    if scaled.scale != 2.0**9:
+        wrong.append(f"the scale ended at {scaled.scale:g}, should have been halved once, from 1024")
+    if not scaled.losses[-1] < 0.9 * scaled.losses[0]:
+        wrong.append(f"it does not learn: the loss went from {scaled.losses[0]:.4g} to {scaled.losses[-1]:.4g}")
+    if bad := sorted(n for n, kind in scaled.dtypes.items() if kind != "float32"):
+        wrong.append(f"not float32: {', '.join(bad)}")
+    # One step fewer than the plain run, because of the skipped one.
+    error = abs(scaled.losses[-1] - plain.losses[-2]) / plain.losses[-2]
+    if not error < 0.05:
+        wrong.append(f"the loss is {100 * error:.1f}% off the one of float32 training")
+    return "; ".join(wrong)
+
+
+def cache(subject: Subject, dtype: str) -> str:
+    """A parameter used twice in a region gets the whole gradient, also after it was used without gradients."""
+    ops, reference = subject.operations, Reference(NETWORKS["mlp"], subject.operations, subject.device)
+    x = ops.tensor(reference.network.inputs()["x"], device=subject.device)
+    w = ops.tensor(reference.network.parameters()["w1"][:32], device=subject.device)
+
+    def twice(weight: Any) -> Any:
+        f = Functions(ops)
+        with subject.region(Policy("O1", dtype)):
+            f.linear(x, ops.tensor(ops.numpy(weight), device=subject.device))
+            h = f.linear(f.linear(x, weight), weight)
+        return f.sum(ops["cast"](h, "float32"))
+
+    def once(weight: Any) -> Any:
+        f = Functions(ops)
+        return f.sum(f.linear(f.linear(x, weight), weight))
+
+    observed, exact = (ops.numpy(ops.value_and_grad(function, [w])[1][0]) for function in (twice, once))
+    error = relative_error(observed.astype(np.float64), exact.astype(np.float64))
+    return "" if error < 0.05 else f"the gradient of a parameter used twice is off by {100 * error:.0f}%"
+
+
+def repeated(subject: Subject, dtype: str) -> str:
+    """The same region gives the same values every time."""
+    network = NETWORKS["mlp"]
+    region = subject.region(Policy("O1", dtype))
+    first, second = (run(network, subject.operations, lambda: region, device=subject.device) for _ in range(2))
+    return "" if np.array_equal(first.output, second.output) else "two runs of one region differ"
+
+
+#: Every behaviour by its name.
+BEHAVIOURS: Mapping[str, Callable[[Subject, str], str]] = {
+    f.__name__: f for f in (nesting, exceptions, threads, training, cache, repeated)
+}

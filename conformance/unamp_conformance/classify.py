@@ -1,0 +1,134 @@
+"""Which precision explains these numbers?
+
+The judge sees values, never dtype tags. It is given what every precision predicts: the float64 result for the inputs as
+they were, for the inputs rounded to bfloat16, and for the inputs rounded to float16. Values computed
+
+- in float32 lie within float32's own error of the first prediction;
+- in a low precision lie on its grid, and are not just another prediction rounded to that grid (that is what changing the
+  dtype tag of a float32 result gives, or computing in the other low precision).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from unamp_conformance.rounding import UNIT_ROUNDOFF, on_grid, round_to, spacing
+
+__all__ = ["LOW", "PRECISIONS", "Prediction", "explain", "tells"]
+
+LOW = ("bfloat16", "float16")
+PRECISIONS = ("float32", *LOW)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What each precision would give.
+
+    Attributes:
+        values: by precision, the float64 results: flat, of one length.
+        tolerance: for each element, how far float32's own rounding may lead from them.
+        exact: results (integers, truth values) that either agree or do not.
+        rounded: whether results are rounded to the low grid; complex numbers never are.
+    """
+
+    values: Mapping[str, np.ndarray]
+    tolerance: np.ndarray
+    exact: bool = False
+    rounded: bool = True
+
+
+def explain(observed: np.ndarray, prediction: Prediction) -> tuple[frozenset[str], str]:
+    """The precisions that the observed values are consistent with, and a sentence where there is none.
+
+    Args:
+        observed: the values, flat, as float64.
+        prediction: what each precision would give.
+    """
+    consistent = frozenset(p for p in PRECISIONS if _fits(observed, prediction, p))
+    return consistent, "" if consistent else _diagnosis(observed, prediction)
+
+
+def tells(prediction: Prediction, float32: np.ndarray) -> bool:
+    """Whether the inputs were well chosen: each precision's ideal result is recognised, and a relabelled one is not.
+
+    Args:
+        prediction: what each precision would give.
+        float32: what the framework itself computes in float32.
+    """
+    if explain(float32, prediction)[0] != {"float32"}:
+        return False
+    for low in LOW:
+        ideal = _ideal(prediction, low)
+        if explain(ideal, prediction)[0] != {low}:
+            return False
+        relabelled = ideal if prediction.exact else round_to(prediction.values["float32"], low)
+        # What only moves values computes nothing that a relabelled result could get wrong.
+        if not np.array_equal(relabelled, ideal) and low in explain(relabelled, prediction)[0]:
+            return False
+    return True
+
+
+def _ideal(prediction: Prediction, low: str) -> np.ndarray:
+    values = prediction.values[low]
+    return round_to(values, low) if prediction.rounded and not prediction.exact else values
+
+
+def _fits(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:
+    expected = prediction.values[precision]
+    if prediction.exact:
+        return bool(np.array_equal(observed, expected))
+    if precision == "float32" or not prediction.rounded:
+        return _within(observed, expected, prediction.tolerance)
+    if not on_grid(observed, precision) or not _plausible(observed, prediction, precision):
+        return False
+    if _is_rounding_of(observed, expected, prediction.tolerance, precision):
+        return True
+    if precision == "float16" and on_grid(observed, "bfloat16"):  # for most numbers a part of float16's grid
+        return False
+    others = (prediction.values[p] for p in PRECISIONS if p != precision)
+    return not any(_is_rounding_of(observed, other, prediction.tolerance, precision) for other in others)
+
+
+def _within(observed: np.ndarray, expected: np.ndarray, tolerance: np.ndarray) -> bool:
+    finite = np.isfinite(expected)
+    if not np.array_equal(observed[~finite], expected[~finite], equal_nan=True):
+        return False
+    return bool(np.all(np.abs(observed[finite] - expected[finite]) <= tolerance[finite]))
+
+
+def _is_rounding_of(observed: np.ndarray, exact: np.ndarray, tolerance: np.ndarray, precision: str) -> bool:
+    return _within(observed, exact, 0.5001 * spacing(exact, precision) + tolerance)
+
+
+def _plausible(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:
+    """Near enough to the prediction for an algorithm of a few dozen roundings."""
+    expected, best = prediction.values[precision], prediction.values["float32"]
+    finite = np.isfinite(expected) & np.isfinite(observed) & np.isfinite(best)
+    if not finite.any():
+        return True
+    error, moved, size = (_rms(v[finite]) for v in (observed - expected, best - expected, expected))
+    return error <= 8.0 * moved + 32.0 * UNIT_ROUNDOFF[precision] * size
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def _diagnosis(observed: np.ndarray, prediction: Prediction) -> str:
+    if prediction.exact:
+        share = {p: float(np.mean(observed == prediction.values[p])) for p in PRECISIONS}
+        return "agrees with no precision: " + ", ".join(f"{p} in {100 * s:.0f}% of the values" for p, s in share.items())
+    for low in LOW:
+        if _within(observed, prediction.values[low], prediction.tolerance):
+            return f"inputs were rounded to {low}, but the result was not"
+    for low in LOW:
+        if on_grid(observed, low):
+            for p in PRECISIONS:
+                if p != low and _is_rounding_of(observed, prediction.values[p], prediction.tolerance, low):
+                    return f"computed in {p}; only the result was rounded to {low}"
+            return f"on the grid of {low}, but far from what {low} gives"
+    error = {p: _rms((observed - prediction.values[p])[np.isfinite(observed - prediction.values[p])]) for p in PRECISIONS}
+    return "consistent with no precision; errors: " + ", ".join(f"{p} {e:.2g}" for p, e in error.items())

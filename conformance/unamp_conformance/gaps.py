@@ -1,0 +1,138 @@
+"""Known gaps: what is expected to fail, with the reason, in one file per framework.
+
+A gap must say exactly what fails: where one of its checks passes, or where it matches no check at all, that is an error.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from importlib import resources
+
+from unamp_conformance.results import Result
+
+__all__ = ["BadGaps", "KnownGap", "apply", "gaps_of", "parse"]
+
+_VERSION = re.compile(r"\d+(\.\d+)*")
+_CONDITION = re.compile(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)")
+
+
+class BadGaps(ValueError):
+    """A file of known gaps is wrong."""
+
+
+@dataclass(frozen=True)
+class KnownGap:
+    """One gap.
+
+    Attributes:
+        check: the kind of check.
+        subjects: operations, networks or behaviours; ``*`` is a wildcard.
+        policies, devices: likewise.
+        reason, link: why, and where that is written down.
+        versions: the framework's versions that have the gap, e.g. ``">=2.6,<3"``.
+    """
+
+    check: str
+    subjects: tuple[str, ...]
+    reason: str
+    link: str
+    versions: str
+    policies: tuple[str, ...] = ("*",)
+    devices: tuple[str, ...] = ("*",)
+
+    def covers(self, result: Result) -> bool:
+        """Whether a result is of this gap."""
+        pairs = ((result.subject, self.subjects), (result.policy, self.policies), (result.device, self.devices))
+        return result.check == self.check and all(any(fnmatchcase(v, p) for p in patterns) for v, patterns in pairs)
+
+    def applies_to(self, version: str) -> bool:
+        """Whether a version of the framework has the gap."""
+        found = _VERSION.match(version)
+        given = _numbers(found.group() if found else "0")
+        return all(_holds(given, sign, _numbers(bound)) for sign, bound in _CONDITION.findall(self.versions))
+
+
+def gaps_of(framework: str) -> tuple[KnownGap, ...]:
+    """The known gaps of a framework; none where there is no file.
+
+    Raises:
+        BadGaps: where the file is wrong.
+    """
+    file = resources.files(__package__).joinpath(f"gaps/{framework}.toml")
+    return parse(file.read_text("utf-8"), file.name) if file.is_file() else ()
+
+
+def parse(text: str, name: str) -> tuple[KnownGap, ...]:
+    """The gaps in a file's text.
+
+    Raises:
+        BadGaps: naming the file and the entry.
+    """
+    try:
+        entries = tomllib.loads(text).get("gap", [])
+    except tomllib.TOMLDecodeError as error:
+        raise BadGaps(f"{name}: {error}") from error
+    return tuple(_gap(entry, f"{name}: gap {n}") for n, entry in enumerate(entries, 1))
+
+
+def apply(
+    gaps: Sequence[KnownGap], results: Iterable[Result], version: str, *, whole: bool
+) -> tuple[tuple[Result, ...], tuple[str, ...]]:
+    """Mark results by the known gaps.
+
+    Args:
+        gaps: the framework's gaps.
+        results: what was found.
+        version: the framework's version.
+        whole: whether everything was run; only then can a gap that matches nothing be told.
+
+    Returns:
+        The results, failed ones of a gap as ``gap`` and passed ones as ``fixed``, and a sentence for each useless gap.
+    """
+    current = [gap for gap in gaps if gap.applies_to(version)]
+    used: set[int] = set()
+    marked = []
+    for result in results:
+        index = next((n for n, gap in enumerate(current) if gap.covers(result)), None)
+        if index is not None:
+            used.add(index)
+            marked.append(_mark(result, current[index]))
+        else:
+            marked.append(result)
+    useless = [gap for n, gap in enumerate(current) if n not in used] if whole else []
+    return tuple(marked), tuple(f"the known gap {g.check} {' '.join(g.subjects)} matches no check" for g in useless)
+
+
+def _mark(result: Result, gap: KnownGap) -> Result:
+    if result.status in ("failed", "crashed", "hung"):
+        return replace(result, status="gap", reason=f"{gap.reason} {gap.link}".strip())
+    if result.status == "passed":
+        return replace(result, status="fixed", message="passes; take it out of the known gaps", reason=gap.reason)
+    return result
+
+
+def _gap(entry: object, where: str) -> KnownGap:
+    if not isinstance(entry, dict):
+        raise BadGaps(f"{where}: must be a table")
+    known = {f.name: f for f in fields(KnownGap)}
+    if wrong := sorted(set(entry) - set(known)):
+        raise BadGaps(f"{where}: unknown key {wrong[0]!r}; valid: {', '.join(known)}")
+    if missing := [n for n in ("check", "subjects", "reason", "link", "versions") if not entry.get(n)]:
+        raise BadGaps(f"{where}: needs {missing[0]!r}")
+    if not _CONDITION.match(entry["versions"]):
+        raise BadGaps(f"{where}: versions {entry['versions']!r} is no range such as '>=2.6,<3'")
+    return KnownGap(**{n: tuple(v) if isinstance(v, list) else v for n, v in entry.items()})
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def _holds(given: tuple[int, ...], sign: str, bound: tuple[int, ...]) -> bool:
+    size = max(len(given), len(bound))
+    a, b = (v + (0,) * (size - len(v)) for v in (given, bound))
+    return {">=": a >= b, "<=": a <= b, "==": a == b, "!=": a != b, "<": a < b, ">": a > b}[sign]

@@ -1,0 +1,106 @@
+"""One network under one policy: decisions, outputs, gradients, dtypes, running statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from unamp.adapter import OpRecord
+from unamp.dtypes import ELIGIBLE
+from unamp.policy import Policy, Rule
+from unamp_conformance.netruns import NetworkRun, Reference, run
+from unamp_conformance.subjects import Subject
+
+__all__ = ["NETWORK_CHECKS", "check_network"]
+
+_WIDTH = {"float16": 0, "bfloat16": 0, "float32": 1}
+
+Outcome = tuple[str, dict[str, Any]]
+
+
+def check_network(subject: Subject, reference: Reference, policy: Policy) -> dict[str, Outcome]:
+    """Run a network under a policy and hold it against the policy and the float64 reference.
+
+    Args:
+        subject: the framework and device.
+        reference: the network's reference there.
+        policy: the policy.
+
+    Returns:
+        For each of `NETWORK_CHECKS` (``statistics`` only where there are any) what is wrong, empty where nothing is, and
+        the observations.
+    """
+    observed = run(
+        reference.network, subject.operations, lambda: subject.region(policy), device=subject.device, trace=True
+    )
+    return {
+        check: look(subject, reference, policy, observed)
+        for check, look in NETWORK_CHECKS.items()
+        if check != "statistics" or reference.network.buffers
+    }
+
+
+def _decisions(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
+    stated = subject.stated(policy)
+    wrong = [complaint for record in observed.records if (complaint := _misjudged(stated, record))]
+    if unseen := sorted(set(observed.called) - {record.op for record in observed.records}):
+        wrong.append(f"not in the trace: {', '.join(unseen)}")
+    table = sorted({f"{r.op}: {r.rule.value}, {' '.join(r.inputs)} -> {r.compute} -> {r.output}" for r in observed.records})
+    return "; ".join(dict.fromkeys(wrong)), {"trace": table}
+
+
+def _misjudged(policy: Policy, record: OpRecord) -> str:
+    """What is wrong with one line of the trace."""
+    wanted = policy.decide(record.op)
+    if record.rule is not wanted:
+        return f"{record.op} ran under {record.rule.value}, the policy says {wanted.value}"
+    eligible = [dtype for dtype in record.inputs if dtype in ELIGIBLE]
+    if not eligible or record.compute is None or wanted is Rule.UNTOUCHED:
+        return ""
+    expected = {
+        Rule.LOW: policy.dtype,
+        Rule.FP32: "float32",
+        Rule.WIDEST: eligible[0] if len(set(eligible)) == 1 else "float32",
+    }[wanted]
+    computed = record.output if record.emulated else record.compute
+    if computed != expected:
+        return f"{record.op} ({wanted.value}) computed in {computed} from {' '.join(record.inputs)}, should be {expected}"
+    return ""
+
+
+def _compared(prefixes: tuple[str, ...]) -> Callable[[Subject, Reference, Policy, NetworkRun], Outcome]:
+    def compare(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
+        errors = {n: e for n, e in reference.errors(observed).items() if n.startswith(prefixes)}
+        bounds = reference.bounds(policy.dtype if subject.stated(policy).active else "float32")
+        wrong = [f"{n}: error {e:.3g}, bound {bounds[n]:.3g}" for n, e in errors.items() if not e <= bounds[n]]
+        worst = max(errors, key=lambda n: errors[n] / bounds[n])
+        return "; ".join(wrong), {"worst": worst, "error": _finite(errors[worst]), "bound": bounds[worst]}
+
+    return compare
+
+
+def _finite(error: float) -> float | None:
+    return error if error == error and error not in (float("inf"),) else None
+
+
+def _dtypes(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
+    wrong = {what: dtype for what, dtype in observed.dtypes.items() if dtype != "float32"}
+    return "; ".join(f"{what} is {dtype}, should be float32" for what, dtype in wrong.items()), {}
+
+
+def _statistics(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
+    before = reference.network.statistics()
+    still = [n for n, values in observed.buffers.items() if (values == before[n]).all()]
+    message, details = _compared(("buffer",))(subject, reference, policy, observed)
+    frozen = f"not updated by training: {', '.join(still)}" if still else ""
+    return "; ".join(filter(None, (frozen, message))), details
+
+
+#: Every check of a network by its name.
+NETWORK_CHECKS: Mapping[str, Callable[[Subject, Reference, Policy, NetworkRun], Outcome]] = {
+    "decisions": _decisions,
+    "outputs": _compared(("output", "loss")),
+    "gradients": _compared(("gradient",)),
+    "dtypes": _dtypes,
+    "statistics": _statistics,
+}

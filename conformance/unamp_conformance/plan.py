@@ -1,0 +1,145 @@
+"""What a run consists of: the items to do, in an order, from what the user selected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from unamp.dtypes import LOW_DTYPES
+from unamp.policy import LEVELS, Policy
+from unamp.presets import PRESETS
+from unamp_conformance.behaviours import BEHAVIOURS
+from unamp_conformance.netchecks import NETWORK_CHECKS
+from unamp_conformance.networks import NETWORKS
+from unamp_conformance.subjects import policy_name
+
+__all__ = ["CHECKS", "Item", "Selection", "items"]
+
+#: Every kind of check, with what it asks.
+CHECKS: Mapping[str, str] = {
+    "coverage": "has every operation of the framework an example call whose numbers tell the precision?",
+    "probe": "does an operation compute in the precision that the policy says, judged by the numbers alone?",
+    "decisions": "does the trace of a network agree with the policy, operation by operation?",
+    "outputs": "are outputs and loss within the dtype's bound of float64?",
+    "gradients": "are gradients within the dtype's bound of float64?",
+    "dtypes": "do float32 parameters keep their dtype and get float32 gradients?",
+    "statistics": "are running statistics updated, and in float32?",
+    "behaviour": "nesting, exceptions, threads, training with loss scaling",
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to run; an empty tuple means all.
+
+    Attributes:
+        levels, dtypes, presets, networks: names of them.
+        checks: kinds of check.
+        ops: operations, with ``*`` as a wildcard.
+        full: probe under every level and with every feed, not only those that can show a rule broken.
+    """
+
+    levels: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    presets: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    full: bool = False
+
+    def __post_init__(self) -> None:
+        valid = {"levels": LEVELS, "dtypes": LOW_DTYPES, "presets": PRESETS, "networks": NETWORKS, "checks": CHECKS}
+        for name, known in valid.items():
+            if unknown := [value for value in getattr(self, name) if value not in known]:
+                raise ValueError(f"unknown {name[:-1]} {unknown[0]!r}; valid: {', '.join(known)}")
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing was left out."""
+        return not any((self.levels, self.dtypes, self.presets, self.networks, self.checks, self.ops))
+
+    def wants(self, check: str) -> bool:
+        """Whether a kind of check is selected."""
+        return not self.checks or check in self.checks
+
+    def as_dict(self) -> dict[str, Any]:
+        """For results and for the worker; ``Selection(**d)`` after lists became tuples gives it back."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Selection:
+        """The inverse of `as_dict`."""
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in data.items()})
+
+
+@dataclass(frozen=True)
+class Item:
+    """One piece of work, done by the worker in one go.
+
+    Attributes:
+        kind: ``"operation"``, ``"network"`` or ``"behaviour"``.
+        subject: the operation, network or behaviour.
+        policies: the policies, by their names in results.
+        checks: the kinds of check that it gives results for.
+    """
+
+    kind: str
+    subject: str
+    policies: Mapping[str, Policy]
+    checks: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        policies = next(iter(self.policies)) if len(self.policies) == 1 else ""
+        return f"{self.subject} {policies}".strip()
+
+
+def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
+    """The items of a selection.
+
+    Args:
+        selection: what to run.
+        spelled: the operations that the framework has.
+    """
+    if selection.wants("behaviour") and not selection.ops:
+        for name in BEHAVIOURS:
+            for dtype in selection.dtypes or LOW_DTYPES:
+                yield Item("behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",))
+    networks = tuple(check for check in NETWORK_CHECKS if selection.wants(check))
+    if networks and not selection.ops:
+        for name, network in NETWORKS.items():
+            if name in (selection.networks or NETWORKS):
+                checks = tuple(c for c in networks if c != "statistics" or network.buffers)
+                for policy in _matrix(selection):
+                    yield Item("network", name, {policy_name(policy): policy}, checks)
+    if (selection.wants("probe") or selection.wants("coverage")) and not selection.networks:
+        checks = tuple(check for check in ("coverage", "probe") if selection.wants(check))
+        for op in spelled:
+            if not selection.ops or any(fnmatchcase(op, pattern) for pattern in selection.ops):
+                yield Item("operation", op, _probed(selection, op), checks)
+
+
+def _matrix(selection: Selection) -> Iterator[Policy]:
+    for level in selection.levels or LEVELS:
+        for dtype in selection.dtypes or LOW_DTYPES:
+            # O0 touches nothing, whatever the preset.
+            presets = selection.presets or PRESETS
+            for preset in presets if level != "O0" else presets[:1]:
+                yield Policy(level, dtype, preset=preset)
+
+
+def _probed(selection: Selection, op: str) -> dict[str, Policy]:
+    """The policies under which an operation is probed: the user's own lists first, then the presets' O1 (or all levels)."""
+    found: dict[str, Policy] = {}
+    listed = not (selection.levels or selection.presets)
+    for dtype in selection.dtypes or LOW_DTYPES:
+        if listed:
+            found[f"allow {dtype}"] = Policy("O1", dtype, allow=(op,))
+            found[f"deny {dtype}"] = Policy("O1", dtype, deny=(op,))
+    levels = selection.levels or (tuple(LEVELS) if selection.full else ("O1",))
+    for policy in _matrix(Selection(levels, selection.dtypes, selection.presets)):
+        found[policy_name(policy)] = policy
+    return found

@@ -1,0 +1,299 @@
+"""The precision probe: run one operation and decide from the numbers in which precision it computed, forward and backward.
+
+Every prediction comes from the framework itself, in float64 outside any region: float64 is never cast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from unamp.adapter import Operations
+from unamp_conformance import arrays
+from unamp_conformance.cases import Case
+from unamp_conformance.classify import PRECISIONS, Prediction, explain, tells
+from unamp_conformance.rounding import cast, round_to
+
+__all__ = ["FEEDS", "Finding", "Probe", "Unsuitable"]
+
+#: In which dtypes eligible inputs are handed over: all float32, all low, or the first low and the others float32.
+FEEDS = ("float32", "low", "mixed")
+
+_ENOUGH = 24  # elements that a verdict rests on
+_DRAWS = 64  # at most so many calls to collect them
+
+Region = Callable[[], AbstractContextManager[Any]]
+
+
+class Unsuitable(Exception):
+    """A case's inputs do not tell the precisions apart."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look at an operation found.
+
+    Attributes:
+        what: ``"forward"`` or ``"backward of input n"``.
+        precisions: those that the numbers are consistent with; None where the numbers cannot tell.
+        dtype: the tag on the tensor.
+        note: what was wrong with numbers that no precision explains.
+    """
+
+    what: str
+    precisions: frozenset[str] | None
+    dtype: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The outcome of one call: the result's values and the gradients of eligible inputs, with their dtypes."""
+
+    values: np.ndarray
+    dtype: str
+    gradients: tuple[np.ndarray | None, ...] = ()
+    gradient_dtypes: tuple[str, ...] = ()
+
+
+class Probe:
+    """One operation on one framework and device.
+
+    Args:
+        case: its example call.
+        operations: the framework's namespace.
+        device: ``"cpu"`` or ``"gpu"``.
+    """
+
+    def __init__(self, case: Case, operations: Operations, device: str = "cpu") -> None:
+        self.case = case
+        self._operations = operations
+        self._device = device
+        self._predicted: dict[tuple[str, str], list[Prediction]] = {}
+
+    @cached_property
+    def castable(self) -> int:
+        """How many inputs a policy casts."""
+        return len(self.case.eligible(self.case.inputs(0)))
+
+    @cached_property
+    def outside(self) -> _Run:
+        """The operation in float32, outside any region."""
+        return self._run(0, lambda a: a, "float32", nullcontext)
+
+    def ready(self) -> None:
+        """Make sure that the inputs tell the precisions apart.
+
+        Raises:
+            Unsuitable: where they do not.
+        """
+        if self._sensitive:
+            _ = self._draws
+        else:
+            _ = self.outside
+
+    def look(self, region: Region, feed: str = "float32", low: str = "bfloat16") -> list[Finding]:
+        """Run the operation inside a region and report what the numbers say.
+
+        Args:
+            region: makes the region that is open during the operation (and closed before the backward pass).
+            feed: one of `FEEDS`.
+            low: the low dtype of inputs that are fed low.
+
+        Raises:
+            Unsuitable: where the case's inputs do not tell the precisions apart.
+        """
+        if not self._sensitive:
+            run = self._run(0, _feeder(self.case, feed, low), "float32", region)
+            return [Finding("forward", None, run.dtype)]
+        predictions = self._predictions(feed, low)
+        runs = [self._run(n, _feeder(self.case, feed, low), "float32", region, gradients=len(predictions) > 1) for n in self._draws]
+        observed = _streams(runs)
+        dtypes = [runs[0].dtype, *runs[0].gradient_dtypes]
+        names = self._names()
+        findings = []
+        for name, values, dtype, prediction in zip(names, observed, dtypes, predictions, strict=False):
+            if prediction is None:
+                continue
+            if values is None:
+                findings.append(Finding(name, frozenset(), dtype, "no gradient arrived"))
+                continue
+            precisions, note = explain(values, prediction)
+            findings.append(Finding(name, precisions, dtype, note))
+        return findings
+
+    def _names(self) -> list[str]:
+        return ["forward", *(f"backward of input {n}" for n in self.case.differentiable(self.case.inputs(0)))]
+
+    @property
+    def _sensitive(self) -> bool:
+        return not self.case.insensitive and self.castable > 0
+
+    @cached_property
+    def _draws(self) -> range:
+        """As many draws as it takes until every precision gives recognisably different numbers."""
+        collected: dict[str, list[_Run]] = {p: [] for p in ("calibration", *PRECISIONS)}
+        for draw in range(_DRAWS):
+            self._collect(collected, draw, "float32", "float32", self.case.backward)
+            if sum(run.values.size for run in collected["float32"]) < _ENOUGH:
+                continue
+            found = [p for p in self._compare(collected) if p is not None]
+            if all(tells(prediction, calibration) for prediction, calibration in found):
+                self._predicted["float32", "float32"] = [p and p[0] for p in self._compare(collected)]
+                return range(draw + 1)
+        names = self._names()
+        dull = [name for name, pair in zip(names, self._compare(collected), strict=False) if pair is not None and not tells(*pair)]
+        raise Unsuitable(f"{self.case.op}: its inputs do not tell the precisions apart ({', '.join(dull)})")
+
+    def _predictions(self, feed: str, low: str) -> list[Prediction | None]:
+        draws = self._draws
+        key = (feed, low if feed != "float32" else "float32")
+        if key not in self._predicted:
+            collected: dict[str, list[_Run]] = {p: [] for p in ("calibration", *PRECISIONS)}
+            for draw in draws:
+                self._collect(collected, draw, feed, low, gradients=False)
+            self._predicted[key] = [pair and pair[0] for pair in self._compare(collected)]
+        return self._predicted[key]
+
+    def _collect(self, collected: dict[str, list[_Run]], draw: int, feed: str, low: str, gradients: bool) -> None:
+        fed = _feeder(self.case, feed, low)
+        up = self.case.reference
+        for precision in PRECISIONS:
+            rounded = _rounder(self.case, fed, precision, up)
+            collected[precision].append(self._run(draw, rounded, up, nullcontext, precision, gradients))
+        plain = _rounder(self.case, fed, "float32", "float32")
+        collected["calibration"].append(self._run(draw, plain, "float32", nullcontext, "float32", gradients))
+
+    def _run(
+        self,
+        draw: int,
+        prepare: Callable[[list[np.ndarray]], list[np.ndarray]],
+        work_dtype: str,
+        region: Region,
+        precision: str = "float32",
+        gradients: bool = False,
+    ) -> _Run:
+        """One call on prepared inputs; the gradient is that of the result's product with a fixed array."""
+        ops, case = self._operations, self.case
+        inputs = prepare(case.inputs(draw))
+        tensors = [ops.tensor(array, device=self._device) for array in inputs]
+        function = ops[case.op]
+        if not gradients:
+            with region():
+                result = case.call(function, tensors)
+            return _Run(*self._read(self._pick(result)))
+
+        places = case.differentiable(case.inputs(draw))
+        seen: list[Any] = []
+
+        def weighed(*leaves: Any) -> Any:
+            given = list(tensors)
+            for place, leaf in zip(places, leaves, strict=True):
+                given[place] = leaf
+            with region():
+                result = self._pick(case.call(function, given))
+            seen.append(result)
+            real = ops["real"](result) if ops.dtype(result).startswith("complex") else result
+            real = ops["cast"](real, work_dtype)
+            return ops["sum"](ops["mul"](real, self._cotangent(draw, tuple(real.shape), work_dtype, precision, result)))
+
+        _, grads = ops.value_and_grad(weighed, [tensors[place] for place in places])
+        values, dtype = self._read(seen[-1])
+        arrived = tuple(None if g is None else self._read(g)[0] for g in grads)
+        return _Run(values, dtype, arrived, tuple("none" if g is None else ops.dtype(g) for g in grads))
+
+    def _cotangent(self, draw: int, shape: tuple[int, ...], work_dtype: str, precision: str, result: Any) -> Any:
+        spec = f"normal {'x'.join(map(str, shape or (1,)))}"
+        array = arrays.make(spec, f"{self.case.op}/{draw}/cotangent", 0).reshape(shape)
+        # A low result receives its gradient in low.
+        if precision != "float32" and not self._operations.dtype(result).startswith("complex"):
+            array = round_to(array, precision)
+        return self._operations.tensor(cast(array, work_dtype), device=self._device)
+
+    def _compare(self, collected: dict[str, list[_Run]]) -> list[tuple[Prediction, np.ndarray] | None]:
+        """For each stream its prediction, and what the framework itself gives in float32; None where there is nothing to see."""
+        streams = {name: _streams(runs) for name, runs in collected.items()}
+        first = collected["float32"][0]
+        found: list[tuple[Prediction, np.ndarray] | None] = []
+        for n, calibration in enumerate(streams["calibration"]):
+            values = {p: streams[p][n] for p in PRECISIONS}
+            sizes = {None if v is None else v.size for v in (calibration, *values.values())}
+            if None in sizes or len(sizes) > 1 or not np.any(values["float32"]):
+                found.append(None)
+                continue
+            exact = n == 0 and first.values.dtype.kind in "biu"
+            rounded = n > 0 or not (np.iscomplexobj(first.values) or self.case.own_dtype)
+            found.append((Prediction(values, _tolerance(values["float32"], calibration), exact, rounded), calibration))
+        return found
+
+    def _pick(self, result: Any) -> Any:
+        """The result that is looked at: the one named by the case, or the first floating one, or the first."""
+        results = list(_flatten(result))
+        if self.case.out is not None:
+            return results[self.case.out]
+        floating = (r for r in results if hasattr(r, "shape") and "float" in self._operations.dtype(r))
+        return next(floating, results[0])
+
+    def _read(self, tensor: Any) -> tuple[np.ndarray, str]:
+        if not hasattr(tensor, "shape"):  # a Python number: what `equal` and `allclose` return
+            return np.atleast_1d(np.asarray(tensor)), type(tensor).__name__
+        return np.atleast_1d(self._operations.numpy(tensor)).ravel(), self._operations.dtype(tensor)
+
+
+def _feeder(case: Case, feed: str, low: str) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+    """What hands inputs over in the dtypes of a feed."""
+
+    def fed(inputs: list[np.ndarray]) -> list[np.ndarray]:
+        places = {"float32": 0, "low": None, "mixed": 1}[feed]
+        lowered = case.eligible(inputs)[:places]
+        return [cast(a, low) if n in lowered else a for n, a in enumerate(inputs)]
+
+    return fed
+
+
+def _rounder(
+    case: Case, fed: Callable[[list[np.ndarray]], list[np.ndarray]], precision: str, up: str
+) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+    """What rounds the inputs of a feed to a precision, kept in the precision of the reference."""
+
+    def rounded(inputs: list[np.ndarray]) -> list[np.ndarray]:
+        eligible = case.eligible(inputs)
+        given = [a.astype(np.float32) if n in eligible else a for n, a in enumerate(fed(inputs))]
+        given = [round_to(a, precision) if n in eligible else a for n, a in enumerate(given)]
+        return [cast(a, up) if a.dtype == np.float32 else a for a in given]
+
+    return rounded
+
+
+def _flatten(result: Any) -> Iterator[Any]:
+    if isinstance(result, (tuple, list)):
+        for part in result:
+            yield from _flatten(part)
+    else:
+        yield result
+
+
+def _streams(runs: Sequence[_Run]) -> list[np.ndarray | None]:
+    """The values of several draws joined: the results first, then the gradients of each input."""
+    joined: list[np.ndarray | None] = [_flat([run.values for run in runs])]
+    for parts in zip(*(run.gradients for run in runs), strict=True):
+        joined.append(None if any(p is None for p in parts) else _flat(parts))
+    return joined
+
+
+def _flat(parts: Sequence[np.ndarray]) -> np.ndarray:
+    joined = np.concatenate(parts)
+    return joined.view(joined.real.dtype).astype(np.float64) if np.iscomplexobj(joined) else joined.astype(np.float64)
+
+
+def _tolerance(exact: np.ndarray, float32: np.ndarray) -> np.ndarray:
+    """How far a float32 computation may be off: what it is off here with room to spare, for another order of its sums."""
+    finite = np.isfinite(exact) & np.isfinite(float32)
+    off = float(np.max(np.abs(float32 - exact), where=finite, initial=0.0))
+    size = float(np.max(np.abs(exact), where=finite, initial=0.0))
+    return np.minimum(8.0 * off + 2.0**-22 * size, 2.0**-13 * size) + 2.0**-22 * np.abs(np.nan_to_num(exact))

@@ -1,0 +1,157 @@
+"""What a run found, as values, and the versioned file that keeps it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+__all__ = ["SCHEMA", "STATUSES", "UNEXPECTED", "BadResults", "FrameworkRun", "Report", "Result", "load", "save"]
+
+#: The version of the file's layout. A reader refuses every other one.
+SCHEMA = 1
+
+#: What a check can come to.
+STATUSES = {
+    "passed": "as the policy says",
+    "failed": "not as the policy says",
+    "gap": "failed, as the file of known gaps says",
+    "fixed": "passes although the file of known gaps says that it fails",
+    "not run": "the device is absent, or the framework's process ended before",
+    "crashed": "the framework's process died in this check",
+    "hung": "the framework's process did not finish this check in time",
+}
+
+#: The statuses that make a run fail.
+UNEXPECTED = frozenset({"failed", "fixed", "crashed", "hung"})
+
+
+class BadResults(ValueError):
+    """A results file is damaged, or of another version."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of one check.
+
+    Attributes:
+        check: what was checked, e.g. ``"probe"`` or ``"gradients"``.
+        subject: the operation, network or behaviour.
+        policy: the policy's short name, e.g. ``"O1 bfloat16 unamp"`` or ``"deny float16"``.
+        device: ``"cpu"`` or ``"gpu"``.
+        status: one of `STATUSES`.
+        message: what is wrong, for a person; empty where nothing is.
+        reason: for a known gap, why.
+        details: observations; ``error`` and ``bound`` where numbers were compared, ``trace`` where one helps.
+        seconds: how long it took.
+    """
+
+    check: str
+    subject: str
+    policy: str
+    device: str
+    status: str
+    message: str = ""
+    reason: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """Its name, the same in every run."""
+        return f"{self.check}/{self.subject}/{self.policy}/{self.device}"
+
+
+@dataclass(frozen=True)
+class FrameworkRun:
+    """One framework's part of a run: where it ran, and how that ended (``"finished"``, or what went wrong)."""
+
+    framework: str
+    version: str
+    device: str
+    ended: str
+    results: tuple[Result, ...] = ()
+    problems: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed unexpectedly."""
+        return self.ended in ("finished", "not run") and not self.problems and not any(r.status in UNEXPECTED for r in self.results)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole run: where and when, and every framework's part."""
+
+    unamp: str
+    started: str
+    host: Mapping[str, str]
+    selection: Mapping[str, Any]
+    runs: tuple[FrameworkRun, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed unexpectedly, and anything ran at all."""
+        return all(run.ok for run in self.runs) and any(run.results for run in self.runs)
+
+
+def save(report: Report, path: Path) -> None:
+    """Write a report as JSON. Empty fields of results are left out."""
+    text = asdict(report)
+    for run in text["runs"]:
+        run["results"] = [{k: v for k, v in r.items() if v not in ("", {}, 0.0)} for r in run["results"]]
+    path.write_text(json.dumps({"schema": SCHEMA, **text}, indent=1, allow_nan=False) + "\n", "utf-8")
+
+
+def load(path: Path) -> Report:
+    """Read what `save` wrote.
+
+    Raises:
+        BadResults: naming the file and what is wrong with it.
+        OSError: where it cannot be read.
+    """
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadResults(f"{path}: not JSON: {error}") from error
+    if not isinstance(data, dict) or "schema" not in data:
+        raise BadResults(f"{path}: no results file of unamp conformance: it has no 'schema'")
+    if data.pop("schema") != SCHEMA:
+        raise BadResults(f"{path}: written by another version of unamp; this one reads schema {SCHEMA}")
+    try:
+        return _built(Report, data)
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise BadResults(f"{path}: {error}") from error
+
+
+def _built(kind: type, data: Any) -> Any:
+    """A dataclass from parsed JSON, strictly: every field known and of its type."""
+    if not isinstance(data, dict):
+        raise TypeError(f"{kind.__name__} must be an object, not {type(data).__name__}")
+    known = {f.name: f.type for f in fields(kind)}
+    if unknown := sorted(set(data) - set(known)):
+        raise TypeError(f"{kind.__name__} has no field {', '.join(unknown)}")
+    built = dict(data)
+    for name, value in data.items():
+        if name == "runs":
+            built[name] = tuple(_built(FrameworkRun, part) for part in value)
+        elif name == "results":
+            built[name] = tuple(_built(Result, part) for part in value)
+        elif name == "problems":
+            built[name] = tuple(_checked(f"{kind.__name__}.{name}", part, str) for part in value)
+        else:
+            wanted = {"str": str, "float": (int, float)}.get(str(known[name]), dict)
+            built[name] = _checked(f"{kind.__name__}.{name}", value, wanted)
+    made = kind(**built)
+    if isinstance(made, Result) and made.status not in STATUSES:
+        raise ValueError(f"unknown status {made.status!r}; valid: {', '.join(STATUSES)}")
+    return made
+
+
+def _checked(what: str, value: Any, kind: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} must not be {type(value).__name__}")
+    return value

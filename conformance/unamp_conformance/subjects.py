@@ -1,0 +1,70 @@
+"""The framework under test, opened once in its worker process."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import unamp
+from unamp.adapter import Adapter, Operations, adapter_for
+from unamp.policy import Policy, Rule
+from unamp.vocabulary import vocabulary
+
+__all__ = ["Subject", "policy_name"]
+
+
+def policy_name(policy: Policy) -> str:
+    """A policy's short name in results: level, dtype and preset."""
+    return f"{policy.level} {policy.dtype} {policy.preset}"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A framework on a device.
+
+    Args:
+        framework: its name, which is that of its package too.
+        device: ``"cpu"`` or ``"gpu"``.
+
+    Raises:
+        ModuleNotFoundError: where the framework is not installed.
+        unamp.FrameworkNotSupported: where its version does not suit the adapter.
+    """
+
+    framework: str
+    device: str
+
+    @cached_property
+    def adapter(self) -> Adapter:
+        """The adapter; the framework is imported here and nowhere else in the suite."""
+        importlib.import_module(self.framework)
+        return adapter_for(self.framework)
+
+    @cached_property
+    def operations(self) -> Operations:
+        """The framework's operations."""
+        return self.adapter.operations()
+
+    def present(self) -> bool:
+        """Whether the device is there."""
+        return self.device in self.adapter.devices()
+
+    def spelled(self) -> list[str]:
+        """The operations that the vocabulary says the framework has."""
+        return [op.name for op in vocabulary().values() if self.framework in op.spellings]
+
+    def region(self, policy: Policy) -> AbstractContextManager[Any]:
+        """A region for a policy on this framework and device."""
+        chosen = {name: getattr(policy, name) for name in ("dtype", "enabled", "level", "allow", "deny", "preset", "promote")}
+        return unamp.autocast(self.device, framework=self.framework, **chosen)
+
+    def stated(self, policy: Policy) -> Policy:
+        """The policy with lists of its own: for the preset ``native``, those that the framework follows here."""
+        return policy.delegated(self.framework, self.device) or replace(policy, enabled=False)
+
+    def rule(self, policy: Policy, op: str) -> Rule:
+        """The rule for an operation."""
+        return self.stated(policy).decide(op)

@@ -1,0 +1,160 @@
+"""A framework that needs no installing: its adapter keeps the whole contract, and writes down what the core asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+
+import unamp
+from unamp import adapter as contract
+from unamp.adapter import Gap, How, OpRecord, Support
+from unamp.policy import Policy
+from unamp.regions import Region
+
+
+class FakeTensor:
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+
+class FakeRealisation:
+    """Puts a policy on its adapter's stack, and raises where it was told to."""
+
+    def __init__(self, adapter: FakeAdapter, policy: Policy, device: str | None) -> None:
+        self.adapter, self.policy, self.device = adapter, policy, device
+
+    def enter(self) -> object:
+        if self.adapter.fails_on_enter:
+            raise self.adapter.fails_on_enter
+        self.adapter.in_force.append(self.policy)
+        self.adapter.events.append(("enter", self.policy))
+        return len(self.adapter.in_force)
+
+    def exit(self, token: object) -> None:
+        assert token == len(self.adapter.in_force), "regions were left in the wrong order"
+        self.adapter.events.append(("exit", self.adapter.in_force.pop()))
+
+
+class FakeAdapter:
+    requires = "1.0"
+
+    def __init__(self, framework: str = "fake") -> None:
+        self.framework = framework
+        self.in_force: list[Policy] = []
+        self.events: list[tuple[str, Policy]] = []
+        self.prepared: list[tuple[Policy, str | None]] = []
+        self.sinks: list[Callable[[OpRecord], None]] = []
+        self.fails_on_enter: BaseException | None = None
+        self.fails_on_prepare: BaseException | None = None
+        self.has_gpu = False
+        self.is_compiling = False
+        self.captured: list[tuple[str, Region]] = []
+        self.capturable: list[Region] = []
+
+    def version(self) -> str:
+        return "1.0"
+
+    def probe(self) -> None:
+        pass
+
+    def devices(self) -> tuple[str, ...]:
+        return ("cpu", "gpu") if self.has_gpu else ("cpu",)
+
+    def support(self, device: str, dtype: str) -> Support:
+        return Support.EMULATED if (device, dtype) == ("cpu", "float16") else Support.NATIVE
+
+    def gaps(self) -> tuple[Gap, ...]:
+        return ()
+
+    def prepare(self, policy: Policy, device: str | None) -> FakeRealisation:
+        if self.fails_on_prepare:
+            raise self.fails_on_prepare
+        self.prepared.append((policy, device))
+        return FakeRealisation(self, policy, device)
+
+    def how(self, op: str, policy: Policy, device: str) -> How:
+        return How.INTERCEPTED if policy.active else How.NATIVE
+
+    def observe(self, sink: Callable[[OpRecord], None]) -> AbstractContextManager[None]:
+        @contextmanager
+        def observing() -> Iterator[None]:
+            self.sinks.append(sink)
+            try:
+                yield
+            finally:
+                self.sinks.remove(sink)
+
+        return observing()
+
+    def is_tensor(self, value: object) -> bool:
+        return isinstance(value, FakeTensor)
+
+    def cast(self, tensor: Any, dtype: str) -> Any:
+        return FakeTensor(dtype)
+
+    def dtype_of(self, tensor: Any) -> str:
+        return tensor.dtype
+
+    def spelling(self, value: object) -> str | None:
+        return "torch.nn.Linear" if value is FakeTensor.__init__ else None
+
+    def compiling(self) -> bool:
+        return self.is_compiling
+
+    def make_capturable(self, region: Region) -> int:
+        self.capturable.append(region)
+        return len(self.capturable) - 1
+
+    def enter_captured(self, key: int) -> None:
+        self.captured.append(("enter", self.capturable[key]))
+
+    def leave_captured(self, key: int) -> None:
+        self.captured.append(("leave", self.capturable[key]))
+
+    def operations(self) -> Any:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def make_adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeAdapter]:
+    """Registers a fake adapter; what was registered before is put back at the end of the test."""
+    contract.adapters_in_use()  # reads the entry points, so that what is put back is complete
+    for name in ("_loaded", "_in_use", "_waiting"):
+        value = getattr(contract, name)
+        monkeypatch.setattr(contract, name, dict(value) if isinstance(value, dict) else value)
+
+    def make(framework: str = "fake", **settings: Any) -> FakeAdapter:
+        adapter = FakeAdapter(framework)
+        vars(adapter).update(settings)
+        contract.register(adapter)
+        return adapter
+
+    return make
+
+
+@pytest.fixture
+def fake(make_adapter: Callable[..., FakeAdapter]) -> FakeAdapter:
+    """One registered fake adapter."""
+    return make_adapter()
+
+
+@pytest.fixture
+def fake_class() -> type[FakeAdapter]:
+    """The fake adapter's class, to be spoilt by a test."""
+    return FakeAdapter
+
+
+@pytest.fixture
+def tensor() -> type[FakeTensor]:
+    """The fake framework's tensors."""
+    return FakeTensor
+
+
+@pytest.fixture(autouse=True)
+def no_region_is_left_open() -> Iterator[None]:
+    """Every test leaves its thread as it found it."""
+    yield
+    assert unamp.current_policy() is None

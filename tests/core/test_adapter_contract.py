@@ -1,0 +1,145 @@
+"""Adapters are checked when they are registered, and found when they are needed."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import pytest
+
+import unamp
+from unamp import adapter as contract
+
+
+def test_a_registered_adapter_is_in_use(fake: Any) -> None:
+    assert fake in contract.adapters_in_use()
+    assert contract.adapter_for("fake") is fake
+
+
+def test_registering_again_replaces(make_adapter: Callable[..., Any]) -> None:
+    _, second = make_adapter(), make_adapter()
+    assert contract.adapter_for("fake") is second
+    assert [a for a in contract.adapters_in_use() if a.framework == "fake"] == [second]
+
+
+@pytest.mark.parametrize("name", [n for n in vars(contract.Adapter) if callable(vars(contract.Adapter)[n]) and n[0] != "_"])
+def test_a_missing_method_is_named(fake_class: Any, name: str) -> None:
+    adapter = type("Partial", (fake_class,), {name: None})()
+    with pytest.raises(unamp.AdapterError, match=rf"adapter Partial \(fake\) has no method '{name}'"):
+        contract.register(adapter)
+    assert adapter not in contract.adapters_in_use()
+
+
+def test_a_wrong_signature_is_named_with_the_right_one(fake_class: Any) -> None:
+    class Wrong(fake_class):
+        def cast(self, tensor: Any) -> Any: ...
+
+    with pytest.raises(unamp.AdapterError, match=r"adapter Wrong \(fake\): cast\(tensor\) must take \(tensor, dtype\)"):
+        contract.register(Wrong())
+
+
+@pytest.mark.parametrize("attribute", ["framework", "requires"])
+@pytest.mark.parametrize("value", [None, 3])
+def test_a_wrong_attribute_is_named(fake_class: Any, attribute: str, value: object) -> None:
+    adapter = fake_class()
+    setattr(adapter, attribute, value)
+    with pytest.raises(unamp.AdapterError, match=f"attribute '{attribute}' must be a string"):
+        contract.register(adapter)
+
+
+def test_anything_else_is_no_adapter() -> None:
+    with pytest.raises(unamp.AdapterError, match="adapter str: attribute 'framework' must be a string"):
+        contract.register("torch")  # type: ignore[arg-type]
+
+
+def test_an_adapter_that_does_not_suit_its_framework_is_not_registered(fake_class: Any) -> None:
+    class TooNew(fake_class):
+        def probe(self) -> None:
+            raise unamp.FrameworkNotSupported("fake 9.0: hook gone")
+
+    before = contract.adapters_in_use()
+    with pytest.raises(unamp.FrameworkNotSupported, match="hook gone"):
+        contract.register(TooNew())
+    assert contract.adapters_in_use() is before
+
+
+def test_an_unknown_framework_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"unknown framework 'jax'; adapters are installed for: .*torch"):
+        contract.adapter_for("jax")
+
+
+def test_a_framework_that_is_not_imported_is_not_imported_for_you() -> None:
+    assert "torch" not in sys.modules
+    with pytest.raises(unamp.FrameworkNotSupported, match="torch is not imported; import it before"):
+        contract.adapter_for("torch")
+    assert "torch" not in sys.modules
+
+
+@pytest.fixture
+def entry_point(make_adapter: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Installs an adapter's entry point, as a distribution of a stranger would, for a framework not imported yet."""
+
+    def install(framework: str, value: str) -> None:
+        point = metadata.EntryPoint(framework, value, "unamp.adapters")
+        monkeypatch.setattr(contract, "installed", lambda: {framework: point})
+        monkeypatch.setattr(contract, "_waiting", None)
+
+    return install
+
+
+def _module(monkeypatch: pytest.MonkeyPatch, name: str, **contents: object) -> types.ModuleType:
+    module = types.ModuleType(name)
+    vars(module).update(contents)
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+def test_a_strangers_adapter_is_loaded_once_its_framework_is_imported(
+    entry_point: Callable[..., None], fake_class: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = fake_class("strange")
+    _module(monkeypatch, "unamp_strange", adapter=adapter)
+    entry_point("strange", "unamp_strange:adapter")
+    assert adapter not in contract.adapters_in_use()
+    _module(monkeypatch, "strange")
+    assert adapter in contract.adapters_in_use()
+    with unamp.policy_region(unamp.Policy()):
+        assert adapter.in_force == [unamp.Policy()]
+    assert adapter.in_force == []
+
+
+def test_a_framework_in_the_middle_of_its_own_import_is_left_for_later(
+    entry_point: Callable[..., None], fake_class: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = fake_class("strange")
+    _module(monkeypatch, "unamp_strange", adapter=adapter)
+    entry_point("strange", "unamp_strange:adapter")
+    spec = types.SimpleNamespace(_initializing=True)
+    _module(monkeypatch, "strange", __spec__=spec)
+    assert adapter not in contract.adapters_in_use()
+    spec._initializing = False
+    assert adapter in contract.adapters_in_use()
+
+
+def test_an_adapter_that_cannot_be_loaded_is_named(entry_point: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    entry_point("strange", "unamp_no_such_module:adapter")
+    _module(monkeypatch, "strange")
+    with pytest.raises(
+        unamp.AdapterError, match=r"the adapter for strange \(unamp_no_such_module:adapter\) could not be loaded"
+    ):
+        contract.adapters_in_use()
+
+
+def test_a_framework_with_an_adapter_that_is_not_installed_says_how_to_install_it(entry_point: Callable[..., None]) -> None:
+    entry_point("strange", "unamp_strange:adapter")
+    with pytest.raises(unamp.FrameworkNotSupported, match=r"strange is not installed; pip install 'unamp\[strange\]'"):
+        contract.adapter_for("strange")
+
+
+def test_a_frameworks_own_function_is_an_operation(fake: Any, tensor: Any) -> None:
+    assert unamp.Policy(deny=[tensor.__init__]).deny == ("linear",)
+    with pytest.raises(TypeError, match="deny takes operation names, or a framework's functions, .*; got builtin_function"):
+        unamp.Policy(deny=[print])

@@ -1,0 +1,44 @@
+"""`unamp.explain`: the rules, their origins, and how frameworks carry them out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import unamp
+from unamp import Policy, Rule, explain
+from unamp.adapter import How
+
+
+def test_every_operation_is_explained() -> None:
+    policy = Policy(deny="linear")
+    explained = explain(policy)
+    assert list(explained) == list(unamp.vocabulary())
+    assert {op: e.rule for op, e in explained.items()} == policy.rules
+    assert explained["linear"] == ("linear", Rule.FP32, "your deny list", {})
+
+
+def test_how_is_what_the_adapter_says(fake: Any) -> None:
+    assert explain(Policy())["linear"].how == {("fake", "cpu"): How.INTERCEPTED, ("fake", "gpu"): How.INTERCEPTED}
+    assert explain(Policy(enabled=False), "fake", "cpu")["linear"].how == {("fake", "cpu"): How.NATIVE}
+
+
+def test_native_is_explained_for_one_framework_and_device(fake: Any) -> None:
+    with pytest.raises(ValueError, match="name a framework"):
+        explain(Policy(preset="native"))
+    # The framework has nothing of its own, so nothing is touched.
+    assert {e.rule for e in explain(Policy(preset="native"), "fake", "cpu").values()} == {Rule.UNTOUCHED}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        (("O1",), TypeError, "policy must be an unamp.Policy, not str"),
+        ((Policy(), "jax"), ValueError, "unknown framework 'jax'"),
+        ((Policy(), None, "cuda"), ValueError, "unknown device 'cuda'; valid: cpu, gpu"),
+    ],
+)
+def test_bad_arguments(arguments: tuple[Any, ...], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        explain(*arguments)

@@ -1,0 +1,405 @@
+"""The presets against the frameworks' own tables, read out of the installed packages.
+
+No framework is imported here: headers and Python files are read as text, and what only a running torch knows is asked in
+a subprocess. A new release that changes a list fails here, and the message names the operations.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib import metadata, resources
+from pathlib import Path
+
+import pytest
+
+DATA = resources.files("unamp").joinpath("data")
+
+DISTRIBUTIONS = {
+    "torch": ("torch",),
+    "paddle": ("paddlepaddle", "paddlepaddle-gpu"),
+    "mindspore": ("mindspore",),
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-intel"),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Our side: presets, and the way from a framework's word to the canonical name
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def preset(name: str) -> dict:
+    return tomllib.loads(DATA.joinpath("presets", f"{name}.toml").read_text("utf-8"))
+
+
+@functools.cache
+def spellings(framework: str) -> dict[str, str]:
+    ops = tomllib.loads(DATA.joinpath("vocabulary.toml").read_text("utf-8"))["ops"]
+    return {spelling: name for name, op in ops.items() for spelling in op.get(framework, ())}
+
+
+def canonical(framework: str, official: Iterable[str]) -> set[str]:
+    """The canonical names of a framework's own names, every one of which the vocabulary must know."""
+    official, known = set(official), spellings(framework)
+    unknown = sorted(official - known.keys())
+    assert not unknown, f"{framework} {installed_version(framework)} lists names the vocabulary lacks: {unknown}"
+    return {known[name] for name in official}
+
+
+def assert_same(framework: str, preset_name: str, key: str, official: Iterable[str]) -> None:
+    """The preset's list is the official one; what it `implied` on top is the preset's own business."""
+    data = preset(preset_name)
+    ours, theirs = set(data.get(key, ())) - data.get("implied", {}).keys(), canonical(framework, official)
+    assert ours == theirs, (
+        f"preset {preset_name!r}, list {key!r}, against {framework} {installed_version(framework)} (written for "
+        f"{data['version']}): missing in the preset {sorted(theirs - ours)}; only in the preset {sorted(ours - theirs)}"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Their side: the installed packages
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def package(framework: str) -> Path:
+    """Where the framework is installed; a missing one is a failure, since nothing would be compared."""
+    spec = importlib.util.find_spec(framework)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.fail(f"{framework} is not installed, so its lists cannot be compared: pip install 'unamp[{framework}]'")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def installed_version(framework: str) -> str:
+    for distribution in DISTRIBUTIONS[framework]:
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return "(unknown version)"
+
+
+def torch_macros() -> dict[str, set[str]]:
+    """The operator names in each list macro of ATen's autocast header."""
+    text = (package("torch") / "include/ATen/autocast_mode.h").read_text("utf-8").replace("\\\n", " ")
+    lists = dict(re.findall(r"#define (AT_FORALL_\w+)\(_\)([^\n]*)", text))
+    # An entry reads `_(name)`, `_(name, overload)` or, where the redispatch signature differs, `_(ADD_NS(name), ...)`.
+    names = {macro: set(re.findall(r"\b_\(\s*(?:ADD_NS\()?(\w+)", body)) for macro, body in lists.items()}
+    wanted = ("LOWER_PRECISION_FP", "FP32", "FP32_SET_OPT_DTYPE", "DIFFERENT_REDISPATCH_SIGNATURE", "PROMOTE")
+    assert all(names.get(f"AT_FORALL_{key}") for key in wanted), "ATen/autocast_mode.h no longer has the macros we read"
+    return {key: names[f"AT_FORALL_{key}"] for key in wanted}
+
+
+# Runs in a process of its own. A kernel on an Autocast key casts first and calls the operator after, so the casts that a
+# dispatch mode sees before anything else tell the kernel's category, whether or not the arguments make sense.
+TORCH_PROBE = """
+import itertools, json, sys, torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+class Stop(Exception):
+    pass
+
+class Casts(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.dtypes = []
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is not torch.ops.aten._to_copy.default:
+            raise Stop
+        self.dtypes.append((kwargs or {}).get("dtype"))
+        return func(*args, **(kwargs or {}))
+
+def value(argument, dtypes):
+    kind = str(argument.type)
+    if "Tensor" in kind:
+        one = lambda: torch.ones(2, 2, dtype=next(dtypes))
+        return [one(), one()] if kind.startswith("List") else one()
+    if argument.has_default_value():
+        return argument.default_value
+    if kind.startswith("Optional"):
+        return None
+    if kind.startswith("List"):
+        return [False if "bool" in kind else 1] * (argument.N or 2)
+    return {"float": 1.0, "bool": False, "str": "fro"}.get(kind, 1)
+
+def casts(op, *dtypes):
+    dtypes, arguments = itertools.cycle(dtypes), op._schema.arguments
+    args = [value(a, dtypes) for a in arguments if not a.kwarg_only]
+    kwargs = {a.name: value(a, dtypes) for a in arguments if a.kwarg_only and not a.has_default_value()}
+    with torch.autocast("cpu", torch.bfloat16), Casts() as mode:
+        try:
+            op(*args, **kwargs)
+        except Exception:  # arguments that make no sense: the casts were made before
+            pass
+    return mode.dtypes
+
+def category(name):
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    wide, low = torch.float32, torch.bfloat16
+    if low in casts(op, wide):
+        return "allow"
+    return "deny" if wide in casts(op, low) else "promote" if wide in casts(op, low, wide) else "unknown"
+
+registered = torch._C._dispatch_get_registrations_for_dispatch_key
+json.dump({"cpu": {name: category(name) for name in registered("AutocastCPU")}, "cuda": registered("AutocastCUDA")}, sys.stdout)
+"""
+
+# The same, for whole functions that reach listed operators only from inside. Fake tensors stand in for a GPU's.
+TORCH_IMPLIED_PROBE = """
+import contextlib, json, sys, torch, torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+device, low = sys.argv[1], {"cpu": torch.bfloat16, "cuda": torch.float16}[sys.argv[1]]
+# cov and corrcoef read values, which fake tensors on a GPU do not have.
+calls = {
+    "chain_matmul": lambda x: torch.chain_matmul(x, x, x),
+    "corrcoef": None if device == "cuda" else torch.corrcoef,
+    "cov": None if device == "cuda" else torch.cov,
+    "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long, device=x.device)),
+    "cumulative_trapezoid": torch.cumulative_trapezoid,
+    "einsum": lambda x: torch.einsum("ij,jk->ik", x, x),
+    "gumbel_softmax": F.gumbel_softmax,
+    "inner": lambda x: torch.inner(x, x),
+    "interpolate": lambda x: F.interpolate(x.reshape(1, 1, 4, 4), scale_factor=2),
+    "linalg_multi_dot": lambda x: torch.linalg.multi_dot([x, x, x]),
+    "linalg_norm": torch.linalg.norm,
+    "local_response_norm": lambda x: F.local_response_norm(x.reshape(1, 4, 4), 2),
+    "lp_pool1d": lambda x: F.lp_pool1d(x.reshape(1, 4, 4), 2.0, 2),
+    "lp_pool2d": lambda x: F.lp_pool2d(x.reshape(1, 1, 4, 4), 2.0, 2),
+    "lp_pool3d": lambda x: F.lp_pool3d(x.expand(4, 4, 4).reshape(1, 1, 4, 4, 4), 2.0, 2),
+    "matrix_power": lambda x: torch.matrix_power(x, 3),
+    "multilabel_soft_margin_loss": lambda x: F.multilabel_soft_margin_loss(x, x),
+    "normalize": F.normalize,
+    "pairwise_distance": lambda x: F.pairwise_distance(x, x),
+    "softmin": lambda x: F.softmin(x, dim=1),
+    "trapezoid": torch.trapezoid,
+    "triplet_margin_with_distance_loss": lambda x: F.triplet_margin_with_distance_loss(x, x, x),
+}
+def result(call, dtype):
+    with FakeTensorMode(allow_non_fake_inputs=True) if device == "cuda" else contextlib.nullcontext():
+        x = torch.ones(4, 4, dtype=dtype, device=device)
+        torch.set_autocast_enabled(device, True)
+        torch.set_autocast_dtype(device, low)
+        try:
+            return call(x).dtype
+        finally:
+            torch.set_autocast_enabled(device, False)
+
+def category(call):
+    if result(call, torch.float32) is low:
+        return "allow"
+    return "deny" if result(call, low) is torch.float32 else "neither"
+
+json.dump({name: category(call) for name, call in calls.items() if call}, sys.stdout)
+"""
+
+
+# For each framework: `known(name)` for a spelling without dots, and `root`, the package that dotted ones start from.
+SPELLING_PROBES = {
+    "torch": """
+import torch as root
+known = lambda name: hasattr(root.ops.aten, name)
+""",
+    "paddle": """
+import paddle as root
+names = {*root.base.core.get_all_op_names(), *dir(root._C_ops), *dir(root)}
+known = names.__contains__
+""",
+    "mindspore": """
+import mindspore as root
+from mindspore import mint, nn, ops
+from mindspore.ops import auto_generate, operations
+known = lambda name: any(hasattr(module, name) for module in (operations, auto_generate, ops))
+""",
+    "tensorflow": """
+import tensorflow as root
+from tensorflow.python.framework import op_def_registry
+known = lambda name: op_def_registry.get(name) is not None or hasattr(root, name)
+""",
+}
+
+RESOLVE = """
+import functools, json, sys
+def found(name):
+    head, _, rest = name.partition(".")
+    if not rest:
+        return known(name)
+    try:
+        functools.reduce(getattr, name.split("."), root)
+    except AttributeError:
+        return False
+    return True
+answer = json.dumps([name for name in json.load(sys.stdin) if not found(name)])
+sys.stdout.write("\\n" + answer)
+"""
+
+
+def ask(framework: str, script: str, *arguments: str, stdin: str = "") -> object:
+    """What a script says on its last line, run where it may import the framework."""
+    package(framework)
+    command = [sys.executable, "-W", "ignore", "-c", script, *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"asking {framework} {installed_version(framework)} failed:\n{done.stderr[-2000:]}"
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@functools.cache
+def torch_kernels() -> dict:
+    return ask("torch", TORCH_PROBE)  # type: ignore[return-value]
+
+
+def packet(kernel: str) -> str:
+    return kernel.removeprefix("aten::").partition(".")[0]
+
+
+@functools.cache
+def paddle_lists() -> dict[str, set[str]]:
+    """The set-valued names of `paddle/amp/amp_lists.py`, `A | B` included."""
+    source = package("paddle") / "amp/amp_lists.py"
+    sets: dict[str, set[str]] = {}
+
+    def value(node: ast.expr) -> set[str]:
+        match node:
+            case ast.Set():
+                return {ast.literal_eval(item) for item in node.elts}
+            case ast.Name():
+                return sets[node.id]
+            case ast.BinOp(op=ast.BitOr()):
+                return value(node.left) | value(node.right)
+        raise AssertionError(f"{source} holds something new: {ast.unparse(node)}")
+
+    for node in ast.parse(source.read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name):
+            sets[target.id] = value(node.value)
+    return sets
+
+
+@functools.cache
+def mindspore_lists() -> dict[str, set[str]]:
+    """The AMP lists of `mindspore/train/amp.py`: cells as `nn.Dense`, primitives by their bare name."""
+    tree = ast.parse((package("mindspore") / "train/amp.py").read_text("utf-8"))
+    lists = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
+            items = [ast.unparse(item).split(".") for item in node.value.elts]
+            lists[ast.unparse(node.targets[0])] = {f"nn.{i[-1]}" if i[0] == "nn" else i[-1] for i in items}
+    function = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "auto_mixed_precision")
+    documented = re.search(r"`promote_list` are:\s*((?:``\w+``[,\s]*)+)", ast.get_docstring(function) or "")
+    assert documented, "mindspore.amp.auto_mixed_precision no longer documents its promote_list"
+    # A private name for the primitive `Cross` as the compiler sees it.
+    lists["promote"] = set(re.findall(r"``(\w+)``", documented[1])) - {"_PyboostCrossPrim"}
+    return lists
+
+
+@functools.cache
+def tensorflow_lists() -> dict[str, dict[str, set[str]]]:
+    """grappler's lists, as its header gives them for CUDA (every version condition true) and for oneDNN in bfloat16."""
+    header = package("tensorflow") / "include/tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
+    text = header.read_text("utf-8")
+    tensor_lists = set(re.findall(r'"(TensorList\w+)"', text))
+    text = re.sub(r"if \(use_onednn_\) \{.*?\n    \}", "", text, flags=re.DOTALL)
+    classes = dict(re.findall(r"^class (AutoMixedPrecisionLists\w+)(.*?)^};", text, re.DOTALL | re.MULTILINE))
+    found: dict[str, dict[str, set[str]]] = {}
+    for name, body in classes.items():
+        for key in ("Allow", "Infer", "Deny", "Clear"):
+            method = re.search(rf"{key}List\(\) override \{{(.*?)\n  \}}\n", body, re.DOTALL)
+            assert method, f"{header.name} no longer defines {name}.{key}List"
+            names = {word for word in re.findall(r'"(\w+)"', method[1]) if not re.fullmatch(r"[A-Z]+LIST", word)}
+            found.setdefault(name, {})[key.lower()] = names | (tensor_lists if key == "Clear" else set())
+    return {"cuda": found["AutoMixedPrecisionListsFp16"], "onednn": found["AutoMixedPrecisionListsMkl"]}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The comparison
+# ---------------------------------------------------------------------------------------------------------------------
+
+FP32_MACROS = ("FP32", "FP32_SET_OPT_DTYPE", "DIFFERENT_REDISPATCH_SIGNATURE")
+
+
+def test_torch_cuda_follows_the_header() -> None:
+    macros = torch_macros()
+    assert_same("torch", "torch-cuda", "allow", macros["LOWER_PRECISION_FP"])
+    assert_same("torch", "torch-cuda", "deny", set().union(*(macros[key] for key in FP32_MACROS)))
+    assert_same("torch", "torch-cuda", "promote", macros["PROMOTE"])
+
+
+def test_torch_cuda_names_every_registered_kernel() -> None:
+    """The header has no macro for cuDNN's convolutions and for the banned one: the dispatcher knows them too."""
+    beyond_the_macros = {packet(kernel) for kernel in torch_kernels()["cuda"]} - set().union(*torch_macros().values())
+    in_every_build = {"cudnn_convolution", "cudnn_convolution_transpose", "binary_cross_entropy"}
+    assert beyond_the_macros - {"_cudnn_rnn"} == in_every_build
+    assert_same("torch", "torch-cuda", "banned", {"binary_cross_entropy"})
+
+
+@pytest.mark.parametrize("key", ["allow", "deny", "promote"])
+def test_torch_cpu_follows_the_registered_kernels(key: str) -> None:
+    categories = torch_kernels()["cpu"]
+    assert set(categories.values()) == {"allow", "deny", "promote"}
+    assert_same("torch", "torch-cpu", key, {packet(kernel) for kernel, found in categories.items() if found == key})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_torch_implies(device: str) -> None:
+    """Operations no list names, but which torch composes of listed ones, come out as the preset says."""
+    data = preset(f"torch-{device}")
+    category = {op: key for key in ("allow", "deny") for op in data[key]}
+    probed = ask("torch", TORCH_IMPLIED_PROBE, device)
+    listed = {op: found for op, found in probed.items() if op in category}
+    assert {op: category[op] for op in listed} == listed, f"torch {installed_version('torch')} on {device}"
+    unlisted = sorted(op for op, found in probed.items() if op not in category and found != "neither")
+    assert not unlisted, f"preset torch-{device} leaves out what torch {installed_version('torch')} implies: {unlisted}"
+
+
+def test_paddle_follows_amp_lists() -> None:
+    lists = paddle_lists()
+    assert_same("paddle", "paddle", "allow", lists["FP16_WHITE_LIST"])
+    assert_same("paddle", "paddle", "allow_bfloat16", lists["BF16_WHITE_LIST"])
+    assert lists["FP16_BLACK_LIST"] == lists["BF16_BLACK_LIST"], "the preset has one black list for both dtypes"
+    assert_same("paddle", "paddle", "deny", lists["FP16_BLACK_LIST"] | lists["EXTRA_BLACK_LIST"])
+    assert_same("paddle", "paddle", "deny_o2", lists["EXTRA_BLACK_LIST"])
+
+
+def test_mindspore_follows_its_amp_lists() -> None:
+    lists = mindspore_lists()
+    assert_same("mindspore", "mindspore", "allow", lists["AMP_WHITE_LIST"])
+    assert_same("mindspore", "mindspore", "deny_o2", lists["AMP_BLACK_LIST"])
+    assert_same("mindspore", "mindspore", "allow_auto", lists["AMP_AUTO_WHITE_LIST"])
+    assert_same("mindspore", "mindspore", "deny_auto", lists["AMP_AUTO_BLACK_LIST"])
+    assert_same("mindspore", "mindspore", "promote_auto", lists["promote"])
+
+
+@pytest.mark.parametrize("key", ["allow", "infer", "deny", "clear"])
+def test_tensorflow_follows_grappler(key: str) -> None:
+    lists = tensorflow_lists()
+    assert_same("tensorflow", "tensorflow", key, lists["cuda"][key])
+    assert_same("tensorflow", "tensorflow", f"{key}_bfloat16", lists["onednn"][key])
+
+
+@pytest.mark.parametrize("framework", list(SPELLING_PROBES))
+def test_every_spelling_exists(framework: str) -> None:
+    """But for words that the official lists themselves use for operations that the installed package does not have."""
+    listed = set()
+    if framework == "paddle":
+        listed = set().union(*paddle_lists().values())
+    if framework == "tensorflow":
+        listed = {name for lists in tensorflow_lists().values() for names in lists.values() for name in names}
+    absent = ask(framework, SPELLING_PROBES[framework] + RESOLVE, stdin=json.dumps(sorted(spellings(framework))))
+    unknown = sorted(set(absent) - listed)  # type: ignore[call-overload]
+    assert not unknown, f"{framework} {installed_version(framework)} does not have: {unknown}"
+
+
+def test_the_default_follows_torch_cuda() -> None:
+    """`unamp` is native on CUDA: the same category for every operation, but for the one that torch bans."""
+    ours, theirs = preset("unamp"), preset("torch-cuda")
+    for key in ("allow", "promote"):
+        assert ours[key] == theirs[key], f"preset 'unamp' and 'torch-cuda' differ in {key!r}"
+    assert set(ours["deny"]) == {*theirs["deny"], *theirs["banned"]}
+    assert ours["banned"] == []

@@ -1,0 +1,112 @@
+"""What is built is complete: installed outside the checkout, without the checkout, it works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import unamp
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that was built from the sdist."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    """The wheel."""
+    (path,) = built.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a new environment with the wheel and nothing else."""
+    home = tmp_path_factory.mktemp("outside") / "venv"
+    venv.create(home, symlinks=True)
+    python = home / "bin" / "python"
+    install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps", str(wheel)]
+    subprocess.run([sys.executable, *install], check=True)
+    return python
+
+
+def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run outside the checkout, without the variables that could lead back into it."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    return subprocess.run([python, *arguments], capture_output=True, text=True, check=False, cwd=python.parent, env=environment)
+
+
+def test_the_sdist_holds_all_that_is_needed_to_build_and_test(built: Path) -> None:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for needed in ("LICENSE", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt", "pyproject.toml", "tests/run.py"):
+        assert needed in names
+    assert any(name.startswith("conformance/unamp_conformance/") for name in names)
+
+
+def test_the_wheel_holds_the_packages_with_their_data(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    for folder, package in ((".", "unamp"), ("adapters", "unamp_torch"), ("conformance", "unamp_conformance")):
+        source = ROOT / folder
+        expected = {
+            str(path.relative_to(source))
+            for path in (source / package).rglob("*")
+            if path.is_file() and path.suffix != ".pyc" and not path.name.startswith(".")
+        }
+        assert expected, package
+        assert expected <= names
+    assert {"unamp/py.typed", "unamp/data/vocabulary.toml", "unamp/data/presets/unamp.toml"} <= names
+    assert {name.partition("/")[0] for name in names} == {
+        *("unamp", "unamp_torch", "unamp_conformance"),
+        f"unamp-{unamp.__version__}.dist-info",
+    }
+
+
+def test_the_wheel_requires_nothing(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"unamp-{unamp.__version__}.dist-info/METADATA").decode()
+    required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
+    assert required == []
+    assert "License-Expression: Apache-2.0" in metadata
+
+
+def test_the_installed_package_works_with_nothing_else(python: Path) -> None:
+    code = """
+import sys, unamp
+assert unamp.__file__.startswith(sys.prefix), unamp.__file__
+assert unamp.Policy(preset="paddle", deny="matmul_v2").decide("matmul") is unamp.Rule.FP32
+with unamp.autocast(dtype="bfloat16"):
+    assert unamp.get_autocast_dtype() == "bfloat16"
+try:
+    unamp.autocast(framework="torch")
+except unamp.FrameworkNotSupported as error:
+    print(error)
+"""
+    done = run(python, "-c", code)
+    assert done.stderr == ""
+    assert done.stdout.strip() == "torch is not installed; pip install 'unamp[torch]'"
+
+
+def test_the_installed_command_names_the_extra_that_it_needs(python: Path) -> None:
+    done = run(python.with_name("unamp"), "--help")
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "the command `unamp` needs typer, which is not installed; pip install 'unamp[conformance]'"
+    )

@@ -1,0 +1,481 @@
+"""Regions: what is in force where, whatever happens inside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import unamp
+from unamp import Policy, amp_guard, auto_cast, autocast, current_policy, policy_region
+
+O1, O2 = Policy("O1", "bfloat16"), Policy("O2", "bfloat16")
+
+
+# ---- in force and put back
+
+
+def test_outside_regions_nothing_is_in_force() -> None:
+    assert current_policy() is None
+    assert unamp.is_autocast_enabled() is False
+    assert unamp.get_autocast_dtype() is None
+
+
+def test_a_region_is_in_force_inside_only(fake: Any) -> None:
+    with policy_region(O1):
+        assert fake.in_force == [O1]
+        assert current_policy() == O1
+        assert unamp.is_autocast_enabled() is True
+        assert unamp.get_autocast_dtype() == "bfloat16"
+    assert fake.in_force == []
+    assert current_policy() is None
+
+
+@pytest.mark.parametrize("off", [Policy(enabled=False), Policy("O0")])
+def test_a_disabled_region_is_open_but_changes_nothing(fake: Any, off: Policy) -> None:
+    with policy_region(O1), policy_region(off):
+        assert current_policy() == off
+        assert fake.in_force == [O1, off]
+        assert unamp.is_autocast_enabled() is False
+        assert unamp.get_autocast_dtype() is None
+
+
+@given(st.lists(st.sampled_from([O1, O2, Policy(enabled=False)]), max_size=6))
+def test_nesting_puts_back_what_was_in_force(stack: list[Policy]) -> None:
+    def nest(depth: int) -> None:
+        assert current_policy() == (stack[depth - 1] if depth else None)
+        if depth < len(stack):
+            with policy_region(stack[depth]):
+                nest(depth + 1)
+            assert current_policy() == (stack[depth - 1] if depth else None)
+
+    nest(0)
+
+
+def test_a_region_is_reusable_and_re_entrant(fake: Any) -> None:
+    region = policy_region(O1)
+    for _ in range(2):
+        with region, policy_region(O2), region:
+            assert fake.in_force == [O1, O2, O1]
+    assert fake.in_force == []
+    assert len(fake.prepared) == 2, "an adapter prepares a policy once, however often its region is opened"
+
+
+def test_an_exception_inside_puts_back_and_passes_through(fake: Any) -> None:
+    with pytest.raises(KeyError, match="inside"), policy_region(O1):
+        raise KeyError("inside")
+    assert fake.in_force == []
+
+
+def test_the_region_is_what_with_gives() -> None:
+    with policy_region(O1) as region:
+        assert region.policy is O1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("cannot"), KeyboardInterrupt()])
+def test_where_one_framework_cannot_enter_the_others_are_put_back(
+    make_adapter: Callable[..., Any], error: BaseException
+) -> None:
+    first, second = make_adapter("first"), make_adapter("second", fails_on_enter=error)
+    with pytest.raises(type(error)), policy_region(O1):
+        pytest.fail("the region must not open")
+    assert [kind for kind, _ in first.events] == ["enter", "exit"]
+    assert second.events == []
+    assert current_policy() is None
+
+
+def test_where_a_policy_cannot_be_honoured_nothing_is_entered(make_adapter: Callable[..., Any]) -> None:
+    first, second = make_adapter("first"), make_adapter("second", fails_on_prepare=unamp.NotExpressible("no kernel"))
+    with policy_region(O1, framework="first"):
+        with pytest.raises(unamp.NotExpressible, match="no kernel"), policy_region(O2):
+            pytest.fail("the region must not open")
+        assert current_policy() == O1
+        assert first.in_force == [O1]
+    assert first.in_force == second.in_force == []
+
+
+def test_regions_close_in_reverse_order(fake: Any) -> None:
+    outer, inner = policy_region(O1), policy_region(O2)
+    outer.__enter__()
+    inner.__enter__()
+    with pytest.raises(RuntimeError, match="is not the innermost open region of this thread"):
+        outer.__exit__(None, None, None)
+    assert fake.in_force == [O1, O2], "a refused exit changes nothing"
+    inner.__exit__(None, None, None)
+    outer.__exit__(None, None, None)
+    with pytest.raises(RuntimeError, match="is not the innermost"):
+        outer.__exit__(None, None, None)
+    assert fake.in_force == []
+
+
+def test_an_adapter_registered_later_is_entered_by_regions_made_before(make_adapter: Callable[..., Any]) -> None:
+    region = unamp.Region(O1)
+    with region:
+        pass
+    later = make_adapter("later")
+    with region:
+        assert later.in_force == [O1]
+
+
+def test_an_adapter_registered_inside_a_region_is_not_exited_without_having_been_entered(
+    make_adapter: Callable[..., Any],
+) -> None:
+    with policy_region(O1):
+        later = make_adapter("later")
+    assert later.events == []
+
+
+def test_a_region_can_be_limited_to_one_framework(make_adapter: Callable[..., Any]) -> None:
+    one, two = make_adapter("one"), make_adapter("two")
+    with policy_region(O1, framework="two"):
+        assert (one.in_force, two.in_force) == ([], [O1])
+
+
+def test_equal_requests_share_a_region(fake: Any) -> None:
+    assert policy_region(O1) is policy_region(Policy("O1", "bf16"))
+    assert autocast("cpu", "bfloat16") is autocast("cpu", dtype="bfloat16")
+    assert autocast("cpu", "bfloat16") is not autocast("gpu", "bfloat16")
+    assert autocast(deny=["linear"]).policy == autocast(deny=("linear",)).policy
+    # 1 == True: a cache that mixes them up would let a wrong argument pass.
+    assert autocast(enabled=True).policy.enabled is True
+    with pytest.raises(TypeError, match="enabled must be True or False"):
+        autocast(enabled=1)  # type: ignore[arg-type]
+
+
+# ---- threads
+
+
+def test_a_region_is_in_force_in_its_thread_only(fake: Any) -> None:
+    seen: list[object] = []
+    with policy_region(O1):
+        thread = threading.Thread(target=lambda: seen.append(current_policy()))
+        thread.start()
+        thread.join()
+        # A copied context does not carry a region along either: a worker says for itself what it wants.
+        thread = threading.Thread(target=lambda: contextvars.copy_context().run(lambda: seen.append(current_policy())))
+        thread.start()
+        thread.join()
+    assert seen == [None, None]
+
+
+def test_threads_share_a_region_without_seeing_each_other() -> None:
+    region, wrong, start = policy_region(O1), [], threading.Barrier(8)
+
+    def work(number: int) -> None:
+        mine = policy_region(Policy(deny=sorted(unamp.vocabulary())[number]))
+        start.wait()
+        for _ in range(300):
+            with region, mine:
+                if current_policy() != mine.policy:
+                    wrong.append(number)
+                with region:
+                    if current_policy() != O1:
+                        wrong.append(number)
+            if current_policy() is not None:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# ---- decorators
+
+
+def test_decorated_function(fake: Any) -> None:
+    @policy_region(O1)
+    def f(a: int, *, b: int = 2) -> tuple[object, int]:
+        """What f does."""
+        return current_policy(), a + b
+
+    assert f(1, b=4) == (O1, 5)
+    assert (f.__name__, f.__doc__) == ("f", "What f does.")
+    assert str(inspect.signature(f)) == "(a: 'int', *, b: 'int' = 2) -> 'tuple[object, int]'"
+    assert current_policy() is None
+
+
+def test_decorated_method_recursion_and_exception(fake: Any) -> None:
+    class Model:
+        @autocast(dtype="bfloat16", level="O2")
+        def forward(self, depth: int) -> int:
+            assert len(fake.in_force) == 4 - depth
+            if depth == 0:
+                raise LookupError(str(self))
+            return self.forward(depth - 1)
+
+        @staticmethod
+        @policy_region(O2)
+        def static() -> object:
+            return current_policy()
+
+        @classmethod
+        @policy_region(O2)
+        def of_class(cls) -> object:
+            return current_policy()
+
+    with pytest.raises(LookupError):
+        Model().forward(3)
+    assert fake.in_force == []
+    assert Model.static() == Model.of_class() == O2
+
+
+def test_decorated_generator_is_in_force_while_it_runs_and_not_in_between(fake: Any) -> None:
+    seen: list[object] = []
+
+    @policy_region(O1)
+    def numbers() -> Iterator[Any]:
+        received = yield current_policy()
+        seen.append(received)
+        try:
+            yield current_policy()
+        except LookupError as error:
+            seen.append(error)
+        try:
+            yield current_policy()
+        finally:
+            seen.append(current_policy())
+        return "result"
+
+    assert inspect.isgeneratorfunction(numbers)
+    generator = numbers()
+    assert next(generator) == O1
+    assert current_policy() is None
+    assert generator.send("sent") == O1
+    error = LookupError()
+    assert generator.throw(error) == O1
+    assert fake.in_force == []
+    with pytest.raises(StopIteration) as stop:
+        next(generator)
+    assert stop.value.value == "result"
+    assert seen == ["sent", error, O1]
+
+
+def test_decorated_generator_closes_under_its_policy(fake: Any) -> None:
+    seen: list[object] = []
+
+    @policy_region(O1)
+    def forever() -> Iterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            seen.append(current_policy())
+
+    generator = forever()
+    next(generator)
+    generator.close()
+    abandoned = forever()
+    next(abandoned)
+    del abandoned
+    gc.collect()
+    assert seen == [O1, O1]
+    assert fake.in_force == []
+
+
+def test_decorated_generator_delegates_with_yield_from() -> None:
+    @policy_region(O1)
+    def inner() -> Iterator[Any]:
+        return (yield current_policy())
+
+    @policy_region(O2)
+    def outer() -> Iterator[Any]:
+        yield current_policy()
+        yield (yield from inner())
+        yield current_policy()
+
+    generator = outer()
+    assert [next(generator), next(generator), generator.send("sent"), next(generator)] == [O2, O1, "sent", O2]
+
+
+def test_decorated_coroutine_does_not_leak_into_other_tasks(fake: Any) -> None:
+    seen: list[object] = []
+
+    @policy_region(O1)
+    async def under_policy() -> str:
+        for _ in range(3):
+            seen.append(current_policy())
+            await asyncio.sleep(0)
+        return "result"
+
+    async def bystander() -> None:
+        for _ in range(3):
+            assert current_policy() is None
+            await asyncio.sleep(0)
+
+    async def main() -> list[object]:
+        return await asyncio.gather(under_policy(), bystander(), under_policy())
+
+    assert inspect.iscoroutinefunction(under_policy)
+    assert asyncio.run(main()) == ["result", None, "result"]
+    assert seen == [O1] * 6
+    assert fake.in_force == []
+
+
+def test_decorated_coroutine_is_cancelled_under_its_policy() -> None:
+    seen: list[object] = []
+
+    @policy_region(O1)
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            seen.append(current_policy())
+
+    async def main() -> None:
+        task = asyncio.create_task(waits())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert seen == [O1]
+
+
+def test_decorated_async_generator(fake: Any) -> None:
+    seen: list[object] = []
+
+    @policy_region(O1)
+    async def numbers() -> AsyncIterator[Any]:
+        try:
+            await asyncio.sleep(0)
+            received = yield current_policy()
+            seen.append(received)
+            try:
+                yield current_policy()
+            except LookupError as error:
+                seen.append(error)
+            yield current_policy()
+        finally:
+            await asyncio.sleep(0)
+            seen.append(current_policy())
+
+    async def main() -> None:
+        generator: Any = numbers()
+        assert await anext(generator) == O1
+        assert current_policy() is None
+        assert await generator.asend("sent") == O1
+        error = LookupError()
+        assert await generator.athrow(error) == O1
+        with pytest.raises(StopAsyncIteration):
+            await anext(generator)
+        closed: Any = numbers()
+        await anext(closed)
+        await closed.aclose()
+        assert current_policy() is None
+        assert seen == ["sent", error, O1, O1]
+
+    assert inspect.isasyncgenfunction(numbers)
+    asyncio.run(main())
+    assert fake.in_force == []
+
+
+@pytest.mark.parametrize("target", [3, None, "forward", int, Policy])
+def test_only_functions_are_decorated(target: Any) -> None:
+    with pytest.raises(TypeError, match="a region decorates functions and methods, not"):
+        policy_region(O1)(target)
+
+
+# ---- the spellings
+
+
+def test_autocast_takes_what_torch_takes() -> None:
+    assert list(inspect.signature(autocast).parameters)[:4] == ["device_type", "dtype", "enabled", "cache_enabled"]
+    region = autocast("cuda", "float16", False, False)
+    assert (region.device, region.policy) == ("gpu", Policy(enabled=False, cache=False))
+    assert autocast("cpu", "bfloat16", cache_enabled=None).policy.cache is True
+
+
+@pytest.mark.parametrize(
+    ("device_type", "has_gpu", "dtype"),
+    [
+        ("cpu", True, "bfloat16"),
+        ("cuda", False, "float16"),
+        ("gpu", False, "float16"),
+        (None, False, "bfloat16"),
+        (None, True, "float16"),
+    ],
+)
+def test_autocast_without_a_dtype_takes_the_devices(fake: Any, device_type: str | None, has_gpu: bool, dtype: str) -> None:
+    fake.has_gpu = has_gpu
+    assert autocast(device_type).policy.dtype == dtype
+
+
+def test_auto_cast_takes_what_paddle_takes() -> None:
+    names = ["enable", "custom_white_list", "custom_black_list", "level", "dtype", "use_promote"]
+    assert list(inspect.signature(auto_cast).parameters)[:6] == names
+    assert amp_guard is auto_cast
+    region = auto_cast(True, {"elementwise_add"}, ["conv2d"], "O2", "bfloat16", True)
+    assert region.policy == Policy("O2", "bfloat16", ("add",), ("conv2d",), "paddle", promote=True)
+    assert auto_cast(custom_white_list="mul").policy.allow == ("matmul_flatten",), "Paddle's `mul` is its old matrix product"
+    assert auto_cast().policy == Policy(preset="paddle")
+    assert auto_cast(enable=False).policy.active is False
+
+
+# ---- while a compiler is tracing
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: policy_region(O1), lambda: autocast("cpu", "bfloat16"), lambda: auto_cast(dtype="bfloat16")]
+)
+def test_while_a_compiler_traces_a_region_is_two_nodes_of_its_graph(fake: Any, make: Callable[[], Any]) -> None:
+    eager = make()
+    fake.is_compiling = True
+    with make():
+        assert fake.in_force == []
+        assert fake.captured == [("enter", eager)]
+    assert fake.captured == [("enter", eager), ("leave", eager)]
+
+
+def test_a_decorator_made_before_tracing_is_two_nodes_as_well(fake: Any) -> None:
+    region = policy_region(O1)
+    decorated = region(lambda: list(fake.captured))
+    fake.is_compiling = True
+    assert decorated() == [("enter", region)]
+    assert fake.captured == [("enter", region), ("leave", region)]
+
+
+# ---- bad input leaves everything as it was
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: policy_region("O1"), TypeError, "policy must be an unamp.Policy, not str"),
+        (lambda: policy_region(None), TypeError, "policy must be an unamp.Policy, not NoneType"),
+        (lambda: policy_region(O1, framework="jax"), ValueError, "unknown framework 'jax'"),
+        (lambda: policy_region(O1, framework="torch"), unamp.FrameworkNotSupported, "torch is not imported"),
+        (lambda: autocast("tpu"), ValueError, "unknown device_type 'tpu'; valid: 'cpu', 'gpu', 'cuda', or None"),
+        (lambda: autocast(3), TypeError, "device_type must be a string or None, not int"),
+        (lambda: autocast(dtype="int8"), ValueError, "valid: 'float16', 'bfloat16'"),
+        (lambda: autocast(dtype=object()), TypeError, "dtype must be a string or a dtype object"),
+        (lambda: autocast(level="O5"), ValueError, "unknown level 'O5'"),
+        (lambda: autocast(preset="tf"), ValueError, "unknown preset 'tf'"),
+        (lambda: autocast(allow=["linear"], deny=["linear"]), ValueError, "in allow and in deny: linear"),
+        (lambda: autocast(framework="jax"), ValueError, "unknown framework 'jax'"),
+        (lambda: auto_cast(custom_white_list=["no_such"]), ValueError, "unknown operation 'no_such'"),
+        (lambda: auto_cast(custom_white_list=3), TypeError, "allow takes operation names"),
+        (lambda: auto_cast(dtype=None), TypeError, "dtype must be a string or a dtype object"),
+        (lambda: auto_cast(enable="yes"), TypeError, "enabled must be True or False"),
+    ],
+)
+def test_bad_arguments_raise_and_leave_everything_as_it_was(
+    fake: Any, make: Callable[[], object], error: type[Exception], says: str
+) -> None:
+    with policy_region(O1):
+        with pytest.raises(error, match=says):
+            make()
+        assert current_policy() == O1
+        assert fake.in_force == [O1]
+    assert fake.in_force == []

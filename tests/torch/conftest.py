@@ -1,0 +1,61 @@
+"""What the torch adapter's tests share: a light machine, and the promise that no test leaves anything behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from unamp_torch import hooks
+
+import unamp
+
+torch.set_num_threads(1)
+
+#: The device types whose native autocast state must be as it was; `maia` and the rest exist in no build for CPU or CUDA.
+DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "xla", "hpu", "mtia", "ipu", "maia")
+
+
+def _native_state() -> dict[str, Any]:
+    state: dict[str, Any] = {f"{d} on": torch.is_autocast_enabled(d) for d in DEVICE_TYPES}
+    state |= {f"{d} dtype": torch.get_autocast_dtype(d) for d in DEVICE_TYPES}
+    state["cache"] = torch.is_autocast_cache_enabled()
+    torch.autocast_increment_nesting()
+    state["nesting"] = torch.autocast_decrement_nesting()
+    return state
+
+
+def _attributes() -> dict[str, Any]:
+    """What stands at every place that unamp patches while a region is open, of the modules that are imported."""
+    import sys
+
+    found = {}
+    for hook in hooks.HOOKS:
+        module = sys.modules.get(hook.module)
+        if module is not None:
+            found[f"{hook.module}.{hook.name}"] = getattr(module, hook.name)
+    return found
+
+
+@pytest.fixture
+def native_state() -> Callable[[], dict[str, Any]]:
+    """A function that gives native autocast's whole state in this thread, for comparisons."""
+    return _native_state
+
+
+@pytest.fixture
+def attributes() -> Callable[[], dict[str, Any]]:
+    """A function that gives what stands at the places that unamp patches."""
+    return _attributes
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    torch.manual_seed(0)
+    state, before = _native_state(), _attributes()
+    yield
+    assert unamp.current_policy() is None, "a region is still open"
+    after = _attributes()
+    assert {name: after[name] for name in before} == before, "a hook is still installed"
+    assert _native_state() == state, "native autocast is not as it was"
