@@ -250,7 +250,6 @@ def check_suitable() -> None:
         FrameworkNotSupported: where its version or internals do not suit its adapter.
         AdapterError: where its adapter cannot be loaded or does not fulfil the contract.
     """
-    adapters_in_use()
     if _unsuitable:
         raise next(iter(_unsuitable.values()))
 

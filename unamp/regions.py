@@ -71,9 +71,7 @@ class Region:
     """A policy, and the frameworks and device on which it is in force while the region is open."""
 
     def __init__(self, policy: Policy, *, framework: str | None = None, device: str | None = None) -> None:
-        if framework is None:
-            _adapters.check_suitable()
-        else:
+        if framework is not None:
             _adapters.adapter_for(framework)
         self.policy = policy
         self.framework = framework
@@ -116,6 +114,8 @@ class Region:
 
     def _realisations(self) -> tuple[Realisation, ...]:
         adapters = _adapters.adapters_in_use()
+        if self.framework is None:
+            _adapters.check_suitable()
         if self._prepared[0] is not adapters:
             chosen = [a for a in adapters if self.framework in (None, a.framework)]
             self._prepared = adapters, tuple(a.prepare(self.policy, self.device) for a in chosen)

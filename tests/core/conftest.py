@@ -125,7 +125,7 @@ class FakeAdapter:
 def make_adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeAdapter]:
     """Registers a fake adapter; what was registered before is put back at the end of the test."""
     contract.adapters_in_use()  # reads the entry points, so that what is put back is complete
-    for name in ("_loaded", "_in_use", "_waiting"):
+    for name in ("_loaded", "_in_use", "_waiting", "_unsuitable"):
         value = getattr(contract, name)
         monkeypatch.setattr(contract, name, dict(value) if isinstance(value, dict) else value)
 
