@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ def main(
     chosen = sections or list(SECTIONS)
     if unknown := sorted(set(chosen) - set(SECTIONS)):
         raise typer.BadParameter(f"unknown: {', '.join(unknown)}; valid: {', '.join(SECTIONS)}")
-    console, about, found = Console(), machine(), []
+    console, about, found = Console(width=None if sys.stdout.isatty() else 110), machine(), []
     console.print(about)
     for section in chosen:
         console.rule(section)

@@ -11,7 +11,7 @@ from benchmarks.measure import Effort, Standing, measure
 
 __all__ = ["SECTIONS", "standings"]
 
-_OPERATION, _STEP, _PROCESS = Effort(1500, 0.0003), Effort(100, 0.0), Effort(25, 0.0)
+_OPERATION, _STEP, _PROCESS = Effort(1500, 0.0003), Effort(150, 0.0), Effort(25, 0.0)
 _QUICK = 0.2
 
 #: Each with the function that makes its comparisons, and how long each of them is measured.

@@ -10,9 +10,8 @@ import torch
 
 from unamp_torch import exporting as exports
 from unamp_torch import functions, hooks
-from unamp_torch.compiling import Token
 from unamp_torch.plans import Plan
-from unamp_torch.state import NATIVE_KEYS, SLOT, excluded, set_excluded, set_included, thread
+from unamp_torch.state import NATIVE_KEYS, excluded, set_excluded, set_included, thread
 
 __all__ = ["Activation"]
 
@@ -49,13 +48,10 @@ class Activation:
         torch.autocast_increment_nesting()
         thread.weights = (weights if weights is not None else {}) if plan.policy.cache else None
         thread.plan = plan
-        if thread.sink is None:
-            set_included(SLOT, self._intercepts)
-        carriers = plan.token if outer is None else (*outer.token, *plan.token)
-        if carriers:
-            before += ((device, key, excluded(key), torch.get_autocast_dtype(device)) for device, key, _ in carriers)
-            _carry(outer.token if outer is not None else (), on=False)
-            _carry(plan.token, on=True)
+        if outer is not None and outer.intercepts:
+            _switch(outer, on=False)
+        if self._intercepts:
+            _switch(plan, on=True)
         exporting = torch.compiler.is_exporting()
         if exporting:
             exports.acquire()
@@ -67,8 +63,10 @@ class Activation:
         if exporting:
             exports.release()
         thread.plan, thread.weights = outer, weights
-        if thread.sink is None:
-            set_included(SLOT, outer is not None and outer.intercepts)
+        if self._intercepts:
+            _switch(self.plan, on=False)
+        if outer is not None and outer.intercepts:
+            _switch(outer, on=True)
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
         if caching is not torch.is_autocast_cache_enabled():
@@ -104,8 +102,11 @@ class Activation:
             self.exit(token)
 
 
-def _carry(token: Token, *, on: bool) -> None:
-    for device, key, dtype in token:
+def _switch(plan: Plan, *, on: bool) -> None:
+    """Switch on or off what tells a plan's kernels and graphs from another's."""
+    for device, key, dtype, usual in plan.token:
         set_excluded(key, not on)
-        if on:
-            torch.set_autocast_dtype(device, dtype)
+        if dtype is not usual:
+            torch.set_autocast_dtype(device, dtype if on else usual)
+    if thread.sink is None:
+        set_included(plan.slot.key, on)

@@ -12,25 +12,29 @@ from unamp_torch.state import thread
 __all__ = ["ELIGIBLE", "Eligible", "cast", "cast_floats", "cast_weight"]
 
 _FLOAT32 = torch.float32
-_LOW = (torch.float16, torch.bfloat16)
 
-#: The dtypes of the tensors that rules cast.
-ELIGIBLE = (*_LOW, torch.float32)
+#: The dtypes of the tensors that rules cast, each with the method that casts to it: what `Tensor.to` does, in half the time.
+ELIGIBLE = {
+    torch.float16: torch.Tensor.half,
+    torch.bfloat16: torch.Tensor.bfloat16,
+    torch.float32: torch.Tensor.float,
+}
 
-_is_cache_enabled = torch.is_autocast_cache_enabled
 #: Tensor arguments that are integers or booleans wherever they occur.
 _NEVER_FLOATING = frozenset(
     {"batch_sizes", "condition", "index", "indices", "input_lengths", "mask", "offsets", "target_lengths"}
 )
+
+_is_cache_enabled = torch.is_autocast_cache_enabled
 _functorch_level = torch._C._functorch.maybe_current_level
 
 
 def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
     current = tensor.dtype
-    if current is dtype or (current is not _FLOAT32 and current not in _LOW):
+    if current is dtype or current not in ELIGIBLE:
         return tensor
-    return tensor.to(dtype)
+    return ELIGIBLE[dtype](tensor)
 
 
 def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -40,24 +44,22 @@ def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     transform (it belongs to that level), while a graph is being captured (PyTorch switches its own cache off then, too), and
     anything but a plain parameter.
     """
-    if tensor.dtype is not _FLOAT32:
-        return cast(tensor, dtype)
-    kept = thread.weights
     if (
-        kept is None
-        or not tensor.requires_grad
-        or type(tensor) not in (torch.nn.Parameter, torch.Tensor)
+        not tensor.requires_grad
         or not tensor.is_leaf
+        or tensor.dtype is not _FLOAT32
+        or (kept := thread.weights) is None
+        or type(tensor) not in (torch.nn.Parameter, torch.Tensor)
         or not torch.is_grad_enabled()
         or not _is_cache_enabled()
         or _functorch_level() is not None
     ):
-        return tensor.to(dtype)
+        return cast(tensor, dtype)
     version = tensor._version
     entry = kept.get(id(tensor))
     if entry is not None and entry[1] == version and entry[2].dtype is dtype:
         return entry[2]
-    low = tensor.to(dtype)
+    low = ELIGIBLE[dtype](tensor)
     kept[id(tensor)] = (tensor, version, low)
     return low
 
@@ -95,18 +97,18 @@ class Eligible:
         return next((tensor.device.type for tensor in self.tensors(args, kwargs)), "cpu")
 
     def convert(
-        self, to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: torch.dtype, args: Any, kwargs: dict[str, Any]
-    ) -> list[Any]:
-        """The positional arguments with those tensors converted; keyword arguments are converted in place."""
+        self, dtype: torch.dtype, args: Any, kwargs: dict[str, Any], *, keep: bool = False
+    ) -> tuple[Any, dict[str, Any]]:
+        """The arguments with those tensors in `dtype`; with `keep`, casts of parameters are kept (`cast_weight`)."""
+        to = cast_weight if keep else cast
         converted = list(args)
         count = len(converted)
         for i in self.positions:
             if i < count:
                 converted[i] = _convert(to, dtype, converted[i])
-        for name in self.keywords:
-            if name in kwargs:
-                kwargs[name] = _convert(to, dtype, kwargs[name])
-        return converted
+        if self.keywords and kwargs:
+            kwargs = {name: _convert(to, dtype, value) if name in self.keywords else value for name, value in kwargs.items()}
+        return converted, kwargs
 
 
 def _convert(to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: torch.dtype, value: Any) -> Any:

@@ -31,17 +31,21 @@ __all__ = ["Token", "cache_key", "enter", "leave", "make_capturable", "token"]
 #: Device types whose autocast state can carry a token: no tensor of theirs can exist in a build for the CPU or CUDA.
 _CARRIERS = ("maia", "mtia", "ipu", "hpu", "xla")
 
-Token = tuple[tuple[str, Any, torch.dtype], ...]
+#: Device types, each with its autocast's dispatch key, the dtype to set, and its usual dtype.
+Token = tuple[tuple[str, Any, torch.dtype, torch.dtype], ...]
 
 _lock = lock()
 _tokens: dict[object, Token] = {}
 
 
 @functools.cache
-def _digits() -> tuple[tuple[str, Any, torch.dtype], ...]:
+def _digits() -> Token:
     dtypes = sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str)
     keys = {device: torch._C._parse_dispatch_key(f"Autocast{device.upper()}") for device in _CARRIERS}
-    return tuple((device, keys[device], dtype) for device in _CARRIERS for dtype in dtypes)
+    usual = {device: torch.get_autocast_dtype(device) for device in _CARRIERS}
+    digits = ((device, keys[device], dtype, usual[device]) for device in _CARRIERS for dtype in dtypes)
+    # Those first that only switch a device type on: that is cheaper than setting a dtype.
+    return tuple(sorted(digits, key=lambda digit: digit[2] is not digit[3]))
 
 
 def token(what: object) -> Token:

@@ -59,12 +59,19 @@ _WRITING = ("adaptive_log_softmax",)
 def named(policy: Policy) -> tuple[tuple[str, Place], ...]:
     """What a policy names of them: nothing, for nearly all policies.
 
-    Layers that write into their result count as named where all operations run low: the result's dtype is their input's.
+    Two kinds count as named. Layers that write into their result, where all operations run low: the result's dtype is their
+    input's. And functions that do without their operator, where the rule for what they use instead is another one.
     """
-    blanket = policy.active and policy.level in ("O2", "O3")
-    layers = [op for op in _WRITING if blanket]
-    ops = dict.fromkeys((*policy.allow, *policy.deny, *layers))
+    if not policy.active or preset(policy.preset).delegates:
+        return ()
+    layers = _WRITING if policy.level in ("O2", "O3") else ()
+    others = (op for op in facts().functions if any(_differ(policy, op, part) for part in facts().made_of.get(op, ())))
+    ops = dict.fromkeys((*policy.allow, *policy.deny, *layers, *others))
     return tuple((op, place) for op in ops for place in composed(op))
+
+
+def _differ(policy: Policy, op: str, part: str) -> bool:
+    return policy.rules[op] in (Rule.LOW, Rule.FP32) and policy.rules[part] is not policy.rules[op]
 
 
 _lock = lock()

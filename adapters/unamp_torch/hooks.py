@@ -23,7 +23,7 @@ import torch.utils.checkpoint
 from unamp.errors import FrameworkNotSupported
 from unamp.regions import innermost_region
 from unamp_torch import compiling, exporting
-from unamp_torch.state import SLOT, lock, set_included, thread
+from unamp_torch.state import FEW, MANY, listen, lock, set_included, thread
 
 __all__ = ["HOOKS", "Hook", "acquire", "probe", "release", "start_sharing", "stop_sharing", "suspended"]
 
@@ -44,13 +44,14 @@ class Hook:
 def suspended():  # type: ignore[no-untyped-def]
     """No policy is in force in this thread, and native autocast is off."""
     plan, thread.plan = thread.plan, None
-    set_included(SLOT, False)
+    for slot in (FEW, MANY):
+        set_included(slot.key, False)
     try:
         with torch._C._DisableAutocast():
             yield
     finally:
         thread.plan = plan
-        set_included(SLOT, plan is not None and (plan.intercepts or thread.sink is not None))
+        listen(plan)
 
 
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:

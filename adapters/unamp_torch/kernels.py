@@ -13,9 +13,9 @@ import torch
 from unamp.errors import BannedOperation
 from unamp.vocabulary import vocabulary
 from unamp_torch import observing
-from unamp_torch.casting import ELIGIBLE, Eligible, cast, cast_floats, cast_weight
+from unamp_torch.casting import ELIGIBLE, Eligible, cast_floats
 from unamp_torch.facts import facts
-from unamp_torch.state import CPU, CUDA, DTYPES, NATIVE_KEYS, SLOT, SLOT_NAME, excluded, lock, set_excluded, thread
+from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, NATIVE_KEYS, Slot, excluded, lock, set_excluded, thread
 
 __all__ = [
     "Action",
@@ -48,7 +48,7 @@ class Operator:
         composite: whether it is made of other operators.
         eligible: the arguments that a rule casts.
         no_kernel: the device types and low dtypes that it has no kernel for: those known, and those found out.
-        dtype_position: where an explicit result dtype may stand; a call that gives one keeps its meaning.
+        dtype_position: where an explicit result dtype may stand, or None; a call that gives one keeps its meaning.
     """
 
     __slots__ = ("call", "composite", "dtype_position", "eligible", "name", "no_kernel", "op", "overload")
@@ -62,9 +62,7 @@ class Operator:
         self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(self.name, "CompositeImplicitAutograd")
         self.eligible = Eligible(schema, activation_only)
         self.no_kernel = {(device, DTYPES[dtype]) for (device, dtype), ops in facts().no_kernel.items() if op in ops}
-        self.dtype_position = next(
-            (i for i, a in enumerate(schema.arguments) if a.name == "dtype" and not a.kwarg_only), len(schema.arguments)
-        )
+        self.dtype_position = next((i for i, a in enumerate(schema.arguments) if a.name == "dtype"), None)
 
     def calling(self, call: Callable[..., Any]) -> Operator:
         """The same operator, called in another way."""
@@ -74,6 +72,8 @@ class Operator:
 
     def keeps_explicit_dtype(self, args: Any, kwargs: dict[str, Any]) -> bool:
         """Whether the caller named the result's dtype: an explicit cast, which no rule changes."""
+        if self.dtype_position is None:
+            return False
         return kwargs.get("dtype") is not None or (self.dtype_position < len(args) and args[self.dtype_position] is not None)
 
 
@@ -104,14 +104,13 @@ def low(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtyp
         return operator.call(*args, **kwargs)
     if operator.no_kernel and (operator.eligible.device(args, kwargs), dtype) in operator.no_kernel:
         return emulated(operator, args, kwargs, dtype)
-    given = dict(kwargs)
-    converted = operator.eligible.convert(cast_weight, dtype, args, kwargs)
+    converted, keywords = operator.eligible.convert(dtype, args, kwargs, keep=True)
     try:
-        return operator.call(*converted, **kwargs)
+        return operator.call(*converted, **keywords)
     except RuntimeError as error:
         if not _NO_KERNEL.search(str(error)):
             raise
-    result = emulated(operator, args, given, dtype)
+    result = emulated(operator, args, kwargs, dtype)
     operator.no_kernel.add((operator.eligible.device(args, kwargs), dtype))
     return result
 
@@ -124,24 +123,24 @@ def low_widened(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: to
 def emulated(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Rule LOW where there is no kernel: inputs rounded to low, computed in float32, the result rounded to low."""
     thread.emulated = True
-    args = operator.eligible.convert(cast_weight, dtype, args, kwargs)
-    args = operator.eligible.convert(cast, torch.float32, args, kwargs)
+    args, kwargs = operator.eligible.convert(dtype, args, kwargs, keep=True)
+    args, kwargs = operator.eligible.convert(torch.float32, args, kwargs)
     return cast_floats(operator.call(*args, **kwargs), dtype)
 
 
 def in_float32(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Rule FP32."""
-    if operator.keeps_explicit_dtype(args, kwargs):
-        return operator.call(*args, **kwargs)
-    return operator.call(*operator.eligible.convert(cast, torch.float32, args, kwargs), **kwargs)
+    if not operator.keeps_explicit_dtype(args, kwargs):
+        args, kwargs = operator.eligible.convert(torch.float32, args, kwargs)
+    return operator.call(*args, **kwargs)
 
 
 def in_widest(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Rule WIDEST, for operators that do not promote by themselves, or have no kernel for the dtype they agree in."""
     dtypes = {t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE}
     if len(dtypes) > 1:
-        return operator.call(*operator.eligible.convert(cast, torch.float32, args, kwargs), **kwargs)
-    if operator.no_kernel and dtypes and (operator.eligible.device(args, kwargs), *dtypes) in operator.no_kernel:
+        args, kwargs = operator.eligible.convert(torch.float32, args, kwargs)
+    elif operator.no_kernel and dtypes and (operator.eligible.device(args, kwargs), *dtypes) in operator.no_kernel:
         return emulated(operator, args, kwargs, *dtypes)
     return operator.call(*args, **kwargs)
 
@@ -165,19 +164,19 @@ def banned(advice: str) -> Action:
 # --- the kernel, and its registration ---------------------------------------------------------------------------------------
 
 
-_BELOW_SLOT = torch._C._dispatch_keyset_full_after(SLOT)
+_BELOW = torch._C._dispatch_keyset_full_after(FEW.key) & torch._C._dispatch_keyset_full_after(MANY.key)
 
 
-def _kernel(operator: Operator) -> Callable[..., Any]:
+def _kernel(operator: Operator, slot: Any) -> Callable[..., Any]:
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if thread.sink is not None:
-            return observing.report(operator, lambda observed: _run(observed, keyset, args, kwargs), args, kwargs)
-        return _run(operator, keyset, args, kwargs)
+            return observing.report(operator, lambda observed: _run(observed, slot, keyset, args, kwargs), args, kwargs)
+        return _run(operator, slot, keyset, args, kwargs)
 
     return kernel
 
 
-def _run(operator: Operator, keyset: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _run(operator: Operator, slot: Any, keyset: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     plan = thread.plan
     lead = None if plan is None else _lead(operator, args, kwargs)
     # Native autocast being off for the tensor's device means that somebody inside the region switched mixed precision off by
@@ -191,9 +190,9 @@ def _run(operator: Operator, keyset: Any, args: Any, kwargs: dict[str, Any]) -> 
     elif lead.is_cuda and not excluded(_CUDA_KEY):
         action = plan.on_cuda.get(operator.name)  # type: ignore[union-attr]
     if action is None:
-        return _pass_on(operator, keyset, args, kwargs)
+        return _pass_on(operator, slot, keyset, args, kwargs)
     cpu_off, cuda_off = excluded(_CPU_KEY), excluded(_CUDA_KEY)
-    set_excluded(SLOT, True)
+    set_excluded(slot, True)
     set_excluded(_CPU_KEY, True)
     set_excluded(_CUDA_KEY, True)
     try:
@@ -201,7 +200,7 @@ def _run(operator: Operator, keyset: Any, args: Any, kwargs: dict[str, Any]) -> 
     finally:
         set_excluded(_CUDA_KEY, cuda_off)
         set_excluded(_CPU_KEY, cpu_off)
-        set_excluded(SLOT, False)
+        set_excluded(slot, False)
 
 
 def _lead(operator: Operator, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
@@ -212,24 +211,25 @@ def _lead(operator: Operator, args: Any, kwargs: dict[str, Any]) -> torch.Tensor
     return next(iter(operator.eligible.tensors(args, kwargs)), None)
 
 
-def _pass_on(operator: Operator, keyset: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _pass_on(operator: Operator, slot: Any, keyset: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Call an operator that nothing is done about."""
     if operator.composite and not any(type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args)):
         # What it is made of still meets its own rules.
-        return operator.overload._handle.redispatch_boxed(keyset & _BELOW_SLOT, *args, **kwargs)
-    set_excluded(SLOT, True)
+        return operator.overload._handle.redispatch_boxed(keyset & _BELOW, *args, **kwargs)
+    set_excluded(slot, True)
     try:
         return operator.call(*args, **kwargs)
     finally:
-        set_excluded(SLOT, False)
+        set_excluded(slot, False)
 
 
 #: Python's numbers arrive as they are where a tensor is expected; PyTorch's redispatch does not take them.
 _NUMBERS = frozenset({int, float, bool, complex})
 
 _lock = lock()
-_libraries: list[torch.library.Library] = []
-_installed: set[str] = set()
+_fallthrough: list[torch.library.Library] = []
+_libraries: dict[Slot, torch.library.Library] = {}
+_installed: set[tuple[Slot, str]] = set()
 
 
 #: Groups whose other tensors are parameters and statistics, which stay as they are.
@@ -266,17 +266,17 @@ def _overloads(op: str, inner: bool) -> Iterable[Operator]:
                 yield operator
 
 
-def install(wanted: Iterable[Operator]) -> None:
+def install(wanted: Iterable[Operator], slot: Slot) -> None:
     """Register kernels for operators, once and for good: taking a kernel away under running threads crashes PyTorch."""
-    missing = [operator for operator in wanted if operator.name not in _installed]
+    missing = [operator for operator in wanted if (slot, operator.name) not in _installed]
     if not missing:
         return
     with _lock:
-        if not _libraries:
-            fallthrough = torch.library.Library("_", "IMPL")
-            fallthrough.fallback(torch.library.fallthrough_kernel, SLOT_NAME)
-            _libraries.extend((fallthrough, torch.library.Library("aten", "IMPL", SLOT_NAME)))
+        if slot not in _libraries:
+            _fallthrough.append(torch.library.Library("_", "IMPL"))
+            _fallthrough[-1].fallback(torch.library.fallthrough_kernel, slot.name)
+            _libraries[slot] = torch.library.Library("aten", "IMPL", slot.name)
         for operator in missing:
-            if operator.name not in _installed:
-                _libraries[1].impl(operator.name.removeprefix("aten::"), _kernel(operator), with_keyset=True)
-                _installed.add(operator.name)
+            if (slot, operator.name) not in _installed:
+                _libraries[slot].impl(operator.name.removeprefix("aten::"), _kernel(operator, slot.key), with_keyset=True)
+                _installed.add((slot, operator.name))

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter import OpRecord
 from unamp.policy import Rule
-from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, SLOT, excluded, set_excluded, set_included, thread
+from unamp_torch.state import CPU, CUDA, MANY, NATIVE_KEYS, excluded, listen, set_excluded, thread
 
 if TYPE_CHECKING:
     from unamp_torch.kernels import Operator
@@ -30,12 +30,12 @@ _NOT_COMPUTING = frozenset(
 def observe(sink: Callable[[OpRecord], None]) -> Iterator[None]:
     """Report the operations of this thread to `sink`; an outer observer waits. All kernels must be installed."""
     before, thread.sink = thread.sink, sink
-    set_included(SLOT, True)
+    listen(thread.plan)
     try:
         yield
     finally:
         thread.sink = before
-        set_included(SLOT, before is not None or (thread.plan is not None and thread.plan.intercepts))
+        listen(thread.plan)
 
 
 def report(operator: Operator, run: Callable[[Operator], Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -51,11 +51,11 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Any, kwargs
             return operator.call(*given, **named)
 
     thread.emulated = False
-    set_excluded(SLOT, True)  # an operation is reported whole
+    set_excluded(MANY.key, True)  # an operation is reported whole
     try:
         result = run(operator.calling(call))
     finally:
-        set_excluded(SLOT, False)
+        set_excluded(MANY.key, False)
         thread.sink = sink
     if torch._guards.TracingContext.try_get() is None:
         rule = Rule.UNTOUCHED if plan is None else plan.rule(operator.op)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -21,7 +21,7 @@ from unamp_torch import kernels
 from unamp_torch.compiling import Token, token
 from unamp_torch.facts import facts
 from unamp_torch.kernels import Action, Operator
-from unamp_torch.state import CPU, CUDA, DTYPES
+from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, Slot
 
 #: Groups that `unamp.trace` does not report: they move data or make it, in whatever dtype they are told.
 _NOT_TRACED = frozenset({"shape", "creation", "random", "cast"})
@@ -50,6 +50,7 @@ class Plan:
         on_cpu, on_cuda: the operators that need more than native autocast, by name, with what is done about them.
         token: what tells it from other plans for `torch.compile`.
         device: the kind of device that was asked for.
+        slot: where the kernels for those operators are.
     """
 
     policy: Policy
@@ -62,6 +63,7 @@ class Plan:
 
     token: Token = ()
     device: str | None = None
+    slot: Slot = FEW
 
     def inside(self, policy: Policy) -> AbstractContextManager[None]:
         """Another policy on the same devices, in force inside this one."""
@@ -74,7 +76,7 @@ class Plan:
         stated = self.policy.delegated("torch", "cpu" if self.devices[0] == CPU else "gpu")
         return stated.rules[op] if stated is not None else Rule.UNTOUCHED
 
-    @property
+    @cached_property
     def intercepts(self) -> bool:
         """Whether any operator needs a kernel of ours."""
         return bool(self.on_cpu or self.on_cuda)
@@ -93,16 +95,18 @@ def plan(policy: Policy, device: str | None) -> Plan:
     if preset(policy.preset).delegates:
         return Plan(policy, low, covered, autocast=True, delegated=True, device=device)
     actions = {kind: _actions(policy, kind) for kind in covered}
-    kernels.install(operator for op in vocabulary() for operator in kernels.operators(op) if _needed(operator, actions))
+    slot = FEW if policy.level == "O1" and not policy.widen_results else MANY
+    needed = (operator for op in vocabulary() for operator in kernels.operators(op) if _needed(operator, actions))
+    kernels.install(needed, slot)
     carried = token((policy, covered)) if any(actions.values()) else ()
     on_cpu, on_cuda = actions.get(CPU, {}), actions.get(CUDA, {})
-    return Plan(policy, low, covered, autocast=True, on_cpu=on_cpu, on_cuda=on_cuda, token=carried, device=device)
+    return Plan(policy, low, covered, autocast=True, on_cpu=on_cpu, on_cuda=on_cuda, token=carried, device=device, slot=slot)
 
 
 def install_all() -> None:
     """Install a kernel for every operator that computes something, for `unamp.trace`."""
     computing = (name for name, op in vocabulary().items() if op.group not in _NOT_TRACED)
-    kernels.install(operator for op in computing for operator in kernels.operators(op))
+    kernels.install((operator for op in computing for operator in kernels.operators(op)), MANY)
 
 
 def _needed(operator: Operator, actions: Mapping[str, Mapping[str, Action]]) -> bool:
@@ -177,6 +181,8 @@ def explicit_action(policy: Policy, operator: Operator, device: str) -> Action:
 
 def _native_rule(operator: Operator, device: str) -> Rule | None:
     """What native autocast does with an operator; None where this version of PyTorch lists it and our tables do not."""
+    if device == CPU and vocabulary()[operator.op].group == "recurrent":
+        return None  # only oneDNN's path, taken for some calls, is listed, and it alone answers in the low dtype
     listed = _has_kernel(operator, _KEY_NAMES[device])
     if not listed and _has_kernel(operator, "CompositeImplicitAutograd"):
         # Another overload or an alias, made of the one that is listed.

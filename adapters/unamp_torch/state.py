@@ -1,20 +1,24 @@
 """What this thread computes under, and the dispatcher switches that say so.
 
-unamp's kernels are registered on one functionality key of PyTorch's dispatcher, the *slot*. The dispatcher sends an
-operation there only in threads that include the slot, and only for the operations that have a kernel on it: everywhere
-else, and for every other operation, it costs nothing.
+unamp's kernels are registered on functionality keys of PyTorch's dispatcher, the *slots*. The dispatcher sends an operation
+there only in threads that include the slot, and only if it has a kernel on it: everywhere else, and for every other
+operation, it costs nothing.
 
-Why this key: it must lie above the Autocast keys, so that a rule of ours is carried out before the native one, and above
+Why these keys: they must lie above the Autocast keys, so that a rule of ours is carried out before the native one, and above
 functorch's, because a kernel written in Python below them cannot be called with a Python scalar inside `torch.func`
-("Cannot access data pointer"). Among the keys up there it is the only mode key that nothing in PyTorch uses: its one
-mention in c10 reserves it for tests of that mechanism, which cannot run in the same process as user code.
+("Cannot access data pointer"). Nothing in PyTorch uses them: c10 reserves them for tests of that mechanism, which cannot run
+in the same process as user code.
+
+There are two because kernels are registered for good. `FEW` is for policies that differ from native autocast in some
+operations, `MANY` for those that take nearly all of them over (O2, O3, OD) and for `unamp.trace`: once one of those has been in
+force, operations that a policy of the first kind leaves alone would otherwise pass through kernels with nothing to do.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -25,18 +29,29 @@ __all__ = [
     "CPU",
     "CUDA",
     "DTYPES",
+    "FEW",
+    "MANY",
     "NATIVE_KEYS",
-    "SLOT",
-    "SLOT_NAME",
+    "Slot",
     "excluded",
+    "listen",
     "lock",
     "set_excluded",
     "set_included",
     "thread",
 ]
 
-SLOT_NAME = "TESTING_ONLY_GenericMode"
-SLOT = torch._C._parse_dispatch_key(SLOT_NAME)
+
+class Slot(NamedTuple):
+    """A dispatch key for kernels of ours, by its name and as PyTorch's object."""
+
+    name: str
+    key: Any
+
+
+FEW, MANY = (
+    Slot(name, torch._C._parse_dispatch_key(name)) for name in ("TESTING_ONLY_GenericMode", "TESTING_ONLY_GenericWrapper")
+)
 
 CPU, CUDA = "cpu", "cuda"
 
@@ -68,6 +83,16 @@ class Thread(threading.local):
 
 
 thread = Thread()
+
+
+def listen(plan: Plan | None) -> None:
+    """Include the slot that a plan needs in this thread, and no other; while `unamp.trace` watches, the one that has it all."""
+    if thread.sink is not None:
+        wanted: Slot | None = MANY
+    else:
+        wanted = plan.slot if plan is not None and plan.intercepts else None
+    set_included(FEW.key, wanted is FEW)
+    set_included(MANY.key, wanted is MANY)
 
 
 def lock() -> threading.RLock:

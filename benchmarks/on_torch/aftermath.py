@@ -1,6 +1,6 @@
 """What regions leave behind in a process: nothing that costs anything.
 
-unamp's kernels stay registered for ever. So the same operation is timed in processes that never had a region, and in
+unamp's kernels stay registered for good. So the same operation is timed in processes that never had a region, and in
 processes that had them all.
 """
 
@@ -20,12 +20,15 @@ __all__ = ["comparisons"]
 _REGIONS = {
     "outside regions": nullcontext,
     "in plain torch.autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "in unamp": lambda: unamp.autocast("cpu", dtype="bfloat16"),
     "in unamp, custom lists": lambda: unamp.autocast("cpu", dtype="bfloat16", preset="torch-cpu", allow=("gelu",), deny=("softmax",)),
 }
 
 
 def _contender(where: str, source: str, o2: bool) -> Contender:
     a, b = torch.randn(4, 4), torch.randn(4, 4)
+    with _REGIONS[where]():
+        torch.softmax(a @ b, -1)
     if o2:
         with unamp.autocast("cpu", dtype="bfloat16", level="O2"):
             torch.softmax(a @ b, -1)

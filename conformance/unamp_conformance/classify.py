@@ -107,6 +107,8 @@ def _distance(observed: np.ndarray, prediction: Prediction, precision: str, grid
 def _relabelled(observed: np.ndarray, prediction: Prediction, computed: str, label: str) -> bool:
     """Whether the values are those of one precision, rounded to another's grid."""
     exact, tolerance = prediction.values[computed], prediction.tolerance
+    if np.all(np.abs(exact - prediction.values[label]) <= tolerance):  # inputs that were low already: nothing to tell by
+        return False
     if (computed, label) == ("float16", "bfloat16"):  # rounded twice
         tolerance = tolerance + 0.5001 * spacing(exact, computed)
     return _is_rounding_of(observed, exact, tolerance, label)
@@ -141,6 +143,8 @@ def _diagnosis(observed: np.ndarray, prediction: Prediction) -> str:
     if prediction.exact:
         share = {p: float(np.mean(observed == prediction.values[p])) for p in PRECISIONS}
         return "agrees with no precision: " + ", ".join(f"{p} in {100 * s:.0f}% of the values" for p, s in share.items())
+    if not np.array_equal(np.isfinite(observed), np.isfinite(prediction.values["float32"])):
+        return "not finite where it should be, or finite where it should not"
     for low in LOW:
         if _within(observed, prediction.values[low], prediction.tolerance):
             return f"inputs were rounded to {low}, but the result was not"
@@ -150,7 +154,5 @@ def _diagnosis(observed: np.ndarray, prediction: Prediction) -> str:
                 if p != low and _relabelled(observed, prediction, p, low):
                     return f"computed in {p}; only the result was rounded to {low}"
             return f"on the grid of {low}, but far from what {low} gives"
-    if not np.array_equal(np.isfinite(observed), np.isfinite(prediction.values["float32"])):
-        return "not finite where it should be, or finite where it should not"
     error = {p: _rms((observed - prediction.values[p])[np.isfinite(observed - prediction.values[p])]) for p in PRECISIONS}
     return "consistent with no precision; errors: " + ", ".join(f"{p} {e:.2g}" for p, e in error.items())

@@ -58,7 +58,7 @@ def forgetful(call: Callable[..., Any], args: Any, dtype: torch.dtype) -> Any:
 
 
 class Pretender(TorchOperations):
-    """torch's operations with a pretended region around them: as much of `unamp_conformance.subjects.Subject` as probes need."""
+    """torch's operations in a pretended region: as much of `unamp_conformance.subjects.Subject` as probes need."""
 
     framework, device = "torch", "cpu"
 

@@ -61,7 +61,8 @@ def same(a: tuple[Tensor, ...], b: tuple[Tensor, ...], exact: bool = True) -> bo
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_a_region_around_gives_eagers_dtypes(backend: str) -> None:
     compiled = torch.compile(function, backend=backend, fullgraph=True)
-    for policy in (None, A, NATIVE, B, Policy("O3", "float16"), A, None):
+    several = (None, A, NATIVE, B, Policy("O3", "float16"), A, None)
+    for policy in several if backend != "inductor" else (A, None, A):  # which is slow to compile
         if policy is None:
             found = compiled(x, w)
         else:
@@ -148,8 +149,11 @@ def with_auto_cast(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
 INSIDE = [with_autocast, with_policy_region, decorated, with_auto_cast]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-@pytest.mark.parametrize("inside", INSIDE, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("inside", "backend"),
+    [*((f, b) for f in INSIDE for b in ("eager", "aot_eager")), (with_policy_region, "inductor")],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 def test_a_region_inside_is_one_whole_graph(inside: Callable[..., Any], backend: str) -> None:
     counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(inside, backend=counter, fullgraph=True)
@@ -233,12 +237,10 @@ class Network(nn.Module):
             return self.body(x)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", "aot_eager_decomp_partition"])
 @pytest.mark.parametrize("where", ["inside", "around"])
 @pytest.mark.parametrize("backward_inside", [True, False])
 def test_training(where: str, backend: str, backward_inside: bool) -> None:
-    if backend == "inductor" and backward_inside:
-        backend = "aot_eager_decomp_partition"
     network = Network(A if where == "inside" else None)
     policy = A.replace(cache=False)
 
@@ -378,14 +380,14 @@ def test_torchs_own_autocast_inside_and_around_is_as_ever() -> None:
 
 PROCESS = """
 import sys, torch, unamp
-function = lambda x, w: (x @ w, x + w, x.exp())
+function = lambda x: (x + x, x.exp())
 compiled = torch.compile(function, backend=sys.argv[1], fullgraph=True)
-x, w = torch.ones(4, 4), torch.ones(4, 4)
+x = torch.ones(4)
 from torch._dynamo.utils import counters
 for lists in sys.argv[2:]:
     allow, _, deny = lists.partition("/")
     with unamp.autocast("cpu", allow=allow.split(",") if allow else (), deny=deny.split(",") if deny else ()):
-        print(*(str(t.dtype)[6:] for t in compiled(x, w)))
+        print(*(str(t.dtype)[6:] for t in compiled(x)))
 print(counters["aot_autograd"]["autograd_cache_hit"], file=sys.stderr)
 """
 
@@ -399,10 +401,9 @@ def run(cache: Path, backend: str, *lists: str) -> tuple[list[str], int]:
 
 
 def test_a_later_process_with_the_same_cache_and_another_policy(tmp_path: Path) -> None:
-    first, _ = run(tmp_path, "inductor", "add/matmul")
-    assert first == ["float32 bfloat16 float32"]
-    second, _ = run(tmp_path, "inductor", "exp/", "add/matmul")
-    assert second == ["bfloat16 float32 bfloat16", "float32 bfloat16 float32"]
-    third, hits = run(tmp_path, "inductor", "add/matmul")
-    assert third == first
-    assert hits == 1, "the cache on disk serves the same policy again"
+    first, _ = run(tmp_path, "inductor", "add/")
+    assert first == ["bfloat16 float32"]
+    second, hits = run(tmp_path, "inductor", "exp/")
+    assert (second, hits) == (["float32 bfloat16"], 0)
+    third, hits = run(tmp_path, "inductor", "add/")
+    assert (third, hits) == (first, 1), "the cache on disk serves the same policy again"

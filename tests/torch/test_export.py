@@ -158,8 +158,6 @@ def test_jit_trace_then_freeze(policy: Policy, trainable: bool) -> None:
         expected = model(x)
         traced = torch.jit.trace(model, x)
         frozen = torch.jit.freeze(traced)
-        inside = traced(x)
-    assert same(inside, expected)
     # Freezing inside torch's own autocast has TorchScript put its autocast on top, with lists of its own.
     for run in (traced,) if policy.preset == "native" else (traced, frozen):
         for _ in range(3):  # TorchScript optimises after the first runs
@@ -185,6 +183,6 @@ def test_make_fx(policy: Policy) -> None:
     with policy_region(policy):
         expected = model(x)
         graph = make_fx(model)(x)
-    assert same(tuple(graph(x)), expected)
+    assert same(graph(x), expected)
     inside = Inside(policy).eval().requires_grad_(False)
-    assert same(tuple(make_fx(inside)(x)), inside(x))
+    assert same(make_fx(inside)(x)(x), inside(x))

@@ -270,7 +270,7 @@ def test_any_other_level_gives_what_its_policy_decides(entry: Entry) -> None:
 
 #: Where torch's CPU lists name only what an operation is made of, so that torch answers in mixed dtypes: to unamp each is one
 #: operation, LOW on every device.
-WHOLE_TO_UNAMP = {"lstm_cell", "gru_cell", "convolution"}
+WHOLE_TO_UNAMP = {"lstm_cell", "gru_cell", "convolution", "_convolution"}
 
 
 def test_torchs_cpu_preset_is_native_cpu_autocast() -> None:
