@@ -15,7 +15,7 @@ from benchmarks.sections import SECTIONS, standings
 
 def main(
     sections: Annotated[list[str] | None, typer.Argument(help=f"Which of: {', '.join(SECTIONS)}. Default: all.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the rounds: for a look, not for numbers to quote.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the rounds, for a look; not for quoting.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the results here as JSON.")] = None,
 ) -> None:
     """Unamp side by side with what you would write instead. Every ratio is to the first line of its table."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import multiprocessing
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from typing import Any
 from benchmarks.measure import Contender, Sampler
 
 __all__ = ["Elsewhere", "FreshInterpreter"]
+
+_PROCESSES = 4
 
 
 @dataclass(frozen=True)
@@ -34,54 +38,68 @@ class FreshInterpreter:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A contender that another process makes, after something has happened there, and that is timed there.
+    """A contender that other processes make and time, processes with a past of their own.
+
+    Two processes differ by a percent or two by where their memory happens to lie; several, taking turns, even that out.
 
     Attributes:
-        make: a function of a module, without arguments, which does what is to have happened and returns the contender.
-        processes: how many such processes take turns. Two processes differ by a percent or two by where their memory
-            happens to lie; several even that out.
+        past: a function of a module, without arguments: what is to have happened there. Contenders with the same past share
+            their processes.
+        make: another one, which returns the contender.
     """
 
     name: str
+    past: Callable[[], None]
     make: Callable[[], Contender]
     goal: float | None = None
     at_most: float | None = None
-    processes: int = 4
 
     def sampler(self, seconds: float) -> Sampler:
-        return _Turns([_Remote(self.make, seconds) for _ in range(self.processes)])
+        remotes = _processes(self.past)
+        for remote in remotes:
+            remote.prepare(self.make, seconds)
+        return _Turns(remotes)
 
 
 class _Turns:
-    def __init__(self, remotes: list[_Remote]) -> None:
-        self._remotes = remotes
-        self._next = 0
+    def __init__(self, remotes: tuple[_Remote, ...]) -> None:
+        self._remotes = itertools.cycle(remotes)
 
     def sample(self) -> float:
-        self._next += 1
-        return self._remotes[self._next % len(self._remotes)].sample()
+        return next(self._remotes).sample()
 
 
 class _Remote:
-    def __init__(self, make: Callable[[], Contender], seconds: float) -> None:
+    def __init__(self, past: Callable[[], None]) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, make, seconds), daemon=True)
-        process.start()
+        context.Process(target=_serve, args=(theirs, past), daemon=True).start()
         theirs.close()
-        self._connection.recv()  # ready
+
+    def prepare(self, make: Callable[[], Contender], seconds: float) -> None:
+        self._connection.send((make, seconds))
+        self._connection.recv()
 
     def sample(self) -> float:
         self._connection.send(None)
         return float(self._connection.recv())
 
 
-def _serve(connection: Any, make: Callable[[], Contender], seconds: float) -> None:
-    sampler = make().sampler(seconds)
-    connection.send(None)
+@functools.cache
+def _processes(past: Callable[[], None]) -> tuple[_Remote, ...]:
+    return tuple(_Remote(past) for _ in range(_PROCESSES))
+
+
+def _serve(connection: Any, past: Callable[[], None]) -> None:
+    past()
     try:
         while True:
-            connection.recv()
-            connection.send(sampler.sample())
+            asked = connection.recv()
+            if asked is None:
+                connection.send(sampler.sample())
+            else:
+                make, seconds = asked
+                sampler = make().sampler(seconds)
+                connection.send(None)
     except EOFError:
         pass

@@ -23,7 +23,8 @@ SECTIONS = {
     "custom-steps": ("on_torch.steps:custom", _STEP),
     "o2-steps": ("on_torch.steps:o2", _STEP),
     "aftermath": ("on_torch.aftermath:comparisons", _OPERATION),
-    "starting": ("starting:comparisons", _PROCESS),
+    "import": ("starting:importing", _PROCESS),
+    "first-region": ("starting:first_region", Effort(10, 0.0)),
 }
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from benchmarks.measure import Comparison
 from benchmarks.processes import FreshInterpreter
 
-__all__ = ["comparisons"]
-
-_FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "numpy")
+__all__ = ["first_region", "importing"]
 
 _TIMED = """
-import sys{imports}
+import {imports}
 from time import process_time
 start = process_time()
 {source}
@@ -18,34 +16,42 @@ print(process_time() - start)
 {afterwards}
 """
 
+_NO_FRAMEWORK = (
+    "assert not {'torch', 'paddle', 'mindspore', 'tensorflow', 'numpy'} & set(sys.modules), 'unamp imports a framework'"
+)
 
-def _timed(source: str, *, imports: str = "", afterwards: str = "") -> str:
-    return _TIMED.format(source=source, imports=imports and f", {imports}", afterwards=afterwards)
+
+def _timed(source: str, *, imports: str = "sys", afterwards: str = "") -> str:
+    return _TIMED.format(source=source, imports=imports, afterwards=afterwards)
 
 
-def comparisons() -> list[Comparison]:
-    nothing = f"assert not set(sys.modules) & {set(_FRAMEWORKS)}, 'unamp imports a framework'"
-    region = "with {}: pass".format
+def importing() -> list[Comparison]:
+    """`import unamp`, beside modules of the standard library."""
     return [
         Comparison(
             "import, in a fresh interpreter",
             (
                 FreshInterpreter("import json, logging, typing", _timed("import json, logging, typing")),
-                FreshInterpreter("import unamp", _timed("import unamp", afterwards=nothing), at_most=0.030),
+                FreshInterpreter("import unamp", _timed("import unamp", afterwards=_NO_FRAMEWORK), at_most=0.030),
             ),
-        ),
+        )
+    ]
+
+
+def first_region() -> list[Comparison]:
+    """The first region, which reads the policy's lists and registers the kernels that it needs."""
+    sources = {
+        "torch.autocast": "torch.autocast('cpu', dtype=torch.bfloat16)",
+        "unamp, preset native": "unamp.autocast('cpu', dtype='bfloat16', preset='native')",
+        "unamp": "unamp.autocast('cpu', dtype='bfloat16')",
+        "unamp, O2": "unamp.autocast('cpu', dtype='bfloat16', level='O2')",
+    }
+    return [
         Comparison(
             "the first region of a process",
-            (
-                FreshInterpreter("torch.autocast", _timed(region("torch.autocast('cpu', dtype=torch.bfloat16)"), imports="torch")),
-                *(
-                    FreshInterpreter(name, _timed(region(f"unamp.autocast('cpu', dtype='bfloat16'{more})"), imports="torch, unamp"))
-                    for name, more in (
-                        ("unamp, preset native", ", preset='native'"),
-                        ("unamp", ""),
-                        ("unamp, O2", ", level='O2'"),
-                    )
-                ),
+            tuple(
+                FreshInterpreter(name, _timed(f"with {source}: pass", imports="torch, unamp"))
+                for name, source in sources.items()
             ),
-        ),
+        )
     ]

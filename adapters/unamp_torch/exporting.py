@@ -25,7 +25,19 @@ _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 _lock = lock()
 _users = 0
-_replaced: list[tuple[dict[Any, Any], Any]] = []
+_replaced: list[tuple[Any, dict[Any, Any]]] = []
+
+
+class _Handlers(dict[Any, Any]):
+    """An operator's handlers, by dispatch key, with ours among them; PyTorch clears them now and then."""
+
+    def __init__(self, handlers: dict[Any, Any], ours: Callable[..., Any]) -> None:
+        super().__init__(handlers)
+        self.ours = self[_PRE_DISPATCH] = ours
+
+    def clear(self) -> None:
+        super().clear()
+        self[_PRE_DISPATCH] = self.ours
 
 
 def recording(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,9 +69,9 @@ def acquire() -> None:
         if _users == 1:
             for op in vocabulary():
                 for operator in kernels.operators(op):
-                    handlers = operator.overload._dispatch_cache
-                    _replaced.append((handlers, handlers.get(_PRE_DISPATCH)))
-                    handlers[_PRE_DISPATCH] = _handler(operator)
+                    overload = operator.overload
+                    _replaced.append((overload, overload._dispatch_cache))
+                    overload._dispatch_cache = _Handlers(overload._dispatch_cache, _handler(operator))
 
 
 def release() -> None:
@@ -69,12 +81,8 @@ def release() -> None:
         _users -= 1
         if _users == 0:
             while _replaced:
-                handlers, before = _replaced.pop()
-                # PyTorch drops an operator's cached handlers when kernels are added; then there is nothing to take back.
-                if before is None:
-                    handlers.pop(_PRE_DISPATCH, None)
-                else:
-                    handlers[_PRE_DISPATCH] = before
+                overload, handlers = _replaced.pop()
+                overload._dispatch_cache = handlers
 
 
 def _handler(operator: Operator) -> Callable[..., Any]:

@@ -259,6 +259,8 @@ def _overloads(op: str, inner: bool) -> Iterable[Operator]:
             schema = overload._schema
             if schema.is_mutable or any(a.is_out for a in schema.arguments):
                 continue
+            if any(a.name in ("dtype", "out_dtype") and not a.has_default_value() for a in schema.arguments):
+                continue  # the result's dtype is named in every call
             if not torch._C._dispatch_has_kernel(overload.name()):
                 continue  # TorchScript's alone
             operator = Operator(op, overload, activation_only=entry.group in _ACTIVATION_ONLY)

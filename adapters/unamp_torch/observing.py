@@ -59,7 +59,7 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Any, kwargs
         thread.sink = sink
     if torch._guards.TracingContext.try_get() is None:
         rule = Rule.UNTOUCHED if plan is None else plan.rule(operator.op)
-        compute = plan.policy.dtype if thread.emulated and plan is not None else watch.compute()
+        compute = plan.policy.dtype if thread.emulated and plan is not None else watch.compute() if inputs else None
         sink(OpRecord(operator.op, operator.name, rule, inputs, compute, _result_dtype(result), thread.emulated))
     return result
 

@@ -13,6 +13,8 @@ from benchmarks.measure import Comparison, Contender
 
 __all__ = ["comparisons"]
 
+Region = Callable[[], AbstractContextManager[Any]]
+
 
 def _outer_torch() -> AbstractContextManager[Any]:
     return torch.autocast("cpu", dtype=torch.bfloat16)
@@ -44,9 +46,7 @@ def comparisons() -> list[Comparison]:
     return found
 
 
-def _contender(
-    name: str, how: str, source: str, names: dict[str, Any], outer: Callable[[], AbstractContextManager[Any]], goal: float | None
-) -> Contender:
+def _contender(name: str, how: str, source: str, names: dict[str, Any], outer: Region, goal: float | None) -> Contender:
     if how == "fresh":
         return Contender(name, f"with {source}: pass", names, outer, goal)
     return Contender(name, "with region: pass", {"region": eval(source, dict(names))}, outer, goal)

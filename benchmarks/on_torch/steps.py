@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -26,96 +26,79 @@ def _unamp(**arguments: Any) -> Region:
     return lambda: unamp.autocast("cpu", dtype="bfloat16", **arguments)
 
 
-class _Step:
-    """One network in training. Every contender has a copy of its own, from the same seed."""
+class _Training:
+    """One network in training. All contenders train the same one: a copy for each would lie elsewhere in memory."""
 
-    def __init__(self, network: str, forward: str, region: Region) -> None:
+    def __init__(self, name: str) -> None:
         torch.manual_seed(0)
-        self.network = NETWORKS[network]()
-        self.forward = getattr(self.network, forward)
-        self.region = region
-        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=1e-3)
+        self.name = name
+        self.network = NETWORKS[name]()
+        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=1e-4)
         self.batch = self.network.data()
 
-    def loss(self) -> torch.Tensor:
-        with self.region():
-            return self.forward(*self.batch)
-
-    def run(self) -> None:
+    def loss(self, forward: str, region: Region) -> torch.Tensor:
         self.optimizer.zero_grad()
-        self.loss().backward()
-        self.optimizer.step()
+        with region():
+            loss = getattr(self.network, forward)(*self.batch)
+        loss.backward()
+        return loss
 
+    def contender(self, name: str, forward: str, region: Region, goal: float | None = None) -> Contender:
+        source = "training.loss(forward, region); training.optimizer.step()"
+        return Contender(name, source, {"training": self, "forward": forward, "region": region}, goal=goal)
 
-def _comparison(title: str, network: str, contenders: Mapping[str, tuple[str, Region, float | None]], same: str) -> Comparison:
-    steps = {name: _Step(network, forward, region) for name, (forward, region, _) in contenders.items()}
-    baseline = next(iter(steps.values()))
-    _check_equal(network, baseline, steps[same])
-    return Comparison(
-        f"{title}, {network}",
-        tuple(Contender(name, "run()", {"run": steps[name].run}, goal=goal) for name, (_, _, goal) in contenders.items()),
-    )
-
-
-def _check_equal(network: str, baseline: _Step, other: _Step) -> None:
-    # Two networks that do not compute the same would be no comparison.
-    a, b = baseline.loss(), other.loss()
-    a.backward()
-    b.backward()
-    pairs = [(a, b), *((p.grad, q.grad) for p, q in zip(baseline.network.parameters(), other.network.parameters(), strict=True))]
-    if not all(torch.equal(p, q) for p, q in pairs):
-        raise RuntimeError(f"{network}: unamp and its baseline do not compute the same; the benchmark would be meaningless")
+    def check_equal(self, one: tuple[str, Region], other: tuple[str, Region]) -> None:
+        """Two forwards that do not compute the same would be no comparison."""
+        results = [[self.loss(*each), *(p.grad for p in self.network.parameters())] for each in (one, other)]
+        if not all(torch.equal(a, b) for a, b in zip(*results, strict=True)):
+            raise RuntimeError(
+                f"{self.name}: unamp and its baseline do not compute the same; the benchmark would be meaningless"
+            )
 
 
 def native() -> list[Comparison]:
     """Policies that PyTorch realises by itself."""
-    return [
-        _comparison(
-            "train step, policy that torch realises",
-            network,
-            {
-                "torch.autocast": ("forward", _torch, None),
-                "unamp, preset native": ("forward", _unamp(preset="native"), 1.02),
-                "unamp, preset torch-cpu": ("forward", _unamp(preset="torch-cpu"), 1.02),
-                "float32": ("forward", nullcontext, None),
-            },
-            same="unamp, preset torch-cpu",
+    found = []
+    for training in map(_Training, NETWORKS):
+        listed = _unamp(preset="torch-cpu")
+        training.check_equal(("forward", _torch), ("forward", listed))
+        contenders = (
+            training.contender("torch.autocast", "forward", _torch),
+            training.contender("torch.autocast again: the noise", "forward", _torch),
+            training.contender("unamp, preset native", "forward", _unamp(preset="native"), 1.02),
+            training.contender("unamp, preset torch-cpu", "forward", listed, 1.02),
+            training.contender("float32", "forward", nullcontext),
         )
-        for network in NETWORKS
-    ]
+        found.append(Comparison(f"train step, policy that torch realises, {training.name}", contenders))
+    return found
 
 
 def custom() -> list[Comparison]:
     """The default preset with custom lists."""
-    softmax_too = (*DENY, "softmax", "log_softmax", "cross_entropy")
-    return [
-        _comparison(
-            "train step, custom lists",
-            network,
-            {
-                "casts written by hand": ("by_hand", nullcontext, None),
-                "unamp": ("forward", _unamp(allow=ALLOW, deny=DENY), 1.05),
-                "TorchFunctionMode": ("forward", function_mode(ALLOW, softmax_too), None),
-                "float32": ("forward", nullcontext, None),
-            },
-            same="unamp",
+    found = []
+    for training in map(_Training, NETWORKS):
+        lists = _unamp(allow=ALLOW, deny=DENY)
+        training.check_equal(("by_hand", nullcontext), ("forward", lists))
+        contenders = (
+            training.contender("casts written by hand", "by_hand", nullcontext),
+            training.contender("unamp", "forward", lists, 1.05),
+            training.contender("TorchFunctionMode", "forward", function_mode(ALLOW, (*DENY, "softmax", "cross_entropy"))),
+            training.contender("float32", "forward", nullcontext),
         )
-        for network in NETWORKS
-    ]
+        found.append(Comparison(f"train step, custom lists, {training.name}", contenders))
+    return found
 
 
 def o2() -> list[Comparison]:
     """Level O2."""
-    return [
-        _comparison(
-            "train step, O2",
-            network,
-            {
-                "casts written by hand": ("by_hand_low", nullcontext, None),
-                "unamp": ("forward", _unamp(level="O2"), 1.05),
-                "torch.autocast (its own lists)": ("forward", _torch, None),
-            },
-            same="unamp",
+    found = []
+    for training in map(_Training, NETWORKS):
+        low = _unamp(level="O2")
+        training.check_equal(("by_hand_low", nullcontext), ("forward", low))
+        contenders = (
+            training.contender("casts written by hand", "by_hand_low", nullcontext),
+            training.contender("unamp", "forward", low, 1.05),
+            training.contender("torch.autocast, with its own lists", "forward", _torch),
         )
-        for network in NETWORKS
-    ]
+        found.append(Comparison(f"train step, O2, {training.name}", contenders))
+    return found

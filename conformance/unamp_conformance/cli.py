@@ -42,6 +42,7 @@ _SIGNS = {
     "crashed": ("☠", "bold red"),
     "hung": ("…", "bold red"),
 }
+_SHORT = {"float16": "fp16", "bfloat16": "bf16"}  # eleven columns must fit into a narrow terminal
 _SHOWN = 40  # failures on the terminal; the page has all of them
 
 Names = list[str] | None
@@ -157,7 +158,11 @@ def _show(report: Report, output: Path) -> None:
 def _show_run(console: Console, heading: str, run: FrameworkRun) -> None:
     found = summary.matrix(run)
     if found.rows:
-        table = Table("", *(c.replace(" ", "\n") for c in found.columns), title=escape(heading))
+        table = Table(title=escape(heading))
+        table.add_column(no_wrap=True, min_width=max(map(len, found.rows)))
+        for column in found.columns:
+            level, dtype = column.split()
+            table.add_column(f"{level}\n{_SHORT[dtype]}", justify="center")
         for row, cells in found.rows.items():
             table.add_row(Text(row), *(_sign(cells[c].status) if c in cells else Text("") for c in found.columns))
         console.print(table)
@@ -179,7 +184,7 @@ def _show_run(console: Console, heading: str, run: FrameworkRun) -> None:
 
 def _sign(status: str) -> Text:
     sign, style = _SIGNS[status]
-    return Text(sign, style=style, justify="center")
+    return Text(sign, style=style)
 
 
 def _brief(report: Report) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from unamp_torch import hooks
+from unamp_torch.state import thread
 
 import unamp
 
@@ -56,6 +57,7 @@ def nothing_left_behind() -> Iterator[None]:
     state, before = _native_state(), _attributes()
     yield
     assert unamp.current_policy() is None, "a region is still open"
+    assert thread.plan is None, "a plan is still in force"
     after = _attributes()
     assert {name: after[name] for name in before} == before, "a hook is still installed"
     assert _native_state() == state, "native autocast is not as it was"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 - its customary name
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -372,7 +372,11 @@ def scalars(x: Tensor) -> Tensor:
     return ((x + 1.5) * 2 - 1).pow(2).mm(x / 3).exp().sum() * 0.5
 
 
-FUNC_POLICIES = [Policy("O1", "bfloat16", allow=("add", "mul", "sub", "div")), Policy("O3", "bfloat16"), Policy("O1", "bfloat16")]
+FUNC_POLICIES = [
+    Policy("O1", "bfloat16", allow=("add", "mul", "sub", "div")),
+    Policy("O3", "bfloat16"),
+    Policy("O1", "bfloat16"),
+]
 
 
 @pytest.mark.parametrize("policy", FUNC_POLICIES, ids=repr)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-import torch.nn.functional as F  # noqa: N812 - its customary name
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
@@ -105,7 +105,11 @@ def test_policies_that_differ_in_one_operation_only_get_graphs_of_their_own() ->
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(lambda t: t + t, backend=counter)
     for n, (policy, dtype) in enumerate(
-        [(Policy("O1", "bfloat16", allow="add"), BF16), (Policy("O1", "bfloat16", allow="mul"), F32), (Policy("O1", "float16", allow="add"), F16)]
+        [
+            (Policy("O1", "bfloat16", allow="add"), BF16),
+            (Policy("O1", "bfloat16", allow="mul"), F32),
+            (Policy("O1", "float16", allow="add"), F16),
+        ]
     ):
         with policy_region(policy):
             assert compiled(x).dtype == dtype
@@ -395,7 +399,9 @@ print(counters["aot_autograd"]["autograd_cache_hit"], file=sys.stderr)
 def run(cache: Path, backend: str, *lists: str) -> tuple[list[str], int]:
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
     environment |= {"TORCHINDUCTOR_AUTOGRAD_CACHE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", PROCESS, backend, *lists], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, backend, *lists], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), int(done.stderr.split()[-1])
 

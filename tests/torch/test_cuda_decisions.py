@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 - its customary name
+import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from unamp_torch import plans
 
 import unamp
-from unamp import BannedOperation, Policy, Rule, policy_region
+from unamp import BannedOperation, Policy, Rule
 from unamp.adapter import How
 
 F32, F16, BF16, F64 = torch.float32, torch.float16, torch.bfloat16, torch.float64
@@ -50,7 +50,9 @@ CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "conv_transpose2d": lambda x, y: F.conv_transpose2d(x.view(1, 1, 4, 4), y.view(1, 1, 4, 4)),
     "baddbmm": lambda x, y: torch.baddbmm(x.view(1, 4, 4), y.view(1, 4, 4), y.view(1, 4, 4)),
     "einsum": lambda x, y: torch.einsum("ij,jk->ik", x, y),
-    "scaled_dot_product_attention": lambda x, y: F.scaled_dot_product_attention(x.view(1, 1, 4, 4), y.view(1, 1, 4, 4), y.view(1, 1, 4, 4)),
+    "scaled_dot_product_attention": lambda x, y: F.scaled_dot_product_attention(
+        x.view(1, 1, 4, 4), y.view(1, 1, 4, 4), y.view(1, 1, 4, 4)
+    ),
     "softmax": lambda x, _: F.softmax(x, 1),
     "log_softmax": lambda x, _: F.log_softmax(x, 1),
     "layer_norm": lambda x, _: F.layer_norm(x, (4,)),

@@ -46,7 +46,8 @@ class Entry(NamedTuple):
         """The ways in which Python reaches it."""
         found = {}
         if self.module is not None and hasattr(self.module, self.name):
-            found["function"] = getattr(self.module, self.name)
+            # Looked up when it is called: what torch writes in Python (torch.norm) is replaced while a region needs it.
+            found["function"] = lambda *args, **kwargs: getattr(self.module, self.name)(*args, **kwargs)
         if hasattr(torch.Tensor, self.name):
             found["method"] = lambda first, *rest, **kwargs: getattr(first, self.name)(*rest, **kwargs)
         return found

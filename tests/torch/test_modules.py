@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 - its customary name
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import unamp
@@ -109,7 +109,16 @@ def test_transformer_encoder_layer(training: bool, grad: bool, dtype: str) -> No
     with unamp.autocast("cpu", dtype), torch.set_grad_enabled(grad):
         out = layer(x)
     assert 2**-16 < rounding(out, exact) < 2**-4
-    everything = ["transformer_encoder_layer", "multi_head_attention", "linear", "scaled_dot_product_attention", "bmm", "matmul", "addmm", "baddbmm"]
+    everything = [
+        "transformer_encoder_layer",
+        "multi_head_attention",
+        "linear",
+        "scaled_dot_product_attention",
+        "bmm",
+        "matmul",
+        "addmm",
+        "baddbmm",
+    ]
     with unamp.autocast("cpu", dtype, deny=everything), torch.set_grad_enabled(grad):
         assert is_float32(layer(x), exact)
     assert layer(x).dtype == F32
@@ -166,7 +175,9 @@ def outputs(result: Any) -> list[Tensor]:
 
 @each_dtype
 @pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "num_layers": 2}, {"bias": False, "batch_first": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"bidirectional": True, "num_layers": 2}, {"bias": False, "batch_first": True}], ids=str
+)
 @pytest.mark.parametrize("op", RECURRENT)
 def test_recurrent_layers_are_low_as_one_operation(op: str, options: dict[str, Any], grad: bool, dtype: str) -> None:
     layer, x = RECURRENT[op](6, 8, **options), torch.randn(4, 3, 6)
@@ -279,7 +290,16 @@ def test_embedding_layers() -> None:
 
 
 @each_dtype
-@pytest.mark.parametrize("layer", [lambda: nn.ConvTranspose2d(3, 4, 3, stride=2, output_padding=1), lambda: nn.Conv2d(3, 6, 3, groups=3, dilation=2), lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), lambda: nn.Conv2d(3, 4, 3, padding="same", padding_mode="circular")], ids=["transposed", "grouped", "reflect", "circular"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: nn.ConvTranspose2d(3, 4, 3, stride=2, output_padding=1),
+        lambda: nn.Conv2d(3, 6, 3, groups=3, dilation=2),
+        lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"),
+        lambda: nn.Conv2d(3, 4, 3, padding="same", padding_mode="circular"),
+    ],
+    ids=["transposed", "grouped", "reflect", "circular"],
+)
 def test_convolutions_of_every_kind(layer: Callable[[], nn.Module], dtype: str) -> None:
     conv, x, low = layer(), torch.randn(2, 3, 9, 9), LOW[dtype]
     with unamp.autocast("cpu", dtype):
@@ -293,7 +313,18 @@ def test_a_network_trains_at_every_level() -> None:
     x, target = torch.randn(16, 1, 8, 8), torch.randint(0, 3, (16,))
     for level in ("O0", "OD", "O1", "O2", "O3"):
         torch.manual_seed(1)
-        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(8), nn.LayerNorm(8), nn.GELU(), nn.Dropout(0.1), nn.Linear(8, 3))
+        model = nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.LazyLinear(8),
+            nn.LayerNorm(8),
+            nn.GELU(),
+            nn.Dropout(0.1),
+            nn.Linear(8, 3),
+        )
         optimizer = None
         losses = []
         for _ in range(25):

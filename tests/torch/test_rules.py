@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 - its customary name
+import torch.nn.functional as F
 from torch import Tensor, nn
+from unamp_torch import functions
 
 import unamp
 from unamp import Policy, Rule, policy_region
-from unamp_torch import functions
 
 F32, F16, BF16, F64 = torch.float32, torch.float16, torch.bfloat16, torch.float64
 LOW = {"float16": F16, "bfloat16": BF16}
@@ -194,7 +194,9 @@ def test_lists_take_torchs_own_functions_layers_and_operators(entry: Any, op: st
     assert Policy(deny=[entry]).deny == Policy(deny=[op]).deny
 
 
-@pytest.mark.parametrize("entry", [len, object(), nn.Module, mat(), nn.Linear(2, 2), 3, torch.float16], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "entry", [len, object(), nn.Module, mat(), nn.Linear(2, 2), 3, torch.float16], ids=lambda e: type(e).__name__
+)
 def test_lists_refuse_what_is_no_operation(entry: Any, native_state: Any) -> None:
     before = native_state()
     with pytest.raises((TypeError, ValueError)):
@@ -488,7 +490,9 @@ def test_operations_that_join_tensors_take_the_widest(level: str) -> None:
                 assert call(b, b).dtype == BF16, op
 
 
-@pytest.mark.parametrize("policy", [Policy("O1", "bfloat16", allow=("add", "mul", "pow", "div", "sub")), Policy("O3", "bfloat16")], ids=repr)
+@pytest.mark.parametrize(
+    "policy", [Policy("O1", "bfloat16", allow=("add", "mul", "pow", "div", "sub")), Policy("O3", "bfloat16")], ids=repr
+)
 def test_scalars(policy: Policy) -> None:
     x = mat()
     low = x.bfloat16()
@@ -641,7 +645,13 @@ def test_embedding_follows_its_lists() -> None:
 @each_dtype
 @pytest.mark.parametrize(
     ("equation", "shapes"),
-    [("ij,jk->ik", [(3, 4), (4, 5)]), ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]), ("i,j->ij", [(3,), (4,)]), ("ii->i", [(3, 3)]), ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)])],
+    [
+        ("ij,jk->ik", [(3, 4), (4, 5)]),
+        ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]),
+        ("i,j->ij", [(3,), (4,)]),
+        ("ii->i", [(3, 3)]),
+        ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
+    ],
 )
 def test_einsum_and_tensordot(equation: str, shapes: list[tuple[int, ...]], dtype: str) -> None:
     low, operands = LOW[dtype], [torch.rand(s) for s in shapes]

@@ -81,7 +81,13 @@ def test_torchs_own_autocast_in_another_thread_is_unaffected() -> None:
             x = torch.rand(4, 4)
             t = torch.rand(4, 4, requires_grad=True)
             (x @ t).float().sum().backward()
-            return (x @ x).dtype, (x + x).dtype, x.half().exp().dtype, t.grad.dtype, torch.func.grad(lambda a: (a + 1).sum())(x).dtype
+            return (
+                (x @ x).dtype,
+                (x + x).dtype,
+                x.half().exp().dtype,
+                t.grad.dtype,
+                torch.func.grad(lambda a: (a + 1).sum())(x).dtype,
+            )
 
     with ThreadPoolExecutor(1) as pool:
         alone = pool.submit(plain).result()
@@ -105,7 +111,9 @@ class Reports(Dataset):
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_data_loader_workers_do_not_inherit_a_region(context: str) -> None:
     with policy_region(TAKES_OVER):
-        loader = DataLoader(Reports(), batch_size=2, num_workers=1 if context == "spawn" else 2, multiprocessing_context=context)
+        loader = DataLoader(
+            Reports(), batch_size=2, num_workers=1 if context == "spawn" else 2, multiprocessing_context=context
+        )
         assert all(batch.all() for batch in loader)
         assert report()[:2] == (TAKES_OVER, True)
 
@@ -153,7 +161,9 @@ def stress_policies() -> Iterator[tuple[Policy, list[torch.dtype]]]:
     yield Policy(enabled=False), [F32] * 4
 
 
-def test_threads_entering_computing_and_leaving_different_policies(attributes: Callable[[], Any], native_state: Callable[[], Any]) -> None:
+def test_threads_entering_computing_and_leaving_different_policies(
+    attributes: Callable[[], Any], native_state: Callable[[], Any]
+) -> None:
     seconds = float(os.environ.get("UNAMP_STRESS_SECONDS", "5"))
     before, state = attributes(), native_state()
     cases = list(stress_policies())

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 - its customary name
+import torch.nn.functional as F
 from torch import nn
 from unamp_conformance.cases import cases
 
@@ -17,7 +17,7 @@ from unamp.adapter import adapter_for
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
-def records(policy: Policy | None, call) -> list[OpRecord]:  # noqa: ANN001
+def records(policy: Policy | None, call) -> list[OpRecord]:
     with unamp.trace() as trace:
         if policy is None:
             call()
@@ -27,7 +27,7 @@ def records(policy: Policy | None, call) -> list[OpRecord]:  # noqa: ANN001
     return trace.records
 
 
-def only(policy: Policy | None, call, op: str) -> OpRecord:  # noqa: ANN001
+def only(policy: Policy | None, call, op: str) -> OpRecord:
     (found,) = [r for r in records(policy, call) if r.op == op]
     return found
 
@@ -70,7 +70,12 @@ def test_an_emulated_operation() -> None:
 def test_outside_regions_and_in_disabled_ones_the_rule_is_untouched() -> None:
     for policy in (None, Policy(enabled=False), Policy("O0")):
         found = only(policy, lambda: x.bfloat16() @ x.bfloat16(), "matmul")
-        assert (found.rule, found.inputs, found.compute, found.output) == (Rule.UNTOUCHED, ("bfloat16",) * 2, "bfloat16", "bfloat16")
+        assert (found.rule, found.inputs, found.compute, found.output) == (
+            Rule.UNTOUCHED,
+            ("bfloat16",) * 2,
+            "bfloat16",
+            "bfloat16",
+        )
 
 
 def test_a_layer_is_recorded_with_what_it_calls_in_order() -> None:
