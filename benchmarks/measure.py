@@ -8,6 +8,7 @@ process is timed by its own processor time: on a machine with other things to do
 from __future__ import annotations
 
 import math
+import random
 import time
 import timeit
 from collections.abc import Callable, Mapping
@@ -132,9 +133,10 @@ def measure(comparison: Comparison, effort: Effort) -> Standing:
     contenders = comparison.contenders
     samplers = [contender.sampler(effort.seconds) for contender in contenders]
     times: list[list[float]] = [[] for _ in contenders]
-    for number in range(effort.rounds):
-        order = range(len(contenders))
-        for i in order if number % 2 else reversed(order):  # so that nobody always follows the same neighbour
+    order, chance = list(range(len(contenders))), random.Random(0)
+    for _ in range(effort.rounds):
+        chance.shuffle(order)  # what the one before leaves in the caches is nobody's alone
+        for i in order:
             times[i].append(samplers[i].sample())
     return Standing(
         comparison.title,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import multiprocessing
@@ -92,14 +93,13 @@ def _processes(past: Callable[[], None]) -> tuple[_Remote, ...]:
 
 def _serve(connection: Any, past: Callable[[], None]) -> None:
     past()
-    try:
+    sampler, answer = None, None
+    with contextlib.suppress(EOFError):
         while True:
             asked = connection.recv()
-            if asked is None:
-                connection.send(sampler.sample())
-            else:
+            if asked is not None:
                 make, seconds = asked
-                sampler = make().sampler(seconds)
-                connection.send(None)
-    except EOFError:
-        pass
+                sampler, answer = make().sampler(seconds), None
+            elif sampler is not None:
+                answer = sampler.sample()
+            connection.send(answer)

@@ -10,7 +10,7 @@ import torch
 
 from unamp_torch import exporting as exports
 from unamp_torch import functions, hooks
-from unamp_torch.plans import Plan
+from unamp_torch.plans import Plan, nested
 from unamp_torch.state import NATIVE_KEYS, excluded, set_excluded, set_included, thread
 
 __all__ = ["Activation"]
@@ -19,25 +19,25 @@ __all__ = ["Activation"]
 class Activation:
     """`unamp.adapter.Realisation` for PyTorch: a plan, with the settings of native autocast and of the dispatcher."""
 
-    __slots__ = ("_functions", "_intercepts", "_native", "plan")
+    __slots__ = ("_functions", "_native", "plan")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._native = tuple((device, NATIVE_KEYS[device]) for device in plan.devices)
-        self._intercepts = plan.intercepts
         self._functions = bool(functions.named(plan.policy))
 
     def enter(self) -> object:
         """Put the plan in force."""
-        plan, outer = self.plan, thread.plan
+        outer = thread.plan
+        plan = self.plan if outer is None or outer.devices == self.plan.devices else nested(outer, self.plan)
         # First what can fail, while nothing has changed yet.
         if outer is None:
             hooks.acquire()
         if self._functions:
             functions.acquire(plan.policy)
         before = [(device, key, excluded(key), torch.get_autocast_dtype(device)) for device, key in self._native]
-        shares = plan.autocast and plan.policy.cache and self._may_cache(outer, before)
         caching, weights = torch.is_autocast_cache_enabled(), thread.weights
+        shares = plan.policy.cache and self._may_cache(outer, before) if plan.autocast else caching
         for device, key, off, dtype in before:
             if off is plan.autocast:
                 set_excluded(key, not plan.autocast)
@@ -50,21 +50,22 @@ class Activation:
         thread.plan = plan
         if outer is not None and outer.intercepts:
             _switch(outer, on=False)
-        if self._intercepts:
+        if plan.intercepts:
             _switch(plan, on=True)
         exporting = torch.compiler.is_exporting()
         if exporting:
             exports.acquire()
-        return outer, weights, caching, shares and outer is None, before, exporting
+        return outer, weights, caching, shares and outer is None and plan.autocast, before, exporting
 
     def exit(self, token: Any) -> None:
         """Put back what `enter` found."""
         outer, weights, caching, shared, before, exporting = token
+        plan = thread.plan
         if exporting:
             exports.release()
         thread.plan, thread.weights = outer, weights
-        if self._intercepts:
-            _switch(self.plan, on=False)
+        if plan is not None and plan.intercepts:
+            _switch(plan, on=False)
         if outer is not None and outer.intercepts:
             _switch(outer, on=True)
         if torch.autocast_decrement_nesting() == 0:

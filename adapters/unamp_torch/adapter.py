@@ -14,9 +14,7 @@ from unamp.policy import Policy
 from unamp.regions import Region
 from unamp_torch import compiling, hooks, observing, plans
 from unamp_torch.activation import Activation
-from unamp_torch.casting import cast
 from unamp_torch.spellings import spelling
-from unamp_torch.state import DTYPES
 
 __all__ = ["TorchAdapter"]
 
@@ -94,7 +92,7 @@ class TorchAdapter:
         return isinstance(value, torch.Tensor)
 
     def cast(self, tensor: Any, dtype: str) -> Any:
-        return cast(tensor, DTYPES[dtype])
+        return tensor.to(getattr(torch, dtype))
 
     def dtype_of(self, tensor: Any) -> str:
         return str(tensor.dtype).removeprefix("torch.")

@@ -19,14 +19,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._dynamo import eval_frame
 
 from unamp import __version__
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
-from unamp.regions import Region, close_down_to, open_regions
+from unamp.regions import Region, auto_cast, autocast, close_down_to, open_regions, policy_region
 from unamp_torch.state import lock, thread
 
-__all__ = ["Token", "cache_key", "enter", "leave", "make_capturable", "token"]
+__all__ = ["Token", "cache_key", "enter", "leave", "make_capturable", "runs_as_it_is", "token"]
 
 #: Device types whose autocast state can carry a token: no tensor of theirs can exist in a build for the CPU or CUDA.
 _CARRIERS = ("maia", "mtia", "ipu", "hpu", "xla")
@@ -88,6 +89,24 @@ def cache_key(original: Callable[..., Any]) -> Callable[..., Any]:
 @functools.lru_cache(maxsize=256)
 def _digest(policy: Policy) -> str:
     return hashlib.sha256(f"{__version__} {policy!r}".encode()).hexdigest()
+
+
+def runs_as_it_is(function: Callable[..., Any]) -> None:
+    """Keep dynamo from compiling a function, and what it calls, where it meets it as a frame of its own.
+
+    After a graph break dynamo compiles every frame that runs next: ours change the state of the thread, behind its back. (It
+    still follows what it traces into them.)
+    """
+    strategy = getattr(eval_frame, "_FrameExecStrategy", None)
+    if strategy is None:
+        eval_frame.skip_code(function.__code__)  # type: ignore[attr-defined]
+        return
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(function.__code__, strategy(skip, skip))  # type: ignore[attr-defined]
+
+
+for _entrance in (Region.__enter__, Region.__exit__, Region.here, autocast, auto_cast, policy_region):
+    runs_as_it_is(_entrance)
 
 
 # --- inside a compiled function ---------------------------------------------------------------------------------------------

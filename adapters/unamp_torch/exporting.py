@@ -29,7 +29,7 @@ _replaced: list[tuple[Any, dict[Any, Any]]] = []
 
 
 class _Handlers(dict[Any, Any]):
-    """An operator's handlers, by dispatch key, with ours among them; PyTorch clears them now and then."""
+    """An operator's handlers, by dispatch key, with ours among them; PyTorch takes single ones or all out now and then."""
 
     def __init__(self, handlers: dict[Any, Any], ours: Callable[..., Any]) -> None:
         super().__init__(handlers)
@@ -38,6 +38,9 @@ class _Handlers(dict[Any, Any]):
     def clear(self) -> None:
         super().clear()
         self[_PRE_DISPATCH] = self.ours
+
+    def pop(self, key: Any, default: Any = None) -> Any:
+        return default if key == _PRE_DISPATCH else super().pop(key, default)
 
 
 def recording(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,7 +92,7 @@ def _handler(operator: Operator) -> Callable[..., Any]:
     def record(*args: Any, **kwargs: Any) -> Any:
         # PyTorch makes its own handler anew for each call, and only where none is cached.
         handlers = operator.overload._dispatch_cache
-        handlers.pop(_PRE_DISPATCH, None)
+        dict.pop(handlers, _PRE_DISPATCH, None)
         try:
             original = operator.overload._get_dispatch(_PRE_DISPATCH)
         finally:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from types import CodeType, FunctionType
+from typing import Any
 
 import torch
 import torch.nn.functional
@@ -25,30 +26,22 @@ from unamp_torch.state import lock, thread
 __all__ = ["acquire", "composed", "named", "release"]
 
 
-class Place(NamedTuple):
-    """Where a function is looked up when it is called: the attribute of a module or class."""
-
-    owner: Any
-    name: str
-
-
 @cache
-def composed(op: str) -> tuple[Place, ...]:
-    """Where the function of an operation is that is written in Python; nothing for all other operations."""
+def composed(op: str) -> tuple[FunctionType, ...]:
+    """The function of an operation that is written in Python; nothing for all other operations."""
     entry = vocabulary()[op]
     if op in facts().functions:
-        return tuple(_place(path) for path in facts().functions[op])
+        return tuple(_function(path) for path in facts().functions[op])
     if entry.keeps_its_meaning or entry.members or kernels.operators(op):
         return ()
     spellings = entry.spellings.get("torch", ())
-    functions = [_place(spelling) for spelling in spellings if spelling.startswith("nn.functional.")]
-    layers = [_place(f"{spelling}.forward") for spelling in spellings if spelling.count(".") == 1]
+    functions = [_function(spelling) for spelling in spellings if spelling.startswith("nn.functional.")]
+    layers = [_function(f"{spelling}.forward") for spelling in spellings if spelling.count(".") == 1]
     return tuple(functions or layers)  # a layer calls its function, where it has one
 
 
-def _place(path: str) -> Place:
-    *owner, name = path.split(".")
-    return Place(functools.reduce(getattr, owner, torch), name)
+def _function(path: str) -> FunctionType:
+    return functools.reduce(getattr, path.split("."), torch)  # type: ignore[return-value]
 
 
 #: Layers that write into a result of their input's dtype.
@@ -56,7 +49,7 @@ _WRITING = ("adaptive_log_softmax",)
 
 
 @functools.lru_cache(maxsize=256)
-def named(policy: Policy) -> tuple[tuple[str, Place], ...]:
+def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     """What a policy names of them: nothing, for nearly all policies.
 
     Two kinds count as named. Layers that write into their result, where all operations run low: the result's dtype is their
@@ -67,7 +60,7 @@ def named(policy: Policy) -> tuple[tuple[str, Place], ...]:
     layers = _WRITING if policy.level in ("O2", "O3") else ()
     others = (op for op in facts().functions if any(_differ(policy, op, part) for part in facts().made_of.get(op, ())))
     ops = dict.fromkeys((*policy.allow, *policy.deny, *layers, *others))
-    return tuple((op, place) for op in ops for place in composed(op))
+    return tuple((op, function) for op in ops for function in composed(op))
 
 
 def _differ(policy: Policy, op: str, part: str) -> bool:
@@ -75,31 +68,50 @@ def _differ(policy: Policy, op: str, part: str) -> bool:
 
 
 _lock = lock()
-_users: dict[Place, int] = {}
-_originals: dict[Place, Any] = {}
+_users: dict[FunctionType, int] = {}
+_originals: dict[FunctionType, CodeType] = {}
 
 
 def acquire(policy: Policy) -> None:
-    """Replace the functions that a policy names; `release` puts them back with the last region that needs them."""
+    """Replace the functions that a policy names; `release` puts them back with the last region that needs them.
+
+    A function keeps its identity and gets other code, so that it is met wherever it was imported to before.
+    """
     with _lock:
-        for op, place in named(policy):
-            _users[place] = _users.get(place, 0) + 1
-            if _users[place] == 1:
-                _originals[place] = getattr(place.owner, place.name)
-                setattr(place.owner, place.name, _replacement(op, _originals[place]))
+        for op, function in named(policy):
+            _users[function] = _users.get(function, 0) + 1
+            if _users[function] == 1:
+                _originals[function] = function.__code__
+                whole = _whole(op, function, function.__code__)
+                function.__globals__[_GLOBAL.format(op)] = whole
+                function.__code__ = _calling(_GLOBAL.format(op))
 
 
 def release(policy: Policy) -> None:
     """The counterpart of `acquire`."""
     with _lock:
-        for _, place in named(policy):
-            _users[place] -= 1
-            if _users[place] == 0:
-                setattr(place.owner, place.name, _originals.pop(place))
+        for _, function in named(policy):
+            _users[function] -= 1
+            if _users[function] == 0:
+                function.__code__ = _originals.pop(function)
+                # A call that began before looks its global up later: that stays, until the function is replaced again.
+
+
+#: The global by which a function's other code finds what to call.
+_GLOBAL = "_unamp_{}"
+
+
+@cache
+def _calling(name: str) -> CodeType:
+    function: FunctionType = eval(f"lambda *args, **kwargs: {name}(*args, **kwargs)")
+    return function.__code__
 
 
 @functools.lru_cache(maxsize=64)
-def _replacement(op: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _whole(op: str, function: FunctionType, code: CodeType) -> Callable[..., Any]:
+    original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    original.__kwdefaults__ = function.__kwdefaults__
+
     @functools.wraps(original)
     def whole(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan

@@ -54,17 +54,17 @@ def suspended():  # type: ignore[no-untyped-def]
         listen(plan)
 
 
-def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    # Backward runs in the dtype of its forward. With a region open around it, the operators that compute gradients would
-    # otherwise be cast like any others.
+def _suspending(original: Callable[..., Any]) -> Callable[..., Any]:
+    # Backward runs in the dtype of its forward: with a region open around it, the operators that compute gradients would
+    # otherwise be cast like any others. Freezing a traced module would put TorchScript's autocast on top of the traced casts.
     @functools.wraps(original)
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
+    def without_policy(*args: Any, **kwargs: Any) -> Any:
         if thread.plan is None or thread.plan.delegated:
             return original(*args, **kwargs)
         with suspended():
             return original(*args, **kwargs)
 
-    return run_backward
+    return without_policy
 
 
 def _recomputed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,11 +118,12 @@ def _jit_trace(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 HOOKS = (
-    Hook("torch.autograd", "_engine_run_backward", _backward),
-    Hook("torch.autograd.graph", "_engine_run_backward", _backward),
+    Hook("torch.autograd", "_engine_run_backward", _suspending),
+    Hook("torch.autograd.graph", "_engine_run_backward", _suspending),
     Hook("torch.utils.checkpoint", "CheckpointFunction", _reentrant_checkpoint),
     Hook("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator", _checkpoint),
     Hook("torch.jit._trace", "_trace_impl", _jit_trace),
+    Hook("torch._C", "_freeze_module", _suspending),
     Hook("torch.export._trace", "_export", exporting.recording),
     Hook("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key),
 )

@@ -14,6 +14,7 @@ from unamp.errors import BannedOperation
 from unamp.vocabulary import vocabulary
 from unamp_torch import observing
 from unamp_torch.casting import ELIGIBLE, Eligible, cast_floats
+from unamp_torch.compiling import runs_as_it_is
 from unamp_torch.facts import facts
 from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, NATIVE_KEYS, Slot, excluded, lock, set_excluded, thread
 
@@ -173,6 +174,7 @@ def _kernel(operator: Operator, slot: Any) -> Callable[..., Any]:
             return observing.report(operator, lambda observed: _run(observed, slot, keyset, args, kwargs), args, kwargs)
         return _run(operator, slot, keyset, args, kwargs)
 
+    runs_as_it_is(kernel)
     return kernel
 
 
@@ -186,9 +188,9 @@ def _run(operator: Operator, slot: Any, keyset: Any, args: Any, kwargs: dict[str
         pass
     elif lead.is_cpu:
         if not excluded(_CPU_KEY):
-            action = plan.on_cpu.get(operator.name)  # type: ignore[union-attr]
+            action, dtype = plan.on_cpu.get(operator.name), plan.low_on(CPU)  # type: ignore[union-attr]
     elif lead.is_cuda and not excluded(_CUDA_KEY):
-        action = plan.on_cuda.get(operator.name)  # type: ignore[union-attr]
+        action, dtype = plan.on_cuda.get(operator.name), plan.low_on(CUDA)  # type: ignore[union-attr]
     if action is None:
         return _pass_on(operator, slot, keyset, args, kwargs)
     cpu_off, cuda_off = excluded(_CPU_KEY), excluded(_CUDA_KEY)
@@ -196,7 +198,7 @@ def _run(operator: Operator, slot: Any, keyset: Any, args: Any, kwargs: dict[str
     set_excluded(_CPU_KEY, True)
     set_excluded(_CUDA_KEY, True)
     try:
-        return action(operator, args, kwargs, plan.low)  # type: ignore[union-attr]
+        return action(operator, args, kwargs, dtype)
     finally:
         set_excluded(_CUDA_KEY, cuda_off)
         set_excluded(_CPU_KEY, cpu_off)

@@ -43,7 +43,7 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Any, kwargs
     sink, thread.sink = thread.sink, None
     plan = thread.plan
     inputs = tuple(_name(t.dtype) for t in operator.eligible.tensors(args, kwargs) if t.is_floating_point())
-    watch = _Watch()
+    watch = _Watch(first_only=operator.eligible.single)
 
     def call(*given: Any, **named: Any) -> Any:
         watch.given(operator.eligible.tensors(given, named))
@@ -67,8 +67,9 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Any, kwargs
 class _Watch(TorchDispatchMode):
     """Sees the operators below autograd and autocast, with the tensors that their kernels are really given."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, first_only: bool) -> None:
         super().__init__()
+        self.first_only = first_only
         self.arguments: list[torch.dtype] = []
         self.seen: list[torch.dtype] = []
         self.moved: list[torch.dtype] = []
@@ -77,20 +78,26 @@ class _Watch(TorchDispatchMode):
         """Note what the operation is called with, where native autocast does not come in between."""
         floating = [t for t in tensors if t.is_floating_point()]
         if floating and excluded(NATIVE_KEYS[CUDA if floating[0].is_cuda else CPU]):
-            self.arguments = [t.dtype for t in floating]
+            self.arguments = [self._dtype(floating)]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        first = next((t for t in _flat(args) if t.is_floating_point()), None)
-        if first is not None:
+        floating = [t for t in _flat(args) if t.is_floating_point()]
+        if floating:
             computes = func.overloadpacket.__name__ not in _NOT_COMPUTING
-            (self.seen if computes else self.moved).append(first.dtype)
+            (self.seen if computes else self.moved).append(self._dtype(floating))
         return func(*args, **(kwargs or {}))
+
+    def _dtype(self, tensors: list[torch.Tensor]) -> torch.dtype:
+        # An operator with inputs of differing dtypes computes in float32; parameters and statistics of a norm do not count,
+        # nor do scalars.
+        counting = tensors[:1] if self.first_only else [t for t in tensors if t.dim()] or tensors
+        return torch.float32 if any(t.dtype is torch.float32 for t in counting) else counting[0].dtype
 
     def compute(self) -> str | None:
         # An operation counts as low if it was called in low or any of its steps was low: that is where its precision went.
         # (Some kernels widen what they are given to accumulate.)
         dtypes = self.seen or self.arguments or self.moved[-1:]
-        low = next((d for d in (*self.arguments[:1], *dtypes) if d in (torch.float16, torch.bfloat16)), None)
+        low = next((d for d in (*self.arguments, *dtypes) if d in (torch.float16, torch.bfloat16)), None)
         return _name(low or dtypes[0]) if dtypes else None
 
 

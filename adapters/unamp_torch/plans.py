@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, lru_cache
 
 import torch
 
@@ -26,7 +26,7 @@ from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, Slot
 #: Groups that `unamp.trace` does not report: they move data or make it, in whatever dtype they are told.
 _NOT_TRACED = frozenset({"shape", "creation", "random", "cast"})
 
-__all__ = ["DEVICE_TYPES", "Plan", "explicit_action", "how", "install_all", "plan"]
+__all__ = ["DEVICE_TYPES", "Plan", "explicit_action", "how", "install_all", "nested", "plan"]
 
 #: PyTorch's device type for each kind of device, and back.
 DEVICE_TYPES = {"cpu": CPU, "gpu": CUDA}
@@ -50,6 +50,7 @@ class Plan:
         on_cpu, on_cuda: the operators that need more than native autocast, by name, with what is done about them.
         token: what tells it from other plans for `torch.compile`.
         device: the kind of device that was asked for.
+        beside: the plan around it, which stays in force on devices that this one does not cover.
         slot: where the kernels for those operators are.
     """
 
@@ -64,12 +65,17 @@ class Plan:
     token: Token = ()
     device: str | None = None
     slot: Slot = FEW
+    beside: Plan | None = None
 
     def inside(self, policy: Policy) -> AbstractContextManager[None]:
         """Another policy on the same devices, in force inside this one."""
         from unamp_torch.activation import Activation
 
         return Activation(plan(policy, self.device)).entered()
+
+    def low_on(self, device: str) -> torch.dtype:
+        """The low dtype for a device type."""
+        return self.beside.low if self.beside is not None and device in self.beside.devices else self.low
 
     def rule(self, op: str) -> Rule:
         """The rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
@@ -101,6 +107,21 @@ def plan(policy: Policy, device: str | None) -> Plan:
     carried = token((policy, covered)) if any(actions.values()) else ()
     on_cpu, on_cuda = actions.get(CPU, {}), actions.get(CUDA, {})
     return Plan(policy, low, covered, autocast=True, on_cpu=on_cpu, on_cuda=on_cuda, token=carried, device=device, slot=slot)
+
+
+@lru_cache(maxsize=256)
+def nested(outer: Plan, inner: Plan) -> Plan:
+    """What is in force where a plan is entered inside another: the inner one, and on devices that it leaves out the outer."""
+    left = tuple(device for device in outer.devices if device not in inner.devices)
+    if not left or not outer.autocast:
+        return inner
+    on_cpu, on_cuda = (outer if device in left else inner for device in (CPU, CUDA))
+    actions = {CPU: on_cpu.on_cpu, CUDA: on_cuda.on_cuda}
+    ops = {operator.name: operator for op in vocabulary() for operator in kernels.operators(op)}
+    kernels.install((ops[name] for table in actions.values() for name in table), MANY)
+    carried = token((outer.policy, outer.devices, inner.policy, inner.devices)) if any(actions.values()) else ()
+    tables = {"on_cpu": actions[CPU], "on_cuda": actions[CUDA]}
+    return replace(inner, devices=inner.devices, token=carried, slot=MANY, beside=outer, **tables)
 
 
 def install_all() -> None:
@@ -135,16 +156,15 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
     """Whether PyTorch follows the rule for a composed operation because it follows those for its parts.
 
-    That is how its own lists cover operations that they do not name, like cross_entropy: as long as nobody changes them. (Not
-    recurrent layers on the CPU, which answer in the dtype of their state.)
+    That is how its lists for CUDA cover operations that they do not name, like cross_entropy: as long as nobody changes them.
+    (On the CPU such an operation refuses mixed inputs, or answers in the dtype of its state.)
     """
-    native = (_NATIVE_LISTS[device], "unamp") if device == CUDA else (_NATIVE_LISTS[device],)
     return (
-        policy.level == "O1"
+        device == CUDA
+        and policy.level == "O1"
         and not (policy.allow or policy.deny)
-        and policy.preset in native
+        and policy.preset in (_NATIVE_LISTS[CUDA], "unamp")
         and op in preset(policy.preset).implied
-        and (device == CUDA or vocabulary()[op].group != "recurrent")
     )
 
 
@@ -161,7 +181,7 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
     if rule is Rule.FP32:
         return None if native is Rule.FP32 else kernels.in_float32
     if rule is Rule.BANNED:
-        return None if native is Rule.BANNED else kernels.banned(policy.reason(operator.op).advice)
+        return kernels.banned(policy.reason(operator.op).advice)
     if rule is Rule.WIDEST:
         # Native autocast's own promotion raises for the low dtype that is not the region's.
         promotes = operator.eligible.single or operator.op in facts().promotes
@@ -199,6 +219,7 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
     return Rule.BANNED if operator.op in lists.banned else None
 
 
+@cache
 def _has_kernel(operator: Operator, key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name, key)
 

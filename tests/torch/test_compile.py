@@ -55,7 +55,7 @@ def same(a: tuple[Tensor, ...], b: tuple[Tensor, ...], exact: bool = True) -> bo
     )
 
 
-# --- a region around -----------------------------------------------------------------------------------------------------------
+# --- a region around ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
@@ -127,7 +127,7 @@ def test_equal_policies_share_a_graph() -> None:
     assert counter.frame_count <= 2  # once for "cpu", once for wherever the tensors are
 
 
-# --- a region inside -----------------------------------------------------------------------------------------------------------
+# --- a region inside ---------------------------------------------------------------------------------------------------------
 
 
 def with_autocast(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
@@ -215,15 +215,15 @@ def test_a_region_object_from_outside_the_function() -> None:
         assert same(compiled(x, w), eager(A))
         assert unamp.current_policy() is None
     try:
-        found = torch.compile(uses, backend="aot_eager", fullgraph=True)(x, w)
+        found, said = torch.compile(uses, backend="aot_eager", fullgraph=True)(x, w), ""
     except Exception as error:
-        assert "region" in str(error).lower() or "context manager" in str(error).lower()
-    else:
-        assert same(found, eager(A))
+        found, said = None, str(error).lower()
+    # In one graph either it works, or the error says what cannot be traced.
+    assert same(found, eager(A)) if found else "region" in said or "context manager" in said
     assert unamp.current_policy() is None
 
 
-# --- training ------------------------------------------------------------------------------------------------------------------
+# --- training ----------------------------------------------------------------------------------------------------------------
 
 
 class Network(nn.Module):
@@ -289,7 +289,7 @@ def test_checkpoint_within_compile(where: str, reentrant: bool) -> None:
         assert torch.allclose(got.float(), want.float(), rtol=0.05, atol=0.05)
 
 
-# --- what goes wrong -----------------------------------------------------------------------------------------------------------
+# --- what goes wrong ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -380,7 +380,7 @@ def test_torchs_own_autocast_inside_and_around_is_as_ever() -> None:
             assert same(torch.compile(own, backend="aot_eager", fullgraph=True)(x), own(x))
 
 
-# --- the next process ----------------------------------------------------------------------------------------------------------
+# --- the next process --------------------------------------------------------------------------------------------------------
 
 PROCESS = """
 import sys, torch, unamp

@@ -217,7 +217,7 @@ def test_other_dtypes_in_place_and_outputs_are_left_alone() -> None:
         assert out.dtype == F32
 
 
-# --- devices -----------------------------------------------------------------------------------------------------------------------
+# --- devices -----------------------------------------------------------------------------------------------------------------
 
 
 def dtypes(device: str) -> list[torch.dtype]:
@@ -275,14 +275,15 @@ def test_state_of_both_devices_is_as_before(native_state: Callable[[], Any]) -> 
     assert native_state() == before
 
 
-# --- cost --------------------------------------------------------------------------------------------------------------------------
+# --- cost --------------------------------------------------------------------------------------------------------------------
 
 
 @each_dtype
 @pytest.mark.parametrize("preset", ["torch-cuda", "unamp"])
 def test_what_cuda_autocast_does_by_itself_is_not_intercepted(preset: str, dtype: str) -> None:
     explained = unamp.explain(Policy("O1", dtype, preset=preset), "torch", "gpu")
-    common = [op for op in CALLS if op not in ("cat", "stack", "embedding")]
+    # The promote list is not among it: torch's promotion refuses the low dtype that is not the region's.
+    common = [op for op in CALLS if op not in ("cat", "stack", "dot", "addcmul")]
     assert {op: explained[op].how["torch", "gpu"] for op in common} == dict.fromkeys(common, How.NATIVE)
 
 

@@ -146,7 +146,7 @@ def test_an_export_that_fails_leaves_nothing_behind(native_state: Callable[[], A
     assert (x + x).dtype == F32
 
 
-# --- TorchScript, make_fx --------------------------------------------------------------------------------------------------------
+# --- TorchScript, make_fx ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")

@@ -93,7 +93,7 @@ MALFORMED = {"cuda-low-einsum": ("bkhd,bqhd->bqkh", torch.rand(2, 3, 2, 4), torc
 
 
 def torchs_lists() -> dict[str, Any]:
-    """The classes of torch.testing._internal.autocast_test_lists; its imports want packages that only torch's own tests need."""
+    """The classes of torch.testing._internal.autocast_test_lists; its imports need more than torch."""
     tree = ast.parse((Path(torch.__file__).parent / "testing/_internal/autocast_test_lists.py").read_text("utf-8"))
     tree.body = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("TestLists")]
     namespace: dict[str, Any] = {"torch": torch, "TEST_WITH_ROCM": False}
@@ -166,8 +166,9 @@ def controls(call: Callable[..., Any], entry: Entry, rule: Rule, low: torch.dtyp
     results = []
     try:
         results.append(call(*given, **entry.kwargs))
-    except RuntimeError as error:
-        assert target is not F32, f"not a low dtype's missing kernel: {error}"
+    except RuntimeError:
+        if target is F32:
+            raise
     if target is not F32:  # emulated: the same numbers, rounded before and after
         wide = call(*converted(given, lambda t: t.float()), **entry.kwargs)
         results.append(converted(wide, lambda t: t.to(target)))

@@ -20,7 +20,7 @@ each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 
 
 def rounding(result: Tensor, exact: Tensor) -> float:
-    """How far a result is from the exact one, relative to the exact one's size: 2**-9 or so for bfloat16, 2**-24 for float32."""
+    """How far a result is from the exact one, relative to the exact one's size: 2**-9 for bfloat16, 2**-24 for float32."""
     return ((result.double() - exact.double()).abs().max() / exact.abs().max().clamp(min=1e-9)).item()
 
 
@@ -34,7 +34,7 @@ def is_low(result: Tensor, exact: Tensor, low: torch.dtype) -> bool:
     return result.dtype == low and 2**-16 < rounding(result, exact) < (2**-4 if low is BF16 else 2**-7)
 
 
-# --- attention -----------------------------------------------------------------------------------------------------------------
+# --- attention ---------------------------------------------------------------------------------------------------------------
 
 
 def attention(training: bool) -> tuple[nn.MultiheadAttention, Tensor]:
@@ -158,7 +158,7 @@ def test_scaled_dot_product_attention(causal: bool, grad: bool, dtype: str) -> N
         assert q.grad.dtype == k.grad.dtype == v.grad.dtype == F32
 
 
-# --- recurrent layers ------------------------------------------------------------------------------------------------------------
+# --- recurrent layers --------------------------------------------------------------------------------------------------------
 
 RECURRENT: dict[str, Callable[..., nn.RNNBase]] = {
     "lstm": nn.LSTM,
@@ -248,7 +248,7 @@ def test_recurrent_cells(name: str, dtype: str) -> None:
                 assert is_float32(result, reference)
 
 
-# --- the others ------------------------------------------------------------------------------------------------------------------
+# --- the others --------------------------------------------------------------------------------------------------------------
 
 
 @each_dtype

@@ -26,7 +26,7 @@ def mat(dtype: torch.dtype = F32) -> Tensor:
     return (torch.rand(4, 4) + 0.5).to(dtype)
 
 
-#: One operation for each way in which a list can speak of it: on the allow list of `unamp`, on its deny list, promoted, on none.
+#: One operation for each thing that lists can say of it: on the allow list of `unamp`, on its deny list, promoted, on none.
 CALLS: dict[str, Callable[..., Any]] = {
     "mm": torch.mm,
     "linear": F.linear,
@@ -126,7 +126,7 @@ def test_what_a_level_leaves_alone_keeps_its_meaning() -> None:
         assert torch.equal(x.detach(), x)
 
 
-# --- lists by names and by the framework's own objects ---------------------------------------------------------------------------
+# --- lists by names and by the framework's own objects -----------------------------------------------------------------------
 
 
 def add_is(policy_args: dict[str, Any], expected: torch.dtype) -> None:
@@ -209,7 +209,7 @@ def test_the_same_operation_in_both_lists_is_named() -> None:
         unamp.autocast("cpu", allow=torch.add, deny="elementwise_add")
 
 
-# --- operations that other operations are made of --------------------------------------------------------------------------------
+# --- operations that other operations are made of ----------------------------------------------------------------------------
 
 #: Functions that torch computes with other operations, which have rules of their own: the function's rule holds.
 COMPOSITES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -312,7 +312,7 @@ def test_denying_a_part_denies_the_whole() -> None:
         assert (x @ w).dtype == BF16
 
 
-# --- widen_results -------------------------------------------------------------------------------------------------------------
+# --- widen_results -----------------------------------------------------------------------------------------------------------
 
 
 @each_dtype
@@ -349,7 +349,7 @@ def test_widened_tuples() -> None:
     assert out.dtype == h.dtype == c.dtype == F32
 
 
-# --- norms, biases ---------------------------------------------------------------------------------------------------------------
+# --- norms, biases -----------------------------------------------------------------------------------------------------------
 
 NORMS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "batch_norm": lambda: (nn.BatchNorm2d(4), torch.rand(2, 4, 3, 3)),
@@ -427,7 +427,7 @@ def test_linear_and_convolutions_include_their_bias(op: str, bias: bool, preset:
         assert torch.equal(layer(x.to(low)), layer(x.to(low).float()))
 
 
-# --- calls that say a dtype themselves, scalars, shapes ------------------------------------------------------------------------
+# --- calls that say a dtype themselves, scalars, shapes ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", ["OD", "O1", "O2", "O3"])
@@ -575,7 +575,7 @@ def test_in_a_list_of_operations_only_those_change() -> None:
         assert x.log().dtype == (x * x).dtype == BF16
 
 
-# --- emulation -------------------------------------------------------------------------------------------------------------------
+# --- emulation ---------------------------------------------------------------------------------------------------------------
 
 #: Operations that have no kernel for these dtypes on a CPU.
 WITHOUT_KERNEL: dict[str, Callable[[Tensor], Tensor]] = {
@@ -626,7 +626,7 @@ def test_emulated_operations_have_gradients(dtype: str) -> None:
     assert torch.allclose(x.grad, leaf.grad.to(low).float())
 
 
-# --- embedding, einsum -----------------------------------------------------------------------------------------------------------
+# --- embedding, einsum -------------------------------------------------------------------------------------------------------
 
 
 def test_embedding_follows_its_lists() -> None:
@@ -667,7 +667,7 @@ def test_einsum_and_tensordot(equation: str, shapes: list[tuple[int, ...]], dtyp
         assert torch.tensordot(mat(low), mat(low), 1).dtype == F32
 
 
-# --- bans ------------------------------------------------------------------------------------------------------------------------
+# --- bans --------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_banned_operation_raises_with_advice_and_only_there() -> None:

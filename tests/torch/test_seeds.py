@@ -247,7 +247,7 @@ def test_cast_inputs_reaches_into_nested_containers() -> None:
     assert isinstance(nested["list"][1], tuple)
 
 
-# --- seed 004: torch.cpu.amp ---------------------------------------------------------------------------------------------------
+# --- seed 004: torch.cpu.amp -------------------------------------------------------------------------------------------------
 
 
 class SimpleNet(nn.Module):

@@ -173,7 +173,7 @@ def test_somebody_elses_patch_on_top_survives() -> None:
     assert len(calls) >= 1
 
 
-# --- together with torch's own regions -------------------------------------------------------------------------------------------
+# --- together with torch's own regions ---------------------------------------------------------------------------------------
 
 
 @each_policy
@@ -228,7 +228,7 @@ def test_torchs_questions_are_answered_inside() -> None:
     assert not torch.is_autocast_enabled("cpu")
 
 
-# --- bad input ---------------------------------------------------------------------------------------------------------------------
+# --- bad input ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_policies_and_regions_travel() -> None:
         assert (x + x).dtype == BF16
 
 
-# --- a torch that lacks what unamp needs -----------------------------------------------------------------------------------------
+# --- a torch that lacks what unamp needs -------------------------------------------------------------------------------------
 
 
 WITHOUT_A_HOOK = """

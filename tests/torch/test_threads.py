@@ -96,7 +96,7 @@ def test_torchs_own_autocast_in_another_thread_is_unaffected() -> None:
     assert alone == beside == (F16, F32, F16, F32, F32)
 
 
-# --- processes -------------------------------------------------------------------------------------------------------------------
+# --- processes ---------------------------------------------------------------------------------------------------------------
 
 
 class Reports(Dataset):
@@ -145,7 +145,7 @@ def test_os_fork_by_itself() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-# --- many threads at once --------------------------------------------------------------------------------------------------------
+# --- many threads at once ----------------------------------------------------------------------------------------------------
 
 
 def stress_policies() -> Iterator[tuple[Policy, list[torch.dtype]]]:
@@ -217,7 +217,7 @@ def test_threads_entering_computing_and_leaving_different_policies(
     assert (attributes(), native_state()) == (before, state)
 
 
-# --- coroutines ------------------------------------------------------------------------------------------------------------------
+# --- coroutines --------------------------------------------------------------------------------------------------------------
 
 
 def test_interleaved_coroutines_each_have_their_own_policy() -> None:
