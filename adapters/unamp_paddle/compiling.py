@@ -1,0 +1,69 @@
+"""Regions and `paddle.jit.to_static`.
+
+While a program is traced, Python runs, and regions inside it and around it act as they do in eager mode: what stands in for
+Paddle's functions computes on the values of the program, casts included. What has to be seen to is that a program traced
+under one policy is never run under another: the policy in force becomes part of every key under which Paddle remembers a
+program, a piece of translated bytecode, or the dtype that an operation answers in.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from unamp_paddle.state import thread
+
+__all__ = ["keyed", "keyed_program", "per_policy"]
+
+
+def _policy() -> Any:
+    plan = thread.plan
+    return None if plan is None else (plan.policy, plan.everything)
+
+
+def keyed_program(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The key of a program's cache, with the policy in force."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
+        original(self, *args, **kwargs)
+        if (policy := _policy()) is not None:
+            self._spec_names_id = hash((self._spec_names_id, policy))
+
+    return __init__
+
+
+def keyed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A cache's key, with the policy in force."""
+
+    def key_fn(*args: Any, **kwargs: Any) -> Any:
+        key = original(*args, **kwargs)
+        policy = _policy()
+        return key if policy is None else (key, policy)
+
+    return key_fn
+
+
+_lock = threading.RLock()
+_states: dict[Any, Any] = {}
+
+
+def per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The cache of translated bytecode, one for each policy."""
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
+        policy = _policy()
+        if policy is None:
+            return original(self, *args, **kwargs)
+        with _lock:
+            before = self.dump_state()
+            if policy not in _states:
+                _states[policy] = {"cache": {}, "translate_count": 0, "code_symbolic_inputs": {}, "compile_time_stats": {}}
+            self.load_state(_states[policy])
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                _states[policy] = self.dump_state()
+                self.load_state(before)
+
+    return __call__
