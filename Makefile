@@ -20,7 +20,7 @@ help:
 conformance: $(VENV)/.conformance
 	$(VENV)/bin/unamp conformance --output conformance-report
 
-test: $(VENV)/.dev lint
+test: lint $(VENV)/.dev
 	$(RUN) tests/run.py
 
 bench: $(VENV)/.bench

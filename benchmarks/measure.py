@@ -1,20 +1,20 @@
 """Interleaved timing: every contender is timed a little, in turn, for many rounds.
 
-What disturbs a round (another process, a change of clock speed) disturbs all contenders of it. So each round gives one
-ratio to the baseline, and the median of those is the result.
+What disturbs a round (a busy neighbour, a change of clock speed) disturbs all contenders of it. So each round gives one
+ratio to the baseline, and the median of those is the result. Rounds are short for that reason, and what runs in this
+process is timed by its own processor time: on a machine with other things to do, waiting is no cost of the contender's.
 """
 
 from __future__ import annotations
 
 import math
+import time
 import timeit
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any, Protocol
-
-import pyperf
 
 __all__ = ["Comparison", "Contender", "Effort", "Outcome", "Sampler", "Standing", "measure"]
 
@@ -54,10 +54,10 @@ class Contender:
 class _Loop:
     def __init__(self, contender: Contender, seconds: float) -> None:
         self._region = contender.region
-        self._timer = timeit.Timer(contender.statement, timer=pyperf.perf_counter, globals=dict(contender.names))
+        self._timer = timeit.Timer(contender.statement, timer=time.thread_time, globals=dict(contender.names))
         with self._region():
             self._timer.timeit(3)
-            once = min(self._timer.timeit(3) / 3 for _ in range(3))
+            once = min(self._timer.timeit(5) / 5 for _ in range(5))
         self._loops = max(1, round(seconds / once))
 
     def sample(self) -> float:

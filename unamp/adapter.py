@@ -41,6 +41,7 @@ __all__ = [
     "Support",
     "adapter_for",
     "adapters_in_use",
+    "check_suitable",
     "installed",
     "register",
     "spelling_of",
@@ -207,6 +208,7 @@ class Adapter(Protocol):
 _lock = threading.RLock()
 _loaded: dict[str, Adapter] = {}
 _in_use: tuple[Adapter, ...] = ()
+_unsuitable: dict[str, Exception] = {}  # frameworks that are imported and whose adapter cannot work with them
 _waiting: tuple[str, ...] | None = None  # frameworks with an adapter that is not loaded; None before the entry points are read
 
 
@@ -235,10 +237,21 @@ def register(adapter: Adapter) -> None:
 
 
 def adapters_in_use() -> tuple[Adapter, ...]:
-    """The adapters of all frameworks that are imported in this process."""
+    """The adapters of all frameworks that are imported in this process and suit their adapters; see `check_suitable`."""
     if _waiting is None or any(name in sys.modules for name in _waiting):
         _load_imported()
     return _in_use
+
+
+def check_suitable() -> None:
+    """Raise where a framework that is imported in this process cannot be covered by a region.
+
+    Raises:
+        FrameworkNotSupported: where its version or internals do not suit its adapter.
+        AdapterError: where its adapter cannot be loaded or does not fulfil the contract.
+    """
+    if _unsuitable:
+        raise next(iter(_unsuitable.values()))
 
 
 def adapter_for(framework: str) -> Adapter:
@@ -251,6 +264,8 @@ def adapter_for(framework: str) -> Adapter:
     adapters_in_use()
     if framework in _loaded:
         return _loaded[framework]
+    if framework in _unsuitable:
+        raise _unsuitable[framework]
     known = installed()
     if framework not in known:
         raise ValueError(f"unknown framework {framework!r}; adapters are installed for: {', '.join(sorted(known)) or 'none'}")
@@ -274,13 +289,17 @@ def _load_imported() -> None:
     global _waiting
     with _lock:
         points = installed()
-        _waiting = tuple(name for name in points if name not in _loaded)
+        _waiting = tuple(name for name in points if name not in _loaded and name not in _unsuitable)
         for name in _waiting:
             module = sys.modules.get(name)
             # A framework in the middle of its own import (a region at its import time) is left for the next region.
             if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
                 continue
-            register(_load(points[name]))
+            try:
+                register(_load(points[name]))
+            except Exception as error:
+                _unsuitable[name] = error
+                _waiting = tuple(other for other in _waiting if other != name)
 
 
 def _load(point: metadata.EntryPoint) -> Adapter:

@@ -7,6 +7,7 @@ happened inside. A region object may be used again, by several threads at a time
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -113,6 +114,8 @@ class Region:
 
     def _realisations(self) -> tuple[Realisation, ...]:
         adapters = _adapters.adapters_in_use()
+        if self.framework is None:
+            _adapters.check_suitable()
         if self._prepared[0] is not adapters:
             chosen = [a for a in adapters if self.framework in (None, a.framework)]
             self._prepared = adapters, tuple(a.prepare(self.policy, self.device) for a in chosen)
@@ -122,7 +125,11 @@ class Region:
 def _leave(entered: list[tuple[Realisation, object]]) -> None:
     while entered:
         realisation, token = entered.pop()
-        realisation.exit(token)
+        try:
+            realisation.exit(token)
+        except BaseException:
+            _leave(entered)  # what one framework cannot put back, the others still must
+            raise
 
 
 def autocast(
@@ -266,6 +273,11 @@ def _here(make: Callable[..., Region], *arguments: Any) -> Region | CapturedRegi
         if adapter.compiling():
             return CapturedRegion(adapter, _key_for(adapter, make, *arguments))
     return _region(adapters, make, *arguments)
+
+
+# A process forked inside a region (a DataLoader's worker) starts outside of it.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: close_down_to(0))
 
 
 # A region is re-entrant and holds no state, so equal requests share one: opening a region in a training loop costs a

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from unamp_torch import exporting as exports
-from unamp_torch import hooks
+from unamp_torch import functions, hooks
 from unamp_torch.compiling import Token
 from unamp_torch.plans import Plan
 from unamp_torch.state import NATIVE_KEYS, SLOT, excluded, set_excluded, set_included, thread
@@ -18,12 +20,13 @@ __all__ = ["Activation"]
 class Activation:
     """`unamp.adapter.Realisation` for PyTorch: a plan, with the settings of native autocast and of the dispatcher."""
 
-    __slots__ = ("_intercepts", "_native", "plan")
+    __slots__ = ("_functions", "_intercepts", "_native", "plan")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._native = tuple((device, NATIVE_KEYS[device]) for device in plan.devices)
         self._intercepts = plan.intercepts
+        self._functions = bool(functions.named(plan.policy))
 
     def enter(self) -> object:
         """Put the plan in force."""
@@ -47,9 +50,12 @@ class Activation:
             thread.weights = {}
         if outer is None:
             hooks.acquire()
+        if self._functions:
+            functions.acquire(plan.policy)
         thread.plan = plan
         if thread.sink is None:
             set_included(SLOT, self._intercepts)
+        before.extend((device, key, excluded(key), torch.get_autocast_dtype(device)) for device, key, _ in plan.token)
         if outer is not None:
             _carry(outer.token, on=False)
         _carry(plan.token, on=True)
@@ -71,6 +77,8 @@ class Activation:
             _carry(outer.token, on=True)
         if outer is None:
             hooks.release()
+        if self._functions:
+            functions.release(self.plan.policy)
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
         if caching is not torch.is_autocast_cache_enabled():
@@ -79,6 +87,15 @@ class Activation:
             set_excluded(key, off)
             if torch.get_autocast_dtype(device) is not dtype:
                 torch.set_autocast_dtype(device, dtype)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The plan in force, as a context manager."""
+        token = self.enter()
+        try:
+            yield
+        finally:
+            self.exit(token)
 
 
 def _carry(token: Token, *, on: bool) -> None:

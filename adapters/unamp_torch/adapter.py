@@ -8,16 +8,41 @@ from typing import Any
 
 import torch
 
-from unamp.adapter import Gap, How, OpRecord, Operations, Realisation, Support
+from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import FrameworkNotSupported
 from unamp.policy import Policy
 from unamp.regions import Region
 from unamp_torch import compiling, hooks, observing, plans
 from unamp_torch.activation import Activation
 from unamp_torch.casting import cast
+from unamp_torch.spellings import spelling
 from unamp_torch.state import DTYPES
 
 __all__ = ["TorchAdapter"]
+
+
+_OLDEST, _FIRST_UNKNOWN = (2, 6), (3, 0)
+
+GAPS = (
+    Gap(
+        "a region object made outside a compiled function and opened by name inside it",
+        "torch.compile cannot enter a context manager that it did not see being made: it breaks the graph there, or with "
+        "fullgraph=True raises; call unamp.autocast(...) inside the function, or decorate it",
+        "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0142.html",
+    ),
+    Gap(
+        "the backend 'eager' of torch.compile when an operation raises inside a region inside the compiled function",
+        "the graph has no try/finally: the region stays open in that thread, as PyTorch's own autocast does there",
+    ),
+    Gap(
+        "backward in a low dtype on CUDA for an operator that has a low kernel forward but none backward",
+        "such operators are known for the CPU, where they were measured; deny the operation",
+    ),
+)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2])
 
 
 class TorchAdapter:
@@ -32,6 +57,10 @@ class TorchAdapter:
 
     def probe(self) -> None:
         """Check the version and the private hooks; see `unamp.adapter.Adapter.probe`."""
+        if not _OLDEST <= _release(torch.__version__) < _FIRST_UNKNOWN:
+            raise FrameworkNotSupported(
+                f"torch {torch.__version__} is installed; unamp's adapter works with torch {self.requires}"
+            )
         hooks.probe()
 
     def devices(self) -> tuple[str, ...]:
@@ -39,10 +68,17 @@ class TorchAdapter:
         return ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",)
 
     def support(self, device: str, dtype: str) -> Support:
-        return Support.NATIVE
+        """Native on the CPU (where single operators are emulated); on a GPU as CUDA says."""
+        if device == "cpu":
+            return Support.NATIVE
+        if not torch.cuda.is_available():
+            return Support.UNSUPPORTED
+        emulated = dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False)
+        return Support.EMULATED if emulated else Support.NATIVE
 
     def gaps(self) -> tuple[Gap, ...]:
-        return ()
+        """What PyTorch does not let it do."""
+        return GAPS
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         return Activation(plans.plan(policy, device))
@@ -64,7 +100,8 @@ class TorchAdapter:
         return str(tensor.dtype).removeprefix("torch.")
 
     def spelling(self, value: object) -> str | None:
-        return None
+        """See `unamp_torch.spellings.spelling`."""
+        return spelling(value)
 
     def compiling(self) -> bool:
         return torch.compiler.is_compiling()

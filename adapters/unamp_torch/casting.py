@@ -9,12 +9,15 @@ import torch
 
 from unamp_torch.state import thread
 
-__all__ = ["Eligible", "cast", "cast_weight", "map_floats", "widest"]
+__all__ = ["Eligible", "cast", "cast_floats", "cast_weight", "widest"]
 
 _FLOAT32 = torch.float32
 _LOW = (torch.float16, torch.bfloat16)
 _is_cache_enabled = torch.is_autocast_cache_enabled
-_NEVER_FLOATING = frozenset({"batch_sizes", "condition", "index", "indices", "input_lengths", "mask", "offsets", "target_lengths"})
+#: Tensor arguments that are integers or booleans wherever they occur.
+_NEVER_FLOATING = frozenset(
+    {"batch_sizes", "condition", "index", "indices", "input_lengths", "mask", "offsets", "target_lengths"}
+)
 _functorch_level = torch._C._functorch.maybe_current_level
 
 
@@ -123,10 +126,10 @@ def _convert(to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: tor
     return value
 
 
-def map_floats(result: Any, dtype: torch.dtype) -> Any:
-    """A result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
-    if isinstance(result, torch.Tensor):
-        return cast(result, dtype)
-    if isinstance(result, (tuple, list)):
-        return type(result)(map_floats(item, dtype) for item in result)
-    return result
+def cast_floats(value: Any, dtype: torch.dtype) -> Any:
+    """A value with its eligible tensors in `dtype`: a tensor, or tuples and lists of them; all else as it is."""
+    if isinstance(value, torch.Tensor):
+        return cast(value, dtype)
+    if isinstance(value, (tuple, list)):
+        return type(value)(cast_floats(item, dtype) for item in value)
+    return value

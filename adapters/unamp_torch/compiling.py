@@ -15,7 +15,6 @@ import functools
 import hashlib
 import itertools
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,7 @@ from unamp import __version__
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.regions import Region, close_down_to, open_regions
-from unamp_torch.state import thread
+from unamp_torch.state import lock, thread
 
 __all__ = ["Token", "cache_key", "enter", "leave", "make_capturable", "token"]
 
@@ -34,7 +33,7 @@ _CARRIERS = ("maia", "mtia", "ipu", "hpu", "xla")
 
 Token = tuple[tuple[str, Any, torch.dtype], ...]
 
-_lock = threading.Lock()
+_lock = lock()
 _tokens: dict[object, Token] = {}
 
 

@@ -8,7 +8,6 @@ that its casts are recorded too.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +17,13 @@ from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import kernels, plans
 from unamp_torch.kernels import Operator
-from unamp_torch.state import thread
+from unamp_torch.state import lock, thread
 
 __all__ = ["acquire", "recording", "release"]
 
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
-_lock = threading.Lock()
+_lock = lock()
 _users = 0
 _replaced: list[tuple[dict[Any, Any], Any]] = []
 

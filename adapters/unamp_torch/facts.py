@@ -36,5 +36,7 @@ def facts() -> Facts:
         inner=frozenset(data["inner"]),
         promotes=frozenset(data["promotes"]),
         made_of={op: tuple(parts) for op, parts in data["made_of"].items()},
-        no_kernel={(device, dtype): frozenset(ops) for device, table in data["no_kernel"].items() for dtype, ops in table.items()},
+        no_kernel={
+            (device, dtype): frozenset(ops) for device, table in data["no_kernel"].items() for dtype, ops in table.items()
+        },
     )

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.machinery
+import os
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ import torch.utils.checkpoint
 from unamp.errors import FrameworkNotSupported
 from unamp.regions import innermost_region
 from unamp_torch import compiling, exporting
-from unamp_torch.state import SLOT, set_included, thread
+from unamp_torch.state import SLOT, lock, set_included, thread
 
 __all__ = ["HOOKS", "Hook", "acquire", "probe", "release", "suspended"]
 
@@ -126,7 +126,7 @@ HOOKS = (
     Hook("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key),
 )
 
-_lock = threading.Lock()
+_lock = lock()
 _open = 0
 _prepared: dict[Hook, tuple[dict[str, Any], Any, Any]] = {}  # the module's namespace, the original, the replacement
 
@@ -167,6 +167,17 @@ def release() -> None:
                 # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside regions.
                 if namespace[hook.name] is replacement:
                     namespace[hook.name] = original
+
+
+def _forget_other_threads() -> None:
+    # In a forked process the threads that had regions open do not exist; the forking thread has closed its own.
+    global _open
+    if _open:
+        _open = 1
+        release()
+
+
+os.register_at_fork(after_in_child=_forget_other_threads)
 
 
 def _patch(hook: Hook) -> None:

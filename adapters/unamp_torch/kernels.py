@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import threading
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
@@ -14,11 +13,24 @@ import torch
 from unamp.errors import BannedOperation
 from unamp.vocabulary import vocabulary
 from unamp_torch import observing
+from unamp_torch.casting import Eligible, cast, cast_floats, cast_weight, widest
 from unamp_torch.facts import facts
-from unamp_torch.casting import Eligible, cast, cast_weight, map_floats, widest
-from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, SLOT, SLOT_NAME, excluded, set_excluded, thread
+from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, SLOT, SLOT_NAME, excluded, lock, set_excluded, thread
 
-__all__ = ["Action", "Operator", "banned", "emulated", "emulated_widened", "in_float32", "in_widest", "install", "low", "low_widened", "operators", "untouched"]
+__all__ = [
+    "Action",
+    "Operator",
+    "banned",
+    "emulated",
+    "emulated_widened",
+    "in_float32",
+    "in_widest",
+    "install",
+    "low",
+    "low_widened",
+    "operators",
+    "untouched",
+]
 
 _CPU_KEY, _CUDA_KEY = NATIVE_KEYS[CPU], NATIVE_KEYS[CUDA]
 #: What PyTorch says of a dtype that an operator has no kernel for.
@@ -67,6 +79,9 @@ def _binding(overload: Any) -> Callable[..., Any]:
     # Python's own binding of a function is twice as fast to call as the overload object, and takes the same arguments in the
     # same order; an overload is the only way to functions without one.
     name = overload._schema.name.removeprefix("aten::")
+    # The dispatcher leaves out arguments that have the schema's default; the binding's default for a reduction is "none".
+    if any(argument.name == "reduction" for argument in overload._schema.arguments):
+        return overload._op  # type: ignore[no-any-return]
     for namespace in (torch._C._VariableFunctions, torch._C._nn):
         found = getattr(namespace, name, None)
         if found is not None and name not in _BINDING_DIFFERS:
@@ -101,7 +116,7 @@ def low(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtyp
 
 def low_widened(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Rule LOW with the result back in float32 at once."""
-    return map_floats(low(operator, args, kwargs, dtype), torch.float32)
+    return cast_floats(low(operator, args, kwargs, dtype), torch.float32)
 
 
 def emulated(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
@@ -109,12 +124,12 @@ def emulated(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch
     thread.emulated = True
     args = operator.eligible.convert(cast_weight, dtype, args, kwargs)
     args = operator.eligible.convert(cast, torch.float32, args, kwargs)
-    return map_floats(operator.call(*args, **kwargs), dtype)
+    return cast_floats(operator.call(*args, **kwargs), dtype)
 
 
 def emulated_widened(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """As `emulated`, with the result back in float32 at once."""
-    return map_floats(emulated(operator, args, kwargs, dtype), torch.float32)
+    return cast_floats(emulated(operator, args, kwargs, dtype), torch.float32)
 
 
 def in_float32(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
@@ -200,7 +215,7 @@ def _kernel(operator: Operator) -> Callable[..., Any]:
     return kernel
 
 
-_lock = threading.Lock()
+_lock = lock()
 _libraries: list[torch.library.Library] = []
 _installed: set[str] = set()
 

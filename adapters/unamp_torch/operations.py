@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import _VF, Tensor
-from torch.nn import functional as F  # noqa: N812 - its customary name
+from torch.nn import functional as F
 
 from unamp.vocabulary import vocabulary
 

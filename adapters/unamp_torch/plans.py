@@ -7,6 +7,7 @@ left: for each kind of device, the operators whose rule differs, each with the a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -20,7 +21,7 @@ from unamp_torch import kernels
 from unamp_torch.compiling import Token, token
 from unamp_torch.facts import facts
 from unamp_torch.kernels import Action, Operator
-from unamp_torch.state import CPU, CUDA, DTYPES, NATIVE_KEYS
+from unamp_torch.state import CPU, CUDA, DTYPES
 
 #: Groups that `unamp.trace` does not report: they move data or make it, in whatever dtype they are told.
 _NOT_TRACED = frozenset({"shape", "creation", "random", "cast"})
@@ -47,6 +48,8 @@ class Plan:
         autocast: whether native autocast is on.
         delegated: whether it is PyTorch's own AMP and nothing else (preset ``native``).
         on_cpu, on_cuda: the operators that need more than native autocast, by name, with what is done about them.
+        token: what tells it from other plans for `torch.compile`.
+        device: the kind of device that was asked for.
     """
 
     policy: Policy
@@ -58,6 +61,13 @@ class Plan:
     on_cuda: Mapping[str, Action] = field(default_factory=dict)
 
     token: Token = ()
+    device: str | None = None
+
+    def inside(self, policy: Policy) -> AbstractContextManager[None]:
+        """Another policy on the same devices, in force inside this one."""
+        from unamp_torch.activation import Activation
+
+        return Activation(plan(policy, self.device)).entered()
 
     def rule(self, op: str) -> Rule:
         """The rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
@@ -79,13 +89,14 @@ def plan(policy: Policy, device: str | None) -> Plan:
     covered = (DEVICE_TYPES[device],) if device else (CPU, CUDA) if torch.cuda.is_available() else (CPU,)
     low = DTYPES[policy.dtype]
     if not policy.active:
-        return Plan(policy, low, covered, autocast=False)
+        return Plan(policy, low, covered, autocast=False, device=device)
     if preset(policy.preset).delegates:
-        return Plan(policy, low, covered, autocast=True, delegated=True)
+        return Plan(policy, low, covered, autocast=True, delegated=True, device=device)
     actions = {kind: _actions(policy, kind) for kind in covered}
     kernels.install(operator for op in vocabulary() for operator in kernels.operators(op) if _needed(operator, actions))
     carried = token((policy, covered)) if any(actions.values()) else ()
-    return Plan(policy, low, covered, True, on_cpu=actions.get(CPU, {}), on_cuda=actions.get(CUDA, {}), token=carried)
+    on_cpu, on_cuda = actions.get(CPU, {}), actions.get(CUDA, {})
+    return Plan(policy, low, covered, autocast=True, on_cpu=on_cpu, on_cuda=on_cuda, token=carried, device=device)
 
 
 def install_all() -> None:
@@ -194,7 +205,7 @@ def how(op: str, policy: Policy, device: str) -> How:
     """How a rule is carried out on a device, for `unamp.explain`."""
     found = kernels.operators(op)
     if not found:
-        return How.ABSENT
+        return How.NATIVE if "torch" in vocabulary()[op].spellings else How.ABSENT
     stated = policy.delegated("torch", device)
     if stated is None or not stated.active or stated is not policy:
         return How.NATIVE

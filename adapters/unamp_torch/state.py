@@ -12,6 +12,7 @@ mention in c10 reserves it for tests of that mechanism, which cannot run in the 
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,19 @@ import torch
 if TYPE_CHECKING:
     from unamp_torch.plans import Plan
 
-__all__ = ["CPU", "CUDA", "DTYPES", "NATIVE_KEYS", "SLOT", "SLOT_NAME", "excluded", "set_excluded", "set_included", "thread"]
+__all__ = [
+    "CPU",
+    "CUDA",
+    "DTYPES",
+    "NATIVE_KEYS",
+    "SLOT",
+    "SLOT_NAME",
+    "excluded",
+    "lock",
+    "set_excluded",
+    "set_included",
+    "thread",
+]
 
 SLOT_NAME = "TESTING_ONLY_GenericMode"
 SLOT = torch._C._parse_dispatch_key(SLOT_NAME)
@@ -55,3 +68,10 @@ class Thread(threading.local):
 
 
 thread = Thread()
+
+
+def lock() -> threading.RLock:
+    """A lock that a forked process finds free: nobody but the forking thread holds it at that moment."""
+    made = threading.RLock()
+    os.register_at_fork(before=made.acquire, after_in_parent=made.release, after_in_child=made.release)
+    return made

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,49 +26,56 @@ _THREADS = 4
 _ROUNDS = 25
 
 
-def _precision(subject: Subject, region: Callable[[], Any], expected: str, where: str) -> str:
-    """What is wrong with the precision that the probe finds inside a region."""
+def _prepared(subject: Subject) -> Probe:
+    """A probe with its predictions, which must be made outside all regions."""
     probe = Probe(cases()[_OP], subject.operations, subject.device)
+    probe.ready()
+    return probe
+
+
+def _precision(probe: Probe, region: Callable[[], Any], expected: str, where: str) -> str:
+    """What is wrong with the precision that the probe finds inside a region."""
     wrong = [f"{f.what} computed in {sorted(f.precisions or ())}" for f in probe.look(region) if f.precisions != {expected}]
     return f"{where}: {'; '.join(wrong)}; should be {expected}" if wrong else ""
 
 
 def _inside(subject: Subject, *policies: Policy) -> Callable[[], Any]:
     """Regions within regions, as one."""
-    from contextlib import ExitStack
 
-    def opened() -> ExitStack:
+    @contextmanager
+    def opened() -> Iterator[None]:
         with ExitStack() as stack:
             for policy in policies:
                 stack.enter_context(subject.region(policy))
-            return stack.pop_all()
-        raise AssertionError  # an ExitStack swallows nothing here
+            yield
 
     return opened
 
 
 def nesting(subject: Subject, dtype: str) -> str:
     """The innermost region counts, and the outer one is back when it closes."""
+    probe = _prepared(subject)
     low, off, deny = Policy("O1", dtype), Policy("O1", dtype, enabled=False), Policy("O1", dtype, deny=(_OP,))
     other = Policy("O1", {"float16": "bfloat16", "bfloat16": "float16"}[dtype])
     wrong = [
-        _precision(subject, _inside(subject, low), dtype, "in a region"),
-        _precision(subject, _inside(subject, low, off), "float32", "with enabled=False inside it"),
-        _precision(subject, _inside(subject, off, low), dtype, "in a region inside enabled=False"),
-        _precision(subject, _inside(subject, low, other), other.dtype, "in a region of the other dtype inside it"),
-        _precision(subject, _inside(subject, low, deny), "float32", "in a region that denies the operation inside it"),
-        _precision(subject, _inside(subject, low, low), dtype, "in the same region inside itself"),
+        _precision(probe, _inside(subject, low), dtype, "in a region"),
+        _precision(probe, _inside(subject, low, off), "float32", "with enabled=False inside it"),
+        _precision(probe, _inside(subject, off, low), dtype, "in a region inside enabled=False"),
+        _precision(probe, _inside(subject, low, other), other.dtype, "in a region of the other dtype inside it"),
+        _precision(probe, _inside(subject, low, deny), "float32", "in a region that denies the operation inside it"),
+        _precision(probe, _inside(subject, low, low), dtype, "in the same region inside itself"),
     ]
     with subject.region(low):
         with subject.region(off):
             pass
-        wrong.append(_precision(subject, _inside(subject), dtype, "after the inner region closed"))
-    wrong.append(_precision(subject, _inside(subject), "float32", "after all regions closed"))
+        wrong.append(_precision(probe, _inside(subject), dtype, "after the inner region closed"))
+    wrong.append(_precision(probe, _inside(subject), "float32", "after all regions closed"))
     return "; ".join(filter(None, wrong))
 
 
 def exceptions(subject: Subject, dtype: str) -> str:
     """An exception out of a region leaves everything as it was before."""
+    probe = _prepared(subject)
     outer, inner = Policy("O1", dtype, deny=(_OP,)), Policy("O1", dtype)
     wrong = []
     with subject.region(outer):
@@ -76,7 +84,7 @@ def exceptions(subject: Subject, dtype: str) -> str:
                 raise _Expected
         except _Expected:
             pass
-        wrong.append(_precision(subject, _inside(subject), "float32", "in the outer region after the inner one raised"))
+        wrong.append(_precision(probe, _inside(subject), "float32", "in the outer region after the inner one raised"))
         if unamp.current_policy() is None:
             wrong.append("the outer region's policy is gone after the inner one raised")
     try:
@@ -84,7 +92,7 @@ def exceptions(subject: Subject, dtype: str) -> str:
             raise _Expected
     except _Expected:
         pass
-    wrong.append(_precision(subject, _inside(subject), "float32", "after a region raised"))
+    wrong.append(_precision(probe, _inside(subject), "float32", "after a region raised"))
     if unamp.current_policy() is not None:
         wrong.append(f"a policy is still in force: {unamp.current_policy()!r}")
     return "; ".join(filter(None, wrong))
@@ -96,6 +104,7 @@ class _Expected(Exception):
 
 def threads(subject: Subject, dtype: str) -> str:
     """Threads with different policies do not see each other's, and a new thread starts outside all regions."""
+    probe = _prepared(subject)
     policies = [
         (Policy("O1", dtype), dtype),
         (Policy("O1", dtype, deny=(_OP,)), "float32"),
@@ -110,7 +119,7 @@ def threads(subject: Subject, dtype: str) -> str:
             start.wait()
             for _ in range(_ROUNDS):
                 regions = () if policy is None else (policy,)
-                if complaint := _precision(subject, _inside(subject, *regions), expected, f"in the thread of {policy}"):
+                if complaint := _precision(probe, _inside(subject, *regions), expected, f"in the thread of {policy}"):
                     return wrong.append(complaint)
         except Exception as error:
             wrong.append(f"{type(error).__name__}: {error}")

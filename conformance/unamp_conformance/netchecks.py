@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from unamp_conformance.subjects import Subject
 
 __all__ = ["NETWORK_CHECKS", "check_network"]
 
-_WIDTH = {"float16": 0, "bfloat16": 0, "float32": 1}
+_SAMPLE = 16
 
 Outcome = tuple[str, dict[str, Any]]
 
@@ -43,7 +44,9 @@ def check_network(subject: Subject, reference: Reference, policy: Policy) -> dic
 def _decisions(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
     stated = subject.stated(policy)
     wrong = [complaint for record in observed.records if (complaint := _misjudged(stated, record))]
-    if unseen := sorted(set(observed.called) - {record.op for record in observed.records}):
+    # What the policy leaves alone has no decision to record.
+    judged = {op for op in observed.called if stated.decide(op) is not Rule.UNTOUCHED}
+    if unseen := sorted(judged - {record.op for record in observed.records}):
         wrong.append(f"not in the trace: {', '.join(unseen)}")
     table = sorted({f"{r.op}: {r.rule.value}, {' '.join(r.inputs)} -> {r.compute} -> {r.output}" for r in observed.records})
     return "; ".join(dict.fromkeys(wrong)), {"trace": table}
@@ -74,13 +77,23 @@ def _compared(prefixes: tuple[str, ...]) -> Callable[[Subject, Reference, Policy
         bounds = reference.bounds(policy.dtype if subject.stated(policy).active else "float32")
         wrong = [f"{n}: error {e:.3g}, bound {bounds[n]:.3g}" for n, e in errors.items() if not e <= bounds[n]]
         worst = max(errors, key=lambda n: errors[n] / bounds[n])
-        return "; ".join(wrong), {"worst": worst, "error": _finite(errors[worst]), "bound": bounds[worst]}
+        details = {"worst": worst, "error": _finite(errors[worst]), "bound": bounds[worst]}
+        if "output" in errors:
+            details["sample"] = _sample(observed)
+        return "; ".join(wrong), details
 
     return compare
 
 
 def _finite(error: float) -> float | None:
-    return error if error == error and error not in (float("inf"),) else None
+    return error if math.isfinite(error) else None
+
+
+def _sample(observed: NetworkRun) -> list[float]:
+    """A few numbers of the output, evenly spaced, to hold frameworks against each other; empty where one is not finite."""
+    flat = observed.output.ravel()
+    chosen = flat[:: max(flat.size // _SAMPLE, 1)][:_SAMPLE].tolist()
+    return [float(f"{v:.9g}") for v in chosen] if all(map(math.isfinite, chosen)) else []
 
 
 def _dtypes(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:

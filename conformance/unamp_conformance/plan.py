@@ -104,7 +104,7 @@ def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
         selection: what to run.
         spelled: the operations that the framework has.
     """
-    if selection.wants("behaviour") and not selection.ops:
+    if selection.wants("behaviour") and not (selection.ops or selection.networks):
         for name in BEHAVIOURS:
             for dtype in selection.dtypes or LOW_DTYPES:
                 yield Item("behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",))

@@ -106,8 +106,8 @@ def _network(subject: Subject, item: Item, full: bool) -> Iterator[Result]:
     for name, policy in item.policies.items():
         try:
             outcomes = check_network(subject, reference, policy)
-        except Exception:
-            outcomes = {check: (_last_words(), {}) for check in item.checks}
+        except Exception as error:
+            outcomes = dict.fromkeys(item.checks, _last_words(error))
         for check in item.checks:
             yield _result(check, subject, item, name, *outcomes[check])
 
@@ -119,19 +119,20 @@ def _reference(subject: Subject, network: str) -> Reference:
 
 def _behaviour(subject: Subject, item: Item, full: bool) -> Iterator[Result]:
     for name, policy in item.policies.items():
-        message, _ = _guarded(lambda policy=policy: (BEHAVIOURS[item.subject](subject, policy.dtype), {}))
-        yield _result("behaviour", subject, item, name, message, {})
+        message, details = _guarded(lambda policy=policy: (BEHAVIOURS[item.subject](subject, policy.dtype), {}))
+        yield _result("behaviour", subject, item, name, message, details)
 
 
 def _guarded(check: Callable[[], tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, Any]]:
     try:
         return check()
-    except Exception:
-        return _last_words(), {}
+    except Exception as error:
+        return _last_words(error)
 
 
-def _last_words() -> str:
-    return traceback.format_exc(limit=-3).strip()[-1500:]
+def _last_words(error: Exception) -> tuple[str, dict[str, Any]]:
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first[:300]}", {"traceback": traceback.format_exc()[-3000:].splitlines()}
 
 
 def _sayable(result: Result) -> dict[str, Any]:

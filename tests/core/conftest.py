@@ -36,6 +36,8 @@ class FakeRealisation:
     def exit(self, token: object) -> None:
         assert token == len(self.adapter.in_force), "regions were left in the wrong order"
         self.adapter.events.append(("exit", self.adapter.in_force.pop()))
+        if self.adapter.fails_on_exit:
+            raise self.adapter.fails_on_exit
 
 
 class FakeAdapter:
@@ -48,6 +50,7 @@ class FakeAdapter:
         self.prepared: list[tuple[Policy, str | None]] = []
         self.sinks: list[Callable[[OpRecord], None]] = []
         self.fails_on_enter: BaseException | None = None
+        self.fails_on_exit: BaseException | None = None
         self.fails_on_prepare: BaseException | None = None
         self.has_gpu = False
         self.is_compiling = False
@@ -122,7 +125,7 @@ class FakeAdapter:
 def make_adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeAdapter]:
     """Registers a fake adapter; what was registered before is put back at the end of the test."""
     contract.adapters_in_use()  # reads the entry points, so that what is put back is complete
-    for name in ("_loaded", "_in_use", "_waiting"):
+    for name in ("_loaded", "_in_use", "_waiting", "_unsuitable"):
         value = getattr(contract, name)
         monkeypatch.setattr(contract, name, dict(value) if isinstance(value, dict) else value)
 

@@ -131,6 +131,25 @@ def test_an_adapter_that_cannot_be_loaded_is_named(entry_point: Callable[..., No
         unamp.AdapterError, match=r"the adapter for strange \(unamp_no_such_module:adapter\) could not be loaded"
     ):
         contract.adapters_in_use()
+        contract.check_suitable()
+
+
+def test_an_unsuitable_framework_stops_regions_that_include_it_and_no_others(
+    entry_point: Callable[..., None], fake_class: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = fake_class("strange")
+    adapter.probe = lambda: (_ for _ in ()).throw(unamp.FrameworkNotSupported("strange 0.1 is too old"))
+    _module(monkeypatch, "unamp_strange", adapter=adapter)
+    entry_point("strange", "unamp_strange:adapter")
+    _module(monkeypatch, "strange")
+    contract.register(fake_class("other"))
+    with pytest.raises(unamp.FrameworkNotSupported, match="strange 0.1 is too old"), unamp.autocast("cpu"):
+        pass
+    with pytest.raises(unamp.FrameworkNotSupported, match="strange 0.1 is too old"):
+        unamp.autocast("cpu", framework="strange")
+    with unamp.autocast("cpu", framework="other"):
+        assert unamp.is_autocast_enabled()
+    assert unamp.current_policy() is None
 
 
 def test_a_framework_with_an_adapter_that_is_not_installed_says_how_to_install_it(entry_point: Callable[..., None]) -> None:

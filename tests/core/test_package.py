@@ -107,6 +107,4 @@ except unamp.FrameworkNotSupported as error:
 def test_the_installed_command_names_the_extra_that_it_needs(python: Path) -> None:
     done = run(python.with_name("unamp"), "--help")
     assert done.returncode == 1
-    assert done.stderr.strip() == (
-        "the command `unamp` needs typer, which is not installed; pip install 'unamp[conformance]'"
-    )
+    assert done.stderr.strip() == ("the command `unamp` needs typer, which is not installed; pip install 'unamp[conformance]'")

@@ -92,6 +92,16 @@ def test_where_one_framework_cannot_enter_the_others_are_put_back(
     assert current_policy() is None
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_where_one_framework_cannot_put_back_the_others_still_are(make_adapter: Callable[..., Any], which: int) -> None:
+    adapters = make_adapter("first"), make_adapter("second")
+    adapters[which].fails_on_exit = RuntimeError("cannot")
+    with pytest.raises(RuntimeError, match="cannot"), policy_region(O1):
+        pass
+    assert [adapter.in_force for adapter in adapters] == [[], []]
+    assert current_policy() is None
+
+
 def test_where_a_policy_cannot_be_honoured_nothing_is_entered(make_adapter: Callable[..., Any]) -> None:
     first, second = make_adapter("first"), make_adapter("second", fails_on_prepare=unamp.NotExpressible("no kernel"))
     with policy_region(O1, framework="first"):

@@ -6,13 +6,14 @@ method, both low dtypes), and compared bit by bit with the same call on explicit
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
-from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists, AutocastTestLists
 
 import unamp
 from unamp import BannedOperation, Policy, Rule
@@ -36,20 +37,19 @@ class Entry(NamedTuple):
 
     @property
     def id(self) -> str:
-        return f"{self.source}-{self.category}-{self.name}-{self.number}"
+        return f"{self.source}-{self.category}-{self.name}"
 
     def op(self) -> str:
         return OPERATION.get(self.name) or unamp.vocabulary().resolve(f"torch.{self.name}")
 
-    def calls(self) -> Iterator[Callable[[Any, dict[str, Any]], Any]]:
+    def calls(self) -> dict[str, Callable[..., Any]]:
         """The ways in which Python reaches it."""
+        found = {}
         if self.module is not None and hasattr(self.module, self.name):
-            function = getattr(self.module, self.name)
-            yield lambda args, kwargs: function(*args, **kwargs)
+            found["function"] = getattr(self.module, self.name)
         if hasattr(torch.Tensor, self.name):
-            yield lambda args, kwargs: getattr(args[0], self.name)(*args[1:], **kwargs)
-        if self.module is not None and self.name == "einsum":
-            return
+            found["method"] = lambda first, *rest, **kwargs: getattr(first, self.name)(*rest, **kwargs)
+        return found
 
 
 #: Methods whose name is not the operation's.
@@ -81,36 +81,225 @@ CPU_LISTS = {
     "torch_need_autocast_promote": ("widest", torch),
 }
 
-#: What cannot be called on a CPU at all, in any dtype, region or not.
+#: What a CPU cannot compute in float32 either.
 NOT_ON_CPU = {
-    "cuda-low-cudnn_convolution-11": "cuDNN is CUDA's",
-    "cuda-low-cudnn_convolution_transpose-12": "cuDNN is CUDA's",
-    "cuda-widest-__div__-7": "Python 3 has no such method, and neither has torch.Tensor",
-    "cpu-widest-__div__-7": "Python 3 has no such method, and neither has torch.Tensor",
-    "cuda-low-einsum-18": "torch's entry is malformed: its arguments are a string",
+    "cuda-low-cudnn_convolution": "cuDNN needs a GPU; `convolution` is on the same list",
+    "cuda-low-cudnn_convolution_transpose": "cuDNN needs a GPU; `conv_transpose2d` is on the same list",
 }
+
+#: torch's entry has no valid arguments; torch's own tests do not call it.
+MALFORMED = {"cuda-low-einsum": ("bkhd,bqhd->bqkh", torch.rand(2, 3, 2, 4), torch.rand(2, 5, 2, 4))}
+
+
+def torchs_lists() -> dict[str, Any]:
+    """The classes of torch.testing._internal.autocast_test_lists; its imports want packages that only torch's own tests need."""
+    tree = ast.parse((Path(torch.__file__).parent / "testing/_internal/autocast_test_lists.py").read_text("utf-8"))
+    tree.body = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("TestLists")]
+    namespace: dict[str, Any] = {"torch": torch, "TEST_WITH_ROCM": False}
+    exec(compile(tree, "autocast_test_lists.py", "exec"), namespace)
+    return {"cuda": namespace["AutocastTestLists"]("cpu"), "cpu": namespace["AutocastCPUTestLists"]("cpu")}
 
 
 def entries() -> list[Entry]:
     torch.manual_seed(0)
     found = []
-    for source, lists, holder in (("cuda", CUDA_LISTS, AutocastTestLists("cpu")), ("cpu", CPU_LISTS, AutocastCPUTestLists("cpu"))):
+    for source, holder in torchs_lists().items():
+        lists = {"cuda": CUDA_LISTS, "cpu": CPU_LISTS}[source]
         assert set(lists) == set(vars(holder)), "torch has other lists than this test reads"
         for attribute, (category, module) in lists.items():
-            for number, (name, args, *rest) in enumerate(getattr(holder, attribute)):
+            for name, args, *rest in getattr(holder, attribute):
                 if attribute.endswith("builtin_promote"):
                     # (args,) of the CUDA list, (args for bfloat16, args for float16) of the CPU list
                     for more in (args, *rest[:-1]):
-                        found.append(Entry(source, category, name, number, more, {}, module, rest[-1]))
+                        found.append(Entry(source, category, name, 0, more, {}, module, rest[-1]))
                 elif attribute == "torch_need_autocast_promote":
                     for more in (args, *rest):
-                        found.append(Entry(source, category, name, number, more, {}, module))
+                        found.append(Entry(source, category, name, 0, more, {}, module))
                 else:
                     module = rest.pop() if rest and category == "banned" else module
                     kwargs = rest[0] if rest and isinstance(rest[0], dict) else {}
-                    found.append(Entry(source, category, name, number, args, kwargs, module))
-    # Entries of one name are counted within their list; two of one id differ by the dtype of their arguments.
-    return found
+                    found.append(Entry(source, category, name, 0, args, kwargs, module))
+    return [numbered(found, n) for n in range(len(found))]
+
+
+def numbered(found: list[Entry], n: int) -> Entry:
+    """The entry with its number among those of one name on one list; a malformed one with arguments."""
+    entry = found[n]
+    earlier = sum(e.id == entry.id for e in found[:n])
+    args = MALFORMED.get(entry.id, entry.args)
+    return entry._replace(number=earlier, args=args)
+
+
+def converted(value: Any, to: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with every eligible tensor in it converted."""
+    if isinstance(value, Tensor):
+        return to(value) if value.dtype in (F32, F16, BF16) else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(converted(item, to) for item in value)
+    return value
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.dtype == b.dtype and bool(torch.equal(a, b) or torch.allclose(a, b, 0, 0, True))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(same(p, q) for p, q in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+def controls(call: Callable[..., Any], entry: Entry, rule: Rule, low: torch.dtype) -> list[Any]:
+    """What the rule comes to, with every cast written out: the results that a region may give."""
+    dtypes = {t.dtype for t in tensors(entry.args) if t.dtype in (F32, F16, BF16)}
+    target = {Rule.LOW: low, Rule.FP32: F32}.get(rule)
+    if target is None:
+        target = F32 if rule is Rule.WIDEST and len(dtypes) > 1 else next(iter(dtypes))
+    given = converted(entry.args, lambda t: t.to(target))
+    results = []
+    try:
+        results.append(call(*given, **entry.kwargs))
+    except RuntimeError as error:
+        assert target is not F32, f"not a low dtype's missing kernel: {error}"
+    if target is not F32:  # emulated: the same numbers, rounded before and after
+        wide = call(*converted(given, lambda t: t.float()), **entry.kwargs)
+        results.append(converted(wide, lambda t: t.to(target)))
+    return results
+
+
+def attempt(call: Callable[..., Any], entry: Entry) -> tuple[type[Exception] | None, Any]:
+    try:
+        return None, call(*entry.args, **entry.kwargs)
+    except (RuntimeError, TypeError) as error:
+        return type(error), None
+
+
+def check(entry: Entry, policy: Policy) -> None:
+    rule, low = policy.decide(entry.op()), LOW[policy.dtype]
+    for way, call in entry.calls().items():
+        if rule is Rule.UNTOUCHED:
+            with unamp.policy_region(policy):
+                inside = attempt(call, entry)
+            outside = attempt(call, entry)
+            assert inside[0] == outside[0]
+            assert same(inside[1], outside[1])
+            continue
+        with unamp.policy_region(policy):
+            if rule is Rule.BANNED:
+                with pytest.raises(BannedOperation):
+                    call(*entry.args, **entry.kwargs)
+                continue
+            torch.manual_seed(0)
+            result = call(*entry.args, **entry.kwargs)
+        accepted = controls(call, entry, rule, low)
+        expected = [[str(t.dtype) for t in tensors(c)] for c in accepted]
+        found = [str(t.dtype) for t in tensors(result)]
+        assert found in expected, f"{way}: rule {rule.name}, result {found}, not {expected[0]}"
+        assert any(same(result, c) for c in accepted), f"{way}: rule {rule.name}, other numbers: {result} and {accepted[0]}"
 
 
 ENTRIES = entries()
+CALLABLE = [entry for entry in ENTRIES if entry.id not in NOT_ON_CPU]
+SOURCES = {"cuda": "torch-cuda", "cpu": "torch-cpu"}
+RULES = {"low": Rule.LOW, "float32": Rule.FP32, "banned": Rule.BANNED}
+
+each_entry = pytest.mark.parametrize("entry", CALLABLE, ids=lambda e: f"{e.id}-{e.number}")
+each_low = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+
+
+def test_nothing_on_the_lists_is_left_out() -> None:
+    assert len(ENTRIES) == len(CALLABLE) + len(NOT_ON_CPU)
+    assert all(entry.calls() for entry in ENTRIES)
+
+
+def test_what_is_left_out_cannot_run_on_a_cpu_in_float32_either() -> None:
+    failing = set()
+    for entry in ENTRIES:
+        for call in entry.calls().values():
+            try:
+                call(*converted(entry.args, lambda t: t.float()), **entry.kwargs)
+            except (RuntimeError, TypeError):
+                failing.add(entry.id)
+    assert failing == set(NOT_ON_CPU)
+
+
+@each_low
+@each_entry
+def test_torchs_own_preset_gives_what_torch_documents(entry: Entry, dtype: str) -> None:
+    policy = Policy("O1", dtype, preset=SOURCES[entry.source])
+    low, rule = LOW[dtype], policy.decide(entry.op())
+    if entry.category == "widest":
+        # On the promote list, or promoting by itself.
+        assert rule in (Rule.WIDEST, Rule.UNTOUCHED)
+        documented = entry.expected if entry.expected is not None else F32
+    else:
+        assert rule == RULES[entry.category]
+        documented = {"low": low, "float32": F32}.get(entry.category)
+    if rule is not Rule.BANNED:
+        for way, call in entry.calls().items():
+            with unamp.policy_region(policy):
+                result = call(*entry.args, **entry.kwargs)
+            assert {t.dtype for t in tensors(result)} <= {documented}, way
+    check(entry, policy)
+
+
+@each_low
+@pytest.mark.parametrize("preset", ["unamp", "paddle"])
+@each_entry
+def test_any_other_preset_gives_what_its_policy_decides(entry: Entry, preset: str, dtype: str) -> None:
+    check(entry, Policy("O1", dtype, preset=preset))
+
+
+@each_entry
+def test_so_do_the_presets_of_the_other_frameworks(entry: Entry) -> None:
+    for preset in ("mindspore", "tensorflow", "apex"):
+        check(entry, Policy("O1", "bfloat16", preset=preset))
+
+
+@each_entry
+def test_any_other_level_gives_what_its_policy_decides(entry: Entry) -> None:
+    for level in ("O0", "OD", "O2", "O3"):
+        check(entry, Policy(level, "bfloat16"))
+
+
+#: Where torch's CPU lists name only what an operation is made of, so that torch answers in mixed dtypes: to unamp each is one
+#: operation, LOW on every device.
+WHOLE_TO_UNAMP = {"lstm_cell", "gru_cell", "convolution"}
+
+
+def test_torchs_cpu_preset_is_native_cpu_autocast() -> None:
+    policy = Policy("O1", "bfloat16", preset="torch-cpu")
+    differing = set()
+    for entry in CALLABLE:
+        for call in entry.calls().values():
+            with torch.autocast("cpu"):
+                error, native = attempt(call, entry)
+            if error:
+                continue  # unamp promotes where torch, for want of a rule, refuses mixed inputs: `check` has its result
+            with unamp.policy_region(policy):
+                result = call(*entry.args, **entry.kwargs)
+            if [t.dtype for t in tensors(result)] != [t.dtype for t in tensors(native)]:
+                differing.add(entry.name)
+    assert differing == WHOLE_TO_UNAMP
+
+
+def listed_operators() -> list[tuple[str, str, str]]:
+    """Every kernel that torch registers for autocast, with what the preset says about its operation."""
+    found = []
+    for preset, key in (("torch-cpu", "AutocastCPU"), ("torch-cuda", "AutocastCUDA")):
+        for name in torch._C._dispatch_get_registrations_for_dispatch_key(key):
+            op = unamp.vocabulary().resolve("torch." + name.removeprefix("aten::").partition(".")[0])
+            found.append((preset, name, op))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("preset", "name", "op"), listed_operators())
+def test_every_operator_with_a_native_autocast_kernel_is_on_the_preset(preset: str, name: str, op: str) -> None:
+    lists = load_preset(preset)
+    assert op in lists.allow | lists.deny | lists.promote | set(lists.banned), name

@@ -1,0 +1,47 @@
+"""The results as JUnit XML, which continuous integration reads."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from unamp_conformance.results import UNEXPECTED, Report
+
+__all__ = ["write"]
+
+#: Characters that XML cannot hold, not even escaped.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def write(report: Report, path: Path) -> None:
+    """Write a test suite for each framework and device."""
+    root = ET.Element("testsuites", name="unamp conformance")
+    for run in report.runs:
+        failures = sum(r.status in UNEXPECTED for r in run.results) + len(run.problems)
+        suite = ET.SubElement(
+            root, "testsuite", name=_clean(f"{run.framework} {run.version} {run.device}"), time=f"{run.seconds:.1f}",
+            tests=str(len(run.results) + len(run.problems)), failures=str(failures),
+            skipped=str(sum(r.status in ("not run", "gap") for r in run.results)),
+        )  # fmt: skip
+        for result in run.results:
+            case = ET.SubElement(
+                suite, "testcase", classname=_clean(f"{run.framework}.{run.device}.{result.check}"),
+                name=_clean(f"{result.subject} [{result.policy}]"), time=f"{result.seconds:.6f}",
+            )  # fmt: skip
+            if result.status in UNEXPECTED:
+                ET.SubElement(case, "failure", type=result.status, message=_clean(result.message))
+            elif result.status != "passed":
+                ET.SubElement(case, "skipped", message=_clean(result.reason or result.message))
+        for problem in run.problems:
+            case = ET.SubElement(suite, "testcase", classname=_clean(f"{run.framework}.gaps"), name=_clean(problem))
+            ET.SubElement(case, "failure", type="gap", message=_clean(problem))
+        if run.ended not in ("finished", "not run"):
+            case = ET.SubElement(suite, "testcase", classname=_clean(run.framework), name="process")
+            ET.SubElement(case, "error", message=_clean(run.ended))
+    ET.indent(root)
+    ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _clean(text: str) -> str:
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)

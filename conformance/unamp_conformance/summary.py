@@ -1,0 +1,64 @@
+"""Results gathered for people: the matrix of networks and policies, the operations, what went wrong."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from unamp_conformance.results import UNEXPECTED, FrameworkRun, Result
+
+__all__ = ["Cell", "Matrix", "matrix", "operations", "totals", "unexpected"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Several results as one: how many of each status."""
+
+    counts: Mapping[str, int]
+
+    @property
+    def status(self) -> str:
+        """The worst of them."""
+        order = ("crashed", "hung", "failed", "fixed", "not run", "gap", "passed")
+        return next((status for status in order if self.counts.get(status)), "not run")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A table of cells: rows are networks and behaviours, columns are policies."""
+
+    columns: tuple[str, ...]
+    rows: Mapping[str, Mapping[str, Cell]]
+
+
+def totals(results: Iterable[Result]) -> Counter[str]:
+    """How many results of each status."""
+    return Counter(result.status for result in results)
+
+
+def unexpected(run: FrameworkRun) -> list[Result]:
+    """The results that make a run fail."""
+    return [result for result in run.results if result.status in UNEXPECTED]
+
+
+def matrix(run: FrameworkRun) -> Matrix:
+    """The networks by policy, a column for each level and dtype; presets are counted together."""
+    cells: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    columns: dict[str, None] = {}
+    for result in run.results:
+        if result.check in ("coverage", "probe", "item"):
+            continue
+        column = " ".join(result.policy.split()[:2])
+        columns[column] = None
+        cells[result.subject][column].append(result.status)
+    return Matrix(tuple(columns), {row: {c: Cell(Counter(s)) for c, s in found.items()} for row, found in cells.items()})
+
+
+def operations(run: FrameworkRun) -> dict[str, Cell]:
+    """Every operation that was probed."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for result in run.results:
+        if result.check in ("coverage", "probe"):
+            found[result.subject].append(result.status)
+    return {op: Cell(Counter(statuses)) for op, statuses in found.items()}

@@ -1,0 +1,463 @@
+"""Gradients: their dtypes, where backward runs, checkpointing, the weight cache, and torch.func."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - its customary name
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import unamp
+from unamp import Policy, policy_region
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+#: One that native autocast carries out alone as far as it can, and ones that take over common operations.
+POLICIES = [
+    Policy("O1", "bfloat16"),
+    Policy("O1", "bfloat16", preset="torch-cpu"),
+    Policy("O1", "bfloat16", preset="native"),
+    Policy("O1", "bfloat16", allow=("add", "mul", "sum"), deny="mm"),
+    Policy("O2", "bfloat16"),
+    Policy("O3", "float16"),
+]
+each_policy = pytest.mark.parametrize("policy", POLICIES, ids=repr)
+ADD = Policy("O1", "bfloat16", allow=("add", "mul", "sum"), deny="exp")
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def gradients(module: nn.Module) -> list[Tensor]:
+    found = [p.grad.clone() for p in module.parameters()]
+    module.zero_grad()
+    return found
+
+
+def all_equal(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(a, b, strict=True))
+
+
+# --- dtypes ------------------------------------------------------------------------------------------------------------------------
+
+
+@each_policy
+def test_gradients_of_float32_leaves_are_float32(policy: Policy) -> None:
+    model, x = network(), torch.randn(4, 6, requires_grad=True)
+    with policy_region(policy):
+        loss = model(x).square().mean()
+    loss.backward()
+    assert {p.grad.dtype for p in model.parameters()} == {F32}
+    assert x.grad.dtype == F32
+    with policy_region(Policy(enabled=False)):
+        exact = network()
+        exact(x).square().mean().backward()
+    for p, q in zip(model.parameters(), exact.parameters(), strict=True):
+        assert torch.allclose(p.grad, q.grad, atol=0.05 * q.grad.abs().max().item() + 2e-3)
+
+
+@each_policy
+def test_gradients_of_low_leaves_keep_their_dtype(policy: Policy) -> None:
+    for dtype in (F16, BF16, torch.float64):
+        x = torch.randn(4, 6).to(dtype).requires_grad_()
+        with policy_region(policy):
+            out = x.tanh().sum() if dtype is torch.float64 else F.linear(x.tanh(), torch.randn(3, 6)).sum()
+        out.backward()
+        assert x.grad.dtype == dtype
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_gradient_accumulation_stays_in_float32_while_add_is_allowed(inside: bool) -> None:
+    w = torch.ones(1, requires_grad=True)
+    with policy_region(ADD):
+        losses = [(w * 1.0).float(), (w * 2**-9).float()]
+    with policy_region(ADD) if inside else nullcontext():
+        for loss in losses:
+            loss.backward()
+    assert w.grad.dtype == F32
+    assert w.grad.item() == 1.0 + 2**-9  # which bfloat16 cannot hold
+    x = torch.ones(4, requires_grad=True)
+    with policy_region(ADD):
+        fan_out = (torch.tanh(x), torch.tanh(x), torch.tanh(x))
+    with policy_region(ADD) if inside else nullcontext():
+        torch.autograd.backward(fan_out, [torch.full((4,), 2.0**-k) for k in (0, 9, 18)])
+    reference = torch.ones(4, requires_grad=True)
+    torch.autograd.backward([reference.tanh() for _ in range(3)], [torch.full((4,), 2.0**-k) for k in (0, 9, 18)])
+    assert torch.equal(x.grad, reference.grad)
+
+
+@each_policy
+def test_backward_inside_a_region_is_backward_outside_bit_for_bit(policy: Policy) -> None:
+    model, x = network(), torch.randn(4, 6)
+    with policy_region(policy):
+        loss = model(x).float().square().mean()
+    loss.backward()
+    outside = gradients(model)
+    # Within `native`, torch's own AMP casts in backward, too: that is what it stands for.
+    for around in [*(p for p in POLICIES if p.preset != "native"), Policy(enabled=False)]:
+        with policy_region(policy):
+            loss = model(x).float().square().mean()
+        with policy_region(around):
+            loss.backward()
+            assert unamp.current_policy() == around
+        assert all_equal(gradients(model), outside), around
+    with policy_region(policy):
+        loss = model(x).float().square().mean()
+        found = torch.autograd.grad(loss, list(model.parameters()))
+    assert all_equal(list(found), outside)
+
+
+@each_policy
+def test_double_backward(policy: Policy) -> None:
+    model, x = network(), torch.randn(4, 6, requires_grad=True)
+
+    def penalty(around: Any) -> list[Tensor]:
+        with policy_region(policy):
+            out = model(x).float().sum()
+            with around:
+                (gradient,) = torch.autograd.grad(out, x, create_graph=True)
+            total = gradient.float().square().sum()
+        assert gradient.dtype == F32
+        total.backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    inside = penalty(nullcontext())
+    model.zero_grad(set_to_none=True)
+    outside = penalty(policy_region(Policy(enabled=False)))
+    assert {g.dtype for g in inside} == {F32}
+    assert len(inside) == 7  # all but the last bias, which the gradient does not depend on
+    assert all_equal(inside, outside)
+
+
+def test_hooks_see_the_forwards_dtypes_and_run_outside_the_policy() -> None:
+    model, x, seen = network(), torch.randn(4, 6), []
+    model[3].register_full_backward_hook(lambda m, gi, go: seen.append((gi[0].dtype, go[0].dtype)))
+    model[0].weight.register_hook(lambda g: seen.append(g.dtype))
+    model[0].weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.dtype))
+    with unamp.autocast("cpu"):
+        out = model(x)
+        out.register_hook(lambda g: seen.append((g @ g.t().float().to(g.dtype)).dtype))
+        out.float().sum().backward()
+    assert seen[0] == BF16
+    assert seen[1][1] == BF16
+    assert seen[2:] == [F32, F32]
+
+
+def test_custom_function_without_decorators() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.mm(x)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            gradient = gradient.to(x.dtype)
+            return gradient.mm(x.t()) + x.t().mm(gradient)
+
+    x = torch.rand(4, 4, requires_grad=True)
+    for around in (nullcontext(), unamp.autocast("cpu")):
+        with unamp.autocast("cpu"):
+            out = Square.apply(x)
+        assert out.dtype == BF16
+        with around:
+            out.float().sum().backward()
+        ones = torch.ones(4, 4)
+        assert x.grad.dtype == F32
+        assert torch.allclose(x.grad, ones @ x.detach().t() + x.detach().t() @ ones, atol=1e-5)
+        x.grad = None
+
+
+# --- checkpoint ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backward_inside", [True, False])
+@pytest.mark.parametrize("region_inside", [True, False])
+@pytest.mark.parametrize("reentrant", [True, False])
+@each_policy
+def test_checkpoint(policy: Policy, reentrant: bool, region_inside: bool, backward_inside: bool) -> None:
+    model, x = network(), torch.randn(4, 6, requires_grad=True)
+    region = policy_region(policy.replace(cache=False))  # a cast that two uses share would add up their gradients in its dtype
+    block: Callable[..., Tensor] = region(model.forward) if region_inside else model.forward
+
+    with region:
+        plain = model(x)
+    plain.float().square().mean().backward()
+    expected = [x.grad.clone(), *gradients(model)]
+    x.grad = None
+
+    with nullcontext() if region_inside else region:
+        out = checkpoint(block, x, use_reentrant=reentrant)
+    loss = out.float().square().mean()
+    with region if backward_inside else nullcontext():
+        loss.backward()
+    assert out.dtype == plain.dtype
+    assert torch.equal(out, plain)
+    assert all_equal([x.grad, *gradients(model)], expected)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoint_recomputes_under_the_forwards_policy(reentrant: bool) -> None:
+    seen: list[Any] = []
+
+    def block(x: Tensor) -> Tensor:
+        seen.append((unamp.current_policy(), torch.mm(x.detach(), x.detach()).dtype))
+        return x.mm(x)
+
+    x = torch.rand(4, 4, requires_grad=True)
+    policy, other = Policy("O1", "bfloat16", allow="add"), Policy("O1", "float16", deny="mm")
+    with policy_region(policy):
+        out = checkpoint(block, x, use_reentrant=reentrant)
+    with policy_region(other):
+        out.float().sum().backward()
+        assert unamp.current_policy() == other
+    assert seen == [(policy, BF16)] * 2
+
+
+# --- the weight cache --------------------------------------------------------------------------------------------------------------
+
+
+def history(out: Tensor) -> list[str]:
+    found, stack, seen = [], [out.grad_fn], set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found.append(type(node).__name__)
+        stack += [parent for parent, _ in node.next_functions]
+    return found
+
+
+#: Whoever makes the cast: native autocast (with its own cache), and unamp's kernels.
+CACHING = [
+    Policy("O1", "bfloat16", preset="native"),
+    Policy("O1", "bfloat16", preset="torch-cpu"),
+    Policy("O1", "bfloat16"),
+    Policy("O1", "bfloat16", widen_results=True),
+    Policy("O3", "bfloat16"),
+]
+
+
+@pytest.mark.parametrize("policy", CACHING, ids=repr)
+def test_a_parameter_is_cast_once_in_the_outermost_region(policy: Policy) -> None:
+    weight, x = nn.Parameter(torch.rand(4, 4)), torch.rand(4, 4)
+
+    def twice() -> int:
+        first = F.linear(x, weight)
+        with policy_region(policy):
+            second = F.linear(x, weight)
+        return history(torch.stack([first.float(), second.float()])).count("ToCopyBackward0")
+
+    with policy_region(policy):
+        cached = twice()
+    with policy_region(policy.replace(cache=False)):
+        with policy_region(policy.replace(cache=False)):
+            pass
+        first, second = F.linear(x, weight), F.linear(x, weight)
+        uncached = history(torch.stack([first.float(), second.float()])).count("ToCopyBackward0")
+    assert uncached - cached == 1
+
+
+@pytest.mark.parametrize("policy", CACHING, ids=repr)
+def test_casts_are_dropped_on_exit(policy: Policy) -> None:
+    weight = nn.Parameter(torch.rand(4, 4))
+    gone = weakref.ref(weight)
+    with policy_region(policy):
+        F.linear(torch.rand(4, 4), weight)
+        with policy_region(policy):
+            F.linear(torch.rand(4, 4), weight)
+    del weight
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("policy", CACHING, ids=repr)
+def test_no_grad_then_grad_on_the_same_weight(policy: Policy) -> None:
+    weight, x = nn.Parameter(torch.rand(4, 4)), torch.rand(4, 4)
+    with policy_region(policy):
+        with torch.no_grad():
+            first = F.linear(x, weight)
+        second = F.linear(x, weight)
+        with torch.inference_mode():
+            F.linear(x, weight)
+        third = F.linear(x, weight)
+    assert not first.requires_grad
+    (second.float().sum() + third.float().sum()).backward()
+    assert weight.grad is not None
+    assert torch.allclose(weight.grad, 2 * x.sum(0).expand(4, 4), rtol=0.02)
+
+
+@pytest.mark.parametrize("policy", CACHING, ids=repr)
+def test_a_frozen_then_trained_weight_gets_its_gradient(policy: Policy) -> None:
+    weight, x = nn.Parameter(torch.rand(4, 4), requires_grad=False), torch.rand(4, 4)
+    with policy_region(policy):
+        F.linear(x, weight)
+        weight.requires_grad_()
+        F.linear(x, weight).float().sum().backward()
+    assert weight.grad is not None
+
+
+@pytest.mark.parametrize("policy", [p for p in CACHING if p.preset != "native"], ids=repr)
+def test_an_optimizer_step_inside_a_region_is_seen(policy: Policy) -> None:
+    model, x = nn.Linear(4, 4), torch.rand(2, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with policy_region(policy):
+        before = model(x)
+        before.float().sum().backward()
+        optimizer.step()
+        after = model(x)
+        model.zero_grad()
+        after.float().sum().backward()
+    with policy_region(policy):
+        fresh = model(x)
+    assert not torch.equal(before, after)
+    assert torch.equal(after, fresh)
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("policy", [p for p in CACHING if p.preset != "native"], ids=repr)
+def test_any_update_in_place_inside_a_region_is_seen(policy: Policy) -> None:
+    model, x = nn.Linear(4, 4), torch.rand(2, 4)
+    with policy_region(policy):
+        model(x)
+        with torch.no_grad():
+            model.weight.zero_()
+            model.bias.fill_(2.0)
+        zero = model(x)
+    assert torch.equal(zero.float(), torch.full((2, 4), 2.0))
+
+
+def test_other_policies_in_one_region_do_not_share_casts_of_another_dtype() -> None:
+    model, x = nn.Linear(4, 4), torch.rand(2, 4)
+    with policy_region(Policy("O3", "bfloat16")):
+        assert model(x).dtype == BF16
+        with policy_region(Policy("O3", "float16")):
+            out = model(x)
+            assert torch.equal(out, F.linear(x.half(), model.weight.half(), model.bias.half()))
+        with policy_region(Policy("O1", "float16", preset="native")):
+            assert model(x).dtype == F16
+        assert model(x).dtype == BF16
+
+
+# --- inference_mode, torch.func ------------------------------------------------------------------------------------------------
+
+
+@each_policy
+def test_inference_mode(policy: Policy) -> None:
+    model, x = network().eval(), torch.randn(4, 6)
+    with policy_region(policy):
+        with torch.no_grad():
+            expected = model(x)
+        with torch.inference_mode():
+            found = model(x)
+    with torch.inference_mode(), policy_region(policy):
+        outer = model(x)
+    assert found.is_inference()
+    assert torch.equal(expected, found)
+    assert torch.equal(expected, outer)
+
+
+def scalars(x: Tensor) -> Tensor:
+    return ((x + 1.5) * 2 - 1).pow(2).mm(x / 3).exp().sum() * 0.5
+
+
+FUNC_POLICIES = [Policy("O1", "bfloat16", allow=("add", "mul", "sub", "div")), Policy("O3", "bfloat16"), Policy("O1", "bfloat16")]
+
+
+@pytest.mark.parametrize("policy", FUNC_POLICIES, ids=repr)
+def test_torch_func_gives_what_autograd_gives(policy: Policy) -> None:
+    x = torch.rand(3, 3) / 4
+    leaf = x.clone().requires_grad_()
+    with policy_region(policy.replace(cache=False)):  # which torch.func's tensors have none of
+        value = scalars(leaf)
+        expected = torch.autograd.grad(value, leaf)[0]
+        found = torch.func.grad(scalars)(x)
+        both, same = torch.func.grad_and_value(scalars)(x)
+        out, pullback = torch.func.vjp(scalars, x)
+        (pulled,) = pullback(torch.ones_like(out))
+        jacobian = torch.func.jacrev(scalars)(x)
+    assert found.dtype == F32
+    assert torch.equal(found, expected)
+    assert torch.equal(both, expected)
+    assert torch.equal(same, value)
+    assert torch.equal(pulled, expected)
+    assert torch.allclose(jacobian, expected)
+
+
+@pytest.mark.parametrize("policy", FUNC_POLICIES, ids=repr)
+def test_torch_func_transforms_and_their_compositions(policy: Policy) -> None:
+    batch = torch.rand(5, 3, 3) / 4
+    x, tangent = batch[0], torch.rand(3, 3)
+    with policy_region(policy):
+        each = torch.stack([scalars(b) for b in batch])
+        mapped = torch.func.vmap(scalars)(batch)
+        per_sample = torch.func.vmap(torch.func.grad(scalars))(batch)
+        one_by_one = torch.stack([torch.func.grad(scalars)(b) for b in batch])
+        value, pushed = torch.func.jvp(scalars, (x,), (tangent,))
+        forward = torch.func.jacfwd(scalars)(x)
+        hessian = torch.func.hessian(scalars)(x)
+    assert mapped.dtype == each.dtype
+    assert torch.allclose(mapped.float(), each.float(), rtol=0.03)
+    assert torch.allclose(per_sample.float(), one_by_one.float(), rtol=0.1, atol=0.05)
+    assert torch.equal(value, each[0])
+    exact = torch.func.jvp(scalars, (x.double(),), (tangent.double(),))[1]
+    assert torch.allclose(pushed.double(), exact, rtol=0.1)
+    assert torch.allclose(forward.double(), torch.func.jacfwd(scalars)(x.double()), rtol=0.15, atol=0.05)
+    assert torch.allclose(hessian.double(), torch.func.hessian(scalars)(x.double()), rtol=0.3, atol=0.3)
+
+
+def test_functional_call_with_per_sample_gradients() -> None:
+    model, x, target = nn.Linear(4, 3), torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    parameters = {k: v.detach() for k, v in model.named_parameters()}
+
+    def loss(p: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
+        out = torch.func.functional_call(model, p, (sample.unsqueeze(0),))
+        return F.cross_entropy(out, label.unsqueeze(0)) * 2 + 1
+
+    for policy in FUNC_POLICIES:
+        with policy_region(policy):
+            found = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, x, target)
+        exact = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, x, target)
+        for name in parameters:
+            assert found[name].dtype == F32
+            assert torch.allclose(found[name], exact[name], atol=0.05)
+
+
+def test_a_region_opened_inside_a_transformed_function() -> None:
+    def inside(x: Tensor) -> Tensor:
+        with unamp.autocast("cpu", allow="add"):
+            assert (x + 1).dtype == BF16
+            return (x.mm(x) + 1).float().sum()
+
+    x = torch.rand(3, 3)
+    gradient = torch.func.grad(inside)(x)
+    assert gradient.dtype == F32
+    assert torch.allclose(gradient, torch.func.grad(lambda t: (t.mm(t) + 1).sum())(x), atol=0.05)
+    assert torch.func.vmap(inside)(torch.rand(2, 3, 3)).shape == (2,)
+
+
+def test_other_peoples_autocast_in_the_same_process_is_unaffected() -> None:
+    def plain(x: Tensor) -> Tensor:
+        return ((x + 1) * 2).mm(x).sum()
+
+    x = torch.rand(3, 3)
+    with torch.autocast("cpu"):
+        before = torch.func.grad(plain)(x), torch.func.vmap(plain)(x[None]), (x + 1).dtype, (x @ x).dtype
+    with policy_region(Policy("O3", "bfloat16", deny=("add", "mm"))), unamp.trace():  # every kernel there is gets installed
+        plain(x)
+    with torch.autocast("cpu"):
+        after = torch.func.grad(plain)(x), torch.func.vmap(plain)(x[None]), (x + 1).dtype, (x @ x).dtype
+    assert torch.equal(before[0], after[0])
+    assert torch.equal(before[1], after[1])
+    assert before[2:] == after[2:] == (F32, BF16)
