@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import paddle
 from paddle.base import core
 
@@ -24,7 +25,7 @@ from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_paddle import compiling
 from unamp_paddle.facts import facts
-from unamp_paddle.kernels import GROUPS_ALONE, Operator, entry
+from unamp_paddle.kernels import Operator, entry
 from unamp_paddle.replacing import Attributes, Code, Globals, Methods, functions
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor, Value, thread
@@ -85,6 +86,19 @@ def _depthwise(function: types.FunctionType, op: str) -> Callable[[Any, Any], st
     return which
 
 
+def _padding(args: Any, kwargs: Any) -> str:
+    mode = kwargs["mode"] if "mode" in kwargs else args[2] if len(args) > 2 else "constant"
+    if mode == "circular":
+        return "circular_pad"
+    kind = {"reflect": "reflection_pad", "replicate": "replication_pad"}.get(mode)
+    return f"{kind}{_argument(args, kwargs, 0, 'x').ndim - 2}d" if kind else "pad"
+
+
+def _indexing(args: Any, kwargs: Any) -> str:
+    items = args[1] if isinstance(args[1], tuple) else (args[1],)
+    return "index" if any(isinstance(item, (Tensor, Value, list, np.ndarray)) for item in items) else "slice"
+
+
 @cache
 def _forward() -> dict[str, Operator]:
     """The forward functions of `paddle._C_ops` that a rule, or a low tensor, can need something done about."""
@@ -98,7 +112,7 @@ def _forward() -> dict[str, Operator]:
         if name in facts().left_alone or base in facts().left_alone or base.startswith(("sparse_", "strings_", "get_core_ops")):
             continue
         op = spelled.get(name)
-        if op is not None and vocabulary()[op].group in GROUPS_ALONE:
+        if op is not None and vocabulary()[op].group == "cast":
             continue
         if op is None and name.endswith("_"):
             if base in spelled and base in names:
@@ -166,8 +180,10 @@ def _codes() -> dict[Operator, Code]:
     )
     for name, op in _LAYERS.items():
         add(getattr(paddle.nn, name).forward, op, f"nn.{name}.forward", layer=True)
+    add(functional.pad, "pad", "nn.functional.pad", which=_padding)
+    add(Tensor.__getitem__, "index", "Tensor.__getitem__", direct=True, which=_indexing)
     for spelling, op in _spelled().items():
-        if vocabulary()[op].group in GROUPS_ALONE:
+        if vocabulary()[op].group == "cast":
             continue
         add(_python(spelling), op, spelling, view=vocabulary()[op].keeps_its_meaning)
     for method, operator in _operators().items():

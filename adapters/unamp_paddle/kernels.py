@@ -25,10 +25,7 @@ from unamp_paddle.casting import cast, convert, floats, map_floats, rounded, to_
 from unamp_paddle.facts import facts
 from unamp_paddle.state import FLOAT32, NAMES, Parameter, Tensor, Value, thread
 
-__all__ = ["GROUPS_ALONE", "Operator", "entry", "perform", "registered"]
-
-#: Groups whose operations make tensors, or convert them: they answer in the dtype that they are told.
-GROUPS_ALONE = frozenset({"creation", "random", "cast"})
+__all__ = ["Operator", "entry", "perform", "registered"]
 
 _DTYPE = type(paddle.float32)
 _CPU_ONLY = not core.is_compiled_with_cuda()
@@ -47,10 +44,11 @@ class Operator:
         activation_only: whether a rule casts the first tensor alone (norms, whose parameters and statistics stay float32).
         view: whether it returns a view of its input, or moves data only; it runs natively in every dtype.
         inplace: whether it changes its first argument.
+        direct: whether it is Python code that reaches no forward function.
         which: finds the operation from the arguments, where one function does several.
     """
 
-    __slots__ = ("activation_only", "call", "inplace", "layer", "name", "op", "twin", "view", "which", "whole")
+    __slots__ = ("activation_only", "call", "direct", "inplace", "layer", "name", "op", "twin", "view", "which", "whole")
 
     def __init__(
         self,
@@ -62,6 +60,7 @@ class Operator:
         layer: bool = False,
         inplace: bool = False,
         view: bool = False,
+        direct: bool = False,
         which: Callable[[Any, Any], str] | None = None,
         twin: Callable[..., Any] | None = None,
     ) -> None:
@@ -73,6 +72,7 @@ class Operator:
         self.inplace = inplace
         self.twin = twin
         self.view = view
+        self.direct = direct
         self.which = which
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
 
@@ -108,7 +108,8 @@ def entry(operator: Operator) -> Callable[..., Any]:
         if plan is None:
             return call(*args, **kwargs)
         # Most calls: nothing but float32 comes in, and the rule leaves that alone.
-        if name not in plan.busy and not kwargs:
+        busy = plan.busy
+        if busy is not None and name not in busy and not kwargs:
             for value in args:
                 kind = type(value)
                 if kind is tensor or kind is parameter:
@@ -121,7 +122,7 @@ def entry(operator: Operator) -> Callable[..., Any]:
                     break
             else:
                 return call(*args)
-        return perform(operator, plan, args, kwargs)
+        return plan.carry_out(operator, args, kwargs)
 
     enter.__name__ = enter.__qualname__ = name.rpartition(".")[2]
     return enter
@@ -149,30 +150,30 @@ def _perform(operator: Operator, op: str | None, rule: Rule, plan: Any, args: An
 
 
 def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    if operator.layer:
-        return _layer(operator, rule, plan, args, kwargs)
-    seen = floats([args, kwargs])
+    own = _parameters(args[0]) if operator.layer else {}
+    seen = floats([args, kwargs, list(own.values())])
     if not seen:
-        return _quietly(operator, args, kwargs), None, False
+        return _quietly(operator, None, args, kwargs), None, False
     if operator.inplace:
-        return _inplace(operator, plan, seen, args, kwargs)
-    if operator.activation_only:
-        seen = seen[:1] if rule is not Rule.FP32 else seen
+        return _inplace(operator, seen, args, kwargs)
+    if operator.activation_only and rule is not Rule.FP32:
+        seen = seen[:1]
     mixed = any(dtype is not seen[0] for dtype in seen)
     target = _target(rule, plan.low, seen, mixed)
     if target is not None and rule is not Rule.UNTOUCHED and _names_dtype(args, kwargs):
         target = None if FLOAT32 in seen else seen[0]
     if target is None:
-        return _quietly(operator, args, kwargs), seen[0], False
+        return _quietly(operator, None, args, kwargs), seen[0], False
     if target is FLOAT32:
         args, kwargs = _converted(cast, FLOAT32, args, kwargs)
-        return _quietly(operator, args, kwargs), FLOAT32, False
+        return _quietly(operator, plan.inside(Rule.FP32) if own else None, args, kwargs), FLOAT32, False
     if _native(operator, target, args):
         if mixed or seen[0] is not target:
             args, kwargs = _converted_to_low(operator, to_low, target, args, kwargs)
-        return _quietly(operator, args, kwargs), target, False
+        inside = plan.inside(Rule.LOW) if own else plan.inside(Rule.UNTOUCHED) if operator.view else None
+        return _quietly(operator, inside, args, kwargs), target, False
     args, kwargs = _converted_to_low(operator, rounded, target, args, kwargs)
-    result = _quietly(operator, args, kwargs)
+    result = _quietly(operator, Rounding(own, target) if own else None, args, kwargs)
     if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
         return (cast(result[0], target), *result[1:]), target, True
     return map_floats(result, target), target, True
@@ -189,15 +190,47 @@ def _target(rule: Rule, low: Any, seen: list[Any], mixed: bool) -> Any:
     return None if seen[0] is FLOAT32 else seen[0]
 
 
-def _quietly(operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Call the original; what a whole is made of is not looked at again."""
+def _quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call the original; what a whole is made of follows another plan, or none."""
     if not operator.whole:
         return operator.call(*args, **kwargs)
-    plan, thread.plan = thread.plan, None
+    plan, thread.plan = thread.plan, inside
     try:
         return operator.call(*args, **kwargs)
     finally:
         thread.plan = plan
+
+
+class Rounding:
+    """The plan inside a layer that is emulated as one operation: float32, with the layer's parameters rounded.
+
+    The layer itself is not changed: other threads may be using it.
+    """
+
+    busy = None  # every call is looked at
+
+    def __init__(self, parameters: dict[int, Any], low: Any) -> None:
+        self._parameters = parameters
+        self._low = low
+
+    def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call an operation inside the layer."""
+        args, kwargs = _converted(self._rounded, self._low, args, kwargs)
+        return operator.call(*args, **kwargs)
+
+    def _rounded(self, tensor: Any, low: Any) -> Any:
+        return rounded(tensor, low) if id(tensor) in self._parameters else tensor
+
+
+def _parameters(layer: Any) -> dict[int, Any]:
+    """A layer's parameters by their ids."""
+    found = {}
+    for home in layer.sublayers(include_self=True):
+        for name in home._parameters:
+            value = getattr(home, name)
+            if value is not None:
+                found[id(value)] = value
+    return found
 
 
 def _names_dtype(args: Any, kwargs: dict[str, Any]) -> bool:
@@ -240,21 +273,7 @@ def _converted_to_low(
     return (), {k: to(value, dtype) if k in ("x", "input") else value for k, value in kwargs.items()}
 
 
-def _layer(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """A layer as one operation: every operation inside, parameters included, follows the layer's rule."""
-    outer = thread.plan
-    thread.plan, sink, thread.sink = plan.inside(rule), thread.sink, None
-    try:
-        result = operator.call(*args, **kwargs)
-    finally:
-        thread.plan, thread.sink = outer, sink
-    computed = floats(result)
-    if rule is Rule.LOW:
-        return map_floats(result, plan.low), plan.low, _CPU_ONLY or not _on_gpu(args[1:])
-    return result, computed[0] if computed else None, False
-
-
-def _inplace(operator: Operator, plan: Any, seen: list[Any], args: Any, kwargs: dict[str, Any]) -> Any:
+def _inplace(operator: Operator, seen: list[Any], args: Any, kwargs: dict[str, Any]) -> Any:
     """An in-place operation: no rule changes it, but on a low tensor it must work."""
     target = args[0] if args else kwargs.get("x")
     if operator.twin is None or not isinstance(target, Tensor) or not floats([target]):

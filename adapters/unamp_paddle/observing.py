@@ -55,6 +55,8 @@ def report(
 ) -> Any:
     """Run one operation and report what it computed in."""
     inputs = tuple(_names([args, kwargs]))
+    if operator.activation_only:
+        inputs = inputs[:1]
     # What an operation is made of is its own affair.
     sink, thread.sink = thread.sink, None
     try:

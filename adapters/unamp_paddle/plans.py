@@ -18,7 +18,7 @@ from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_paddle import hooks
 from unamp_paddle.facts import facts
-from unamp_paddle.kernels import GROUPS_ALONE, Operator
+from unamp_paddle.kernels import Operator, perform
 from unamp_paddle.state import DTYPES
 
 __all__ = ["Plan", "how", "idle", "plan"]
@@ -45,7 +45,7 @@ class Plan:
     ) -> None:
         self.policy = policy
         self.low = DTYPES[policy.dtype]
-        self.rules = rules
+        self.rules = _with_synonyms(policy, rules)
         self.watching = watching
         self.delegated = delegated
         self.everything = everything
@@ -58,6 +58,10 @@ class Plan:
         if self.everything is not None and rule is not Rule.UNTOUCHED:
             return self.everything
         return rule
+
+    def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call an operation under its rule."""
+        return perform(operator, self, args, kwargs)
 
     def advice(self, op: str | None) -> str:
         """What to use in place of a banned operation."""
@@ -78,6 +82,24 @@ class Plan:
         """The functions and layers in Python whose rule their parts would not come to."""
         return hooks.Wholes(operator for operator in hooks.wholes() if self._needs(operator))
 
+    def _needs(self, operator: Operator) -> bool:
+        op = operator.op
+        assert op is not None
+        if op in facts().transparent:
+            return op in self.policy.allow or op in self.policy.deny
+        rule = self.rule(op)
+        if operator.direct:
+            return self.watching or rule not in _KEEPS
+        if operator.view and vocabulary()[op].group != "comparison":
+            return rule is not Rule.UNTOUCHED
+        if self.watching or operator.which is not None:
+            return True
+        parts = facts().made_of.get(op)
+        if parts is None:
+            return rule is not Rule.UNTOUCHED
+        rules = {self.rule(part) for part in parts}
+        return parts != (op,) and not rules <= ({rule, Rule.UNTOUCHED} if rule is not Rule.LOW else set())
+
     @cached_property
     def comparisons(self) -> bool:
         """Whether a Tensor's comparison operators need more than Paddle does by itself."""
@@ -89,33 +111,23 @@ class Plan:
         return Plan(self.policy, self.rules, watching=True, everything=self.everything)
 
     def inside(self, rule: Rule) -> Plan:
-        """The plan for what a layer that is one operation computes with."""
+        """The plan for what an operation that is one whole computes with."""
         return self._inside[rule]
 
     @cached_property
     def _inside(self) -> Mapping[Rule, Plan]:
         return {rule: Plan(self.policy, _EVERYTHING, everything=rule) for rule in Rule}
 
-    def _needs(self, operator: Operator) -> bool:
-        op = operator.op
-        if op in facts().transparent:
-            return op in self.policy.allow or op in self.policy.deny
-        if self.watching or operator.which is not None:
-            return True
-        assert op is not None
-        rule = self.rule(op)
-        parts = facts().made_of.get(op)
-        if vocabulary()[op].group == "shape":
-            return rule is not Rule.UNTOUCHED
-        if parts is None or parts == (op,):
-            return parts is None and rule is not Rule.UNTOUCHED
-        rules = {self.rule(part) for part in parts}
-        return not rules <= ({rule, Rule.UNTOUCHED} if rule is not Rule.LOW else set())
+
+def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
+    """The rules, where one function of Paddle is two operations: a user's list may name either."""
+    named = {op: other for op, other in facts().synonyms.items() if other in policy.allow or other in policy.deny}
+    return {**rules, **{op: rules[other] for op, other in named.items()}} if named else rules
 
 
 def _all_follow() -> Mapping[str, Rule]:
     return {
-        name: Rule.UNTOUCHED if op.group in GROUPS_ALONE or op.keeps_its_meaning else Rule.WIDEST
+        name: Rule.UNTOUCHED if op.keeps_its_meaning else Rule.WIDEST
         for name, op in vocabulary().items()
     }
 
@@ -152,7 +164,7 @@ def how(op: str, policy: Policy, device: str) -> How:
     stated = policy.delegated("paddle", device)
     if stated is None or not stated.active or stated is not policy:
         return How.NATIVE
-    if vocabulary()[op].group in GROUPS_ALONE:
+    if vocabulary()[op].group == "cast":
         return How.NATIVE
     rule = stated.rules[op]
     if rule is Rule.LOW and device == "cpu":
