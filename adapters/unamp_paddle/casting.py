@@ -7,7 +7,7 @@ from typing import Any
 
 import paddle
 
-from unamp_paddle.state import FLOAT32, LOW, Parameter, Tensor, Value, thread
+from unamp_paddle.state import FLOAT32, LOW, Parameter, Tensor, Value, dtype_of, thread
 
 __all__ = ["cast", "convert", "floats", "map_floats", "rounded", "tensors", "to_low"]
 
@@ -21,7 +21,7 @@ _FLOAT16, _BFLOAT16 = LOW
 
 def cast(tensor: Any, dtype: Any) -> Any:
     """A tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
-    current = tensor.dtype
+    current = dtype_of(tensor)
     if current is dtype or (current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16):
         return tensor
     return _cast(tensor, dtype)
@@ -36,7 +36,7 @@ def to_low(tensor: Any, dtype: Any) -> Any:
 
 def rounded(tensor: Any, dtype: Any) -> Any:
     """A tensor's values rounded to the low `dtype`, in float32; a float32 parameter is rounded once, as in `to_low`."""
-    current = tensor.dtype
+    current = dtype_of(tensor)
     if current is FLOAT32:
         if type(tensor) is Parameter and (entry := _kept(tensor, dtype)) is not None:
             if entry[1] is None:
@@ -103,4 +103,4 @@ def tensors(value: Any) -> Iterator[Any]:
 
 def floats(value: Any) -> list[Any]:
     """The dtypes of the eligible tensors in an argument or a result."""
-    return [d for t in tensors(value) if (d := t.dtype) is FLOAT32 or d is _FLOAT16 or d is _BFLOAT16]
+    return [d for t in tensors(value) if (d := dtype_of(t)) is FLOAT32 or d is _FLOAT16 or d is _BFLOAT16]

@@ -12,9 +12,23 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import paddle.jit.sot  # only its first use would load it, and keys must be complete from the first
+from paddle.jit.sot.utils import paddle_api_config
+
+from unamp import regions
 from unamp_paddle.state import thread
 
 __all__ = ["keyed", "keyed_program", "per_policy"]
+
+#: What opens a region or asks about one; and what they call, in case the simulation is already inside.
+_NOT_SIMULATED = (
+    regions.autocast, regions.auto_cast, regions.policy_region, regions._here, regions._region, regions.current_policy,
+    regions.is_autocast_enabled, regions.get_autocast_dtype, regions.Region.__enter__, regions.Region.__exit__,
+    regions.Region.here, regions.Region.__call__,
+)  # fmt: skip
+# SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and goes on behind them.
+for _function in _NOT_SIMULATED:
+    paddle_api_config.add_break_graph_function(_function)
 
 
 def _policy() -> Any:

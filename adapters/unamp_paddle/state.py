@@ -11,7 +11,7 @@ from paddle.base.framework import EagerParamBase
 if TYPE_CHECKING:
     from unamp_paddle.plans import Plan
 
-__all__ = ["DTYPES", "FLOAT32", "LOW", "NAMES", "Parameter", "Tensor", "Value", "thread"]
+__all__ = ["DTYPES", "FLOAT32", "LOW", "NAMES", "Parameter", "Tensor", "Value", "dtype_of", "thread"]
 
 Tensor = paddle.Tensor
 Parameter = EagerParamBase
@@ -23,6 +23,14 @@ FLOAT32 = paddle.float32
 LOW = (paddle.float16, paddle.bfloat16)
 DTYPES = {"float16": paddle.float16, "bfloat16": paddle.bfloat16, "float32": paddle.float32}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+_SAME = {dtype: dtype for dtype in NAMES}
+
+
+def dtype_of(tensor: Any) -> Any:
+    """A tensor's dtype, as the singleton that it is; a value that `to_static` traces makes a new object each time."""
+    dtype = tensor.dtype
+    return _SAME.get(dtype, dtype) if type(tensor) is Value else dtype
 
 
 class Thread(threading.local):
