@@ -69,10 +69,15 @@ def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
 
 def convert(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
     """An argument with its tensors converted: a tensor, or a list or tuple of them."""
+    kind = type(value)
+    if kind is Tensor or kind is Parameter:
+        return to(value, dtype)
+    if kind is int or kind is bool or value is None:
+        return value
     if isinstance(value, _TENSORS):
         return to(value, dtype)
-    if type(value) in (list, tuple):
-        return type(value)([convert(to, dtype, item) for item in value])
+    if kind is list or kind is tuple:
+        return kind([convert(to, dtype, item) for item in value])
     return value
 
 
@@ -103,4 +108,28 @@ def tensors(value: Any) -> Iterator[Any]:
 
 def floats(value: Any) -> list[Any]:
     """The dtypes of the eligible tensors in an argument or a result."""
-    return [d for t in tensors(value) if (d := dtype_of(t)) is FLOAT32 or d is _FLOAT16 or d is _BFLOAT16]
+    found: list[Any] = []
+    _collect(value if type(value) in (list, tuple) else (value,), found)
+    return found
+
+
+def _collect(values: Any, found: list[Any]) -> None:
+    # Every call in a region comes through here: no generators, and the commonest kinds first.
+    for value in values:
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
+            dtype = value.dtype
+        elif kind is int or kind is bool or value is None or kind is float or kind is str:
+            continue
+        elif kind is list or kind is tuple:
+            _collect(value, found)
+            continue
+        elif kind is dict:
+            _collect(value.values(), found)
+            continue
+        elif isinstance(value, _TENSORS):
+            dtype = dtype_of(value)
+        else:
+            continue
+        if dtype is FLOAT32 or dtype is _FLOAT16 or dtype is _BFLOAT16:
+            found.append(dtype)

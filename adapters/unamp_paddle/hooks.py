@@ -48,7 +48,7 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 #: Modules that users take forward functions from, as attributes; those named above the line hold nearly all.
 _MODULES = ("paddle._C_ops", "paddle.tensor", "paddle.tensor.ops", "paddle.linalg", "paddle.special")
 #: Modules whose own names for forward functions must stay: they are, or differentiate, what is computed.
-_NOT_SWEPT = ("libpaddle", "decomposition", "primitives", "composite_rules", "paddle.pir", "paddle.optimizer")
+_NOT_SWEPT = ("libpaddle", "paddle._pir_ops", "decomposition", "primitives", "composite_rules", "paddle.pir", "paddle.optimizer")
 
 #: Layers that are one operation: `forward` of a class in `paddle.nn`, and the operation.
 _LAYERS = {
@@ -188,7 +188,7 @@ def _codes() -> dict[Operator, Code]:
         add(_python(spelling), op, spelling, view=vocabulary()[op].keeps_its_meaning)
     for method, operator in _operators().items():
         # What `to_static` traces: there the operators are Python, and an addition of a number runs as `scale`.
-        add(vars(Value).get(method), operator.op, f"Value.{method}", view=operator.view)  # type: ignore[arg-type]
+        add(vars(Value).get(method), operator.op, f"Value.{method}", view=operator.view, direct=True)  # type: ignore[arg-type]
     return made
 
 
@@ -209,7 +209,18 @@ class Wholes:
     """The wholes that a plan needs, to put in and take out together."""
 
     def __init__(self, operators: Iterable[Operator]) -> None:
-        self.codes = tuple(_codes()[operator] for operator in operators)
+        self._codes = tuple(_codes()[operator].change for operator in operators)
+
+    def put_in(self) -> None:
+        """Let what stands in run."""
+        for function, _, instead in self._codes:
+            function.__code__ = instead
+
+    def take_out(self) -> None:
+        """Let the originals run; somebody who changed one in the meantime keeps their change."""
+        for function, own, instead in self._codes:
+            if function.__code__ is instead:
+                function.__code__ = own
 
 
 # --- functions of Paddle that must know about regions ----------------------------------------------------------------------
@@ -429,8 +440,7 @@ def acquire(plan: Plan) -> None:
                     _put_in(_hook(number))
         if plan.wholes not in _wholes_in:
             _wholes_in.add(plan.wholes)
-            for each in plan.wholes.codes:
-                _put_in(each)
+            _put_in(plan.wholes)
             if plan.comparisons and _comparisons() not in _in:
                 _put_in(_comparisons())
 

@@ -109,8 +109,8 @@ def entry(operator: Operator) -> Callable[..., Any]:
             return call(*args, **kwargs)
         # Most calls: nothing but float32 comes in, and the rule leaves that alone.
         busy = plan.busy
-        if busy is not None and name not in busy and not kwargs:
-            for value in args:
+        if busy is not None and name not in busy:
+            for value in (*args, *kwargs.values()) if kwargs else args:
                 kind = type(value)
                 if kind is tensor or kind is parameter:
                     if value.dtype is not float32:
@@ -121,7 +121,7 @@ def entry(operator: Operator) -> Callable[..., Any]:
                 elif kind is Value:
                     break
             else:
-                return call(*args)
+                return call(*args, **kwargs)
         return plan.carry_out(operator, args, kwargs)
 
     enter.__name__ = enter.__qualname__ = name.rpartition(".")[2]
@@ -143,17 +143,17 @@ def _perform(operator: Operator, op: str | None, rule: Rule, plan: Any, args: An
         result, dtype, emulated = _carried_out(operator, rule, plan, args, kwargs)
         return map_floats(result, FLOAT32), dtype, emulated
     if rule is Rule.BANNED:
-        if floats([args, kwargs]):
+        if floats((args, kwargs)):
             raise BannedOperation(f"{op} is banned by the policy in force. {plan.advice(op)}".rstrip())
         rule = Rule.UNTOUCHED
     return _carried_out(operator, rule, plan, args, kwargs)
 
 
 def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    own = _parameters(args[0]) if operator.layer else {}
-    seen = floats([args, kwargs, list(own.values())])
-    if not seen:
-        return _quietly(operator, None, args, kwargs), None, False
+    own = _parameters(args[0]) if operator.layer else None
+    seen = floats((args, kwargs, own))
+    if not seen or kwargs.get("out") is not None:
+        return _quietly(operator, None, args, kwargs), seen[0] if seen else None, False
     if operator.inplace:
         return _inplace(operator, seen, args, kwargs)
     if operator.activation_only and rule is not Rule.FP32:
@@ -276,7 +276,7 @@ def _converted_to_low(
 def _inplace(operator: Operator, seen: list[Any], args: Any, kwargs: dict[str, Any]) -> Any:
     """An in-place operation: no rule changes it, but on a low tensor it must work."""
     target = args[0] if args else kwargs.get("x")
-    if operator.twin is None or not isinstance(target, Tensor) or not floats([target]):
+    if operator.twin is None or not isinstance(target, Tensor) or not floats(target):
         return operator.call(*args, **kwargs), seen[0], False
     own = target.dtype
     if own is FLOAT32 or not (_CPU_ONLY or not _on_gpu(args)):

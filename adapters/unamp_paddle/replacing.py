@@ -45,6 +45,11 @@ class Code:
             co_firstlineno=code.co_firstlineno,
         )
 
+    @property
+    def change(self) -> tuple[types.FunctionType, types.CodeType, types.CodeType]:
+        """The function, its own code, and what it runs instead, for who puts many in at a time."""
+        return self.function, self._original, self._replaced
+
     def put_in(self) -> None:
         """Run the replacement's code from now on."""
         self.function.__code__ = self._replaced
