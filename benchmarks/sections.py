@@ -23,6 +23,10 @@ SECTIONS = {
     "custom-steps": ("on_torch.steps:custom", _STEP),
     "o2-steps": ("on_torch.steps:o2", _STEP),
     "aftermath": ("on_torch.aftermath:comparisons", _OPERATION),
+    "paddle-regions": ("on_paddle.regions:comparisons", _OPERATION),
+    "paddle-operations": ("on_paddle.operations:comparisons", _OPERATION),
+    "paddle-steps": ("on_paddle.steps:comparisons", _STEP),
+    "paddle-aftermath": ("on_paddle.operations:aftermath", _OPERATION),
     "starting": ("starting:comparisons", _PROCESS),
 }
 

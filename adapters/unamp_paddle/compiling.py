@@ -8,11 +8,13 @@ program, a piece of translated bytecode, or the dtype that an operation answers 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import paddle.jit.sot  # only its first use would load it, and keys must be complete from the first
+from paddle.jit.sot.opcode_translator import skip_files
 from paddle.jit.sot.utils import paddle_api_config
 
 from unamp import regions
@@ -29,6 +31,9 @@ _NOT_SIMULATED = (
 # SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and goes on behind them.
 for _function in _NOT_SIMULATED:
     paddle_api_config.add_break_graph_function(_function)
+# Nor does it translate the frames of ours that run between the pieces.
+skip_files.skip_file_names.update(os.path.join(os.path.dirname(path), "") for path in (regions.__file__, __file__))
+skip_files.setup_skip_files()
 
 
 def _policy() -> Any:
