@@ -8,7 +8,7 @@ from typing import Any
 
 import paddle
 
-from unamp.adapter import Gap, How, OpRecord, Operations, Realisation, Support
+from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.regions import Region

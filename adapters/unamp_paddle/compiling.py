@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import paddle.jit.sot  # only its first use would load it, and keys must be complete from the first
+import paddle.jit.sot  # noqa: F401 - only its first use would load it, and keys must be complete from the first
 from paddle.jit.sot.opcode_translator import skip_files
 from paddle.jit.sot.utils import paddle_api_config
 

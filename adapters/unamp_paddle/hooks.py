@@ -48,7 +48,15 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 #: Modules that users take forward functions from, as attributes; those named above the line hold nearly all.
 _MODULES = ("paddle._C_ops", "paddle.tensor", "paddle.tensor.ops", "paddle.linalg", "paddle.special")
 #: Modules whose own names for forward functions must stay: they are, or differentiate, what is computed.
-_NOT_SWEPT = ("libpaddle", "paddle._pir_ops", "decomposition", "primitives", "composite_rules", "paddle.pir", "paddle.optimizer")
+_NOT_SWEPT = (
+    "libpaddle",
+    "paddle._pir_ops",
+    "decomposition",
+    "primitives",
+    "composite_rules",
+    "paddle.pir",
+    "paddle.optimizer",
+)
 
 #: Layers that are one operation: `forward` of a class in `paddle.nn`, and the operation.
 _LAYERS = {
@@ -175,9 +183,7 @@ def _codes() -> dict[Operator, Code]:
     functional, conv, rnn = paddle.nn.functional, paddle.nn.functional.conv, paddle.nn.layer.rnn
     add(conv._conv_nd, "conv2d", "nn.functional.conv._conv_nd", which=lambda a, k: _convolution(_argument(a, k, 10, "op_type")))
     add(functional.conv2d, "conv2d", "nn.functional.conv2d", which=_depthwise(functional.conv2d, "conv2d"))
-    add(
-        rnn.RNNBase.forward, "rnn", "nn.layer.rnn.RNNBase.forward", layer=True, which=lambda a, k: _recurrent(a[0].mode)
-    )
+    add(rnn.RNNBase.forward, "rnn", "nn.layer.rnn.RNNBase.forward", layer=True, which=lambda a, k: _recurrent(a[0].mode))
     for name, op in _LAYERS.items():
         add(getattr(paddle.nn, name).forward, op, f"nn.{name}.forward", layer=True)
     add(functional.pad, "pad", "nn.functional.pad", which=_padding)

@@ -22,7 +22,6 @@ from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_paddle import observing
 from unamp_paddle.casting import cast, convert, floats, map_floats, rounded, to_low
-from unamp_paddle.facts import facts
 from unamp_paddle.state import FLOAT32, NAMES, Parameter, Tensor, Value, thread
 
 __all__ = ["Operator", "entry", "perform", "registered"]
@@ -101,7 +100,7 @@ def _runs_natively(operator: Operator, dtype: Any) -> bool:
 def entry(operator: Operator) -> Callable[..., Any]:
     """What is called in place of the original while a region is open."""
     call, name = operator.call, operator.name
-    float32, tensor, parameter, dtype_type = FLOAT32, Tensor, Parameter, _DTYPE
+    float32, tensor, parameter = FLOAT32, Tensor, Parameter
 
     def enter(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan

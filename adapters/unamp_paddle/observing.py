@@ -50,9 +50,7 @@ def observe(sink: Callable[[OpRecord], None], watched: Callable[[], Any], releas
         release()
 
 
-def report(
-    op: str, operator: Operator, rule: Rule, run: Callable[[], Any], args: Any, kwargs: dict[str, Any]
-) -> Any:
+def report(op: str, operator: Operator, rule: Rule, run: Callable[[], Any], args: Any, kwargs: dict[str, Any]) -> Any:
     """Run one operation and report what it computed in."""
     inputs = tuple(_names([args, kwargs]))
     if operator.activation_only:

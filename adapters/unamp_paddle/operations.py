@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import paddle
-from paddle.nn import functional as F  # noqa: N812 - its customary name
+from paddle.nn import functional as F
 
 from unamp.vocabulary import vocabulary
 from unamp_paddle.spellings import named
@@ -204,7 +204,9 @@ def _scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor) -> 
 def _adaptive_log_softmax(
     input: Tensor, target: Tensor, head: Tensor, tail_in: Tensor, tail_out: Tensor, *, cutoff: int
 ) -> Tensor:
-    return F.adaptive_log_softmax_with_loss(input, target, head.t(), [[tail_in.t(), tail_out.t()]], [cutoff, cutoff + tail_out.shape[0]])[0]
+    return F.adaptive_log_softmax_with_loss(
+        input, target, head.t(), [[tail_in.t(), tail_out.t()]], [cutoff, cutoff + tail_out.shape[0]]
+    )[0]
 
 
 def _index(input: Tensor, *indices: Tensor) -> Tensor:

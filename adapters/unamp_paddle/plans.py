@@ -40,7 +40,12 @@ class Plan:
     """
 
     def __init__(
-        self, policy: Policy, rules: Mapping[str, Rule], *, watching: bool = False, everything: Rule | None = None,
+        self,
+        policy: Policy,
+        rules: Mapping[str, Rule],
+        *,
+        watching: bool = False,
+        everything: Rule | None = None,
         delegated: bool = False,
     ) -> None:
         self.policy = policy
@@ -125,10 +130,7 @@ def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Ru
 
 
 def _all_follow() -> Mapping[str, Rule]:
-    return {
-        name: Rule.UNTOUCHED if op.keeps_its_meaning else Rule.WIDEST
-        for name, op in vocabulary().items()
-    }
+    return {name: Rule.UNTOUCHED if op.keeps_its_meaning else Rule.WIDEST for name, op in vocabulary().items()}
 
 
 _EVERYTHING = _all_follow()

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import paddle
 import pytest
-from paddle.nn import functional as F  # noqa: N812
+from paddle.nn import functional as F
 
 import unamp
 from unamp import Policy, policy_region
@@ -43,7 +43,14 @@ def test_a_program_for_each_policy(full_graph, low):
     eager, static = pair(Network, full_graph)
     eager.eval(), static.eval()
     x = paddle.rand([2, 3, 8, 8])
-    policies = [Policy("O1", low), None, Policy("O2", low), Policy("O1", low, deny="conv2d"), Policy("O3", low), Policy("O1", low)]
+    policies = [
+        Policy("O1", low),
+        None,
+        Policy("O2", low),
+        Policy("O1", low, deny="conv2d"),
+        Policy("O3", low),
+        Policy("O1", low),
+    ]
     for policy in policies * 2:
         with policy_region(policy or Policy(enabled=False)):
             expected, found = eager(x), static(x)

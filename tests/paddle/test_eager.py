@@ -2,7 +2,7 @@
 
 import paddle
 import pytest
-from paddle.nn import functional as F  # noqa: N812
+from paddle.nn import functional as F
 
 import unamp
 from unamp import Policy, policy_region
@@ -195,7 +195,7 @@ def test_a_disabled_region_inside_computes_with_low_tensors(low):
 
 def test_every_exit_restores():
     x = paddle.rand([2, 2])
-    with pytest.raises(ZeroDivisionError), under():
+    with pytest.raises(ZeroDivisionError), under():  # noqa: PT012
         with under("O2", paddle.bfloat16):
             assert (x + x).dtype == paddle.bfloat16
         assert (x @ x).dtype == paddle.float16
