@@ -28,7 +28,7 @@ class FreshInterpreter:
         return self
 
     def sample(self) -> float:
-        done = subprocess.run([sys.executable, "-c", self.source], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", self.source], stdout=subprocess.PIPE, text=True, check=True)
         return float(done.stdout)
 
 

@@ -11,10 +11,10 @@ _FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "numpy")
 
 _TIMED = """
 import sys{imports}
-from time import perf_counter
-start = perf_counter()
+from time import process_time
+start = process_time()
 {source}
-print(perf_counter() - start)
+print(process_time() - start)
 {afterwards}
 """
 

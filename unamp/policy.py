@@ -236,7 +236,8 @@ def _check_flag(argument: str, value: object) -> None:
 
 def _canonical(argument: str, entries: object) -> tuple[str, ...]:
     """Sorted canonical names of what a user wrote as an allow or deny list."""
-    if isinstance(entries, str) or not isinstance(entries, Iterable):
+    # Some single entries can be iterated over (torch.ops.aten.add lists its overloads); what can be called is one entry.
+    if isinstance(entries, str) or callable(entries) or not isinstance(entries, Iterable):
         entries = (entries,)
     named = {_operation_name(argument, entry) for entry in entries}
     # A collective name (interpolate) stands for each of its members as well.

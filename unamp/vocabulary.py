@@ -21,6 +21,10 @@ FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex")
 KEEPS_ITS_MEANING = frozenset({"shape", "creation", "random", "cast", "comparison"})
 
 
+#: Where inside a framework a name may stand that the vocabulary has without it (``torch.Tensor.add``).
+_INSIDE = ("", "Tensor.", "ops.aten.")
+
+
 class Operation(NamedTuple):
     """One operation of the vocabulary.
 
@@ -82,8 +86,10 @@ class Vocabulary(Mapping[str, Operation]):
             return name
         head, _, tail = name.partition(".")
         head = {"tf": "tensorflow", "ms": "mindspore"}.get(head, head)
-        if head in self._spelled and (found := self._spelled[head].get(tail)):
-            return found
+        if head in self._spelled:
+            for inner in _INSIDE:
+                if found := self._spelled[head].get(tail.removeprefix(inner)):
+                    return found
         meanings = {framework: table[name] for framework, table in self._spelled.items() if name in table}
         if len(set(meanings.values())) == 1:
             return next(iter(meanings.values()))

@@ -31,62 +31,68 @@ class Activation:
     def enter(self) -> object:
         """Put the plan in force."""
         plan, outer = self.plan, thread.plan
-        before = []
-        for device, key in self._native:
-            off, dtype = excluded(key), torch.get_autocast_dtype(device)
-            before.append((device, key, off, dtype))
-            if off is plan.autocast:
-                set_excluded(key, not plan.autocast)
-            if dtype is not plan.low and plan.autocast:
-                torch.set_autocast_dtype(device, plan.low)
-        caching = torch.is_autocast_cache_enabled()
-        if caching is not plan.policy.cache:
-            torch.set_autocast_cache_enabled(plan.policy.cache)
-        torch.autocast_increment_nesting()
-        weights = thread.weights
-        if not plan.policy.cache:
-            thread.weights = None
-        elif weights is None:
-            thread.weights = {}
+        # First what can fail, while nothing has changed yet.
         if outer is None:
             hooks.acquire()
         if self._functions:
             functions.acquire(plan.policy)
+        before = [(device, key, excluded(key), torch.get_autocast_dtype(device)) for device, key in self._native]
+        shares = plan.autocast and plan.policy.cache and self._may_cache(outer, before)
+        caching, weights = torch.is_autocast_cache_enabled(), thread.weights
+        for device, key, off, dtype in before:
+            if off is plan.autocast:
+                set_excluded(key, not plan.autocast)
+            if dtype is not plan.low and plan.autocast:
+                torch.set_autocast_dtype(device, plan.low)
+        if caching is not shares:
+            torch.set_autocast_cache_enabled(shares)
+        torch.autocast_increment_nesting()
+        thread.weights = (weights if weights is not None else {}) if plan.policy.cache else None
         thread.plan = plan
         if thread.sink is None:
             set_included(SLOT, self._intercepts)
-        before.extend((device, key, excluded(key), torch.get_autocast_dtype(device)) for device, key, _ in plan.token)
-        if outer is not None:
-            _carry(outer.token, on=False)
-        _carry(plan.token, on=True)
+        carriers = plan.token if outer is None else (*outer.token, *plan.token)
+        if carriers:
+            before += ((device, key, excluded(key), torch.get_autocast_dtype(device)) for device, key, _ in carriers)
+            _carry(outer.token if outer is not None else (), on=False)
+            _carry(plan.token, on=True)
         exporting = torch.compiler.is_exporting()
         if exporting:
             exports.acquire()
-        return outer, weights, caching, before, exporting
+        return outer, weights, caching, shares and outer is None, before, exporting
 
     def exit(self, token: Any) -> None:
         """Put back what `enter` found."""
-        outer, weights, caching, before, exporting = token
+        outer, weights, caching, shared, before, exporting = token
         if exporting:
             exports.release()
         thread.plan, thread.weights = outer, weights
         if thread.sink is None:
             set_included(SLOT, outer is not None and outer.intercepts)
-        _carry(self.plan.token, on=False)
-        if outer is not None:
-            _carry(outer.token, on=True)
-        if outer is None:
-            hooks.release()
-        if self._functions:
-            functions.release(self.plan.policy)
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
         if caching is not torch.is_autocast_cache_enabled():
             torch.set_autocast_cache_enabled(caching)
-        for device, key, off, dtype in before:
+        for device, key, off, dtype in reversed(before):
             set_excluded(key, off)
             if torch.get_autocast_dtype(device) is not dtype:
                 torch.set_autocast_dtype(device, dtype)
+        if shared:
+            hooks.stop_sharing(self.plan.low)
+        if self._functions:
+            functions.release(self.plan.policy)
+        if outer is None:
+            hooks.release()
+
+    def _may_cache(self, outer: Plan | None, before: list[tuple[str, Any, bool, torch.dtype]]) -> bool:
+        # Native autocast keeps one cache of cast parameters for all threads, and does not look at their dtype. It is used only
+        # where all that can be in it has this plan's.
+        low = self.plan.low
+        if outer is not None:
+            return outer.low is low and torch.is_autocast_cache_enabled()
+        if any(not off and dtype is not low for _, _, off, dtype in before):
+            return False  # inside somebody else's region, of another dtype
+        return hooks.start_sharing(low)
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -9,10 +9,14 @@ import torch
 
 from unamp_torch.state import thread
 
-__all__ = ["Eligible", "cast", "cast_floats", "cast_weight", "widest"]
+__all__ = ["ELIGIBLE", "Eligible", "cast", "cast_floats", "cast_weight"]
 
 _FLOAT32 = torch.float32
 _LOW = (torch.float16, torch.bfloat16)
+
+#: The dtypes of the tensors that rules cast.
+ELIGIBLE = (*_LOW, torch.float32)
+
 _is_cache_enabled = torch.is_autocast_cache_enabled
 #: Tensor arguments that are integers or booleans wherever they occur.
 _NEVER_FLOATING = frozenset(
@@ -56,19 +60,6 @@ def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     low = tensor.to(dtype)
     kept[id(tensor)] = (tensor, version, low)
     return low
-
-
-def widest(tensors: Iterable[torch.Tensor]) -> torch.dtype | None:
-    """The dtype that differing eligible tensors are cast to, float32; None where they agree."""
-    seen = None
-    for tensor in tensors:
-        dtype = tensor.dtype
-        if dtype is _FLOAT32 or dtype in _LOW:
-            if seen is None:
-                seen = dtype
-            elif seen is not dtype:
-                return _FLOAT32
-    return None
 
 
 class Eligible:

@@ -19,12 +19,14 @@ class Facts:
         inner: operators that are no entry points.
         promotes: operations that compute inputs of differing dtypes in the widest one by themselves.
         made_of: operations that are computed with others, which have rules of their own.
+        functions: operations that have an operator and a public function in Python that does without it: where that is.
         no_kernel: for each device type and low dtype, operations without a kernel for it, forward or backward.
     """
 
     inner: frozenset[str]
     promotes: frozenset[str]
     made_of: Mapping[str, tuple[str, ...]]
+    functions: Mapping[str, tuple[str, ...]]
     no_kernel: Mapping[tuple[str, str], frozenset[str]]
 
 
@@ -36,6 +38,7 @@ def facts() -> Facts:
         inner=frozenset(data["inner"]),
         promotes=frozenset(data["promotes"]),
         made_of={op: tuple(parts) for op, parts in data["made_of"].items()},
+        functions={op: tuple(places) for op, places in data["functions"].items()},
         no_kernel={
             (device, dtype): frozenset(ops) for device, table in data["no_kernel"].items() for dtype, ops in table.items()
         },

@@ -19,6 +19,7 @@ from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_torch import kernels
 from unamp_torch.casting import cast_floats
+from unamp_torch.facts import facts
 from unamp_torch.state import lock, thread
 
 __all__ = ["acquire", "composed", "named", "release"]
@@ -33,18 +34,25 @@ class Place(NamedTuple):
 
 @cache
 def composed(op: str) -> tuple[Place, ...]:
-    """Where the function of an operation without an operator of its own is; nothing for all other operations."""
+    """Where the function of an operation is that is written in Python; nothing for all other operations."""
     entry = vocabulary()[op]
+    if op in facts().functions:
+        return tuple(_place(path) for path in facts().functions[op])
     if entry.keeps_its_meaning or entry.members or kernels.operators(op):
         return ()
-    functions, layers = [], []
-    for spelling in entry.spellings.get("torch", ()):
-        head, _, name = spelling.rpartition(".")
-        if head == "nn.functional":
-            functions.append(Place(torch.nn.functional, name))
-        elif head == "nn":
-            layers.append(Place(getattr(torch.nn, name), "forward"))
+    spellings = entry.spellings.get("torch", ())
+    functions = [_place(spelling) for spelling in spellings if spelling.startswith("nn.functional.")]
+    layers = [_place(f"{spelling}.forward") for spelling in spellings if spelling.count(".") == 1]
     return tuple(functions or layers)  # a layer calls its function, where it has one
+
+
+def _place(path: str) -> Place:
+    *owner, name = path.split(".")
+    return Place(functools.reduce(getattr, owner, torch), name)
+
+
+#: Layers that write into a result of their input's dtype.
+_WRITING = ("adaptive_log_softmax",)
 
 
 @functools.lru_cache(maxsize=256)
@@ -53,8 +61,8 @@ def named(policy: Policy) -> tuple[tuple[str, Place], ...]:
 
     Layers that write into their result count as named where all operations run low: the result's dtype is their input's.
     """
-    everything = vocabulary() if policy.active and policy.level in ("O2", "O3") else ()
-    layers = (op for op in everything if any(isinstance(place.owner, type) for place in composed(op)))
+    blanket = policy.active and policy.level in ("O2", "O3")
+    layers = [op for op in _WRITING if blanket]
     ops = dict.fromkeys((*policy.allow, *policy.deny, *layers))
     return tuple((op, place) for op in ops for place in composed(op))
 

@@ -25,7 +25,7 @@ from unamp.regions import innermost_region
 from unamp_torch import compiling, exporting
 from unamp_torch.state import SLOT, lock, set_included, thread
 
-__all__ = ["HOOKS", "Hook", "acquire", "probe", "release", "suspended"]
+__all__ = ["HOOKS", "Hook", "acquire", "probe", "release", "start_sharing", "stop_sharing", "suspended"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,7 @@ HOOKS = (
 
 _lock = lock()
 _open = 0
+_shared: dict[torch.dtype, int] = {}
 _prepared: dict[Hook, tuple[dict[str, Any], Any, Any]] = {}  # the module's namespace, the original, the replacement
 
 
@@ -140,19 +141,27 @@ def probe() -> None:
     for hook in HOOKS:
         module = sys.modules.get(hook.module)
         if module is not None and not hasattr(module, hook.name):
-            raise FrameworkNotSupported(f"torch {torch.__version__} has no {hook.module}.{hook.name}, which unamp needs")
+            raise _missing(hook)
+
+
+def _missing(hook: Hook) -> FrameworkNotSupported:
+    return FrameworkNotSupported(f"torch {torch.__version__} has no {hook.module}.{hook.name}, which unamp needs")
 
 
 def acquire() -> None:
     """A region opens in some thread."""
     global _open
     with _lock:
-        _open += 1
-        if _open == 1:
-            for hook in HOOKS:
-                _patch(hook)
+        if _open == 0:
+            try:
+                for hook in HOOKS:
+                    _patch(hook)
+            except BaseException:
+                _take_out()
+                raise
             if len(_prepared) < len(HOOKS):
                 sys.meta_path.insert(0, _imports)
+        _open += 1
 
 
 def release() -> None:
@@ -161,17 +170,40 @@ def release() -> None:
     with _lock:
         _open -= 1
         if _open == 0:
-            if _imports in sys.meta_path:
-                sys.meta_path.remove(_imports)
-            for hook, (namespace, original, replacement) in _prepared.items():
-                # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside regions.
-                if namespace[hook.name] is replacement:
-                    namespace[hook.name] = original
+            _take_out()
+
+
+def start_sharing(dtype: torch.dtype) -> bool:
+    """Whether native autocast's cache, which all threads share, can be used for casts to `dtype`; if so, it is from now on."""
+    with _lock:
+        if any(other is not dtype for other in _shared):
+            return False
+        _shared[dtype] = _shared.get(dtype, 0) + 1
+        return True
+
+
+def stop_sharing(dtype: torch.dtype) -> None:
+    """The counterpart of `start_sharing`, where that was true."""
+    with _lock:
+        _shared[dtype] -= 1
+        if not _shared[dtype]:
+            del _shared[dtype]
+            torch.clear_autocast_cache()
+
+
+def _take_out() -> None:
+    if _imports in sys.meta_path:
+        sys.meta_path.remove(_imports)
+    for hook, (namespace, original, replacement) in _prepared.items():
+        # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside regions.
+        if namespace[hook.name] is replacement:
+            namespace[hook.name] = original
 
 
 def _forget_other_threads() -> None:
     # In a forked process the threads that had regions open do not exist; the forking thread has closed its own.
     global _open
+    _shared.clear()
     if _open:
         _open = 1
         release()
@@ -188,7 +220,10 @@ def _patch(hook: Hook) -> None:
             return
         prepared = module.__dict__, None, None
     namespace, original, replacement = prepared
-    current = namespace[hook.name]
+    try:
+        current = namespace[hook.name]
+    except KeyError:
+        raise _missing(hook) from None
     if current is replacement:
         return
     if current is not original:

@@ -13,16 +13,15 @@ import torch
 from unamp.errors import BannedOperation
 from unamp.vocabulary import vocabulary
 from unamp_torch import observing
-from unamp_torch.casting import Eligible, cast, cast_floats, cast_weight, widest
+from unamp_torch.casting import ELIGIBLE, Eligible, cast, cast_floats, cast_weight
 from unamp_torch.facts import facts
-from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, SLOT, SLOT_NAME, excluded, lock, set_excluded, thread
+from unamp_torch.state import CPU, CUDA, DTYPES, NATIVE_KEYS, SLOT, SLOT_NAME, excluded, lock, set_excluded, thread
 
 __all__ = [
     "Action",
     "Operator",
     "banned",
     "emulated",
-    "emulated_widened",
     "in_float32",
     "in_widest",
     "install",
@@ -34,7 +33,7 @@ __all__ = [
 
 _CPU_KEY, _CUDA_KEY = NATIVE_KEYS[CPU], NATIVE_KEYS[CUDA]
 #: What PyTorch says of a dtype that an operator has no kernel for.
-_NO_KERNEL = re.compile(r"Half|BFloat16|[Ll]ow precision|float or double|[Uu]nsupported dtype")
+_NO_KERNEL = re.compile(r"Half|BFloat16|[Ll]ow precision|float or double|[Uu]nsupported dtype|could not create a primitive")
 
 Action = Callable[["Operator", Any, dict[str, Any], torch.dtype], Any]
 
@@ -46,20 +45,23 @@ class Operator:
         op: the vocabulary's name.
         name: the overload's own name, e.g. ``"aten::add.Tensor"``.
         call: the operator itself, with its arguments as the dispatcher hands them over.
+        composite: whether it is made of other operators.
         eligible: the arguments that a rule casts.
+        no_kernel: the device types and low dtypes that it has no kernel for: those known, and those found out.
         dtype_position: where an explicit result dtype may stand; a call that gives one keeps its meaning.
     """
 
-    __slots__ = ("call", "dtype_position", "eligible", "name", "no_kernel", "op", "overload")
+    __slots__ = ("call", "composite", "dtype_position", "eligible", "name", "no_kernel", "op", "overload")
 
     def __init__(self, op: str, overload: Any, activation_only: bool) -> None:
         schema = overload._schema
         self.op = op
-        self.name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+        self.name = overload.name()
         self.overload = overload
         self.call = _binding(overload)
+        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(self.name, "CompositeImplicitAutograd")
         self.eligible = Eligible(schema, activation_only)
-        self.no_kernel: set[tuple[str, torch.dtype]] = set()
+        self.no_kernel = {(device, DTYPES[dtype]) for (device, dtype), ops in facts().no_kernel.items() if op in ops}
         self.dtype_position = next(
             (i for i, a in enumerate(schema.arguments) if a.name == "dtype" and not a.kwarg_only), len(schema.arguments)
         )
@@ -67,7 +69,7 @@ class Operator:
     def calling(self, call: Callable[..., Any]) -> Operator:
         """The same operator, called in another way."""
         other = copy.copy(self)
-        other.call = call
+        other.call, other.composite = call, False
         return other
 
     def keeps_explicit_dtype(self, args: Any, kwargs: dict[str, Any]) -> bool:
@@ -127,11 +129,6 @@ def emulated(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch
     return cast_floats(operator.call(*args, **kwargs), dtype)
 
 
-def emulated_widened(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
-    """As `emulated`, with the result back in float32 at once."""
-    return cast_floats(emulated(operator, args, kwargs, dtype), torch.float32)
-
-
 def in_float32(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Rule FP32."""
     if operator.keeps_explicit_dtype(args, kwargs):
@@ -140,10 +137,12 @@ def in_float32(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: tor
 
 
 def in_widest(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
-    """Rule WIDEST, for operators that do not promote by themselves."""
-    target = widest(operator.eligible.tensors(args, kwargs))
-    if target is not None:
-        args = operator.eligible.convert(cast, target, args, kwargs)
+    """Rule WIDEST, for operators that do not promote by themselves, or have no kernel for the dtype they agree in."""
+    dtypes = {t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE}
+    if len(dtypes) > 1:
+        return operator.call(*operator.eligible.convert(cast, torch.float32, args, kwargs), **kwargs)
+    if operator.no_kernel and dtypes and (operator.eligible.device(args, kwargs), *dtypes) in operator.no_kernel:
+        return emulated(operator, args, kwargs, *dtypes)
     return operator.call(*args, **kwargs)
 
 
@@ -156,68 +155,85 @@ def banned(advice: str) -> Action:
     """Rule BANNED."""
 
     def refuse(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
-        if any(t.dtype in (torch.float16, torch.bfloat16) or t.dtype is torch.float32 for t in _all_tensors(args)):
+        if any(tensor.dtype in ELIGIBLE for tensor in operator.eligible.tensors(args, kwargs)):
             raise BannedOperation(f"{operator.op} is banned by the policy in force. {advice}".rstrip())
         return operator.call(*args, **kwargs)
 
     return refuse
 
 
-def _all_tensors(args: Any) -> Iterable[torch.Tensor]:
-    return (a for a in args if isinstance(a, torch.Tensor))
-
-
 # --- the kernel, and its registration ---------------------------------------------------------------------------------------
 
 
+_BELOW_SLOT = torch._C._dispatch_keyset_full_after(SLOT)
+
+
 def _kernel(operator: Operator) -> Callable[..., Any]:
-    name, call, positions = operator.name, operator.call, operator.eligible.positions
-    first = positions[0] if positions else 0
-    tensor_type = torch.Tensor
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        set_excluded(SLOT, True)
-        try:
-            if thread.sink is not None:
-                return observing.report(operator, lambda: run(args, kwargs), args, kwargs)
-            return run(args, kwargs)
-        finally:
-            set_excluded(SLOT, False)
-
-    def run(args: Any, kwargs: dict[str, Any]) -> Any:
-        plan = thread.plan
-        if plan is None:
-            return call(*args, **kwargs)
-        lead = args[first] if len(args) > first else None
-        if not isinstance(lead, tensor_type):
-            lead = next(iter(operator.eligible.tensors(args, kwargs)), None)
-        # Native autocast being off for the tensor's device means that somebody inside the region switched mixed precision off
-        # by PyTorch's own means, or that a compiled graph, with its casts in it, is running.
-        action = None
-        if lead is None:
-            pass
-        elif lead.is_cpu:
-            if not excluded(_CPU_KEY):
-                action = plan.on_cpu.get(name)
-        elif lead.is_cuda and not excluded(_CUDA_KEY):
-            action = plan.on_cuda.get(name)
-        if action is None:
-            return call(*args, **kwargs)
-        cpu_off, cuda_off = excluded(_CPU_KEY), excluded(_CUDA_KEY)
-        set_excluded(_CPU_KEY, True)
-        set_excluded(_CUDA_KEY, True)
-        try:
-            return action(operator, args, kwargs, plan.low)
-        finally:
-            set_excluded(_CPU_KEY, cpu_off)
-            set_excluded(_CUDA_KEY, cuda_off)
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if thread.sink is not None:
+            return observing.report(operator, lambda observed: _run(observed, keyset, args, kwargs), args, kwargs)
+        return _run(operator, keyset, args, kwargs)
 
     return kernel
 
 
+def _run(operator: Operator, keyset: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    plan = thread.plan
+    lead = None if plan is None else _lead(operator, args, kwargs)
+    # Native autocast being off for the tensor's device means that somebody inside the region switched mixed precision off by
+    # PyTorch's own means, or that a compiled graph, with its casts in it, is running.
+    action = None
+    if lead is None:
+        pass
+    elif lead.is_cpu:
+        if not excluded(_CPU_KEY):
+            action = plan.on_cpu.get(operator.name)  # type: ignore[union-attr]
+    elif lead.is_cuda and not excluded(_CUDA_KEY):
+        action = plan.on_cuda.get(operator.name)  # type: ignore[union-attr]
+    if action is None:
+        return _pass_on(operator, keyset, args, kwargs)
+    cpu_off, cuda_off = excluded(_CPU_KEY), excluded(_CUDA_KEY)
+    set_excluded(SLOT, True)
+    set_excluded(_CPU_KEY, True)
+    set_excluded(_CUDA_KEY, True)
+    try:
+        return action(operator, args, kwargs, plan.low)  # type: ignore[union-attr]
+    finally:
+        set_excluded(_CUDA_KEY, cuda_off)
+        set_excluded(_CPU_KEY, cpu_off)
+        set_excluded(SLOT, False)
+
+
+def _lead(operator: Operator, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """The tensor that says on which device the call is: the first one."""
+    position = operator.eligible.positions[:1]
+    if position and len(args) > position[0] and isinstance(args[position[0]], torch.Tensor):
+        return args[position[0]]  # type: ignore[no-any-return]
+    return next(iter(operator.eligible.tensors(args, kwargs)), None)
+
+
+def _pass_on(operator: Operator, keyset: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call an operator that nothing is done about."""
+    if operator.composite and not any(type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args)):
+        # What it is made of still meets its own rules.
+        return operator.overload._handle.redispatch_boxed(keyset & _BELOW_SLOT, *args, **kwargs)
+    set_excluded(SLOT, True)
+    try:
+        return operator.call(*args, **kwargs)
+    finally:
+        set_excluded(SLOT, False)
+
+
+#: Python's numbers arrive as they are where a tensor is expected; PyTorch's redispatch does not take them.
+_NUMBERS = frozenset({int, float, bool, complex})
+
 _lock = lock()
 _libraries: list[torch.library.Library] = []
 _installed: set[str] = set()
+
+
+#: Groups whose other tensors are parameters and statistics, which stay as they are.
+_ACTIVATION_ONLY = frozenset({"norm", "quantize"})
 
 
 @cache
@@ -243,8 +259,10 @@ def _overloads(op: str, inner: bool) -> Iterable[Operator]:
             schema = overload._schema
             if schema.is_mutable or any(a.is_out for a in schema.arguments):
                 continue
-            operator = Operator(op, overload, activation_only=entry.group == "norm")
-            if (operator.eligible.positions or operator.eligible.keywords) and torch._C._dispatch_has_kernel(operator.name):
+            if not torch._C._dispatch_has_kernel(overload.name()):
+                continue  # TorchScript's alone
+            operator = Operator(op, overload, activation_only=entry.group in _ACTIVATION_ONLY)
+            if operator.eligible.positions or operator.eligible.keywords:
                 yield operator
 
 
@@ -260,5 +278,5 @@ def install(wanted: Iterable[Operator]) -> None:
             _libraries.extend((fallthrough, torch.library.Library("aten", "IMPL", SLOT_NAME)))
         for operator in missing:
             if operator.name not in _installed:
-                _libraries[1].impl(operator.name.removeprefix("aten::"), _kernel(operator))
+                _libraries[1].impl(operator.name.removeprefix("aten::"), _kernel(operator), with_keyset=True)
                 _installed.add(operator.name)

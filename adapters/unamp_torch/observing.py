@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter import OpRecord
 from unamp.policy import Rule
-from unamp_torch.state import SLOT, set_included, thread
+from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, SLOT, excluded, set_excluded, set_included, thread
 
 if TYPE_CHECKING:
     from unamp_torch.kernels import Operator
@@ -38,17 +38,24 @@ def observe(sink: Callable[[OpRecord], None]) -> Iterator[None]:
         set_included(SLOT, before is not None or (thread.plan is not None and thread.plan.intercepts))
 
 
-def report(operator: Operator, run: Callable[[], Any], args: Any, kwargs: dict[str, Any]) -> Any:
+def report(operator: Operator, run: Callable[[Operator], Any], args: Any, kwargs: dict[str, Any]) -> Any:
     """Run one operation and report what it computed in."""
     sink, thread.sink = thread.sink, None
     plan = thread.plan
     inputs = tuple(_name(t.dtype) for t in operator.eligible.tensors(args, kwargs) if t.is_floating_point())
     watch = _Watch()
-    thread.emulated = False
-    try:
+
+    def call(*given: Any, **named: Any) -> Any:
+        watch.given(operator.eligible.tensors(given, named))
         with watch:
-            result = run()
+            return operator.call(*given, **named)
+
+    thread.emulated = False
+    set_excluded(SLOT, True)  # an operation is reported whole
+    try:
+        result = run(operator.calling(call))
     finally:
+        set_excluded(SLOT, False)
         thread.sink = sink
     if torch._guards.TracingContext.try_get() is None:
         rule = Rule.UNTOUCHED if plan is None else plan.rule(operator.op)
@@ -62,8 +69,15 @@ class _Watch(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self.arguments: list[torch.dtype] = []
         self.seen: list[torch.dtype] = []
         self.moved: list[torch.dtype] = []
+
+    def given(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Note what the operation is called with, where native autocast does not come in between."""
+        floating = [t for t in tensors if t.is_floating_point()]
+        if floating and excluded(NATIVE_KEYS[CUDA if floating[0].is_cuda else CPU]):
+            self.arguments = [t.dtype for t in floating]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         first = next((t for t in _flat(args) if t.is_floating_point()), None)
@@ -73,9 +87,10 @@ class _Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def compute(self) -> str | None:
-        # An operation of several steps counts as low if any step was low: that is where its precision went.
-        dtypes = self.seen or self.moved[-1:]
-        low = next((d for d in dtypes if d in (torch.float16, torch.bfloat16)), None)
+        # An operation counts as low if it was called in low or any of its steps was low: that is where its precision went.
+        # (Some kernels widen what they are given to accumulate.)
+        dtypes = self.seen or self.arguments or self.moved[-1:]
+        low = next((d for d in (*self.arguments[:1], *dtypes) if d in (torch.float16, torch.bfloat16)), None)
         return _name(low or dtypes[0]) if dtypes else None
 
 

@@ -147,19 +147,21 @@ def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
 def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Action | None:
     """What is done about a rule for an operator; None where PyTorch follows it by itself."""
     native = rule if _follows_by_its_parts(policy, operator.op, device) else _native_rule(operator, device)
+    missing = [dtype for kind, dtype in operator.no_kernel if kind == device]
     if rule is Rule.LOW:
-        if operator.op in facts().no_kernel.get((device, policy.dtype), ()):
-            return kernels.emulated_widened if policy.widen_results else kernels.emulated
         if policy.widen_results:
             return kernels.low_widened
-        # Native autocast casts a norm's parameters as well; here they stay in float32.
-        return None if native is Rule.LOW and vocabulary()[operator.op].group != "norm" else kernels.low
+        # Native autocast casts a norm's parameters as well, which stay in float32 here, and does not emulate.
+        followed = native is Rule.LOW and vocabulary()[operator.op].group != "norm" and DTYPES[policy.dtype] not in missing
+        return None if followed else kernels.low
     if rule is Rule.FP32:
         return None if native is Rule.FP32 else kernels.in_float32
     if rule is Rule.BANNED:
         return None if native is Rule.BANNED else kernels.banned(policy.reason(operator.op).advice)
     if rule is Rule.WIDEST:
-        return None if _promotes(operator, native) else kernels.in_widest
+        # Native autocast's own promotion raises for the low dtype that is not the region's.
+        promotes = operator.eligible.single or operator.op in facts().promotes
+        return None if native is Rule.UNTOUCHED and promotes and not missing else kernels.in_widest
     return None if native is Rule.UNTOUCHED else kernels.untouched
 
 
@@ -171,12 +173,6 @@ def explicit_action(policy: Policy, operator: Operator, device: str) -> Action:
     if rule is Rule.WIDEST:
         return kernels.in_widest
     return _action(policy, rule, operator, device) or (kernels.low if rule is Rule.LOW else kernels.untouched)
-
-
-def _promotes(operator: Operator, native: Rule | None) -> bool:
-    if native is Rule.UNTOUCHED:
-        return operator.eligible.single or operator.op in facts().promotes
-    return native is Rule.WIDEST
 
 
 def _native_rule(operator: Operator, device: str) -> Rule | None:
@@ -213,4 +209,5 @@ def how(op: str, policy: Policy, device: str) -> How:
     actions = {table[operator.name] for operator in found if operator.name in table}
     if not actions:
         return How.NATIVE
-    return How.EMULATED if actions & {kernels.emulated, kernels.emulated_widened} else How.INTERCEPTED
+    emulated = policy.rules[op] is Rule.LOW and op in facts().no_kernel.get((DEVICE_TYPES[device], policy.dtype), ())
+    return How.EMULATED if emulated else How.INTERCEPTED

@@ -172,6 +172,7 @@ _KINDS: dict[str, Callable[[Generator, Shape, int], np.ndarray]] = {
     "tiny": _tiny,
     "edge": _edge,
     "ones": lambda g, shape, _: np.ones(shape, np.float32),
+    "samples": lambda g, shape, _: g.uniform(0.1, 0.9, shape).astype(np.float32),
     "sign": lambda g, shape, _: g.choice(np.array([-1.0, 1.0], np.float32), shape),
     "mask01": lambda g, shape, _: g.choice(np.array([0.0, 1.0], np.float32), shape),
     "scales": lambda g, shape, _: np.full(shape, 2.0**-14, np.float32),

@@ -10,7 +10,10 @@ The calls are data, in ``cases/*.toml``. Each entry of ``case`` holds:
   statistics of a norm stay float32);
 - ``backward``: false where there is no gradient to look at;
 - ``out``: which of the results is looked at; the first floating one unless said;
-- ``insensitive``: why the result's numbers cannot tell the precision. Then only its dtype is looked at.
+- ``insensitive``: why the result's numbers cannot tell the precision. Then only its dtype is looked at;
+- ``layer``: true for a layer made of operations that have rules of their own: it is looked at only where a policy names it;
+- ``own_dtype``: true where the result's dtype does not follow the inputs';
+- ``reference``: ``"float32"`` where frameworks have the operation in no higher precision.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ class Case:
     backward: bool = True
     out: int | None = None
     insensitive: str = ""
+    layer: bool = False
     own_dtype: bool = False
     reference: str = "float64"
 

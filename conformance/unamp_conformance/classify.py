@@ -82,14 +82,34 @@ def _fits(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:
         return bool(np.array_equal(observed, expected))
     if precision == "float32" or not prediction.rounded:
         return _within(observed, expected, prediction.tolerance)
+    if not np.array_equal(np.isfinite(observed), np.isfinite(expected)):
+        return False
     if not on_grid(observed, precision) or not _plausible(observed, prediction, precision):
         return False
     if _is_rounding_of(observed, expected, prediction.tolerance, precision):
         return True
     if precision == "float16" and on_grid(observed, "bfloat16"):  # for most numbers a part of float16's grid
         return False
-    others = (prediction.values[p] for p in PRECISIONS if p != precision)
-    return not any(_is_rounding_of(observed, other, prediction.tolerance, precision) for other in others)
+    # Rounding on the way adds alike to the distance from every prediction, so an honest result is not much nearer to another.
+    other_low = next(p for p in LOW if p != precision)
+    if _distance(observed, prediction, other_low, precision) < 0.6 * _distance(observed, prediction, precision, precision):
+        return False
+    return not any(_relabelled(observed, prediction, other, precision) for other in PRECISIONS if other != precision)
+
+
+def _distance(observed: np.ndarray, prediction: Prediction, precision: str, grid: str) -> float:
+    """How far the values are from a prediction, in spacings of a grid; where numbers cancelled, eight at most."""
+    expected = prediction.values[precision]
+    finite = np.isfinite(expected)
+    return _rms(np.minimum(np.abs(observed - expected)[finite] / spacing(expected[finite], grid), 8.0)) if finite.any() else 0.0
+
+
+def _relabelled(observed: np.ndarray, prediction: Prediction, computed: str, label: str) -> bool:
+    """Whether the values are those of one precision, rounded to another's grid."""
+    exact, tolerance = prediction.values[computed], prediction.tolerance
+    if (computed, label) == ("float16", "bfloat16"):  # rounded twice
+        tolerance = tolerance + 0.5001 * spacing(exact, computed)
+    return _is_rounding_of(observed, exact, tolerance, label)
 
 
 def _within(observed: np.ndarray, expected: np.ndarray, tolerance: np.ndarray) -> bool:
@@ -127,8 +147,10 @@ def _diagnosis(observed: np.ndarray, prediction: Prediction) -> str:
     for low in LOW:
         if on_grid(observed, low):
             for p in PRECISIONS:
-                if p != low and _is_rounding_of(observed, prediction.values[p], prediction.tolerance, low):
+                if p != low and _relabelled(observed, prediction, p, low):
                     return f"computed in {p}; only the result was rounded to {low}"
             return f"on the grid of {low}, but far from what {low} gives"
+    if not np.array_equal(np.isfinite(observed), np.isfinite(prediction.values["float32"])):
+        return "not finite where it should be, or finite where it should not"
     error = {p: _rms((observed - prediction.values[p])[np.isfinite(observed - prediction.values[p])]) for p in PRECISIONS}
     return "consistent with no precision; errors: " + ", ".join(f"{p} {e:.2g}" for p, e in error.items())

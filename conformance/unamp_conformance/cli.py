@@ -120,7 +120,13 @@ def _chosen(what: str, given: Names, valid: Any) -> list[str]:
 
 
 def _run(frameworks: list[str], devices: list[str], selection: Selection, *, quiet: bool) -> Report:
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.fields[item]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[item]}"),
+    )
     with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
         tasks: dict[tuple[str, str], Any] = {}
 

@@ -31,9 +31,7 @@ def check_network(subject: Subject, reference: Reference, policy: Policy) -> dic
         For each of `NETWORK_CHECKS` (``statistics`` only where there are any) what is wrong, empty where nothing is, and
         the observations.
     """
-    observed = run(
-        reference.network, subject.operations, lambda: subject.region(policy), device=subject.device, trace=True
-    )
+    observed = run(reference.network, subject.operations, lambda: subject.region(policy), device=subject.device, trace=True)
     return {
         check: look(subject, reference, policy, observed)
         for check, look in NETWORK_CHECKS.items()
@@ -42,19 +40,20 @@ def check_network(subject: Subject, reference: Reference, policy: Policy) -> dic
 
 
 def _decisions(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
-    stated = subject.stated(policy)
-    wrong = [complaint for record in observed.records if (complaint := _misjudged(stated, record))]
+    rules = {op: subject.rule(policy, op) for op in {*observed.called, *(record.op for record in observed.records)}}
+    wrong = [complaint for record in observed.records if (complaint := _misjudged(policy, rules[record.op], record))]
     # What the policy leaves alone has no decision to record.
-    judged = {op for op in observed.called if stated.decide(op) is not Rule.UNTOUCHED}
+    judged = {op for op in observed.called if rules[op] not in (None, Rule.UNTOUCHED)}
     if unseen := sorted(judged - {record.op for record in observed.records}):
         wrong.append(f"not in the trace: {', '.join(unseen)}")
     table = sorted({f"{r.op}: {r.rule.value}, {' '.join(r.inputs)} -> {r.compute} -> {r.output}" for r in observed.records})
     return "; ".join(dict.fromkeys(wrong)), {"trace": table}
 
 
-def _misjudged(policy: Policy, record: OpRecord) -> str:
+def _misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> str:
     """What is wrong with one line of the trace."""
-    wanted = policy.decide(record.op)
+    if wanted is None:
+        return ""
     if record.rule is not wanted:
         return f"{record.op} ran under {record.rule.value}, the policy says {wanted.value}"
     eligible = [dtype for dtype in record.inputs if dtype in ELIGIBLE]

@@ -224,7 +224,8 @@ _ALL = (
     ),
     Network(
         "ranking", "embeddings and a multi-layer perceptron", _ranking, _clicked,
-        {"users": (30, 8), "items": (40, 8), "w1": (32, 28), "b1": (32,), "w2": (16, 32), "b2": (16,), "w3": (1, 16), "b3": (1,)},
+        {"users": (30, 8), "items": (40, 8), "w1": (32, 28), "b1": (32,), "w2": (16, 32), "b2": (16,),
+         "w3": (1, 16), "b3": (1,)},
         _data(user=_ids(30, 16), item=_ids(40, 16), dense=_x(16, 4), target=_coin(16)), depth=8,
     ),
     Network(

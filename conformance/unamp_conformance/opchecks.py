@@ -46,6 +46,10 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
         What is wrong (empty where nothing is) and the observations.
     """
     rule = subject.rule(policy, probe.case.op)
+    if rule is None:
+        return "", {"rule": "the framework's own"}
+    if probe.case.layer and probe.case.op not in (*policy.allow, *policy.deny):
+        return "", {"rule": "that of its parts"}
     region = lambda: subject.region(policy)  # noqa: E731 - reads better at its uses
     if rule is Rule.BANNED:
         try:

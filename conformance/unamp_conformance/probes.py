@@ -92,10 +92,7 @@ class Probe:
         Raises:
             Unsuitable: where they do not.
         """
-        if self._sensitive:
-            _ = self._draws
-        else:
-            _ = self.outside
+        _ = self._draws if self._sensitive else self.outside
 
     def look(self, region: Region, feed: str = "float32", low: str = "bfloat16") -> list[Finding]:
         """Run the operation inside a region and report what the numbers say.
@@ -112,7 +109,8 @@ class Probe:
             run = self._run(0, _feeder(self.case, feed, low), "float32", region)
             return [Finding("forward", None, run.dtype)]
         predictions = self._predictions(feed, low)
-        runs = [self._run(n, _feeder(self.case, feed, low), "float32", region, gradients=len(predictions) > 1) for n in self._draws]
+        fed, gradients = _feeder(self.case, feed, low), len(predictions) > 1
+        runs = [self._run(n, fed, "float32", region, gradients=gradients) for n in self._draws]
         observed = _streams(runs)
         dtypes = [runs[0].dtype, *runs[0].gradient_dtypes]
         names = self._names()
@@ -147,7 +145,9 @@ class Probe:
                 self._predicted["float32", "float32"] = [p and p[0] for p in self._compare(collected)]
                 return range(draw + 1)
         names = self._names()
-        dull = [name for name, pair in zip(names, self._compare(collected), strict=False) if pair is not None and not tells(*pair)]
+        dull = [
+            name for name, pair in zip(names, self._compare(collected), strict=False) if pair is not None and not tells(*pair)
+        ]
         raise Unsuitable(f"{self.case.op}: its inputs do not tell the precisions apart ({', '.join(dull)})")
 
     def _predictions(self, feed: str, low: str) -> list[Prediction | None]:
@@ -183,12 +183,12 @@ class Probe:
         inputs = prepare(case.inputs(draw))
         tensors = [ops.tensor(array, device=self._device) for array in inputs]
         function = ops[case.op]
-        if not gradients:
+        places = case.differentiable(case.inputs(draw))
+        if not (gradients and places):
             with region():
                 result = case.call(function, tensors)
             return _Run(*self._read(self._pick(result)))
 
-        places = case.differentiable(case.inputs(draw))
         seen: list[Any] = []
 
         def weighed(*leaves: Any) -> Any:
@@ -216,7 +216,7 @@ class Probe:
         return self._operations.tensor(cast(array, work_dtype), device=self._device)
 
     def _compare(self, collected: dict[str, list[_Run]]) -> list[tuple[Prediction, np.ndarray] | None]:
-        """For each stream its prediction, and what the framework itself gives in float32; None where there is nothing to see."""
+        """For each stream its prediction, and what the framework itself gives in float32; None where nothing is to be seen."""
         streams = {name: _streams(runs) for name, runs in collected.items()}
         first = collected["float32"][0]
         found: list[tuple[Prediction, np.ndarray] | None] = []

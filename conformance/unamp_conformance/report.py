@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -24,9 +25,8 @@ def write(report: Report, path: Path) -> None:
 
 def render(report: Report) -> str:
     """The page's text. Everything from outside is escaped: a results file may hold any name."""
-    environment = Environment(
-        loader=PackageLoader("unamp_conformance"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    loader = PackageLoader("unamp_conformance")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["anchor"] = _anchor
     return environment.get_template("report.html").render(
         report=report, runs=[_Section(run) for run in report.runs], signs=SIGNS, statuses=STATUSES, checks=CHECKS
@@ -41,25 +41,18 @@ class _Section:
         self.matrix = summary.matrix(run)
         self.operations = sorted(summary.operations(run).items())
         self.totals = summary.totals(run.results)
-        self.wrong = _by_subject(r for r in run.results if r.status in UNEXPECTED)
-        self.gaps = _by_reason(r for r in run.results if r.status == "gap")
+        self.wrong = _grouped((r for r in run.results if r.status in UNEXPECTED), "subject")
+        self.gaps = _grouped((r for r in run.results if r.status == "gap"), "reason")
         self.networks = {
             name: [r for r in run.results if r.subject == name and r.check not in ("coverage", "probe")]
             for name in self.matrix.rows
         }
 
 
-def _by_subject(results: object) -> dict[str, list[Result]]:
+def _grouped(results: Iterable[Result], attribute: str) -> dict[str, list[Result]]:
     found: dict[str, list[Result]] = defaultdict(list)
-    for result in results:  # type: ignore[attr-defined]
-        found[result.subject].append(result)
-    return dict(found)
-
-
-def _by_reason(results: object) -> dict[str, list[Result]]:
-    found: dict[str, list[Result]] = defaultdict(list)
-    for result in results:  # type: ignore[attr-defined]
-        found[result.reason].append(result)
+    for result in results:
+        found[getattr(result, attribute)].append(result)
     return dict(found)
 
 

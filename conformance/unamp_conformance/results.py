@@ -79,7 +79,8 @@ class FrameworkRun:
     @property
     def ok(self) -> bool:
         """Whether nothing failed unexpectedly."""
-        return self.ended in ("finished", "not run") and not self.problems and not any(r.status in UNEXPECTED for r in self.results)
+        ended_well = self.ended in ("finished", "not run")
+        return ended_well and not self.problems and not any(r.status in UNEXPECTED for r in self.results)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import unamp
@@ -238,7 +239,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def _processor() -> str:
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()  # only Linux tells the model's name this way
     except OSError:
         return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())

@@ -11,6 +11,7 @@ from typing import Any
 import unamp
 from unamp.adapter import Adapter, Operations, adapter_for
 from unamp.policy import Policy, Rule
+from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 
 __all__ = ["Subject", "policy_name"]
@@ -65,6 +66,14 @@ class Subject:
         """The policy with lists of its own: for the preset ``native``, those that the framework follows here."""
         return policy.delegated(self.framework, self.device) or policy.replace(enabled=False)
 
-    def rule(self, policy: Policy, op: str) -> Rule:
-        """The rule for an operation."""
-        return self.stated(policy).decide(op)
+    def rule(self, policy: Policy, op: str) -> Rule | None:
+        """The rule for an operation; None where it is the framework's own affair.
+
+        That is everything that the lists of the framework's own AMP do not name, under the preset ``native``: the framework
+        has no levels, and a policy delegated to it says nothing about the rest.
+        """
+        stated = self.stated(policy)
+        if preset(policy.preset).delegates and stated.active:
+            listed = stated.reason(op)
+            return listed.rule if listed.origin.startswith("preset ") else None
+        return stated.decide(op)

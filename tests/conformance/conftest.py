@@ -1,0 +1,9 @@
+"""What the suite's own tests share."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `pretenders`, which several files use
+torch.set_num_threads(1)

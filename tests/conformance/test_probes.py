@@ -1,0 +1,140 @@
+"""The probe against honest and dishonest adapters."""
+
+from contextlib import nullcontext
+
+import pytest
+from pretenders import Pretender, emulating, forgetful, honest, mistaken, relabelling, rounding_inputs_only
+from unamp_conformance.cases import Case, cases
+from unamp_conformance.opchecks import check_operation, expected_precision
+from unamp_conformance.probes import Probe, Unsuitable
+
+from unamp.policy import Policy, Rule
+from unamp.vocabulary import vocabulary
+
+OPS = [
+    "matmul",
+    "linear",
+    "conv2d",
+    "exp",
+    "softmax",
+    "mean",
+    "mul",
+    "gelu",
+    "mse_loss",
+    "linalg_vector_norm",
+    "prod",
+    "avg_pool2d",
+]
+#: What moves values computes nothing: relabelling them is all that there is to do.
+MOVING = ["cat", "relu", "max_pool2d", "gather"]
+LOW = ["float16", "bfloat16"]
+
+
+def complaint(manner, op, policy, *, full=False):
+    subject = Pretender(manner)
+    return check_operation(subject, Probe(cases()[op], subject), policy, full=full)[0]
+
+
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("op", [*OPS, *MOVING])
+@pytest.mark.parametrize("manner", [honest, emulating])
+def test_an_honest_adapter_passes(manner, op, dtype):
+    assert complaint(manner, op, Policy("O1", dtype, allow=(op,)), full=True) == ""
+    assert complaint(manner, op, Policy("O1", dtype, deny=(op,)), full=True) == ""
+
+
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("manner", [relabelling, rounding_inputs_only, mistaken, forgetful])
+def test_a_dishonest_adapter_is_caught(manner, op, dtype):
+    assert "forward: computed in" in complaint(manner, op, Policy("O1", dtype, allow=(op,)))
+
+
+@pytest.mark.parametrize("op", MOVING)
+def test_forgetting_shows_in_what_only_moves_values(op):
+    assert "computed in float32" in complaint(forgetful, op, Policy("O1", "bfloat16", allow=(op,)))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_forgotten_deny_is_caught(op):
+    assert "low inputs, forward: computed in bfloat16" in complaint(forgetful, op, Policy("O1", "bfloat16", deny=(op,)))
+
+
+def test_a_gradient_in_the_wrong_precision_is_caught():
+    import torch
+
+    class Straight(torch.autograd.Function):
+        """Computes low and lets the gradient through in float32."""
+
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.save_for_backward(a, b)
+            return a.bfloat16() * b.bfloat16()
+
+        @staticmethod
+        def backward(ctx, g):
+            a, b = ctx.saved_tensors
+            return g.float() * b, g.float() * a
+
+    message = complaint(lambda call, args, dtype: Straight.apply(*args), "mul", Policy("O1", "bfloat16", allow=("mul",)))
+    assert "float32 inputs, forward" not in message
+    assert "float32 inputs, backward of input 0" in message
+
+
+def test_widest_needs_mixed_inputs_in_float32():
+    policy = Policy("O1", "bfloat16")
+    assert policy.decide("add") is Rule.WIDEST
+    assert complaint(honest, "add", policy) == ""  # torch promotes by itself
+
+    class Narrowing(Pretender):
+        def __getitem__(self, op):
+            function = TorchBinding(op)
+            return lambda *args, **kw: function(*(a.bfloat16() if self.policy else a for a in args), **kw)
+
+    from unamp_torch.operations import TorchOperations
+
+    TorchBinding = TorchOperations().__getitem__  # noqa: N806
+    subject = Narrowing(honest)
+    probe = Probe(cases()["add"], subject)
+    probe.ready()
+    assert "mixed inputs, forward: computed in bfloat16" in check_operation(subject, probe, policy)[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "feed", "expected"),
+    [
+        (Rule.LOW, "float32", "bfloat16"),
+        (Rule.LOW, "mixed", "bfloat16"),
+        (Rule.FP32, "low", "float32"),
+        (Rule.WIDEST, "float32", "float32"),
+        (Rule.WIDEST, "low", "bfloat16"),
+        (Rule.WIDEST, "mixed", "float32"),
+        (Rule.UNTOUCHED, "low", "bfloat16"),
+        (Rule.UNTOUCHED, "mixed", None),
+    ],
+)
+def test_what_a_rule_means(rule, feed, expected):
+    assert expected_precision(rule, feed, "bfloat16") == expected
+
+
+def test_dull_inputs_are_refused():
+    with pytest.raises(Unsuitable, match="mul: its inputs do not tell the precisions apart"):
+        Probe(Case("mul", ("ones 4x8", "ones 4x8")), Pretender(honest)).ready()
+
+
+def test_every_case_is_of_the_vocabulary():
+    assert sorted(set(cases()) - set(vocabulary())) == []
+
+
+def test_every_operation_of_torch_has_a_case_or_a_reason():
+    from unamp_conformance.gaps import gaps_of
+
+    spelled = {op.name for op in vocabulary().values() if "torch" in op.spellings}
+    excused = {s for gap in gaps_of("torch") if gap.check == "coverage" for s in gap.subjects}
+    assert sorted(spelled - set(cases()) - excused) == []
+
+
+def test_outside_every_region_torch_computes_in_float32():
+    operations = Pretender(honest)
+    for op in OPS:
+        assert {f.precisions for f in Probe(cases()[op], operations).look(nullcontext)} == {frozenset({"float32"})}, op

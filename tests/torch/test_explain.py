@@ -1,0 +1,102 @@
+"""What `unamp.explain` says about torch, against what torch then does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from unamp_torch import kernels
+
+import unamp
+from unamp import Policy, Rule, policy_region
+from unamp.adapter import How, adapter_for
+
+
+def how(policy: Policy, device: str) -> dict[str, How]:
+    return {op: e.how["torch", device] for op, e in unamp.explain(policy, "torch", device).items()}
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_torchs_own_amp_is_native_throughout(device: str, dtype: str) -> None:
+    found = how(Policy("O1", dtype, preset="native"), device)
+    assert set(found.values()) == {How.NATIVE, How.ABSENT}
+
+
+def test_on_a_gpu_the_default_costs_nothing_on_torchs_own_lists() -> None:
+    explained = unamp.explain(Policy("O1", "float16"), "torch", "gpu")
+    lists = unamp.explain(Policy("O1", "float16", preset="torch-cuda"), "torch", "gpu")
+    for op in ("matmul", "mm", "linear", "conv2d", "softmax", "layer_norm", "exp", "cross_entropy", "add", "relu", "cat"):
+        assert explained[op].how["torch", "gpu"] is How.NATIVE, op
+        assert lists[op].how["torch", "gpu"] is How.NATIVE, op
+
+
+def test_on_a_cpu_torchs_cpu_lists_cost_nothing() -> None:
+    found = how(Policy("O1", "bfloat16", preset="torch-cpu"), "cpu")
+    for op in ("matmul", "mm", "linear", "conv2d", "mse_loss", "softmax", "layer_norm", "exp", "add", "relu", "batch_norm"):
+        assert found[op] is How.NATIVE, op
+
+
+def test_a_custom_list_intercepts_its_operations() -> None:
+    usual = how(Policy("O1", "bfloat16", preset="torch-cpu"), "cpu")
+    found = how(Policy("O1", "bfloat16", preset="torch-cpu", allow=("add", "exp"), deny="mm"), "cpu")
+    # Functions that torch makes of them are looked after as well, so that each keeps its own rule.
+    assert {op for op in found if found[op] is not usual[op]} >= {"add", "exp", "mm"}
+    for op in ("linear", "conv2d", "softmax", "relu", "log", "mul", "layer_norm", "batch_norm"):
+        assert found[op] is usual[op], op
+    assert found["add"] is found["exp"] is found["mm"] is How.INTERCEPTED
+
+
+def test_what_has_no_low_kernel_is_emulated() -> None:
+    found = how(Policy("O3", "bfloat16"), "cpu")
+    for op in ("cdist", "linalg_inv", "linalg_svd", "fft_fft", "avg_pool3d"):
+        assert found[op] is How.EMULATED, op
+    assert found["mm"] is not How.EMULATED
+
+
+def test_what_torch_does_not_have_is_absent() -> None:
+    found = how(Policy(), "cpu")
+    names = adapter_for("torch").operations().names()
+    for op, operation in unamp.vocabulary().items():
+        if "torch" not in operation.spellings:
+            assert found[op] is How.ABSENT, op
+            assert op not in names
+    for op in names:
+        assert found[op] is not How.ABSENT, f"{op} can be called"
+    assert How.ABSENT in found.values()
+
+
+@pytest.mark.parametrize("policy", [Policy("O0"), Policy(enabled=False)], ids=repr)
+def test_nothing_is_intercepted_where_nothing_is_in_force(policy: Policy) -> None:
+    assert set(how(policy, "cpu").values()) == {How.NATIVE, How.ABSENT}
+
+
+def test_rules_and_origins_are_the_policys() -> None:
+    policy = Policy("O1", "bfloat16", allow=torch.add, deny="linear")
+    found = unamp.explain(policy, "torch", "cpu")
+    assert (found["add"].rule, found["add"].origin) == (Rule.LOW, "your allow list")
+    assert (found["lstm"].rule, found["lstm"].origin) == (Rule.FP32, "your deny list: it computes with linear")
+    assert {op: e.rule for op, e in found.items()} == dict(policy.rules)
+
+
+def test_native_means_that_no_kernel_of_ours_is_called() -> None:
+    policy = Policy("O1", "bfloat16", preset="torch-cpu", allow="exp")
+    found = how(policy, "cpu")
+    x = torch.rand(4, 4)
+    calls = {"mm": lambda: torch.mm(x, x), "add": lambda: x + x, "linear": lambda: torch.nn.functional.linear(x, x), "exp": x.exp}
+    called = []
+    import sys
+
+    def profile(frame, event, argument) -> None:  # noqa: ANN001
+        if event == "call" and frame.f_code.co_filename == kernels.__file__:
+            called.append(frame.f_code.co_name)
+
+    for op, call in calls.items():
+        called.clear()
+        with policy_region(policy):
+            call()
+            sys.setprofile(profile)
+            try:
+                call()
+            finally:
+                sys.setprofile(None)
+        assert bool(called) is (found[op] is not How.NATIVE), (op, called)

@@ -1,0 +1,190 @@
+"""Exported and traced programs carry the policy under which they were made."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - its customary name
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import unamp
+from unamp import Policy, policy_region
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+POLICIES = [
+    Policy("O1", "bfloat16"),
+    Policy("O1", "bfloat16", allow=("add", "exp"), deny="linear"),
+    Policy("O3", "float16"),
+    Policy("O1", "bfloat16", preset="torch-cpu"),
+    Policy("O1", "bfloat16", preset="native"),
+]
+each_policy = pytest.mark.parametrize("policy", POLICIES, ids=repr)
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.norm, self.linear = nn.Conv2d(1, 2, 3), nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        hidden = self.conv(x).flatten(1)[:, :8]
+        out = self.linear(self.norm(hidden))
+        return hidden, out, out + hidden[:, :3], out.exp(), torch.cat([out, hidden], 1)
+
+
+class Inside(nn.Module):
+    """A network that opens its region itself."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.network, self.policy = Network(), policy
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        with policy_region(self.policy):
+            found = self.network(x)
+        return (*found, x.exp())
+
+
+x = torch.rand(2, 1, 6, 6)
+
+
+def same(a: Any, b: Any) -> bool:
+    return len(a) == len(b) and all(p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@each_policy
+def test_export_in_a_region(policy: Policy, strict: bool) -> None:
+    model = Network().eval()
+    with policy_region(policy), torch.no_grad():
+        expected = model(x)
+    with policy_region(policy):
+        program = torch.export.export(model, (x,), strict=strict)
+    found = program.module()(x)
+    assert same(found, expected)
+    with policy_region(Policy("O1", "float16", deny="add")):
+        assert unamp.current_policy() is not None
+    assert same(torch.export.export(model, (x,), strict=strict).module()(x), model(x)), "an export outside is unaffected"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@each_policy
+def test_export_of_a_module_that_opens_its_region_itself(policy: Policy, strict: bool) -> None:
+    model = Inside(policy).eval()
+    expected = model(x)
+    program = torch.export.export(model, (x,), strict=strict)
+    assert same(program.module()(x), expected)
+    assert unamp.current_policy() is None
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_survives_decompositions_saving_and_loading(strict: bool) -> None:
+    model, policy = Network().eval(), POLICIES[1]
+    with policy_region(policy):
+        expected = model(x)
+        program = torch.export.export(model, (x,), strict=strict)
+    decomposed = program.run_decompositions()
+    assert [t.dtype for t in decomposed.module()(x)] == [t.dtype for t in expected]
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    assert same(torch.export.load(file).module()(x), expected)
+
+
+def test_export_with_dynamic_shapes() -> None:
+    model, policy = Network().eval(), POLICIES[1]
+    with policy_region(policy):
+        program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        expected = model(torch.cat([x, x, x]))
+    assert same(program.module()(torch.cat([x, x, x])), expected)
+
+
+def test_an_exported_program_is_not_changed_by_the_region_it_runs_in() -> None:
+    model, policy = Network().eval(), Policy("O1", "bfloat16", allow=("add", "exp"))
+    with policy_region(policy):
+        program = torch.export.export(model, (x,))
+        expected = model(x)
+    run = program.module()
+    with policy_region(policy):
+        assert same(run(x), expected)
+
+
+def test_an_exported_program_can_be_trained() -> None:
+    model, policy = Network(), POLICIES[1]
+    with policy_region(policy.replace(cache=False)):
+        out = model(x)[1]
+        program = torch.export.export(model, (x,))
+    out.float().sum().backward()
+    run = program.module()
+    run(x)[1].float().sum().backward()
+    for name, p in run.named_parameters():
+        assert p.grad.dtype == F32
+        assert torch.allclose(p.grad, model.get_parameter(name).grad, atol=1e-2)
+
+
+def test_an_export_that_fails_leaves_nothing_behind(native_state: Callable[[], Any]) -> None:
+    class Fails(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with unamp.autocast("cpu", allow="add"):
+                return (x + x).view(7)
+
+    before = native_state()
+    for strict in (False, True):
+        with pytest.raises(Exception, match="(?i)shape|view|size"):
+            torch.export.export(Fails(), (x,), strict=strict)
+        with policy_region(POLICIES[1]), pytest.raises(Exception, match="(?i)shape|view|size"):
+            torch.export.export(Fails(), (x,), strict=strict)
+        assert native_state() == before
+        assert unamp.current_policy() is None
+    assert (x + x).dtype == F32
+
+
+# --- TorchScript, make_fx --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("trainable", [False, True])
+@each_policy
+def test_jit_trace_then_freeze(policy: Policy, trainable: bool) -> None:
+    model = Network().eval().requires_grad_(trainable)
+    with policy_region(policy):
+        expected = model(x)
+        traced = torch.jit.trace(model, x)
+        frozen = torch.jit.freeze(traced)
+        inside = traced(x)
+    assert same(inside, expected)
+    # Freezing inside torch's own autocast has TorchScript put its autocast on top, with lists of its own.
+    for run in (traced,) if policy.preset == "native" else (traced, frozen):
+        for _ in range(3):  # TorchScript optimises after the first runs
+            assert same(run(x), expected)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_jit_trace_of_a_function_with_a_region_inside_survives_saving(tmp_path: Any) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        with unamp.autocast("cpu", allow="add", deny="mm"):
+            return x + x, torch.mm(x.bfloat16(), x.bfloat16()), F.linear(x, x)
+
+    square = torch.rand(4, 4)
+    expected = function(square)
+    assert [t.dtype for t in expected] == [BF16, F32, BF16]
+    torch.jit.save(torch.jit.trace(function, square), str(tmp_path / "traced.pt"))
+    assert same(torch.jit.load(str(tmp_path / "traced.pt"))(square), expected)
+
+
+@each_policy
+def test_make_fx(policy: Policy) -> None:
+    model = Network().eval().requires_grad_(False)
+    with policy_region(policy):
+        expected = model(x)
+        graph = make_fx(model)(x)
+    assert same(tuple(graph(x)), expected)
+    inside = Inside(policy).eval().requires_grad_(False)
+    assert same(tuple(make_fx(inside)(x)), inside(x))

@@ -1,0 +1,329 @@
+"""Regions leave nothing behind: native autocast's state, the patched attributes, and torch's own regions around and inside."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from unamp_torch import hooks
+
+import unamp
+from unamp import Policy, Rule, policy_region
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+POLICIES = [
+    Policy("O1", "bfloat16"),
+    Policy("O1", "float16", allow=("add", "exp"), deny="mm"),
+    Policy("O1", "bfloat16", preset="native"),
+    Policy("O1", "float16", preset="torch-cpu", cache=False),
+    Policy("O3", "bfloat16", widen_results=True),
+    Policy(enabled=False),
+    Policy("O0"),
+]
+each_policy = pytest.mark.parametrize("policy", POLICIES, ids=repr)
+
+x = torch.rand(4, 4)
+
+
+def work() -> None:
+    layer = nn.Linear(4, 4)
+    out = layer(x + x).exp().float().sum()
+    out.backward()
+
+
+@each_policy
+def test_native_state_is_as_before(policy: Policy, native_state: Callable[[], Any]) -> None:
+    before = native_state()
+    for _ in range(3):
+        with policy_region(policy):
+            work()
+            with policy_region(POLICIES[1]):
+                work()
+                with policy_region(policy):
+                    work()
+        assert native_state() == before
+
+
+@each_policy
+def test_native_state_is_as_before_an_inner_region(policy: Policy, native_state: Callable[[], Any]) -> None:
+    for outer in POLICIES:
+        with policy_region(outer):
+            before = native_state()
+            with policy_region(policy):
+                work()
+            assert native_state() == before
+
+
+@each_policy
+def test_native_state_is_as_before_an_exception(policy: Policy, native_state: Callable[[], Any]) -> None:
+    before = native_state()
+
+    def fails() -> None:
+        with policy_region(policy), policy_region(POLICIES[1]):
+            work()
+            torch.mm(x, torch.rand(3, 3))
+
+    with pytest.raises(RuntimeError, match="shape"):
+        fails()
+    with pytest.raises(ZeroDivisionError), policy_region(policy):
+        1 / 0  # noqa: B018
+    assert native_state() == before
+    assert unamp.current_policy() is None
+    assert (x @ x).dtype == (x + x).dtype == F32
+
+
+@each_policy
+def test_an_exception_in_a_kernel_leaves_the_region_working(policy: Policy) -> None:
+    def results() -> list[torch.dtype]:
+        return [(x @ x).dtype, (x + x).dtype, x.exp().dtype, x.bfloat16().exp().dtype]
+
+    with policy_region(policy):
+        before = results()
+        for bad in (lambda: torch.mm(x, torch.rand(3, 3)), lambda: x + torch.rand(3), lambda: torch.cat([x, torch.rand(3)])):
+            with pytest.raises(RuntimeError):
+                bad()
+        assert results() == before
+    assert results() == [F32, F32, F32, BF16]
+
+
+@each_policy
+def test_exceptions_in_backward_put_the_policy_back(policy: Policy, native_state: Callable[[], Any]) -> None:
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, t: torch.Tensor) -> torch.Tensor:
+            return t * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            raise ZeroDivisionError
+
+    with policy_region(policy):
+        inside = native_state()
+        out = Fails.apply(x.clone().requires_grad_())
+        with pytest.raises(ZeroDivisionError):
+            out.sum().backward()
+        assert native_state() == inside
+        assert unamp.current_policy() == policy
+        expected = {Rule.LOW: getattr(torch, policy.dtype), Rule.FP32: F32, Rule.UNTOUCHED: F32}
+        stated = policy.delegated("torch", "cpu")
+        if not policy.widen_results:
+            assert torch.mm(x, x).dtype == expected[stated.decide("mm")]
+
+
+def test_hooks_are_in_place_inside_and_the_originals_outside(attributes: Callable[[], dict[str, Any]]) -> None:
+    before = attributes()
+    assert before, "no hooks to look at"
+    with policy_region(POLICIES[1]):
+        inside = attributes()
+        with policy_region(POLICIES[0]):
+            assert attributes() == inside
+        assert attributes() == inside
+    assert all(inside[name] is not before[name] for name in before)
+    after = attributes()
+    assert all(after[name] is before[name] for name in before)
+
+
+def test_hooks_of_modules_imported_inside_a_region_are_taken_out_too() -> None:
+    code = """
+import sys, torch, unamp
+from unamp_torch.hooks import HOOKS
+with unamp.autocast("cpu", allow="add"):
+    late = [h for h in HOOKS if h.module not in sys.modules]
+    assert late, "nothing is imported late"
+    import torch.export, torch._dynamo, torch._functorch._aot_autograd.autograd_cache
+    patched = {h: getattr(sys.modules[h.module], h.name) for h in late if h.module in sys.modules}
+    assert patched
+assert not any(type(f).__module__.startswith("unamp") for f in sys.meta_path), sys.meta_path
+for h, inside in patched.items():
+    outside = getattr(sys.modules[h.module], h.name)
+    assert outside is not inside and getattr(inside, "__wrapped__", outside) is outside, h
+print("fine")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "fine", done.stderr
+
+
+def test_somebody_elses_patch_on_top_survives() -> None:
+    original = torch.autograd._engine_run_backward
+    calls = []
+    with policy_region(POLICIES[1]):
+        ours = torch.autograd._engine_run_backward
+
+        def theirs(*args: Any, **kwargs: Any) -> Any:
+            calls.append(1)
+            return ours(*args, **kwargs)
+
+        torch.autograd._engine_run_backward = theirs
+    try:
+        assert torch.autograd._engine_run_backward is theirs
+        t = torch.rand(2, requires_grad=True)
+        torch.autograd.grad((t * 2).sum(), t)
+        with policy_region(POLICIES[1]):
+            torch.autograd.grad((t * 2).sum(), t)
+    finally:
+        torch.autograd._engine_run_backward = original
+    assert len(calls) >= 1
+
+
+# --- together with torch's own regions -------------------------------------------------------------------------------------------
+
+
+@each_policy
+@pytest.mark.parametrize("enabled", [True, False])
+def test_inside_torchs_own_autocast(policy: Policy, enabled: bool, native_state: Callable[[], Any]) -> None:
+    with torch.autocast("cpu", dtype=F16, enabled=enabled, cache_enabled=False):
+        before = native_state()
+        outside = (x @ x).dtype, (x + x).dtype
+        with policy_region(policy):
+            inside = torch.mm(x, x).dtype
+        assert native_state() == before
+        assert ((x @ x).dtype, (x + x).dtype) == outside == ((F16 if enabled else F32), F32)
+    stated = policy.delegated("torch", "cpu")
+    rule = stated.decide("mm")
+    assert inside == (getattr(torch, policy.dtype) if rule is Rule.LOW and not policy.widen_results else F32)
+
+
+def test_torchs_own_autocast_inside_a_region_is_respected(native_state: Callable[[], Any]) -> None:
+    policy = Policy("O1", "bfloat16", allow=("add", "exp"), deny="mm")
+
+    def dtypes() -> list[torch.dtype]:
+        return [(x + x).dtype, x.exp().dtype, torch.mm(x, x).dtype, torch.nn.functional.linear(x, x).dtype]
+
+    with policy_region(policy):
+        before = native_state()
+        assert dtypes() == [BF16, BF16, F32, BF16]
+        with torch.autocast("cpu", enabled=False):
+            assert dtypes() == [F32] * 4
+            with policy_region(policy):
+                assert dtypes() == [BF16, BF16, F32, BF16]
+            assert dtypes() == [F32] * 4
+        assert native_state() == before
+        assert dtypes() == [BF16, BF16, F32, BF16]
+    assert dtypes() == [F32] * 4
+
+
+def test_no_grad_and_default_dtype_are_not_ours() -> None:
+    with torch.no_grad(), unamp.autocast("cpu"):
+        assert not torch.is_grad_enabled()
+    with unamp.autocast("cpu"):
+        assert torch.is_grad_enabled()
+        assert torch.rand(1).dtype == torch.get_default_dtype() == F32
+
+
+def test_torchs_questions_are_answered_inside() -> None:
+    with unamp.autocast("cpu", "float16", cache_enabled=False):
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cpu") == F16
+        assert not torch.is_autocast_cache_enabled()
+        with unamp.autocast("cpu", enabled=False):
+            assert not torch.is_autocast_enabled("cpu")
+    assert not torch.is_autocast_enabled("cpu")
+
+
+# --- bad input ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: unamp.autocast("cpu", allow="no_such_operation"), "no_such_operation"),
+        (lambda: unamp.autocast("cpu", allow="add", deny=torch.add), "add"),
+        (lambda: unamp.autocast("cpu", level="O4"), "O0, OD, O1, O2, O3"),
+        (lambda: unamp.autocast("cpu", torch.float64), "bfloat16"),
+        (lambda: unamp.autocast("cpu", torch.int8), "bfloat16"),
+        (lambda: unamp.autocast("cpu", preset="nothing"), "torch-cuda"),
+        (lambda: unamp.autocast("tpu"), "cpu"),
+        (lambda: unamp.autocast("cpu", framework="jax"), "torch"),
+        (lambda: unamp.autocast("cpu", allow=x), "Tensor"),
+        (lambda: unamp.policy_region(x), "Policy"),
+        (lambda: unamp.autocast(x), "device_type"),
+        (lambda: unamp.autocast("cpu", preset="native", allow="add"), "native"),
+    ],
+)
+def test_bad_input_is_one_clear_error_and_changes_nothing(
+    make: Callable[[], Any], says: str, native_state: Callable[[], Any], attributes: Callable[[], Any]
+) -> None:
+    with unamp.autocast("cpu"):
+        before, patched = native_state(), attributes()
+        with pytest.raises((ValueError, TypeError), match=says):
+            make()
+        assert (native_state(), attributes()) == (before, patched)
+        assert (x @ x).dtype == BF16
+
+
+def test_dtypes_are_taken_in_every_spelling() -> None:
+    import ml_dtypes
+    import numpy as np
+
+    for spelled in (BF16, "bfloat16", "bf16", "torch.bfloat16", ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16)):
+        with unamp.autocast("cpu", spelled):
+            assert (x @ x).dtype == BF16
+    for spelled in (F16, "float16", "fp16", "half", np.float16, np.dtype("float16")):
+        with unamp.autocast("cpu", spelled):
+            assert (x @ x).dtype == F16
+
+
+def test_policies_and_regions_travel() -> None:
+    policy = Policy("O1", "bfloat16", allow=(torch.add, nn.Linear))
+    assert pickle.loads(pickle.dumps(policy)) == policy == copy.deepcopy(policy)
+    with policy_region(pickle.loads(pickle.dumps(policy))):
+        assert (x + x).dtype == BF16
+
+
+# --- a torch that lacks what unamp needs -----------------------------------------------------------------------------------------
+
+
+WITHOUT_A_HOOK = """
+import importlib, os, sys, torch, unamp
+from unamp_torch import hooks
+
+def attributes():
+    return {(h.module, h.name): getattr(sys.modules[h.module], h.name) for h in before}
+
+def native():
+    return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
+
+def refused(make):
+    try:
+        with make():
+            return "entered"
+    except unamp.FrameworkNotSupported as error:
+        said = str(error)
+        return "refused" if all(part in said for part in (torch.__version__, hook.module, missing.name)) else said
+
+before = hooks.HOOKS
+for hook in before:
+    importlib.import_module(hook.module)
+for hook in before:
+    missing = hooks.Hook(hook.module, hook.name + "_of_another_version", hook.replacement)
+    child = os.fork()
+    if child:
+        print(hook.module, hook.name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        continue
+    hooks.HOOKS = tuple(missing if h is hook else h for h in before)
+    originals, state = attributes(), native()
+    for make in (
+        lambda: unamp.autocast("cpu", allow="add"),
+        lambda: unamp.policy_region(unamp.Policy("O1", "bfloat16"), framework="torch"),
+        lambda: unamp.autocast("cpu"),
+    ):
+        found = refused(make)
+        assert found == "refused", found
+        assert attributes() == originals and native() == state and unamp.current_policy() is None
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+    sys.stdout.flush()
+    os._exit(0)
+"""
+
+
+def test_a_missing_hook_is_named_and_nothing_is_half_installed() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_A_HOOK], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [f"{h.module} {h.name} 0" for h in hooks.HOOKS], done.stderr

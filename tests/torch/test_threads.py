@@ -1,0 +1,245 @@
+"""Regions belong to their thread: threads, processes, DataLoader workers, coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import unamp
+from unamp import Policy, policy_region
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+TAKES_OVER = Policy("O1", "bfloat16", allow=("add", "exp"), deny="mm")
+
+
+def report() -> tuple[Any, ...]:
+    """What is in force where this is called."""
+    x = torch.rand(4, 4)
+    return (
+        unamp.current_policy(),
+        unamp.is_autocast_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        (x @ x).dtype,
+        (x + x).dtype,
+        torch.mm(x, x).dtype,
+        x.bfloat16().exp().dtype,
+    )
+
+
+NOTHING = (None, False, False, F32, F32, F32, BF16)
+
+
+def test_a_thread_started_inside_a_region_does_not_inherit_it() -> None:
+    with policy_region(TAKES_OVER), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(report).result() == NOTHING
+        assert report()[:2] == (TAKES_OVER, True)
+    assert report() == NOTHING
+
+
+def test_a_region_in_another_thread_is_not_seen_here(native_state: Callable[[], Any]) -> None:
+    opened, done = threading.Event(), threading.Event()
+    before = native_state()
+    seen = []
+
+    def other() -> None:
+        with policy_region(TAKES_OVER):
+            opened.set()
+            done.wait(30)
+            seen.append(report())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert opened.wait(30)
+    assert report() == NOTHING
+    assert native_state() == before
+    with policy_region(Policy("O3", "float16", deny="add")):
+        x = torch.rand(4, 4)
+        assert ((x @ x).dtype, (x + x).dtype) == (F16, F32)
+        t = x.clone().requires_grad_()
+        (t @ t).float().sum().backward()
+    done.set()
+    thread.join()
+    assert seen == [(TAKES_OVER, True, True, BF16, BF16, F32, BF16)]
+
+
+def test_torchs_own_autocast_in_another_thread_is_unaffected() -> None:
+    def plain() -> tuple[Any, ...]:
+        with torch.autocast("cpu", dtype=F16):
+            x = torch.rand(4, 4)
+            t = torch.rand(4, 4, requires_grad=True)
+            (x @ t).float().sum().backward()
+            return (x @ x).dtype, (x + x).dtype, x.half().exp().dtype, t.grad.dtype, torch.func.grad(lambda a: (a + 1).sum())(x).dtype
+
+    with ThreadPoolExecutor(1) as pool:
+        alone = pool.submit(plain).result()
+        with policy_region(TAKES_OVER), unamp.trace():
+            beside = pool.submit(plain).result()
+    assert alone == beside == (F16, F32, F16, F32, F32)
+
+
+# --- processes -------------------------------------------------------------------------------------------------------------------
+
+
+class Reports(Dataset):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Tensor:
+        found = report()
+        return torch.tensor([found[0] is None, not found[1], not found[2], *(d == F32 for d in found[3:6]), found[6] == BF16])
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_data_loader_workers_do_not_inherit_a_region(context: str) -> None:
+    with policy_region(TAKES_OVER):
+        loader = DataLoader(Reports(), batch_size=2, num_workers=1 if context == "spawn" else 2, multiprocessing_context=context)
+        assert all(batch.all() for batch in loader)
+        assert report()[:2] == (TAKES_OVER, True)
+
+
+def test_a_forked_process_does_not_inherit_a_region() -> None:
+    def child(pipe: Any) -> None:
+        first = report()
+        with policy_region(TAKES_OVER):
+            second = report()
+        pipe.send([*(str(v) for v in first), str(second[4]), str(report())])
+
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    with policy_region(TAKES_OVER):
+        process = fork.Process(target=child, args=(sender,))
+        process.start()
+        assert receiver.poll(60)
+        found = receiver.recv()
+        process.join()
+    assert found == [*(str(v) for v in NOTHING), "torch.bfloat16", str(NOTHING)]
+
+
+def test_os_fork_by_itself() -> None:
+    with policy_region(TAKES_OVER):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if report() == NOTHING else 1)
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+# --- many threads at once --------------------------------------------------------------------------------------------------------
+
+
+def stress_policies() -> Iterator[tuple[Policy, list[torch.dtype]]]:
+    """Policies with the dtypes of `mm`, `add`, `exp`, `softmax` that each must give."""
+    for low in (BF16, F16):
+        yield Policy("O1", low), [low, F32, F32, F32]
+        yield Policy("O1", low, preset="torch-cpu"), [low, F32, F32, F32]
+        yield Policy("O1", low, preset="native"), [low, F32, F32, F32]
+        yield Policy("O1", low, allow=("add", "exp"), deny="mm"), [F32, low, low, F32]
+        yield Policy("O2", low, deny="softmax"), [low, low, low, F32]
+        yield Policy("O3", low), [low, low, low, low]
+        yield Policy("O3", low, deny="add", cache=False), [low, F32, low, low]
+    yield Policy(enabled=False), [F32] * 4
+
+
+def test_threads_entering_computing_and_leaving_different_policies(attributes: Callable[[], Any], native_state: Callable[[], Any]) -> None:
+    seconds = float(os.environ.get("UNAMP_STRESS_SECONDS", "5"))
+    before, state = attributes(), native_state()
+    cases = list(stress_policies())
+    end = time.monotonic() + seconds
+    problems: list[str] = []
+    rounds = [0] * 8
+
+    def dtypes(x: Tensor, w: Tensor) -> list[torch.dtype]:
+        return [torch.mm(x, w).dtype, (x + x).dtype, x.exp().dtype, torch.softmax(x, 1).dtype]
+
+    def worker(number: int) -> None:
+        try:
+            model, x = nn.Linear(4, 4), torch.rand(4, 4)
+            reference = None
+            for policy, expected in itertools.islice(itertools.cycle(cases), number * 3, None):
+                if time.monotonic() > end or problems:
+                    break
+                with policy_region(policy):
+                    found = dtypes(x, model.weight)
+                    other, other_expected = cases[(number + rounds[number]) % len(cases)]
+                    with policy_region(other):
+                        nested = dtypes(x, model.weight)
+                    again = dtypes(x, model.weight)
+                    loss = model(x).float().square().sum()
+                    if rounds[number] % 2:
+                        loss.backward()
+                if rounds[number] % 2 == 0:
+                    loss.backward()
+                if found != expected or again != expected or nested != other_expected:
+                    problems.append(f"{policy}: {found} {again}; {other}: {nested}")
+                if model.weight.grad.dtype != F32:
+                    problems.append(f"{policy}: gradient in {model.weight.grad.dtype}")
+                if policy == cases[0][0]:
+                    reference = model.weight.grad.clone() if reference is None else reference
+                    if not torch.equal(reference, model.weight.grad):
+                        problems.append(f"{policy}: another gradient than before")
+                model.zero_grad()
+                if dtypes(x, x) != [F32] * 4 or unamp.current_policy() is not None or torch.is_autocast_enabled("cpu"):
+                    problems.append(f"{policy}: still in force after the region")
+                rounds[number] += 1
+        except Exception as error:
+            problems.append(repr(error))
+
+    threads = [threading.Thread(target=worker, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems, problems[:3]
+    assert min(rounds) > 0
+    assert (attributes(), native_state()) == (before, state)
+
+
+# --- coroutines ------------------------------------------------------------------------------------------------------------------
+
+
+def test_interleaved_coroutines_each_have_their_own_policy() -> None:
+    async def run(policy: Policy, expected: torch.dtype, pause: asyncio.Event) -> None:
+        @policy_region(policy)
+        async def steps() -> list[torch.dtype]:
+            found = []
+            for _ in range(5):
+                found.append((torch.rand(2, 2) + 1).dtype)
+                await asyncio.sleep(0)
+            return found
+
+        assert await steps() == [expected] * 5
+
+    async def both() -> None:
+        event = asyncio.Event()
+        await asyncio.gather(
+            run(Policy("O1", "bfloat16", allow="add"), BF16, event),
+            run(Policy("O1", "float16", allow="add"), F16, event),
+            run(Policy(enabled=False), F32, event),
+        )
+        assert report() == NOTHING
+
+    asyncio.run(both())
+
+
+def test_a_generator_is_under_its_policy_only_while_it_runs() -> None:
+    @unamp.autocast("cpu", allow="add")
+    def batches() -> Iterator[torch.dtype]:
+        for _ in range(3):
+            yield (torch.rand(2) + 1).dtype
+
+    for dtype in batches():
+        assert dtype == BF16
+        assert report() == NOTHING
