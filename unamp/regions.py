@@ -46,9 +46,6 @@ class _ThreadState(threading.local):
 
 
 _state = _ThreadState()
-if hasattr(os, "register_at_fork"):
-    # A forked worker is a copy of the thread that made it; it starts without a region.
-    os.register_at_fork(after_in_child=lambda: _state.open.clear())
 
 
 class CapturedRegion:
