@@ -25,6 +25,10 @@ SECTIONS = {
     "aftermath": ("on_torch.aftermath:comparisons", _OPERATION),
     "import": ("starting:importing", _PROCESS),
     "first-region": ("starting:first_region", Effort(10, 0.0)),
+    "paddle-regions": ("on_paddle.regions:comparisons", _OPERATION),
+    "paddle-operations": ("on_paddle.operations:comparisons", _OPERATION),
+    "paddle-steps": ("on_paddle.steps:comparisons", _STEP),
+    "paddle-aftermath": ("on_paddle.operations:aftermath", _OPERATION),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["once_per_trace"]
+__all__ = ["not_converted", "once_per_trace"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -17,4 +17,30 @@ def once_per_trace(function: F) -> F:
     is here and not in an adapter because the adapter is loaded by what such a function does.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+class _RunAsItIs:
+    """What `paddle.jit.marker` hangs on a function that must not be converted; the names are Paddle's."""
+
+    def need_transform(self, mode: object) -> bool:
+        # The compiler may be the first to ask for us: its adapter tells it the rest.
+        from unamp.adapter import adapters_in_use
+
+        adapters_in_use()
+        return getattr(mode, "name", "") != "AST"
+
+    def need_capture_control_flow(self) -> bool:
+        return False
+
+
+_AS_IT_IS = _RunAsItIs()
+
+
+def not_converted(function: F) -> F:
+    """Mark a function that a compiler which converts Python code calls as it is.
+
+    The mark is an attribute, so that nothing has to be imported: it is what `paddle.jit.marker.unified` sets.
+    """
+    setattr(function, "___jit_transform_options___", _AS_IT_IS)  # noqa: B010 - inside a function the name would be mangled
     return function

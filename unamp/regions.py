@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from unamp import adapter as _adapters
-from unamp._capturing import once_per_trace
+from unamp._capturing import not_converted, once_per_trace
 from unamp._decorating import decorate
 from unamp.adapter import DEVICES, Adapter, Realisation
 from unamp.policy import Policy
@@ -105,6 +105,7 @@ class Region:
             raise TypeError(f"a region decorates functions and methods, not {function!r:.80}")
         return decorate(self.here, function)
 
+    @not_converted
     def here(self) -> Region | CapturedRegion:
         """What to enter: the region, or what stands for it where a compiler is tracing."""
         for adapter in _adapters.adapters_in_use():
@@ -132,6 +133,7 @@ def _leave(entered: list[tuple[Realisation, object]]) -> None:
             raise
 
 
+@not_converted
 def autocast(
     device_type: str | None = None,
     dtype: object = None,
@@ -167,6 +169,7 @@ def autocast(
     return _here(_autocast, device_type, dtype, level, allow, deny, preset, enabled, promote, cache, framework)
 
 
+@not_converted
 def auto_cast(
     enable: bool = True,
     custom_white_list: object = None,
@@ -199,6 +202,7 @@ def auto_cast(
 amp_guard = auto_cast
 
 
+@not_converted
 def policy_region(policy: Policy, *, framework: str | None = None) -> Region | CapturedRegion:
     """A region for a policy.
 
@@ -212,6 +216,7 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region | C
     return _here(_policy_region, policy, framework)
 
 
+@not_converted
 @once_per_trace
 def current_policy() -> Policy | None:
     """The policy of the innermost open region of this thread; None outside regions."""
@@ -223,12 +228,14 @@ def innermost_region() -> Region | None:
     return _state.open[-1][0] if _state.open else None
 
 
+@not_converted
 @once_per_trace
 def is_autocast_enabled() -> bool:
     """Whether a policy that changes anything is in force in this thread."""
     return bool(_state.open) and _state.open[-1][0].policy.active
 
 
+@not_converted
 @once_per_trace
 def get_autocast_dtype() -> str | None:
     """The low precision in force in this thread, ``"float16"`` or ``"bfloat16"``; None where there is none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -64,7 +64,7 @@ class Subject:
 
     def stated(self, policy: Policy) -> Policy:
         """The policy with lists of its own: for the preset ``native``, those that the framework follows here."""
-        return policy.delegated(self.framework, self.device) or replace(policy, enabled=False)
+        return policy.delegated(self.framework, self.device) or policy.replace(enabled=False)
 
     def rule(self, policy: Policy, op: str) -> Rule | None:
         """The rule for an operation; None where it is the framework's own affair.

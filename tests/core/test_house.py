@@ -67,9 +67,19 @@ def test_there_are_adapters() -> None:
     assert "unamp_torch" in [adapter.name for adapter in ADAPTERS]
 
 
-def test_adapters_have_the_same_files() -> None:
-    files = {adapter.name: sorted(_name_in(adapter, path) for path in adapter.rglob("*.py")) for adapter in ADAPTERS}
-    assert len({tuple(names) for names in files.values()}) == 1, files
+#: What every adapter has; a framework's peculiarity may have a file of its own beside them.
+SHARED = frozenset(
+    f"{name}.py"
+    for name in (
+        "__init__", "activation", "adapter", "casting", "compiling", "facts", "hooks", "kernels", "observing", "operations",
+        "plans", "spellings", "state",
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=_name)
+def test_adapters_have_the_same_files(adapter: Path) -> None:
+    assert SHARED - {_name_in(adapter, path) for path in adapter.rglob("*.py")} == set()
 
 
 def _name_in(adapter: Path, path: Path) -> str:

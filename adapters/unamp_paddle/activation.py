@@ -1,0 +1,62 @@
+"""Putting a plan in force in the calling thread, and taking it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+
+from unamp_paddle import hooks
+from unamp_paddle.plans import Plan, idle
+from unamp_paddle.state import thread
+
+__all__ = ["Activation"]
+
+
+class Activation:
+    """`unamp.adapter.Realisation` for PaddlePaddle."""
+
+    __slots__ = ("_cache", "plan")
+
+    def __init__(self, plan: Plan | None, *, cache: bool) -> None:
+        self.plan = plan
+        self._cache = cache and plan is not None
+
+    def enter(self) -> object:
+        """Put the plan in force."""
+        plan, outer = self.plan, thread.plan
+        weights = thread.weights
+        if plan is None:
+            # Inside another region low tensors may arrive, which a CPU could not compute with.
+            if outer is not None:
+                thread.plan = idle(watching=thread.sink is not None)
+            return outer, weights, None
+        if plan.delegated:
+            native = _native(plan)
+            native.__enter__()
+            thread.plan = None
+            return outer, weights, native
+        hooks.acquire(plan)
+        if not self._cache:
+            thread.weights = None
+        elif weights is None:
+            thread.weights = {}
+        thread.plan = plan if thread.sink is None else plan.watched
+        return outer, weights, None
+
+    def exit(self, token: Any) -> None:
+        """Put back what `enter` found."""
+        outer, weights, native = token
+        thread.plan, thread.weights = outer, weights
+        if native is not None:
+            native.__exit__(None, None, None)
+        elif self.plan is not None:
+            hooks.release(self.plan)
+
+
+def _native(plan: Plan) -> Any:
+    """Paddle's own region for a policy: what it realises on a GPU needs nothing of ours."""
+    policy = plan.policy
+    return paddle.amp.auto_cast(
+        True, level=policy.level if policy.level != "O3" else "O2", dtype=policy.dtype, use_promote=policy.promote
+    )

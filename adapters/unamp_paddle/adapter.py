@@ -1,0 +1,100 @@
+"""unamp's adapter for PaddlePaddle: the contract of `unamp.adapter`, carried out by the modules beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import paddle
+
+from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
+from unamp.errors import NotExpressible
+from unamp.policy import Policy
+from unamp.regions import Region
+from unamp_paddle import hooks, observing, plans
+from unamp_paddle.activation import Activation
+from unamp_paddle.casting import cast
+from unamp_paddle.spellings import spelling
+from unamp_paddle.state import DTYPES, Tensor, Value
+
+__all__ = ["PaddleAdapter"]
+
+
+class PaddleAdapter:
+    """PaddlePaddle, on the CPU and on CUDA."""
+
+    framework = "paddle"
+    requires = ">=3.3,<4"
+
+    def version(self) -> str:
+        """PaddlePaddle's version."""
+        return str(paddle.__version__)
+
+    def probe(self) -> None:
+        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
+        hooks.probe()
+
+    def devices(self) -> tuple[str, ...]:
+        """The CPU, and a GPU where CUDA finds one."""
+        found = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
+        return ("cpu", "gpu") if found else ("cpu",)
+
+    def support(self, device: str, dtype: str) -> Support:
+        return Support.EMULATED if device == "cpu" else Support.NATIVE
+
+    def gaps(self) -> tuple[Gap, ...]:
+        return (
+            Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
+            Gap(
+                "static programs built by hand (paddle.enable_static)",
+                "a region covers eager mode and paddle.jit.to_static; static.amp decorates programs of one's own",
+            ),
+        )
+
+    def prepare(self, policy: Policy, device: str | None) -> Realisation:
+        plan = plans.plan(policy, device)
+        if plan is not None and plan.delegated and device != "gpu" and policy.level == "O3":
+            raise NotExpressible("Paddle's own AMP has no level O3; use O2, or a preset with lists")
+        return Activation(plan, cache=policy.cache)
+
+    def how(self, op: str, policy: Policy, device: str) -> How:
+        return plans.how(op, policy, device)
+
+    def observe(self, sink: Callable[[OpRecord], None]) -> AbstractContextManager[None]:
+        idle = plans.idle(watching=True)
+
+        def watched() -> plans.Plan:
+            hooks.acquire(idle)
+            return idle
+
+        return observing.observe(sink, watched, lambda: hooks.release(idle))
+
+    def is_tensor(self, value: object) -> bool:
+        return isinstance(value, (Tensor, Value))
+
+    def cast(self, tensor: Any, dtype: str) -> Any:
+        return cast(tensor, DTYPES[dtype])
+
+    def dtype_of(self, tensor: Any) -> str:
+        return str(tensor.dtype).removeprefix("paddle.")
+
+    def spelling(self, value: object) -> str | None:
+        return spelling(value)
+
+    def compiling(self) -> bool:
+        return False
+
+    def make_capturable(self, region: Region) -> int:
+        raise NotExpressible("Paddle's compilers run regions as the Python code that they are; nothing is captured")
+
+    def enter_captured(self, key: int) -> None:
+        self.make_capturable(None)  # type: ignore[arg-type]
+
+    def leave_captured(self, key: int) -> None:
+        self.make_capturable(None)  # type: ignore[arg-type]
+
+    def operations(self) -> Operations:
+        from unamp_paddle.operations import PaddleOperations
+
+        return PaddleOperations()

@@ -1,0 +1,135 @@
+"""Casts of tensors, one by one and in argument lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import paddle
+
+from unamp_paddle.state import FLOAT32, LOW, Parameter, Tensor, Value, dtype_of, thread
+
+__all__ = ["cast", "convert", "floats", "map_floats", "rounded", "tensors", "to_low"]
+
+# The function itself, not the module's attribute, which a region replaces.
+_cast = paddle._C_ops.cast
+_in_dynamic_mode = paddle.in_dynamic_mode
+_is_grad_enabled = paddle.is_grad_enabled
+_TENSORS = (Tensor, Value)
+_FLOAT16, _BFLOAT16 = LOW
+
+
+def cast(tensor: Any, dtype: Any) -> Any:
+    """A tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
+    current = dtype_of(tensor)
+    if current is dtype or (current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16):
+        return tensor
+    return _cast(tensor, dtype)
+
+
+def to_low(tensor: Any, dtype: Any) -> Any:
+    """As `cast`; a float32 parameter is cast once and kept for the outermost region."""
+    if type(tensor) is Parameter and tensor.dtype is FLOAT32 and (entry := _kept(tensor, dtype)) is not None:
+        return entry[0]
+    return cast(tensor, dtype)
+
+
+def rounded(tensor: Any, dtype: Any) -> Any:
+    """A tensor's values rounded to the low `dtype`, in float32; a float32 parameter is rounded once, as in `to_low`."""
+    current = dtype_of(tensor)
+    if current is FLOAT32:
+        if type(tensor) is Parameter and (entry := _kept(tensor, dtype)) is not None:
+            if entry[1] is None:
+                entry[1] = _cast(entry[0], FLOAT32)
+            return entry[1]
+        return _cast(_cast(tensor, dtype), FLOAT32)
+    if current is dtype:
+        return _cast(tensor, FLOAT32)
+    if current is _FLOAT16 or current is _BFLOAT16:
+        return _cast(_cast(tensor, dtype), FLOAT32)
+    return tensor
+
+
+def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
+    """A parameter's cast to low and, once somebody asked, that back in float32; None where it must not be kept.
+
+    Not kept: what is cast under `no_grad`, whose gradient would be lost to a later use under grad, and what needs none.
+    """
+    kept = thread.weights
+    if kept is None or parameter.stop_gradient or not _is_grad_enabled() or not _in_dynamic_mode():
+        return None
+    version = parameter.inplace_version
+    found = kept.get(id(parameter))
+    if found is not None and found[1] == version and found[2] is dtype:
+        return found[3]  # type: ignore[no-any-return]
+    casts = [_cast(parameter, dtype), None]
+    kept[id(parameter)] = (parameter, version, dtype, casts)
+    return casts
+
+
+def convert(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
+    """An argument with its tensors converted: a tensor, or a list or tuple of them."""
+    kind = type(value)
+    if kind is Tensor or kind is Parameter:
+        return to(value, dtype)
+    if kind is int or kind is bool or value is None:
+        return value
+    if isinstance(value, _TENSORS):
+        return to(value, dtype)
+    if kind is list or kind is tuple:
+        return kind([convert(to, dtype, item) for item in value])
+    return value
+
+
+def map_floats(result: Any, dtype: Any) -> Any:
+    """A result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
+    if isinstance(result, _TENSORS):
+        # Optional results that were not asked for are tensors without contents.
+        if type(result) is Tensor and not result._is_initialized():
+            return result
+        return cast(result, dtype)
+    if isinstance(result, (tuple, list)):
+        items = [map_floats(item, dtype) for item in result]
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+    return result
+
+
+def tensors(value: Any) -> Iterator[Any]:
+    """The tensors in an argument or a result, in any nesting of lists, tuples and dictionaries."""
+    if isinstance(value, _TENSORS):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors(item)
+
+
+def floats(value: Any) -> list[Any]:
+    """The dtypes of the eligible tensors in an argument or a result."""
+    found: list[Any] = []
+    _collect(value if type(value) in (list, tuple) else (value,), found)
+    return found
+
+
+def _collect(values: Any, found: list[Any]) -> None:
+    # Every call in a region comes through here: no generators, and the commonest kinds first.
+    for value in values:
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
+            dtype = value.dtype
+        elif kind is int or kind is bool or value is None or kind is float or kind is str:
+            continue
+        elif kind is list or kind is tuple:
+            _collect(value, found)
+            continue
+        elif kind is dict:
+            _collect(value.values(), found)
+            continue
+        elif isinstance(value, _TENSORS):
+            dtype = dtype_of(value)
+        else:
+            continue
+        if dtype is FLOAT32 or dtype is _FLOAT16 or dtype is _BFLOAT16:
+            found.append(dtype)

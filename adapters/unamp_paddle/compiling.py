@@ -1,0 +1,88 @@
+"""Regions and `paddle.jit.to_static`.
+
+While a program is traced, Python runs, and regions inside it and around it act as they do in eager mode: what stands in for
+Paddle's functions computes on the values of the program, casts included. What has to be seen to is that a program traced
+under one policy is never run under another: the policy in force becomes part of every key under which Paddle remembers a
+program, a piece of translated bytecode, or the dtype that an operation answers in.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import paddle.jit.sot  # noqa: F401 - only its first use would load it, and keys must be complete from the first
+from paddle.jit.sot.opcode_translator import skip_files
+from paddle.jit.sot.utils import paddle_api_config
+
+from unamp import regions
+from unamp_paddle.state import thread
+
+__all__ = ["keyed", "keyed_program", "per_policy"]
+
+#: What opens a region or asks about one; and what they call, in case the simulation is already inside.
+_NOT_SIMULATED = (
+    regions.autocast, regions.auto_cast, regions.policy_region, regions._here, regions._region, regions.current_policy,
+    regions.is_autocast_enabled, regions.get_autocast_dtype, regions.Region.__enter__, regions.Region.__exit__,
+    regions.Region.here, regions.Region.__call__,
+)  # fmt: skip
+# SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and goes on behind them.
+for _function in _NOT_SIMULATED:
+    paddle_api_config.add_break_graph_function(_function)
+# Nor does it translate the frames of ours that run between the pieces.
+skip_files.skip_file_names.update(os.path.join(os.path.dirname(path), "") for path in (regions.__file__, __file__))
+skip_files.setup_skip_files()
+
+
+def _policy() -> Any:
+    plan = thread.plan
+    return None if plan is None else (plan.policy, plan.everything)
+
+
+def keyed_program(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The key of a program's cache, with the policy in force."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
+        original(self, *args, **kwargs)
+        if (policy := _policy()) is not None:
+            self._spec_names_id = hash((self._spec_names_id, policy))
+
+    return __init__
+
+
+def keyed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A cache's key, with the policy in force."""
+
+    def key_fn(*args: Any, **kwargs: Any) -> Any:
+        key = original(*args, **kwargs)
+        policy = _policy()
+        return key if policy is None else (key, policy)
+
+    return key_fn
+
+
+_lock = threading.RLock()
+_states: dict[Any, Any] = {}
+
+
+def per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The cache of translated bytecode, one for each policy."""
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
+        policy = _policy()
+        if policy is None:
+            return original(self, *args, **kwargs)
+        with _lock:
+            before = self.dump_state()
+            if policy not in _states:
+                _states[policy] = {"cache": {}, "translate_count": 0, "code_symbolic_inputs": {}, "compile_time_stats": {}}
+            self.load_state(_states[policy])
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                _states[policy] = self.dump_state()
+                self.load_state(before)
+
+    return __call__

@@ -1,0 +1,46 @@
+"""What Paddle's operations do without being asked; `data/operators.toml` holds it, with the explanations."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+__all__ = ["Facts", "facts"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What Paddle's operations do without being asked.
+
+    Attributes:
+        views: forward functions that return a view, which must share memory in eager mode.
+        left_alone: forward functions that no rule reaches: communication, optimizers, printing, the runner of programs.
+        checks_dtypes: functions in Python that refuse tensors of differing dtypes.
+        synonyms: operations that are one function here with another, and the other.
+        made_of: functions in Python that compute with several operations, which have rules of their own.
+        transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole.
+    """
+
+    views: frozenset[str]
+    left_alone: frozenset[str]
+    transparent: frozenset[str]
+    checks_dtypes: frozenset[str]
+    synonyms: Mapping[str, str]
+    made_of: Mapping[str, tuple[str, ...]]
+
+
+@cache
+def facts() -> Facts:
+    """The facts, read from their data file."""
+    data = tomllib.loads(resources.files("unamp_paddle").joinpath("data/operators.toml").read_text("utf-8"))
+    return Facts(
+        views=frozenset(data["views"]),
+        left_alone=frozenset(data["left_alone"]),
+        transparent=frozenset(data["transparent"]),
+        checks_dtypes=frozenset(data["checks_dtypes"]),
+        synonyms=data["synonyms"],
+        made_of={op: tuple(parts) for op, parts in data["made_of"].items()},
+    )

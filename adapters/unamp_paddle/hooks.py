@@ -1,0 +1,496 @@
+"""The places where Paddle's code must know about regions, replaced while a region is open.
+
+`acquire` puts the replacements in with the first open region of the process, `release` takes them out with the last. What
+stands in asks first whether the calling thread is in a region, so that other threads see the original.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import paddle
+from paddle.base import core
+
+from unamp.errors import FrameworkNotSupported
+from unamp.regions import innermost_region
+from unamp.vocabulary import vocabulary
+from unamp_paddle import compiling
+from unamp_paddle.facts import facts
+from unamp_paddle.kernels import Operator, entry
+from unamp_paddle.replacing import Attributes, Code, Globals, Methods, functions
+from unamp_paddle.spellings import named
+from unamp_paddle.state import Tensor, Value, thread
+
+if TYPE_CHECKING:
+    from unamp_paddle.plans import Plan
+
+__all__ = ["Wholes", "acquire", "assisted", "everything", "probe", "release", "suspended", "wholes"]
+
+_BUILTIN = types.BuiltinFunctionType
+
+#: Tensor's arithmetic and comparison operators are C++ of their own and call no forward function. (Those of the values that
+#: `to_static` traces are Python.)
+_ARITHMETIC = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder", "pow": "pow",
+    "matmul": "matmul",
+}  # fmt: skip
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+#: Modules that users take forward functions from, as attributes; those named above the line hold nearly all.
+_MODULES = ("paddle._C_ops", "paddle.tensor", "paddle.tensor.ops", "paddle.linalg", "paddle.special")
+#: Modules whose own names for forward functions must stay: they are, or differentiate, what is computed.
+_NOT_SWEPT = (
+    "libpaddle",
+    "paddle._pir_ops",
+    "decomposition",
+    "primitives",
+    "composite_rules",
+    "paddle.pir",
+    "paddle.optimizer",
+)
+
+#: Layers that are one operation: `forward` of a class in `paddle.nn`, and the operation.
+_LAYERS = {
+    "RNN": "rnn", "BiRNN": "rnn", "LSTMCell": "lstm_cell", "GRUCell": "gru_cell", "SimpleRNNCell": "rnn_cell",
+    "MultiHeadAttention": "multi_head_attention", "TransformerEncoderLayer": "transformer_encoder_layer",
+    "TransformerDecoderLayer": "transformer_decoder_layer",
+}  # fmt: skip
+
+
+# --- the operations ----------------------------------------------------------------------------------------------------------
+
+
+def _recurrent(mode: str) -> str:
+    return "rnn" if mode.startswith("RNN") else mode.lower()
+
+
+def _convolution(kind: str) -> str:
+    return {"depthwise_conv3d": "conv3d"}.get(kind, kind)
+
+
+def _depthwise(function: types.FunctionType, op: str) -> Callable[[Any, Any], str]:
+    import inspect
+
+    bind = inspect.signature(function).bind
+
+    def which(args: Any, kwargs: Any) -> str:
+        try:
+            given = bind(*args, **kwargs).arguments
+            x, weight, groups = given["x"], given["weight"], given.get("groups", 1)
+            channels = x.shape[1 if given.get("data_format", "NCHW").startswith("NC") else -1]
+        except (TypeError, KeyError, AttributeError):
+            return op
+        return f"depthwise_{op}" if 1 < channels == groups and weight.shape[0] % channels == 0 else op
+
+    return which
+
+
+def _padding(args: Any, kwargs: Any) -> str:
+    mode = kwargs["mode"] if "mode" in kwargs else args[2] if len(args) > 2 else "constant"
+    if mode == "circular":
+        return "circular_pad"
+    kind = {"reflect": "reflection_pad", "replicate": "replication_pad"}.get(mode)
+    return f"{kind}{_argument(args, kwargs, 0, 'x').ndim - 2}d" if kind else "pad"
+
+
+def _indexing(args: Any, kwargs: Any) -> str:
+    items = args[1] if isinstance(args[1], tuple) else (args[1],)
+    return "index" if any(isinstance(item, (Tensor, Value, list, np.ndarray)) for item in items) else "slice"
+
+
+@cache
+def _forward() -> dict[str, Operator]:
+    """The forward functions of `paddle._C_ops` that a rule, or a low tensor, can need something done about."""
+    names = vars(paddle._C_ops)
+    spelled = _spelled()
+    found = {}
+    for name, call in names.items():
+        if not isinstance(call, _BUILTIN) or name.startswith("__") or name.endswith(("_grad", "_grad_")):
+            continue
+        base = name.rstrip("_")
+        if name in facts().left_alone or base in facts().left_alone or base.startswith(("sparse_", "strings_", "get_core_ops")):
+            continue
+        op = spelled.get(name)
+        if op is not None and vocabulary()[op].group == "cast":
+            continue
+        if op is None and name.endswith("_"):
+            if base in spelled and base in names:
+                found[name] = Operator(spelled[base], f"_C_ops.{name}", call, inplace=True, twin=names[base])
+            continue  # the others are optimizers, communication and random numbers
+        which = (lambda args, kwargs: _recurrent(_argument(args, kwargs, 10, "mode"))) if name == "rnn" else None
+        found[name] = Operator(op, f"_C_ops.{name}", call, view=_is_view(name, op), which=which)
+    return found
+
+
+def _is_view(name: str, op: str | None) -> bool:
+    return name in facts().views or (op is not None and vocabulary()[op].keeps_its_meaning)
+
+
+def _argument(args: Any, kwargs: Any, position: int, name: str) -> Any:
+    return kwargs[name] if name in kwargs else args[position]
+
+
+@cache
+def _spelled() -> dict[str, str]:
+    return {spelling: op.name for op in vocabulary().values() for spelling in op.spellings.get("paddle", ())}
+
+
+@cache
+def _operators() -> dict[str, Operator]:
+    """Tensor's operators."""
+    found = {}
+    for name, op in _ARITHMETIC.items():
+        for method in (f"__{name}__", f"__r{name}__"):
+            if method in vars(Tensor):
+                found[method] = Operator(op, f"Tensor.{method}", vars(Tensor)[method])
+    for op in _COMPARISONS:
+        found[f"__{op}__"] = Operator(op, f"Tensor.__{op}__", vars(Tensor)[f"__{op}__"], view=True)
+    return found
+
+
+@cache
+def wholes() -> tuple[Operator, ...]:
+    """The functions and layers in Python that are one operation of the vocabulary."""
+    return tuple(_codes())
+
+
+@cache
+def _codes() -> dict[Operator, Code]:
+    made: dict[Operator, Code] = {}
+    taken: set[Any] = set()
+
+    def add(function: Any, op: str, name: str, **kinds: Any) -> None:
+        if not isinstance(function, types.FunctionType) or function in taken:
+            return
+        taken.add(function)
+        operator = Operator(op, name, function, whole=True, **kinds)
+
+        def instead(original: Any) -> Any:
+            operator.call = original
+            return entry(operator)
+
+        made[operator] = Code(function, instead)
+
+    functional, conv, rnn = paddle.nn.functional, paddle.nn.functional.conv, paddle.nn.layer.rnn
+    add(conv._conv_nd, "conv2d", "nn.functional.conv._conv_nd", which=lambda a, k: _convolution(_argument(a, k, 10, "op_type")))
+    add(functional.conv2d, "conv2d", "nn.functional.conv2d", which=_depthwise(functional.conv2d, "conv2d"))
+    add(rnn.RNNBase.forward, "rnn", "nn.layer.rnn.RNNBase.forward", layer=True, which=lambda a, k: _recurrent(a[0].mode))
+    for name, op in _LAYERS.items():
+        add(getattr(paddle.nn, name).forward, op, f"nn.{name}.forward", layer=True)
+    add(functional.pad, "pad", "nn.functional.pad", which=_padding)
+    add(Tensor.__getitem__, "index", "Tensor.__getitem__", direct=True, which=_indexing)
+    for spelling, op in _spelled().items():
+        if vocabulary()[op].group == "cast":
+            continue
+        add(_python(spelling), op, spelling, view=vocabulary()[op].keeps_its_meaning)
+    for method, operator in _operators().items():
+        # What `to_static` traces: there the operators are Python, and an addition of a number runs as `scale`.
+        add(vars(Value).get(method), operator.op, f"Value.{method}", view=operator.view, direct=True)  # type: ignore[arg-type]
+    return made
+
+
+def _python(spelling: str) -> Any:
+    value = named(spelling)
+    if isinstance(value, types.FunctionType) and value.__code__.co_filename.endswith("generated_tensor_methods_patch.py"):
+        return None  # hands its arguments to the forward function of that name
+    return value
+
+
+@cache
+def everything() -> tuple[Operator, ...]:
+    """All operations."""
+    return (*_forward().values(), *_operators().values(), *wholes())
+
+
+class Wholes:
+    """The wholes that a plan needs, to put in and take out together."""
+
+    def __init__(self, operators: Iterable[Operator]) -> None:
+        self._codes = tuple(_codes()[operator].change for operator in operators)
+
+    def put_in(self) -> None:
+        """Let what stands in run."""
+        for function, _, instead in self._codes:
+            function.__code__ = instead
+
+    def take_out(self) -> None:
+        """Let the originals run; somebody who changed one in the meantime keeps their change."""
+        for function, own, instead in self._codes:
+            if function.__code__ is instead:
+                function.__code__ = own
+
+
+# --- functions of Paddle that must know about regions ----------------------------------------------------------------------
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """No policy is in force in this thread."""
+    plan, thread.plan = thread.plan, None
+    try:
+        yield
+    finally:
+        thread.plan = plan
+
+
+@contextmanager
+def assisted() -> Iterator[None]:
+    """No policy is in force in this thread, but it can compute with low tensors where the device cannot."""
+    from unamp_paddle.plans import idle
+
+    helping = idle(watching=False)
+    acquire(helping)
+    plan, thread.plan = thread.plan, helping
+    try:
+        yield
+    finally:
+        thread.plan = plan
+        release(helping)
+
+
+def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    # Backward runs in the dtype of its forward; and what was kept belongs to a graph that is now used up.
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(*args, **kwargs)
+        try:
+            with suspended():
+                return original(*args, **kwargs)
+        finally:
+            if thread.weights:
+                thread.weights.clear()
+
+    return run
+
+
+def _suspending(original: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(*args, **kwargs)
+        with suspended():
+            return original(*args, **kwargs)
+
+    return run
+
+
+def _recompute(original: Callable[..., Any]) -> Callable[..., Any]:
+    # Recomputation remembers the state of Paddle's own AMP for the second forward, and not ours.
+    def recompute(function: Any, *args: Any, **kwargs: Any) -> Any:
+        region = innermost_region()
+        if thread.plan is None or region is None:
+            return original(function, *args, **kwargs)
+        return original(_in_region(function, region), *args, **kwargs)
+
+    return recompute
+
+
+def _in_region(function: Any, region: Any) -> Any:
+    forward = function.forward if isinstance(function, paddle.nn.Layer) else function
+
+    @functools.wraps(forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with region:
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _register_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    # A hook on a low tensor gets a low gradient, maybe long after the region.
+    def register_hook(self: Any, hook: Any) -> Any:
+        if thread.plan is None:
+            return original(self, hook)
+
+        @functools.wraps(hook)
+        def helped(grad: Any) -> Any:
+            with assisted():
+                return hook(grad)
+
+        return original(self, helped)
+
+    return register_hook
+
+
+@cache
+def _helped(layer: type) -> type:
+    """A PyLayer whose backward can compute with the low gradients that a forward inside a region leads to."""
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        with assisted():
+            return layer.backward(ctx, *grads)  # type: ignore[attr-defined]
+
+    return type(layer)(layer.__name__, (layer,), {"backward": staticmethod(backward), "__module__": layer.__module__})
+
+
+def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    plain = super(paddle.autograd.PyLayer, cls if thread.plan is None else _helped(cls)).apply
+    return plain(*args, **kwargs)
+
+
+#: Functions of Python code: the module, the path inside it, and what makes the replacement.
+_HOOKS = (
+    ("paddle.autograd.ir_backward", "grad", _suspending),
+    ("paddle.autograd.ir_backward", "append_backward", _suspending),
+    ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
+    ("paddle", "Tensor.register_hook", _register_hook),
+    ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),
+    ("paddle.jit.sot.infer_meta", "InferMetaCache.key_fn", compiling.keyed),
+    ("paddle.jit.sot.infer_meta", "LayerInferMetaCache.key_fn", compiling.keyed),
+    ("paddle.jit.sot.symbolic.compile_cache", "CompileSIRCache.key_fn", compiling.keyed),
+    ("paddle.jit.sot.opcode_translator.executor.executor_cache", "OpcodeExecutorCache.__call__", compiling.per_policy),
+)
+#: Functions of C++ that Paddle looks up in a module at every call.
+_BUILTIN_HOOKS = (("run_backward", _backward), ("run_partial_grad", _backward))
+
+
+@cache
+def _hook(number: int) -> Code:
+    module, path, replacement = _HOOKS[number]
+    return Code(_inside(module, path), replacement)
+
+
+def _inside(module: str, path: str) -> Any:
+    value: Any = sys.modules.get(module)
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+# --- putting in and taking out ---------------------------------------------------------------------------------------------
+
+_lock = threading.RLock()
+_open = 0
+_in: list[Any] = []
+_wholes_in: set[Wholes] = set()
+_swept: dict[str, int] = {}
+_early: list[Globals] = []
+_modules_seen = 0
+
+
+@cache
+def _entries() -> dict[str, Any]:
+    return {name: entry(operator) for name, operator in _forward().items()}
+
+
+@cache
+def _base() -> tuple[Any, ...]:
+    """What every region needs."""
+    entries = _entries()
+    by_id = {id(operator.call): name for name, operator in _forward().items()}
+    made: list[Any] = []
+    for path in _MODULES:
+        module = sys.modules[path]
+        names = {k: entries[by_id[id(v)]] for k, v in functions(module, by_id).items()}
+        made.append(Attributes(module, names))
+    arithmetic = {n: entry(o) for n, o in _operators().items() if o.op not in _COMPARISONS}
+    made.append(Methods(Tensor, arithmetic))
+    made.append(Methods(paddle.autograd.PyLayer, {"apply": classmethod(_apply)}))
+    backward = vars(core.eager)
+    made.append(Globals(backward, {name: make(backward[name]) for name, make in _BUILTIN_HOOKS}))
+    return tuple(made)
+
+
+@cache
+def _comparisons() -> Methods:
+    return Methods(Tensor, {n: entry(o) for n, o in _operators().items() if o.op in _COMPARISONS})
+
+
+def _sweep() -> None:
+    """Find the modules, Paddle's and others, that bound a forward function when they were imported."""
+    global _modules_seen
+    if len(sys.modules) == _modules_seen:
+        return
+    entries = _entries()
+    by_id = {id(operator.call): name for name, operator in _forward().items()}
+    for name, module in list(sys.modules.items()):
+        space = getattr(module, "__dict__", None)
+        if not isinstance(space, dict) or _swept.get(name) == id(module):
+            continue
+        _swept[name] = id(module)
+        if name in _MODULES or any(part in name for part in _NOT_SWEPT):
+            continue
+        held = {k: entries[by_id[id(v)]] for k, v in list(space.items()) if type(v) is _BUILTIN and id(v) in by_id}
+        if held:
+            _early.append(Globals(space, held))
+    _modules_seen = len(sys.modules)
+
+
+def _put_in(what: Any) -> None:
+    what.put_in()
+    _in.append(what)
+
+
+def acquire(plan: Plan) -> None:
+    """A region opens in some thread."""
+    global _open
+    with _lock:
+        _open += 1
+        if _open == 1:
+            _sweep()
+            for each in _base():
+                _put_in(each)
+            for each in _early:
+                _put_in(each)
+            for number, (module, _, _) in enumerate(_HOOKS):
+                if module in sys.modules:
+                    _put_in(_hook(number))
+        if plan.wholes not in _wholes_in:
+            _wholes_in.add(plan.wholes)
+            _put_in(plan.wholes)
+            if plan.comparisons and _comparisons() not in _in:
+                _put_in(_comparisons())
+
+
+def release(plan: Plan) -> None:
+    """A region closes."""
+    global _open
+    with _lock:
+        _open -= 1
+        if _open == 0:
+            _take_out()
+
+
+def _take_out() -> None:
+    while _in:
+        _in.pop().take_out()
+    _wholes_in.clear()
+
+
+def probe() -> None:
+    """Check that everything that is replaced is where it is expected.
+
+    Raises:
+        FrameworkNotSupported: naming the version of Paddle and what is missing.
+    """
+    paths = [(module, path) for module, path, _ in _HOOKS if module in sys.modules]
+    paths += [("paddle.base", f"core.eager.{name}") for name, _ in _BUILTIN_HOOKS]
+    paths += [("paddle._C_ops", name) for name in ("matmul", "cast", "assign_out_", "rnn", "conv2d")]
+    paths += [("paddle.nn.functional.conv", "_conv_nd"), ("paddle.nn.layer.rnn", "RNNBase.forward")]
+    paths += [("paddle.base", "core._get_registered_phi_kernels"), ("paddle.framework", "_current_expected_place")]
+    paths += [("paddle", f"Tensor.__{name}__") for name in (*_ARITHMETIC, *_COMPARISONS)]
+    for module, path in paths:
+        if _inside(module, path) is None:
+            raise FrameworkNotSupported(f"paddle {paddle.__version__} has no {module}.{path}, which unamp needs")
+
+
+def _forked() -> None:
+    # A worker of a DataLoader is a copy of a process that may be in a region; it starts without one.
+    global _lock, _open
+    _lock, _open = threading.RLock(), 0
+    thread.plan, thread.weights, thread.sink = None, None, None
+    _take_out()
+
+
+if hasattr(os, "register_at_fork"):
+    # Held across the fork, so that no other thread is in the middle of a change that the child would wait for.
+    os.register_at_fork(before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_forked)

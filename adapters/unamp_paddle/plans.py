@@ -1,0 +1,173 @@
+"""From a policy to what has to be done about it in PaddlePaddle.
+
+On a GPU Paddle's own `auto_cast` realises the preset ``native``. Everything else is carried out operation by operation, by
+what stands in for them while a region is open (`hooks`): a plan says which operations those are, and what their rules do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+from paddle.base import core
+
+from unamp.adapter import How
+from unamp.policy import Policy, Rule
+from unamp.presets import preset
+from unamp.vocabulary import vocabulary
+from unamp_paddle import hooks
+from unamp_paddle.facts import facts
+from unamp_paddle.kernels import Operator, perform
+from unamp_paddle.state import DTYPES
+
+__all__ = ["Plan", "how", "idle", "plan"]
+
+_KEEPS = (Rule.UNTOUCHED, Rule.WIDEST)
+
+
+class Plan:
+    """What is done in PaddlePaddle for one policy.
+
+    Attributes:
+        policy: the policy, with lists of its own.
+        low: its low dtype.
+        rules: the rule for every operation of the vocabulary.
+        busy: the operations, by Paddle's name, whose rule changes float32 inputs, or that are being watched.
+        watching: whether all operations are reported.
+        delegated: whether Paddle's own AMP is put in force instead (preset ``native`` on a GPU).
+        everything: the rule for all operations that a level can change, inside a layer that is one operation.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        rules: Mapping[str, Rule],
+        *,
+        watching: bool = False,
+        everything: Rule | None = None,
+        delegated: bool = False,
+    ) -> None:
+        self.policy = policy
+        self.low = DTYPES[policy.dtype]
+        self.rules = _with_synonyms(policy, rules)
+        self.watching = watching
+        self.delegated = delegated
+        self.everything = everything
+
+    def rule(self, op: str | None) -> Rule:
+        """The rule in force for an operation. A forward function that nobody has a name for is never cast."""
+        if op is None:
+            return Rule.UNTOUCHED
+        rule = self.rules[op]
+        if self.everything is not None and rule is not Rule.UNTOUCHED:
+            return self.everything
+        return rule
+
+    def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call an operation under its rule."""
+        return perform(operator, self, args, kwargs)
+
+    def advice(self, op: str | None) -> str:
+        """What to use in place of a banned operation."""
+        return "" if op is None else self.policy.reason(op).advice
+
+    @cached_property
+    def busy(self) -> frozenset[str]:
+        """See the class."""
+        return frozenset(operator.name for operator in hooks.everything() if self._is_busy(operator))
+
+    def _is_busy(self, operator: Operator) -> bool:
+        if self.watching or operator.which is not None or operator.layer:
+            return True
+        return self.rule(operator.op) in (Rule.LOW, Rule.BANNED)
+
+    @cached_property
+    def wholes(self) -> hooks.Wholes:
+        """The functions and layers in Python whose rule their parts would not come to."""
+        return hooks.Wholes(operator for operator in hooks.wholes() if self._needs(operator))
+
+    def _needs(self, operator: Operator) -> bool:
+        op = operator.op
+        assert op is not None
+        if op in facts().transparent:
+            return op in self.policy.allow or op in self.policy.deny
+        rule = self.rule(op)
+        if operator.direct:
+            return self.watching or rule not in _KEEPS
+        if operator.view and vocabulary()[op].group != "comparison":
+            return rule is not Rule.UNTOUCHED
+        if self.watching or operator.which is not None:
+            return True
+        if rule is Rule.UNTOUCHED and op not in facts().made_of:
+            return False
+        # One forward function of the same name follows the rule by itself, unless Python code before it wants equal dtypes.
+        return facts().made_of.get(op) != (op,) or op in facts().checks_dtypes
+
+    @cached_property
+    def comparisons(self) -> bool:
+        """Whether a Tensor's comparison operators need more than Paddle does by itself."""
+        return self.watching or any(self.rule(op) is not Rule.UNTOUCHED for op in ("eq", "ne", "lt", "le", "gt", "ge"))
+
+    @cached_property
+    def watched(self) -> Plan:
+        """The same plan, for a thread whose operations are reported."""
+        return Plan(self.policy, self.rules, watching=True, everything=self.everything)
+
+    def inside(self, rule: Rule) -> Plan:
+        """The plan for what an operation that is one whole computes with."""
+        return self._inside[rule]
+
+    @cached_property
+    def _inside(self) -> Mapping[Rule, Plan]:
+        return {rule: Plan(self.policy, _EVERYTHING, everything=rule) for rule in Rule}
+
+
+def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
+    """The rules, where one function of Paddle is two operations: a user's list may name either."""
+    named = {op: other for op, other in facts().synonyms.items() if other in policy.allow or other in policy.deny}
+    return {**rules, **{op: rules[other] for op, other in named.items()}} if named else rules
+
+
+def _all_follow() -> Mapping[str, Rule]:
+    return {name: Rule.UNTOUCHED if op.keeps_its_meaning else Rule.WIDEST for name, op in vocabulary().items()}
+
+
+_EVERYTHING = _all_follow()
+
+
+@lru_cache(maxsize=256)
+def plan(policy: Policy, device: str | None) -> Plan | None:
+    """The plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever tensors can be in this process.
+
+    None where nothing is to be done: a policy that changes nothing, and Paddle's own AMP on a CPU, which has none.
+    """
+    if not policy.active:
+        return None
+    if preset(policy.preset).delegates:
+        on_gpu = device != "cpu" and core.is_compiled_with_cuda()
+        stated = policy.delegated("paddle", "gpu") if on_gpu else policy.delegated("paddle", "cpu")
+        return None if stated is None else Plan(stated, stated.rules, delegated=True)
+    return Plan(policy, policy.rules)
+
+
+@lru_cache(maxsize=8)
+def idle(*, watching: bool) -> Plan:
+    """The plan of a thread in which no policy is in force, but low tensors must be computed with, or operations reported."""
+    return Plan(Policy(enabled=False), Policy(enabled=False).rules, watching=watching)
+
+
+def how(op: str, policy: Policy, device: str) -> How:
+    """How a rule is carried out on a device, for `unamp.explain`."""
+    found = [operator for operator in hooks.everything() if operator.op == op]
+    if not found and "paddle" not in vocabulary()[op].spellings:
+        return How.ABSENT
+    stated = policy.delegated("paddle", device)
+    if stated is None or not stated.active or stated is not policy:
+        return How.NATIVE
+    if vocabulary()[op].group == "cast":
+        return How.NATIVE
+    rule = stated.rules[op]
+    if rule is Rule.LOW and device == "cpu":
+        return How.INTERCEPTED if found and all(operator.view for operator in found) else How.EMULATED
+    return How.NATIVE if rule is Rule.UNTOUCHED else How.INTERCEPTED

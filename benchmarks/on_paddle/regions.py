@@ -1,0 +1,27 @@
+"""What it costs to open and close a region."""
+
+from __future__ import annotations
+
+import paddle
+
+import unamp
+from benchmarks.measure import Comparison, Contender
+
+__all__ = ["comparisons"]
+
+
+def comparisons() -> list[Comparison]:
+    region = unamp.autocast(dtype="bfloat16")
+    names = {"region": region, "paddle": paddle}
+    # On a CPU Paddle's own region switches nothing: it is the least that a region can cost.
+    theirs = "with paddle.amp.auto_cast(enable=False): pass"
+    return [
+        Comparison(
+            f"paddle: region enter and exit, {where}",
+            (
+                Contender("paddle.amp.auto_cast", theirs, names),
+                Contender("unamp", "with region: pass", names, *outer, at_most=at_most),
+            ),
+        )
+        for where, outer, at_most in (("outermost", (), 20e-6), ("nested", (lambda: region,), 2e-6))
+    ]

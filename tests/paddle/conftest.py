@@ -1,0 +1,37 @@
+"""Nothing that a test does may outlive it: no region, no patch."""
+
+import warnings
+
+import numpy as np
+import paddle
+import pytest
+from unamp_paddle import hooks
+from unamp_paddle.state import thread
+
+warnings.filterwarnings("ignore", module="paddle")
+
+
+def _patched() -> list[str]:
+    looked_at = {
+        "paddle._C_ops": type(paddle._C_ops),
+        "Tensor.__add__": type(vars(paddle.Tensor)["__add__"]),
+        "Tensor.__eq__": type(vars(paddle.Tensor)["__eq__"]),
+        "PyLayer.apply": "apply" in vars(paddle.autograd.PyLayer),
+        "run_backward": type(paddle.base.core.eager.run_backward),
+        "paddle.tensor.math.log": type(paddle.tensor.math.log),
+    }
+    codes = {code.function.__name__: code.function.__code__ is code._original for code in hooks._codes().values()}
+    return [f"{k}: {v}" for k, v in looked_at.items()] + [k for k, own in codes.items() if not own]
+
+
+@pytest.fixture(autouse=True)
+def _untouched():
+    paddle.seed(0)
+    np.random.seed(0)
+    before = _patched()
+    yield
+    assert thread.plan is None
+    assert thread.weights is None
+    assert thread.sink is None
+    assert hooks._open == 0
+    assert _patched() == before

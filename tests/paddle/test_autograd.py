@@ -1,0 +1,171 @@
+"""Backward: in the dtypes of its forward, whatever is open around it."""
+
+import numpy as np
+import paddle
+import pytest
+from paddle.autograd import PyLayer
+from paddle.distributed.fleet.utils import recompute
+
+import unamp
+from unamp import Policy, policy_region
+
+LOW = {"float16": paddle.float16, "bfloat16": paddle.bfloat16}
+
+
+@pytest.fixture(params=list(LOW))
+def low(request):
+    return LOW[request.param]
+
+
+def under(level="O1", low=paddle.float16, **rest):
+    return policy_region(Policy(level, low, **rest))
+
+
+def network():
+    paddle.seed(1)
+    return paddle.nn.Sequential(
+        paddle.nn.Linear(6, 8), paddle.nn.ReLU(), paddle.nn.LayerNorm(8), paddle.nn.Linear(8, 3), paddle.nn.Tanh()
+    )
+
+
+def gradients(net, *, inside, low, level="O1"):
+    net.clear_gradients()
+    x = paddle.to_tensor(np.linspace(-1, 1, 24, dtype="float32").reshape(4, 6))
+    with under(level, low):
+        loss = net(x).astype("float32").square().sum()
+        if inside:
+            loss.backward()
+    if not inside:
+        loss.backward()
+    return [p.grad.numpy() for p in net.parameters()]
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_a_region_open_during_backward_changes_nothing(low, level):
+    net = network()
+    for a, b in zip(
+        gradients(net, inside=True, low=low, level=level), gradients(net, inside=False, low=low, level=level), strict=True
+    ):
+        assert a.dtype == np.float32
+        np.testing.assert_array_equal(a, b)
+
+
+def test_backward_twice_in_one_region(low):
+    net, x = network(), paddle.rand([2, 6])
+    with under(low=low):
+        for _ in range(3):
+            net(x).sum().backward()
+    assert all(p.grad.dtype == paddle.float32 for p in net.parameters())
+
+
+def test_training_inside_one_region_sees_new_weights(low):
+    net, x = network(), paddle.rand([4, 6])
+    optimizer = paddle.optimizer.SGD(0.5, parameters=net.parameters())
+    with under(low=low):
+        losses = []
+        for _ in range(4):
+            loss = (net(x).astype("float32") - 1).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            losses.append(float(loss))
+    assert losses == sorted(losses, reverse=True)
+    assert len(set(losses)) == 4
+
+
+def test_a_cast_under_no_grad_is_not_used_under_grad(low):
+    net, x = network(), paddle.rand([4, 6])
+    with under(low=low):
+        with paddle.no_grad():
+            net(x)
+        net(x).astype("float32").sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+
+
+def test_double_grad(low):
+    x = paddle.to_tensor([[0.3, -0.7], [0.2, 0.9]], stop_gradient=False)
+    with under(low=low):
+        y = paddle.matmul(x, x).astype("float32").sum()
+        (first,) = paddle.grad(y, x, create_graph=True)
+        (second,) = paddle.grad((first * first).sum(), x)
+    assert first.dtype == second.dtype == paddle.float32
+    assert bool(paddle.isfinite(second).all())
+
+
+def test_hooks_get_low_gradients_and_can_compute(low):
+    x = paddle.rand([3, 3])
+    x.stop_gradient = False
+    seen = []
+    with under(low=low):
+        h = paddle.matmul(x, x)
+        h.register_hook(lambda g: (seen.append(g.dtype), g + g)[1])
+    h.astype("float32").sum().backward()
+    doubled = x.grad.numpy()
+    x.clear_gradient()
+    with under(low=low):
+        h = paddle.matmul(x, x)
+    h.astype("float32").sum().backward()
+    assert seen == [low]
+    np.testing.assert_allclose(doubled, 2 * x.grad.numpy(), rtol=1e-2)
+
+
+class Cubed(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensor()
+        return grad * x * x * 3
+
+
+def test_pylayers(low):
+    x = paddle.rand([3, 3])
+    x.stop_gradient = False
+    with under(low=low):
+        y = Cubed.apply(x @ x)
+    assert y.dtype == low
+    y.astype("float32").sum().backward()
+    assert x.grad.dtype == paddle.float32
+    assert bool(paddle.isfinite(x.grad).all())
+
+
+class Product(PyLayer):
+    @staticmethod
+    @unamp.custom_fwd
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    @unamp.custom_bwd
+    def backward(ctx, grad):
+        a, b = ctx.saved_tensor()
+        return grad @ b.t(), a.t() @ grad
+
+
+def test_custom_functions_run_backward_under_the_policy_of_forward(low):
+    a, b = paddle.rand([3, 3]), paddle.rand([3, 3])
+    a.stop_gradient = b.stop_gradient = False
+    with under(low=low):
+        y = Product.apply(a, b)
+    assert y.dtype == low
+    y.astype("float32").sum().backward()
+    assert a.grad.dtype == paddle.float32
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recompute_gives_the_same_gradients(low, reentrant):
+    net, x = network(), paddle.rand([4, 6])
+    x.stop_gradient = False
+    found = []
+    for again in (False, True):
+        net.clear_gradients()
+        with under(low=low):
+            y = recompute(net, x, use_reentrant=reentrant) if again else net(x)
+        y.astype("float32").sum().backward()
+        found.append([p.grad.numpy() for p in net.parameters()])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -1,0 +1,96 @@
+"""`paddle.jit.to_static`: what eager mode gives, under whatever policy the call is made."""
+
+import copy
+
+import numpy as np
+import paddle
+import pytest
+from paddle.nn import functional as F
+
+import unamp
+from unamp import Policy, policy_region
+
+pytestmark = pytest.mark.parametrize("full_graph", [True, False], ids=["AST", "SOT"])
+
+
+class Network(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.conv = paddle.nn.Conv2D(3, 4, 3)
+        self.norm = paddle.nn.BatchNorm2D(4)
+        self.linear = paddle.nn.Linear(4, 5)
+
+    def forward(self, x):
+        h = F.relu(self.norm(self.conv(x))).mean([2, 3])
+        return F.softmax(self.linear(h) * 2.0 + 1)
+
+
+class Inside(Network):
+    def forward(self, x):
+        with unamp.autocast(dtype="bfloat16"):
+            h = self.conv(x)
+            g = self.linear(h.mean([2, 3]))
+        return h, g, x * 2.0
+
+
+def pair(kind, full_graph):
+    eager = kind()
+    return eager, paddle.jit.to_static(copy.deepcopy(eager), full_graph=full_graph)
+
+
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_a_program_for_each_policy(full_graph, low):
+    eager, static = pair(Network, full_graph)
+    eager.eval(), static.eval()
+    x = paddle.rand([2, 3, 8, 8])
+    policies = [
+        Policy("O1", low),
+        None,
+        Policy("O2", low),
+        Policy("O1", low, deny="conv2d"),
+        Policy("O3", low),
+        Policy("O1", low),
+    ]
+    for policy in policies * 2:
+        with policy_region(policy or Policy(enabled=False)):
+            expected, found = eager(x), static(x)
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found.astype("float32").numpy(), expected.astype("float32").numpy(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_gradients(full_graph, low):
+    x = paddle.rand([2, 3, 8, 8])
+    found = []
+    for net in pair(Network, full_graph):
+        with policy_region(Policy("O1", low)):
+            loss = net(x).square().sum()
+        loss.backward()
+        found.append({name: p.grad.numpy() for name, p in net.named_parameters() if not p.stop_gradient})
+    for name, gradient in found[0].items():
+        assert found[1][name].dtype == np.float32
+        np.testing.assert_allclose(found[1][name], gradient, rtol=1e-2, atol=1e-3)
+
+
+def test_region_inside(full_graph):
+    eager, static = pair(Inside, full_graph)
+    x = paddle.rand([2, 3, 8, 8])
+    for _ in range(2):
+        for expected, found in zip(eager(x), static(x), strict=True):
+            assert found.dtype == expected.dtype
+            np.testing.assert_allclose(found.astype("float32").numpy(), expected.astype("float32").numpy(), rtol=1e-2)
+
+
+def test_decorated_function_called_in_a_program(full_graph):
+    static = paddle.jit.to_static(_calls_decorated, full_graph=full_graph)
+    x = paddle.rand([4, 4])
+    assert static(x).dtype == _calls_decorated(x).dtype == paddle.float16
+
+
+@unamp.autocast(dtype="float16")
+def _decorated(x):
+    return paddle.matmul(x, x)
+
+
+def _calls_decorated(x):
+    return _decorated(x)

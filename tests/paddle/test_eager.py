@@ -1,0 +1,203 @@
+"""What a region does to the operations of eager mode."""
+
+import paddle
+import pytest
+from paddle.nn import functional as F
+
+import unamp
+from unamp import Policy, policy_region
+
+LOW = {"float16": paddle.float16, "bfloat16": paddle.bfloat16}
+
+
+@pytest.fixture(params=list(LOW))
+def low(request):
+    return LOW[request.param]
+
+
+def under(level="O1", low=paddle.float16, **rest):
+    return policy_region(Policy(level, low, **rest))
+
+
+def expect(low, other, *results):
+    assert [r.dtype for r in results] == [low if o == "low" else paddle.float32 for o in other.split()]
+
+
+def test_levels(low):
+    x, y = paddle.rand([4, 4]), paddle.rand([4, 4])
+
+    def three():
+        return x @ y, F.softmax(x), x + y
+
+    for level, expected in {
+        "O0": "f32 f32 f32", "OD": "low f32 f32", "O1": "low f32 f32", "O2": "low low low", "O3": "low low low",
+    }.items():  # fmt: skip
+        with under(level, low):
+            expect(low, expected, *three())
+
+
+def test_emulated_values_are_those_of_float32_accumulation(low):
+    x, y = paddle.randn([8, 16]), paddle.randn([16, 8])
+    with under(low=low):
+        result = x @ y
+    rounded = paddle.matmul(x.astype(low).astype("float32"), y.astype(low).astype("float32")).astype(low)
+    assert bool((result == rounded).all())
+
+
+def test_the_same_operation_by_every_way_to_call_it(low):
+    from paddle.tensor.linalg import matmul as early
+
+    x, y = paddle.rand([4, 4]), paddle.rand([4, 4])
+    with under(low=low):
+        ways = [x @ y, x.matmul(y), paddle.matmul(x, y), paddle.linalg.matmul(x, y), paddle.tensor.matmul(x, y)]
+        ways += [paddle._C_ops.matmul(x, y, False, False), paddle.tensor.linalg.matmul(x, y), paddle.mm(x, y), x.mm(y)]
+    assert early is paddle._C_ops.matmul
+    assert {w.dtype for w in ways} == {low}
+
+
+def test_functions_bound_early_in_a_users_module(low):
+    x = paddle.rand([4, 4])
+    with under(low=low):
+        assert bound_early(x, x, False, False).dtype == low
+        assert bound_linear(x, x).dtype == low
+    assert bound_early(x, x, False, False).dtype == paddle.float32
+
+
+bound_early = paddle._C_ops.matmul
+bound_linear = F.linear
+
+
+def test_widest(low):
+    x = paddle.rand([4, 4])
+    with under(low=low):
+        h = x @ x
+        expect(low, "f32 low low f32", h + x, h + h, F.relu(h), paddle.where(x > 0, h, x))
+
+
+def test_bias_belongs_to_its_operation(low):
+    image = paddle.rand([2, 4, 8, 8])
+    line = paddle.rand([2, 4, 8])
+    volume = paddle.rand([1, 4, 4, 4, 4])
+    layers = [
+        (paddle.nn.Conv2D(4, 3, 3), image), (paddle.nn.Conv2DTranspose(4, 3, 3), image), (paddle.nn.Conv1D(4, 3, 3), line),
+        (paddle.nn.Conv1DTranspose(4, 3, 3), line), (paddle.nn.Conv3D(4, 3, 3), volume), (paddle.nn.Linear(8, 3), line),
+        (paddle.nn.Conv3DTranspose(4, 3, 3), volume), (paddle.nn.Conv2D(4, 4, 3, groups=4), image),
+    ]  # fmt: skip
+    with under(low=low):
+        assert [str(layer) for layer, x in layers if layer(x).dtype != low] == []
+
+
+def test_norms_keep_parameters_and_statistics(low):
+    x = paddle.randn([6, 4, 5, 5])
+    x.stop_gradient = False
+    for norm in (paddle.nn.BatchNorm2D(4), paddle.nn.GroupNorm(2, 4), paddle.nn.InstanceNorm2D(4), paddle.nn.LayerNorm([5])):
+        with under("O3", low):
+            y = norm(x)
+        y.astype("float32").sum().backward()
+        assert y.dtype == low
+        assert {p.dtype for p in norm.parameters()} == {paddle.float32}
+        assert {p.grad.dtype for p in norm.parameters() if not p.stop_gradient} == {paddle.float32}
+        if isinstance(norm, paddle.nn.BatchNorm2D):
+            assert norm._mean.dtype == paddle.float32
+            assert float(norm._mean.abs().max()) > 0
+
+
+@pytest.mark.parametrize("kind", [paddle.nn.LSTM, paddle.nn.GRU, paddle.nn.SimpleRNN])
+def test_recurrent_layers_are_one_operation(low, kind):
+    layer, x = kind(4, 5, num_layers=2, direction="bidirect"), paddle.rand([2, 3, 4])
+    with unamp.trace() as trace, under(low=low):
+        out, _ = layer(x)
+    assert out.dtype == low
+    assert [r.op for r in trace.records] == [{"SimpleRNN": "rnn"}.get(kind.__name__, kind.__name__.lower())]
+
+
+def test_cells_and_attention(low):
+    x = paddle.rand([2, 3, 8])
+    with under(low=low):
+        assert paddle.nn.LSTMCell(8, 5)(x[:, 0])[0].dtype == low
+        assert paddle.nn.RNN(paddle.nn.GRUCell(8, 5))(x)[0].dtype == low
+        assert paddle.nn.MultiHeadAttention(8, 2)(x).dtype == low
+        assert paddle.nn.TransformerEncoderLayer(8, 2, 16)(x).dtype == paddle.float32  # it ends in a layer norm
+        assert paddle.einsum("bij,bkj->bik", x, x).dtype == low
+        q = paddle.rand([1, 4, 2, 8])
+        assert F.scaled_dot_product_attention(q, q, q).dtype == low
+    with under(low=low, deny="multi_head_attention"):
+        assert paddle.nn.MultiHeadAttention(8, 2)(x).dtype == paddle.float32
+
+
+def test_in_place_operations_on_low_tensors(low):
+    x = paddle.rand([3, 3])
+    x.stop_gradient = False
+    with under(low=low):
+        h = x @ x
+        h.add_(h)
+        h.scale_(0.5)
+        F.relu_(h)
+        h += x
+        h[0] = 1.0
+    assert h.dtype in (low, paddle.float32)
+    h.astype("float32").sum().backward()
+    assert x.grad is not None
+
+
+def test_views_share_memory(low):
+    x = paddle.zeros([4, 4]).astype(low)
+    with under(low=low):
+        view = x.reshape([16])
+        x.fill_(1.0)
+    assert float(view.astype("float32").sum()) == 16.0
+
+
+def test_other_dtypes_are_never_cast(low):
+    with under("O3", low):
+        assert (paddle.rand([2, 2], "float64") @ paddle.rand([2, 2], "float64")).dtype == paddle.float64
+        assert (paddle.arange(4) + 1).dtype == paddle.int64
+        assert paddle.rand([3]).dtype == paddle.float32
+        assert paddle.rand([3]).astype("float32").dtype == paddle.float32
+        assert paddle.rand([3]).sum(dtype="float32").dtype == paddle.float32
+
+
+def test_banned():
+    p = paddle.rand([4])
+    with under(preset="torch-cuda"), pytest.raises(unamp.BannedOperation, match="binary_cross_entropy"):
+        F.binary_cross_entropy(p, p)
+
+
+def test_widen_results(low):
+    x = paddle.rand([4, 4])
+    with under(low=low, widen_results=True):
+        assert (x @ x).dtype == paddle.float32
+
+
+def test_lists_take_paddles_own_objects(low):
+    x = paddle.rand([2, 4])
+    linear = paddle.nn.Linear(4, 4)
+    for name in (paddle.nn.Linear, F.linear, "paddle.nn.functional.linear", "linear_v2"):
+        with under(low=low, deny=[name]):
+            assert linear(x).dtype == paddle.float32
+    with under(low=low, allow=[F.softmax, paddle.Tensor.exp]):
+        assert F.softmax(x).dtype == low
+        assert paddle.exp(x).dtype == low
+    with under(low=low, allow="norm"):
+        assert paddle.norm(x).dtype == low
+    with under(low=low, allow="linalg_norm"):
+        assert paddle.linalg.norm(x).dtype == low
+
+
+def test_a_disabled_region_inside_computes_with_low_tensors(low):
+    x = paddle.rand([4, 4])
+    with under(low=low):
+        h = x @ x
+        with under(enabled=False):
+            assert (x @ x).dtype == paddle.float32
+            assert (h * 2).dtype == low
+
+
+def test_every_exit_restores():
+    x = paddle.rand([2, 2])
+    with pytest.raises(ZeroDivisionError), under():  # noqa: PT012
+        with under("O2", paddle.bfloat16):
+            assert (x + x).dtype == paddle.bfloat16
+        assert (x @ x).dtype == paddle.float16
+        1 / 0  # noqa: B018
+    assert (x @ x).dtype == paddle.float32
