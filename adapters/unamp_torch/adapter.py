@@ -33,6 +33,15 @@ GAPS = (
         "the graph has no try/finally: the region stays open in that thread, as PyTorch's own autocast does there",
     ),
     Gap(
+        "nn.AdaptiveLogSoftmaxWithLoss on a low input at O1, unless the policy names adaptive_log_softmax",
+        "PyTorch's layer writes its float32 parts into a result of its input's dtype, and raises, as under torch.autocast",
+    ),
+    Gap(
+        "changing a parameter in place inside a region that stays open",
+        "torch's own autocast, which carries out its own lists, keeps the first cast of a parameter until the outermost region "
+        "closes; close the region before the optimizer's step, or open it with cache_enabled=False",
+    ),
+    Gap(
         "backward in a low dtype on CUDA for an operator that has a low kernel forward but none backward",
         "such operators are known for the CPU, where they were measured; deny the operation",
     ),

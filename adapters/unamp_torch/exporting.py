@@ -17,7 +17,7 @@ from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import kernels, plans
 from unamp_torch.kernels import Operator
-from unamp_torch.state import lock, thread
+from unamp_torch.state import CPU, lock, thread
 
 __all__ = ["acquire", "recording", "release"]
 
@@ -104,8 +104,10 @@ def _handler(operator: Operator) -> Callable[..., Any]:
     def handle(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
         device = operator.eligible.device(args, kwargs)
-        if plan is None or plan.delegated or not plan.autocast or device not in plan.devices:
+        if plan is None or not plan.autocast or device not in plan.devices:
             return recorded.call(*args, **kwargs)
-        return plans.explicit_action(plan.policy, operator, device)(recorded, args, kwargs, plan.low)
+        # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its lists are carried out here.
+        policy = plan.policy.delegated("torch", "cpu" if device == CPU else "gpu")
+        return plans.explicit_action(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
 
     return handle

@@ -19,7 +19,7 @@ from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_torch import kernels
-from unamp_torch.casting import cast_floats
+from unamp_torch.casting import ELIGIBLE, cast_floats
 from unamp_torch.facts import facts
 from unamp_torch.state import lock, thread
 
@@ -50,16 +50,19 @@ _WRITING = ("adaptive_log_softmax",)
 
 @functools.lru_cache(maxsize=256)
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
-    """What a policy names of them: nothing, for nearly all policies.
+    """What a policy names of them: nothing, for most policies that start from PyTorch's own lists.
 
-    Two kinds count as named. Layers that write into their result, where all operations run low: the result's dtype is their
-    input's. And functions that do without their operator, where the rule for what they use instead is another one.
+    Three kinds count as named. All of them under another framework's lists, which know them as operations. Layers that write
+    into their result, where all operations run low: the result's dtype is their input's. And functions that do without their
+    operator, where the rule for what they use instead is another one.
     """
     if not policy.active or preset(policy.preset).delegates:
         return ()
     layers = _WRITING if policy.level in ("O2", "O3") else ()
     others = (op for op in facts().functions if any(_differ(policy, op, part) for part in facts().made_of.get(op, ())))
-    ops = dict.fromkeys((*policy.allow, *policy.deny, *layers, *others))
+    foreign = vocabulary() if preset(policy.preset).framework != "torch" else ()
+    whole = (op for op in foreign if op not in facts().functions)
+    ops = dict.fromkeys((*policy.allow, *policy.deny, *layers, *others, *whole))
     return tuple((op, function) for op in ops for function in composed(op))
 
 
@@ -116,12 +119,18 @@ def _whole(op: str, function: FunctionType, code: CodeType) -> Callable[..., Any
     def whole(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
         rule = Rule.UNTOUCHED if plan is None or plan.delegated else plan.policy.rules[op]
-        if rule not in (Rule.LOW, Rule.FP32):
+        if rule not in (Rule.LOW, Rule.FP32, Rule.WIDEST):
             return original(*args, **kwargs)
         with plan.inside(_everything(rule, plan.policy.dtype)):  # type: ignore[union-attr]
-            dtype = plan.low if rule is Rule.LOW else torch.float32  # type: ignore[union-attr]
-            args = tuple(cast_floats(arg, dtype) for arg in args)
-            return original(*args, **{name: cast_floats(arg, dtype) for name, arg in kwargs.items()})
+            if rule is Rule.WIDEST:
+                dtypes = {arg.dtype for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)}
+                dtype = torch.float32 if len(dtypes.intersection(ELIGIBLE)) > 1 else None
+            else:
+                dtype = plan.low if rule is Rule.LOW else torch.float32  # type: ignore[union-attr]
+            if dtype is not None:
+                args = tuple(cast_floats(arg, dtype) for arg in args)
+                kwargs = {name: cast_floats(arg, dtype) for name, arg in kwargs.items()}
+            return original(*args, **kwargs)
 
     # A compiler calls it as it is, while it traces, instead of following it to the thread's state.
     return torch.compiler.allow_in_graph(whole)  # type: ignore[no-any-return]
@@ -129,7 +138,9 @@ def _whole(op: str, function: FunctionType, code: CodeType) -> Callable[..., Any
 
 @cache
 def _everything(rule: Rule, dtype: str) -> Policy:
-    """The policy that runs every operation low, or every one in float32."""
+    """The policy that runs every operation low, every one in float32, or every one in its inputs' dtype."""
+    if rule is Rule.WIDEST:
+        return Policy(enabled=False)
     if rule is Rule.LOW:
         return Policy("O3", dtype)
     return Policy("OD", dtype, deny=tuple(preset("unamp").allow))

@@ -130,8 +130,7 @@ def test_an_adapter_that_cannot_be_loaded_is_named(entry_point: Callable[..., No
     with pytest.raises(
         unamp.AdapterError, match=r"the adapter for strange \(unamp_no_such_module:adapter\) could not be loaded"
     ):
-        contract.adapters_in_use()
-        contract.check_suitable()
+        unamp.autocast("cpu").__enter__()
 
 
 def test_an_unsuitable_framework_stops_regions_that_include_it_and_no_others(

@@ -300,9 +300,12 @@ def test_an_ordinary_network_meets_no_kernel_of_ours() -> None:
         return F.cross_entropy(torch.softmax(hidden @ weight + bias, 1).tanh(), target)
 
     called = []
+    actions = {kernels.low, kernels.emulated, kernels.in_float32, kernels.in_widest, kernels.untouched}
+    codes = {action.__code__ for action in actions}
 
     def profile(frame: Any, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_code.co_filename == kernels.__file__:
+        # A kernel that another policy of this process needed only passes the call on.
+        if event == "call" and frame.f_code in codes:
             called.append(frame.f_code.co_name)
 
     with gpu(Policy("O1", "float16")):

@@ -170,6 +170,8 @@ def test_the_trace_agrees_with_the_policys_decision(policy: Policy) -> None:
         rule = policy.decide(op)
         if rule not in (Rule.LOW, Rule.FP32) or case.own_dtype:
             continue
+        if op == "adaptive_log_softmax" and op not in (*policy.allow, *policy.deny):
+            continue  # a declared gap: torch's layer writes float32 into a result of its input's dtype
         given = F32 if rule is Rule.LOW else BF16
         arrays = case.inputs(0)
         eligible = case.eligible(arrays)
