@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.report import machine, show, write
-from benchmarks.sections import SECTIONS, standings
+from benchmarks.sections import SECTIONS, missing, standings
 
 
 def main(
@@ -26,6 +26,9 @@ def main(
     console.print(about)
     for section in chosen:
         console.rule(section)
+        if framework := missing(section):
+            console.print(f"not run: {framework} is not installed", end="\n\n")
+            continue
         for standing in standings(section, quick):
             show(standing, console)
             found.append(standing)

@@ -17,14 +17,15 @@ from benchmarks.measure import Outcome, Standing
 __all__ = ["machine", "show", "write"]
 
 _COLOURS = {"pass": "green", "close": "yellow", "miss": "red", "": "default"}
-_PACKAGES = ("unamp", "torch", "numpy", "pyperf")
+_PACKAGES = ("unamp", "torch", "paddlepaddle", "numpy", "pyperf")
 
 
 def machine() -> dict[str, Any]:
     """The hardware and the versions that the numbers belong to."""
     told = pyperf.Run([1.0], collect_metadata=True).get_metadata()
     wanted = ("cpu_model_name", "cpu_count", "cpu_config", "load_avg_1min", "platform", "python_version", "date")
-    versions = {name: metadata.version(name) for name in _PACKAGES}
+    installed = {found.metadata["Name"].lower() for found in metadata.distributions()}
+    versions = {name: metadata.version(name) for name in _PACKAGES if name in installed}
     return {name: told[name] for name in wanted if name in told} | {"versions": versions}
 
 

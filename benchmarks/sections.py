@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.measure import Effort, Standing, measure
 
-__all__ = ["SECTIONS", "standings"]
+__all__ = ["SECTIONS", "missing", "standings"]
 
 _OPERATION, _STEP, _PROCESS = Effort(1500, 0.0003), Effort(150, 0.0), Effort(25, 0.0)
 _QUICK = 0.2
@@ -30,6 +31,12 @@ SECTIONS = {
     "paddle-steps": ("on_paddle.steps:comparisons", _STEP),
     "paddle-aftermath": ("on_paddle.operations:aftermath", _OPERATION),
 }
+
+
+def missing(section: str) -> str | None:
+    """The framework that a section needs and that is not installed."""
+    framework = "paddle" if section.startswith("paddle-") else "torch"
+    return None if section == "import" or find_spec(framework) else framework
 
 
 def standings(section: str, quick: bool) -> Iterator[Standing]:

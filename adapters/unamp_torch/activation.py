@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
+from torch import autocast_decrement_nesting as decrement_nesting
+from torch import autocast_increment_nesting as increment_nesting
+from torch import clear_autocast_cache as clear_cache
+from torch import get_autocast_dtype as get_dtype
+from torch import is_autocast_cache_enabled as is_cache_enabled
+from torch import set_autocast_cache_enabled as set_cache_enabled
+from torch import set_autocast_dtype as set_dtype
+from torch.compiler import is_exporting
 
 from unamp_torch import exporting as exports
 from unamp_torch import functions, hooks
@@ -35,24 +42,25 @@ class Activation:
             hooks.acquire()
         if self._functions:
             functions.acquire(plan.policy)
-        before = [(device, key, excluded(key), torch.get_autocast_dtype(device)) for device, key in self._native]
-        caching, weights = torch.is_autocast_cache_enabled(), thread.weights
+        before = [(device, key, excluded(key), get_dtype(device)) for device, key in self._native]
+        caching, weights = is_cache_enabled(), thread.weights
         shares = plan.policy.cache and self._may_cache(outer, before) if plan.autocast else caching
         for device, key, off, dtype in before:
             if off is plan.autocast:
                 set_excluded(key, not plan.autocast)
             if dtype is not plan.low and plan.autocast:
-                torch.set_autocast_dtype(device, plan.low)
+                set_dtype(device, plan.low)
         if caching is not shares:
-            torch.set_autocast_cache_enabled(shares)
-        torch.autocast_increment_nesting()
-        thread.weights = (weights if weights is not None else {}) if plan.policy.cache else None
+            set_cache_enabled(shares)
+        increment_nesting()
+        if weights is None or not plan.policy.cache:
+            thread.weights = {} if plan.policy.cache else None
         thread.plan = plan
         if outer is not None and outer.intercepts:
             _switch(outer, on=False)
         if plan.intercepts:
             _switch(plan, on=True)
-        exporting = torch.compiler.is_exporting()
+        exporting = is_exporting()
         if exporting:
             exports.acquire()
         return outer, weights, caching, shares and outer is None and plan.autocast, before, exporting
@@ -68,14 +76,13 @@ class Activation:
             _switch(plan, on=False)
         if outer is not None and outer.intercepts:
             _switch(outer, on=True)
-        if torch.autocast_decrement_nesting() == 0:
-            torch.clear_autocast_cache()
-        if caching is not torch.is_autocast_cache_enabled():
-            torch.set_autocast_cache_enabled(caching)
+        if decrement_nesting() == 0:
+            clear_cache()
+        set_cache_enabled(caching)
         for device, key, off, dtype in reversed(before):
             set_excluded(key, off)
-            if torch.get_autocast_dtype(device) is not dtype:
-                torch.set_autocast_dtype(device, dtype)
+            if dtype is not self.plan.low:
+                set_dtype(device, dtype)
         if shared:
             hooks.stop_sharing(self.plan.low)
         if self._functions:
@@ -83,14 +90,15 @@ class Activation:
         if outer is None:
             hooks.release()
 
-    def _may_cache(self, outer: Plan | None, before: list[tuple[str, Any, bool, torch.dtype]]) -> bool:
+    def _may_cache(self, outer: Plan | None, before: list[tuple[str, Any, bool, Any]]) -> bool:
         # Native autocast keeps one cache of cast parameters for all threads, and does not look at their dtype. It is used only
         # where all that can be in it has this plan's.
         low = self.plan.low
         if outer is not None:
-            return outer.low is low and torch.is_autocast_cache_enabled()
-        if any(not off and dtype is not low for _, _, off, dtype in before):
-            return False  # inside somebody else's region, of another dtype
+            return outer.low is low and is_cache_enabled()
+        for _, _, off, dtype in before:
+            if not off and dtype is not low:
+                return False  # inside somebody else's region, of another dtype
         return hooks.start_sharing(low)
 
     @contextmanager
@@ -108,6 +116,6 @@ def _switch(plan: Plan, *, on: bool) -> None:
     for device, key, dtype, usual in plan.token:
         set_excluded(key, not on)
         if dtype is not usual:
-            torch.set_autocast_dtype(device, dtype if on else usual)
+            set_dtype(device, dtype if on else usual)
     if thread.sink is None:
         set_included(plan.slot.key, on)

@@ -7,6 +7,7 @@ somebody names it: then, while such a region is open, the function is replaced b
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from functools import cache
 from types import CodeType, FunctionType
@@ -73,6 +74,7 @@ def _differ(policy: Policy, op: str, part: str) -> bool:
 _lock = lock()
 _users: dict[FunctionType, int] = {}
 _originals: dict[FunctionType, CodeType] = {}
+_called_while_tracing: set[Callable[..., Any]] = set()
 
 
 def acquire(policy: Policy) -> None:
@@ -87,6 +89,7 @@ def acquire(policy: Policy) -> None:
                 _originals[function] = function.__code__
                 whole = _whole(op, function, function.__code__)
                 function.__globals__[_GLOBAL.format(op)] = whole
+                _call_while_tracing(whole)
                 function.__code__ = _calling(_GLOBAL.format(op))
 
 
@@ -132,8 +135,15 @@ def _whole(op: str, function: FunctionType, code: CodeType) -> Callable[..., Any
                 kwargs = {name: cast_floats(arg, dtype) for name, arg in kwargs.items()}
             return original(*args, **kwargs)
 
-    # A compiler calls it as it is, while it traces, instead of following it to the thread's state.
-    return torch.compiler.allow_in_graph(whole)  # type: ignore[no-any-return]
+    return whole
+
+
+def _call_while_tracing(whole: Callable[..., Any]) -> None:
+    # The compiler calls it as it is, while it traces, instead of following it to the thread's state. Where dynamo is not
+    # imported it is not needed, and importing it takes a second and slows every operation down.
+    if "torch._dynamo" in sys.modules and whole not in _called_while_tracing:
+        torch.compiler.allow_in_graph(whole)
+        _called_while_tracing.add(whole)
 
 
 @cache
