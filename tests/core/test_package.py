@@ -63,7 +63,8 @@ def test_the_sdist_holds_all_that_is_needed_to_build_and_test(built: Path) -> No
 def test_the_wheel_holds_the_packages_with_their_data(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    for folder, package in ((".", "unamp"), ("adapters", "unamp_torch"), ("conformance", "unamp_conformance")):
+    adapters = [("adapters", path.name) for path in sorted((ROOT / "adapters").iterdir()) if (path / "adapter.py").exists()]
+    for folder, package in ((".", "unamp"), *adapters, ("conformance", "unamp_conformance")):
         source = ROOT / folder
         expected = {
             str(path.relative_to(source))
@@ -74,7 +75,7 @@ def test_the_wheel_holds_the_packages_with_their_data(wheel: Path) -> None:
         assert expected <= names
     assert {"unamp/py.typed", "unamp/data/vocabulary.toml", "unamp/data/presets/unamp.toml"} <= names
     assert {name.partition("/")[0] for name in names} == {
-        *("unamp", "unamp_torch", "unamp_conformance"),
+        *("unamp", *(name for _, name in adapters), "unamp_conformance"),
         f"unamp-{unamp.__version__}.dist-info",
     }
 
