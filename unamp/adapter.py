@@ -238,9 +238,14 @@ def register(adapter: Adapter) -> None:
 
 def adapters_in_use() -> tuple[Adapter, ...]:
     """The adapters of all frameworks that are imported in this process and suit their adapters; see `check_suitable`."""
-    if _waiting is None or any(name in sys.modules for name in _waiting):
+    if _waiting is None or (_waiting and _newly_imported()):
         _load_imported()
     return _in_use
+
+
+@once_per_trace
+def _newly_imported() -> bool:
+    return _waiting is not None and not sys.modules.keys().isdisjoint(_waiting)
 
 
 def check_suitable() -> None:

@@ -42,7 +42,7 @@ class _ThreadState(threading.local):
     """The open regions of one thread, outermost first, each with what its adapters want back on exit."""
 
     def __init__(self) -> None:
-        self.open: list[tuple[Region, list[tuple[Realisation, object]]]] = []
+        self.open: list[tuple[Region, tuple[Realisation, ...], list[object]]] = []
 
 
 _state = _ThreadState()
@@ -83,21 +83,29 @@ class Region:
         return f"Region({self.policy!r}{where})"
 
     def __enter__(self) -> Region:
-        entered: list[tuple[Realisation, object]] = []
+        realisations = self._realisations()
+        if len(realisations) == 1:  # the usual case; care for those already entered would cost as much as entering
+            _state.open.append((self, realisations, [realisations[0].enter()]))
+            return self
+        tokens: list[object] = []
         try:
-            for realisation in self._realisations():
-                entered.append((realisation, realisation.enter()))
+            for realisation in realisations:
+                tokens.append(realisation.enter())
         except BaseException:
-            _leave(entered)
+            _leave(realisations, tokens)
             raise
-        _state.open.append((self, entered))
+        _state.open.append((self, realisations, tokens))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         opened = _state.open
         if not opened or opened[-1][0] is not self:
             raise RuntimeError(f"{self!r} is not the innermost open region of this thread; regions close in reverse order")
-        _leave(opened.pop()[1])
+        _, realisations, tokens = opened.pop()
+        if len(realisations) == 1:
+            realisations[0].exit(tokens[0])
+        else:
+            _leave(realisations, tokens)
 
     def __call__(self, function: F) -> F:
         """Decorate a function, method, generator, coroutine or asynchronous generator function."""
@@ -123,13 +131,13 @@ class Region:
         return self._prepared[1]
 
 
-def _leave(entered: list[tuple[Realisation, object]]) -> None:
-    while entered:
-        realisation, token = entered.pop()
+def _leave(realisations: tuple[Realisation, ...], tokens: list[object]) -> None:
+    while tokens:
+        realisation = realisations[len(tokens) - 1]
         try:
-            realisation.exit(token)
+            realisation.exit(tokens.pop())
         except BaseException:
-            _leave(entered)  # what one framework cannot put back, the others still must
+            _leave(realisations, tokens)  # what one framework cannot put back, the others still must
             raise
 
 
@@ -250,7 +258,7 @@ def open_regions() -> int:
 def close_down_to(depth: int) -> None:
     """Close this thread's innermost regions until `depth` are open. For adapters whose compilers stop half-way."""
     while len(_state.open) > depth:
-        _leave(_state.open.pop()[1])
+        _leave(*_state.open.pop()[1:])
 
 
 def _autocast(device_type: str | None, dtype: object, *rest: Any) -> Region:
@@ -279,7 +287,10 @@ def _here(make: Callable[..., Region], *arguments: Any) -> Region | CapturedRegi
     for adapter in adapters:
         if adapter.compiling():
             return CapturedRegion(adapter, _key_for(adapter, make, *arguments))
-    return _region(adapters, make, *arguments)
+    try:
+        return _remembered(adapters, make, *arguments)
+    except TypeError:  # lists and sets are not hashable; and where the argument itself is bad, `make` says so
+        return make(*arguments)
 
 
 # A process forked inside a region (a DataLoader's worker) starts outside of it.

@@ -174,8 +174,13 @@ def _kernel(operator: Operator, slot: Any) -> Callable[..., Any]:
             return observing.report(operator, lambda observed: _run(observed, slot, keyset, args, kwargs), args, kwargs)
         return _run(operator, slot, keyset, args, kwargs)
 
-    runs_as_it_is(kernel)
-    return kernel
+    def kernel_of_its_own(*args: Any, **kwargs: Any) -> Any:
+        return kernel(None, *args, **kwargs) if thread.sink is not None else _run(operator, slot, None, args, kwargs)
+
+    # Only what is made of other operators needs the keyset (`_pass_on`), and to receive it takes time.
+    chosen = kernel if operator.composite else kernel_of_its_own
+    runs_as_it_is(chosen)
+    return chosen
 
 
 def _run(operator: Operator, slot: Any, keyset: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -187,29 +192,36 @@ def _run(operator: Operator, slot: Any, keyset: Any, args: Any, kwargs: dict[str
     if lead is None:
         pass
     elif lead.is_cpu:
-        if not excluded(_CPU_KEY):
-            action, dtype = plan.on_cpu.get(operator.name), plan.low_on(CPU)  # type: ignore[union-attr]
-    elif lead.is_cuda and not excluded(_CUDA_KEY):
-        action, dtype = plan.on_cuda.get(operator.name), plan.low_on(CUDA)  # type: ignore[union-attr]
+        key, other = _CPU_KEY, _CUDA_KEY
+        if not excluded(key):
+            action, device = plan.on_cpu.get(operator.name), CPU  # type: ignore[union-attr]
+    elif lead.is_cuda:
+        key, other = _CUDA_KEY, _CPU_KEY
+        if not excluded(key):
+            action, device = plan.on_cuda.get(operator.name), CUDA  # type: ignore[union-attr]
     if action is None:
         return _pass_on(operator, slot, keyset, args, kwargs)
-    cpu_off, cuda_off = excluded(_CPU_KEY), excluded(_CUDA_KEY)
+    dtype = plan.low if plan.beside is None else plan.low_on(device)  # type: ignore[union-attr]
+    other_off = excluded(other)
     set_excluded(slot, True)
-    set_excluded(_CPU_KEY, True)
-    set_excluded(_CUDA_KEY, True)
+    set_excluded(key, True)
+    if not other_off:
+        set_excluded(other, True)
     try:
         return action(operator, args, kwargs, dtype)
     finally:
-        set_excluded(_CUDA_KEY, cuda_off)
-        set_excluded(_CPU_KEY, cpu_off)
+        if not other_off:
+            set_excluded(other, False)
+        set_excluded(key, False)
         set_excluded(slot, False)
 
 
 def _lead(operator: Operator, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
     """The tensor that says on which device the call is: the first one."""
-    position = operator.eligible.positions[:1]
-    if position and len(args) > position[0] and isinstance(args[position[0]], torch.Tensor):
-        return args[position[0]]  # type: ignore[no-any-return]
+    for position in operator.eligible.positions:
+        if position < len(args) and isinstance(args[position], torch.Tensor):
+            return args[position]  # type: ignore[no-any-return]
+        break
     return next(iter(operator.eligible.tensors(args, kwargs)), None)
 
 
@@ -282,5 +294,7 @@ def install(wanted: Iterable[Operator], slot: Slot) -> None:
             _libraries[slot] = torch.library.Library("aten", "IMPL", slot.name)
         for operator in missing:
             if (slot, operator.name) not in _installed:
-                _libraries[slot].impl(operator.name.removeprefix("aten::"), _kernel(operator, slot.key), with_keyset=True)
+                _libraries[slot].impl(
+                    operator.name.removeprefix("aten::"), _kernel(operator, slot.key), with_keyset=operator.composite
+                )
                 _installed.add((slot, operator.name))
