@@ -16,7 +16,7 @@ from unamp import vocabulary
 from unamp.adapter import adapter_for
 
 #: What PyTorch says where it has no kernel for a dtype.
-NO_KERNEL = re.compile(r"Half|BFloat16|[Ll]ow precision|float or double|[Uu]nsupported dtype")
+NO_KERNEL = re.compile(r"Half|BFloat16|[Ll]ow precision|float (or|and) double|[Uu]nsupported dtype")
 
 #: Not told by an error: oneDNN's float16 LSTM depends on the processor, and matrix_exp answers NaN.
 NOT_BY_AN_ERROR = {"lstm", "linalg_matrix_exp"}
@@ -25,7 +25,8 @@ NOT_BY_AN_ERROR = {"lstm", "linalg_matrix_exp"}
 def computing() -> Iterator[tuple[str, Case]]:
     names = adapter_for("torch").operations().names()
     for op, case in cases().items():
-        if op in names and operators(op) and not vocabulary()[op].keeps_its_meaning:
+        listed = any(op in ops for ops in facts().no_kernel.values())
+        if op in names and operators(op) and (listed or not vocabulary()[op].keeps_its_meaning):
             yield op, case
 
 
