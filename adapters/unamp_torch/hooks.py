@@ -12,7 +12,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,7 @@ class Hook:
 
 
 @contextmanager
-def suspended():  # type: ignore[no-untyped-def]
+def suspended() -> Iterator[None]:
     """No policy is in force in this thread, and native autocast is off."""
     plan, thread.plan = thread.plan, None
     for slot in (FEW, MANY):

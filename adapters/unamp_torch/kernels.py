@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _CPU_KEY, _CUDA_KEY = NATIVE_KEYS[CPU], NATIVE_KEYS[CUDA]
+
 #: What PyTorch says of a dtype that an operator has no kernel for.
 _NO_KERNEL = re.compile(
     r"Half|BFloat16|[Ll]ow precision|float (or|and) double|[Uu]nsupported dtype|could not create a primitive"

@@ -61,7 +61,6 @@ class Plan:
     delegated: bool = False
     on_cpu: Mapping[str, Action] = field(default_factory=dict)
     on_cuda: Mapping[str, Action] = field(default_factory=dict)
-
     token: Token = ()
     device: str | None = None
     slot: Slot = FEW
@@ -102,8 +101,7 @@ def plan(policy: Policy, device: str | None) -> Plan:
         return Plan(policy, low, covered, autocast=True, delegated=True, device=device)
     actions = {kind: _actions(policy, kind) for kind in covered}
     slot = FEW if policy.level == "O1" and not policy.widen_results else MANY
-    needed = (operator for op in vocabulary() for operator in kernels.operators(op) if _needed(operator, actions))
-    kernels.install(needed, slot)
+    _install(actions, slot)
     carried = token((policy, covered)) if any(actions.values()) else ()
     on_cpu, on_cuda = actions.get(CPU, {}), actions.get(CUDA, {})
     return Plan(policy, low, covered, autocast=True, on_cpu=on_cpu, on_cuda=on_cuda, token=carried, device=device, slot=slot)
@@ -117,11 +115,9 @@ def nested(outer: Plan, inner: Plan) -> Plan:
         return inner
     on_cpu, on_cuda = (outer if device in left else inner for device in (CPU, CUDA))
     actions = {CPU: on_cpu.on_cpu, CUDA: on_cuda.on_cuda}
-    ops = {operator.name: operator for op in vocabulary() for operator in kernels.operators(op)}
-    kernels.install((ops[name] for table in actions.values() for name in table), MANY)
+    _install(actions, MANY)
     carried = token((outer.policy, outer.devices, inner.policy, inner.devices)) if any(actions.values()) else ()
-    tables = {"on_cpu": actions[CPU], "on_cuda": actions[CUDA]}
-    return replace(inner, devices=inner.devices, token=carried, slot=MANY, beside=outer, **tables)
+    return replace(inner, token=carried, slot=MANY, beside=outer, on_cpu=actions[CPU], on_cuda=actions[CUDA])
 
 
 def install_all() -> None:
@@ -130,8 +126,9 @@ def install_all() -> None:
     kernels.install((operator for op in computing for operator in kernels.operators(op)), MANY)
 
 
-def _needed(operator: Operator, actions: Mapping[str, Mapping[str, Action]]) -> bool:
-    return any(operator.name in table for table in actions.values())
+def _install(actions: Mapping[str, Mapping[str, Action]], slot: Slot) -> None:
+    names = set().union(*actions.values())
+    kernels.install((o for op in vocabulary() for o in kernels.operators(op) if o.name in names), slot)
 
 
 @lru_cache(maxsize=256)
@@ -229,12 +226,10 @@ def how(op: str, policy: Policy, device: str) -> How:
     found = kernels.operators(op)
     if not found:
         return How.NATIVE if "torch" in vocabulary()[op].spellings else How.ABSENT
-    stated = policy.delegated("torch", device)
-    if stated is None or not stated.active or stated is not policy:
+    if not policy.active or policy.delegated("torch", device) is not policy:
         return How.NATIVE
-    table = _actions(policy, DEVICE_TYPES[device]) if stated.active else {}
-    actions = {table[operator.name] for operator in found if operator.name in table}
-    if not actions:
+    table = _actions(policy, DEVICE_TYPES[device])
+    if not any(operator.name in table for operator in found):
         return How.NATIVE
     emulated = policy.rules[op] is Rule.LOW and op in facts().no_kernel.get((DEVICE_TYPES[device], policy.dtype), ())
     return How.EMULATED if emulated else How.INTERCEPTED
