@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from unamp._capturing import once_per_trace
 from unamp.errors import AdapterError, FrameworkNotSupported
+from unamp.vocabulary import vocabulary
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -35,6 +36,7 @@ __all__ = [
     "Adapter",
     "Gap",
     "How",
+    "NamedOperations",
     "OpRecord",
     "Operations",
     "Realisation",
@@ -139,17 +141,48 @@ class Operations(Protocol):
         """``function(*inputs)``, a scalar tensor, and its gradient (of the scaled value) for each input tensor."""
 
 
+class NamedOperations:
+    """The part of an `Operations` that looks a name up; an adapter's own class adds the tensors.
+
+    Args:
+        framework: whose spellings say which operations there are.
+        find: the framework's function for an operation, in the canonical signature; None where it has none.
+    """
+
+    def __init__(self, framework: str, find: Callable[[str], Callable[..., Any] | None]) -> None:
+        self._framework = framework
+        self._find = find
+        self._found: dict[str, Callable[..., Any] | None] = {}
+
+    def names(self) -> frozenset[str]:
+        """See `Operations.names`."""
+        spelled = (op.name for op in vocabulary().values() if self._framework in op.spellings)
+        return frozenset(op for op in spelled if self._lookup(op) is not None)
+
+    def __getitem__(self, op: str) -> Callable[..., Any]:
+        """See `Operations.__getitem__`."""
+        found = self._lookup(op)
+        if found is None:
+            raise KeyError(op)
+        return found
+
+    def _lookup(self, op: str) -> Callable[..., Any] | None:
+        if op not in self._found:
+            self._found[op] = self._find(op)
+        return self._found[op]
+
+
 class Adapter(Protocol):
     """One framework's package, as the core sees it."""
 
-    framework: str
-    requires: str
+    framework: str  #: its import name
+    requires: str  #: the versions that it works with, as in ``">=2.6,<3"``
 
     def version(self) -> str:
         """The framework's version."""
 
     def probe(self) -> None:
-        """Check every private hook that the adapter will use.
+        """Check every private hook that the adapter will use; `requires` is checked before.
 
         Raises:
             FrameworkNotSupported: naming the framework's version and the hook that is missing.
@@ -228,6 +261,7 @@ def register(adapter: Adapter) -> None:
     """
     global _in_use, _waiting
     _verify(adapter)
+    _check_version(adapter)
     adapter.probe()
     with _lock:
         _loaded[adapter.framework] = adapter
@@ -314,6 +348,24 @@ def _load(point: metadata.EntryPoint) -> Adapter:
         raise
     except Exception as error:
         raise AdapterError(f"the adapter for {point.name} ({point.value}) could not be loaded: {error}") from error
+
+
+def _check_version(adapter: Adapter) -> None:
+    import re  # slow to import, and only a registration needs it
+
+    bounds = re.fullmatch(r">=([\d.]+),<([\d.]+)", adapter.requires)
+    if bounds is None:
+        raise AdapterError(f"adapter of {adapter.framework}: requires is {adapter.requires!r}, not of the form '>=1.2,<2'")
+    oldest, newest = map(_release, bounds.groups())
+    if not oldest <= _release(adapter.version()) < newest:
+        raise FrameworkNotSupported(
+            f"{adapter.framework} {adapter.version()} is installed; "
+            f"unamp's adapter works with {adapter.framework} {adapter.requires}"
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.partition("+")[0].split(".")[:2])
 
 
 def _verify(adapter: object) -> None:

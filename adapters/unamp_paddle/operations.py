@@ -16,6 +16,7 @@ import numpy as np
 import paddle
 from paddle.nn import functional as F
 
+from unamp.adapter import NamedOperations
 from unamp.vocabulary import vocabulary
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor
@@ -23,19 +24,11 @@ from unamp_paddle.state import Tensor
 __all__ = ["PaddleOperations"]
 
 
-class PaddleOperations:
+class PaddleOperations(NamedOperations):
     """See `unamp.adapter.Operations`."""
 
-    def names(self) -> frozenset[str]:
-        """The canonical operations that paddle has."""
-        return _names()
-
-    def __getitem__(self, op: str) -> Callable[..., Any]:
-        """paddle's function for an operation. KeyError where there is none."""
-        found = _lookup(op)
-        if found is None:
-            raise KeyError(op)
-        return found
+    def __init__(self) -> None:
+        super().__init__("paddle", _find)
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """A tensor with the array's values, shape and dtype."""
@@ -70,13 +63,7 @@ class PaddleOperations:
         return value.detach(), [leaf.grad for leaf in leaves]
 
 
-@cache
-def _names() -> frozenset[str]:
-    return frozenset(op.name for op in vocabulary().values() if "paddle" in op.spellings and _lookup(op.name) is not None)
-
-
-@cache
-def _lookup(op: str) -> Callable[..., Any] | None:
+def _find(op: str) -> Callable[..., Any] | None:
     if op in _WRITTEN:
         return _WRITTEN[op]
     for path in vocabulary()[op].spellings.get("paddle", ()):

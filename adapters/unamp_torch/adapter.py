@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
-from unamp.errors import FrameworkNotSupported
 from unamp.policy import Policy
 from unamp.regions import Region
 from unamp_torch import compiling, hooks, observing, plans
@@ -18,8 +17,6 @@ from unamp_torch.spellings import spelling
 
 __all__ = ["TorchAdapter"]
 
-
-_OLDEST, _FIRST_UNKNOWN = (2, 6), (3, 0)
 
 GAPS = (
     Gap(
@@ -48,10 +45,6 @@ GAPS = (
 )
 
 
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-
-
 class TorchAdapter:
     """PyTorch, on the CPU and on CUDA."""
 
@@ -63,11 +56,7 @@ class TorchAdapter:
         return str(torch.__version__)
 
     def probe(self) -> None:
-        """Check the version and the private hooks; see `unamp.adapter.Adapter.probe`."""
-        if not _OLDEST <= _release(torch.__version__) < _FIRST_UNKNOWN:
-            raise FrameworkNotSupported(
-                f"torch {torch.__version__} is installed; unamp's adapter works with torch {self.requires}"
-            )
+        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
         hooks.probe()
 
     def devices(self) -> tuple[str, ...]:

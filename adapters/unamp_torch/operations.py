@@ -14,7 +14,7 @@ import torch
 from torch import _VF, Tensor
 from torch.nn import functional as F
 
-from unamp.vocabulary import vocabulary
+from unamp.adapter import NamedOperations
 
 __all__ = ["TorchOperations"]
 
@@ -27,10 +27,11 @@ _VECTORISED = (
 )
 
 
-class TorchOperations:
+class TorchOperations(NamedOperations):
     """See `unamp.adapter.Operations`."""
 
     def __init__(self) -> None:
+        super().__init__("torch", _find)
         # A probe tells float32 from float16 by their significands; TF32, which rounds inputs to ten bits, would pass for
         # float16. Only conformance asks for this namespace, in a process of its own.
         torch.backends.cuda.matmul.allow_tf32 = False
@@ -39,17 +40,6 @@ class TorchOperations:
         # two threads make it at once (tanh in one process of four, torch 2.13). That call is made here.
         for function in _VECTORISED:
             function(torch.full((1 << 16,), 0.5))
-
-    def names(self) -> frozenset[str]:
-        """The canonical operations that torch has."""
-        return _names()
-
-    def __getitem__(self, op: str) -> Callable[..., Any]:
-        """torch's function for an operation. KeyError where there is none."""
-        found = _lookup(op)
-        if found is None:
-            raise KeyError(op)
-        return found
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """A tensor with the array's values, shape and dtype."""
@@ -83,18 +73,12 @@ class TorchOperations:
         return value.detach(), list(torch.autograd.grad(scaled, leaves, allow_unused=True))
 
 
-@cache
-def _names() -> frozenset[str]:
-    return frozenset(op.name for op in vocabulary().values() if "torch" in op.spellings and _lookup(op.name) is not None)
-
-
 #: Where torch keeps its functions, in the order in which they are asked.
 _HOMES = (F, torch, torch.special, torch.linalg, torch.Tensor)
 _PREFIXES = {"linalg_": torch.linalg, "fft_": torch.fft}
 
 
-@cache
-def _lookup(op: str) -> Callable[..., Any] | None:
+def _find(op: str) -> Callable[..., Any] | None:
     if op in _WRITTEN:
         return _WRITTEN[op]
     for prefix, home in _PREFIXES.items():

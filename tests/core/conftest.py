@@ -41,7 +41,7 @@ class FakeRealisation:
 
 
 class FakeAdapter:
-    requires = "1.0"
+    requires = ">=1.0,<2"
 
     def __init__(self, framework: str = "fake") -> None:
         self.framework = framework

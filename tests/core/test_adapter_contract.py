@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -64,6 +65,27 @@ def test_an_adapter_that_does_not_suit_its_framework_is_not_registered(fake_clas
     with pytest.raises(unamp.FrameworkNotSupported, match="hook gone"):
         contract.register(TooNew())
     assert contract.adapters_in_use() is before
+
+
+@pytest.mark.parametrize("version", ["0.9", "2.0", "2.1.3+cpu"])
+def test_a_framework_of_another_version_is_refused_before_it_is_probed(fake_class: Any, version: str) -> None:
+    class Probed(fake_class):
+        def version(self) -> str:
+            return version
+
+        def probe(self) -> None:
+            raise AssertionError("probed")
+
+    with pytest.raises(unamp.FrameworkNotSupported, match=rf"fake {re.escape(version)} is installed.* fake >=1\.0,<2"):
+        contract.register(Probed())
+
+
+def test_versions_that_cannot_be_read_are_the_adapters_mistake(fake_class: Any) -> None:
+    class Vague(fake_class):
+        requires = "1.0 or so"
+
+    with pytest.raises(unamp.AdapterError, match="requires is '1.0 or so', not of the form '>=1.2,<2'"):
+        contract.register(Vague())
 
 
 def test_an_unknown_framework_is_refused_with_the_known_ones() -> None:
