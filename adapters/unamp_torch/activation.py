@@ -15,12 +15,14 @@ from torch import set_autocast_cache_enabled as set_cache_enabled
 from torch import set_autocast_dtype as set_dtype
 from torch.compiler import is_exporting
 
+from unamp.adapter import Realisation
 from unamp_torch import exporting as exports
 from unamp_torch import functions, hooks
-from unamp_torch.plans import Plan, nested
-from unamp_torch.state import NATIVE_KEYS, excluded, set_excluded, set_included, thread
+from unamp_torch.compiled import library
+from unamp_torch.plans import Plan, install_traced, nested
+from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, excluded, set_excluded, set_included, thread
 
-__all__ = ["Activation"]
+__all__ = ["Activation", "activation"]
 
 
 class Activation:
@@ -42,6 +44,8 @@ class Activation:
             hooks.acquire()
         if self._functions:
             functions.acquire(plan.policy)
+        if thread.sink is not None:
+            install_traced(plan)
         before = [(device, key, excluded(key), get_dtype(device)) for device, key in self._native]
         caching, weights = is_cache_enabled(), thread.weights
         shares = plan.policy.cache and self._may_cache(outer, before) if plan.autocast else caching
@@ -119,3 +123,16 @@ def _switch(plan: Plan, *, on: bool) -> None:
             set_dtype(device, dtype if on else usual)
     if thread.sink is None:
         set_included(plan.slot.key, on)
+    if on and library is not None:
+        library.set_plan(plan.compiled)
+
+
+def activation(plan: Plan) -> Realisation:
+    """The realisation of a plan: compiled, where that is built and can carry the plan out."""
+    in_python = Activation(plan)
+    if library is None or functions.named(plan.policy):
+        return in_python
+    devices = sum(1 << (CPU, CUDA).index(device) for device in plan.devices)
+    return library.Activation(  # type: ignore[no-any-return]
+        plan, plan.compiled, in_python, plan.low, devices, plan.autocast, plan.policy.cache, plan.token
+    )

@@ -12,8 +12,9 @@ from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
 from unamp.regions import Region
 from unamp_torch import compiling, hooks, observing, plans
-from unamp_torch.activation import Activation
+from unamp_torch.activation import activation
 from unamp_torch.spellings import spelling
+from unamp_torch.state import thread
 
 __all__ = ["TorchAdapter"]
 
@@ -77,13 +78,15 @@ class TorchAdapter:
         return GAPS
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
-        return Activation(plans.plan(policy, device))
+        return activation(plans.plan(policy, device))
 
     def how(self, op: str, policy: Policy, device: str) -> How:
         return plans.how(op, policy, device)
 
     def observe(self, sink: Callable[[OpRecord], None]) -> AbstractContextManager[None]:
         plans.install_all()
+        if thread.plan is not None:
+            plans.install_traced(thread.plan)
         return observing.observe(sink)
 
     def is_tensor(self, value: object) -> bool:

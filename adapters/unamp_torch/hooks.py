@@ -14,22 +14,22 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils.checkpoint
 
-from unamp.errors import FrameworkNotSupported
+from unamp.errors import BannedOperation, FrameworkNotSupported
 from unamp.regions import innermost_region
 from unamp_torch import compiling, exporting
+from unamp_torch.compiled import library
+from unamp_torch.kernels import NO_KERNEL
 from unamp_torch.state import FEW, MANY, listen, lock, set_included, thread
 
 __all__ = ["HOOKS", "Hook", "acquire", "probe", "release", "start_sharing", "stop_sharing", "suspended"]
 
 
-@dataclass(frozen=True, eq=False)
-class Hook:
+class Hook(NamedTuple):
     """One patched attribute: its module, its name, and what replaces it given the original.
 
     PyTorch imports some of these modules when they are first needed, which can be inside a region: `_Imports` waits for them.
@@ -158,15 +158,7 @@ def acquire() -> None:
     global _open
     with _lock:
         if _open == 0:
-            if _waiting:
-                _look_for_modules()
-                sys.meta_path.insert(0, _imports)
-            # This is a large part of what opening a region costs: no more than a look and an assignment each.
-            for place, (namespace, name, original, replacement) in enumerate(_ready):
-                if namespace.get(name) is original:
-                    namespace[name] = replacement
-                else:
-                    _replace_anew(place)
+            _put_in()
         _open += 1
 
 
@@ -177,6 +169,18 @@ def release() -> None:
         _open -= 1
         if _open == 0:
             _take_out()
+
+
+def _put_in() -> None:
+    if _waiting:
+        _look_for_modules()
+        sys.meta_path.insert(0, _imports)
+    # This is a large part of what opening a region costs: no more than a look and an assignment each.
+    for place, (namespace, name, original, replacement) in enumerate(_ready):
+        if namespace.get(name) is original:
+            namespace[name] = replacement
+        elif namespace.get(name) is not replacement:
+            _replace_anew(place)
 
 
 def _take_out() -> None:
@@ -190,8 +194,11 @@ def _take_out() -> None:
 
 def _look_for_modules() -> None:
     for hook in [hook for hook in _waiting if hook.module in sys.modules]:
-        namespace = sys.modules[hook.module].__dict__
+        module = sys.modules[hook.module]
+        namespace = module.__dict__
         if hook.name not in namespace:
+            if getattr(module.__spec__, "_initializing", False):
+                continue  # in the middle of its own import, on behalf of which another of them was imported
             raise _missing(hook)
         original = namespace[hook.name]
         _ready.append((namespace, hook.name, original, hook.replacement(original)))
@@ -200,15 +207,14 @@ def _look_for_modules() -> None:
 
 def _replace_anew(place: int) -> None:
     # Somebody put something else there since we looked, or took it away.
-    namespace, name, _, replacement = _ready[place]
+    namespace, name, *_ = _ready[place]
     hook = next(hook for hook in HOOKS if hook.name == name and sys.modules[hook.module].__dict__ is namespace)
     if name not in namespace:
         _take_out()
         raise _missing(hook)
-    if namespace[name] is not replacement:
-        original = namespace[name]
-        _ready[place] = namespace, name, original, hook.replacement(original)
-        namespace[name] = _ready[place][3]
+    original = namespace[name]
+    _ready[place] = namespace, name, original, hook.replacement(original)
+    namespace[name] = _ready[place][3]
 
 
 def start_sharing(dtype: torch.dtype) -> bool:
@@ -233,6 +239,8 @@ def stop_sharing(dtype: torch.dtype) -> None:
 def _forget_other_threads() -> None:
     # In a forked process the threads that had regions open do not exist; the forking thread has closed its own.
     global _open
+    if library is not None:
+        library.forget_other_threads()
     _sharing.clear()
     if _open:
         _open = 1
@@ -266,7 +274,7 @@ class _PatchingLoader(importlib.abc.Loader):
         spec.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
         with _lock:
-            if _open:
+            if _imports in sys.meta_path:
                 known = len(_ready)
                 _look_for_modules()
                 for namespace, name, _, replacement in _ready[known:]:
@@ -274,3 +282,20 @@ class _PatchingLoader(importlib.abc.Loader):
 
 
 _imports = _Imports()
+
+if library is not None:
+    # The same, compiled; what is out of the ordinary it leaves to the functions above.
+    library.configure(
+        FEW.name,
+        thread,
+        torch.compiler.is_exporting,
+        BannedOperation,
+        NO_KERNEL,
+        _ready,
+        _waiting,
+        _imports,
+        _put_in,
+        _take_out,
+    )
+    acquire, release = library.acquire, library.release
+    start_sharing, stop_sharing = library.start_sharing, library.stop_sharing

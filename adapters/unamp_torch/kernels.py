@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import copy
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
 from unamp.errors import BannedOperation
+from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_torch import observing
 from unamp_torch.casting import ELIGIBLE, Eligible, cast_floats
+from unamp_torch.compiled import library
 from unamp_torch.compiling import runs_as_it_is
 from unamp_torch.facts import facts
 from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, NATIVE_KEYS, Slot, excluded, lock, set_excluded, thread
 
 __all__ = [
     "Action",
+    "Banned",
     "Operator",
-    "banned",
+    "compiled_plan",
     "emulated",
     "in_float32",
     "in_widest",
@@ -34,10 +37,14 @@ __all__ = [
 
 _CPU_KEY, _CUDA_KEY = NATIVE_KEYS[CPU], NATIVE_KEYS[CUDA]
 
-#: What PyTorch says of a dtype that an operator has no kernel for.
-_NO_KERNEL = re.compile(
-    r"Half|BFloat16|[Ll]ow precision|float (or|and) double|[Uu]nsupported dtype|could not create a primitive"
+#: What PyTorch says, among other things, of a dtype that an operator has no kernel for.
+NO_KERNEL = (
+    *("Half", "BFloat16", "ow precision", "float or double", "float and double", "nsupported dtype"),
+    "could not create a primitive",
 )
+
+#: The groups of operations that move data or make it.
+_NOT_COMPUTING = frozenset({"shape", "creation", "random", "cast"})
 
 Action = Callable[["Operator", Any, dict[str, Any], torch.dtype], Any]
 
@@ -51,17 +58,19 @@ class Operator:
         call: the operator itself, with its arguments as the dispatcher hands them over.
         composite: whether it is made of other operators.
         eligible: the arguments that a rule casts.
+        computes: whether it does more than move data or make it, in whatever dtype it is told.
         no_kernel: the device types and low dtypes that it has no kernel for: those known, and those found out.
         dtype_position: where an explicit result dtype may stand, or None; a call that gives one keeps its meaning.
     """
 
-    __slots__ = ("call", "composite", "dtype_position", "eligible", "name", "no_kernel", "op", "overload")
+    __slots__ = ("call", "composite", "computes", "dtype_position", "eligible", "name", "no_kernel", "op", "overload")
 
     def __init__(self, op: str, overload: Any, activation_only: bool) -> None:
         schema = overload._schema
         self.op = op
         self.name = overload.name()
         self.overload = overload
+        self.computes = vocabulary()[op].group not in _NOT_COMPUTING
         self.call = _binding(overload)
         self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(self.name, "CompositeImplicitAutograd")
         self.eligible = Eligible(schema, activation_only)
@@ -112,7 +121,7 @@ def low(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtyp
     try:
         return operator.call(*converted, **keywords)
     except RuntimeError as error:
-        if not _NO_KERNEL.search(str(error)):
+        if not any(phrase in str(error) for phrase in NO_KERNEL):
             raise
     result = emulated(operator, args, kwargs, dtype)
     operator.no_kernel.add((operator.eligible.device(args, kwargs), dtype))
@@ -154,15 +163,20 @@ def untouched(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torc
     return operator.call(*args, **kwargs)
 
 
-def banned(advice: str) -> Action:
-    """Rule BANNED."""
+@dataclass(frozen=True)
+class Banned:
+    """Rule BANNED.
 
-    def refuse(operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    Attributes:
+        message: what is said instead of computing.
+    """
+
+    message: str
+
+    def __call__(self, operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
         if any(tensor.dtype in ELIGIBLE for tensor in operator.eligible.tensors(args, kwargs)):
-            raise BannedOperation(f"{operator.op} is banned by the policy in force. {advice}".rstrip())
+            raise BannedOperation(self.message)
         return operator.call(*args, **kwargs)
-
-    return refuse
 
 
 # --- the kernel, and its registration ---------------------------------------------------------------------------------------
@@ -173,7 +187,7 @@ _BELOW = torch._C._dispatch_keyset_full_after(FEW.key) & torch._C._dispatch_keys
 
 def _kernel(operator: Operator, slot: Any) -> Callable[..., Any]:
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        if thread.sink is not None:
+        if thread.sink is not None and _reported(operator):
             return observing.report(operator, lambda observed: _run(observed, slot, keyset, args, kwargs), args, kwargs)
         return _run(operator, slot, keyset, args, kwargs)
 
@@ -184,6 +198,11 @@ def _kernel(operator: Operator, slot: Any) -> Callable[..., Any]:
     chosen = kernel if operator.composite else kernel_of_its_own
     runs_as_it_is(chosen)
     return chosen
+
+
+def _reported(operator: Operator) -> bool:
+    """Whether `unamp.trace` reports an operator here: one that computes, or that the policy in force has a rule for."""
+    return operator.computes or (thread.plan is not None and thread.plan.rule(operator.op) is not Rule.UNTOUCHED)
 
 
 def _run(operator: Operator, slot: Any, keyset: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -247,6 +266,7 @@ _lock = lock()
 _fallthrough: list[torch.library.Library] = []
 _libraries: dict[Slot, torch.library.Library] = {}
 _installed: set[tuple[Slot, str]] = set()
+_compiled: dict[str, int] = {}  # the operators with compiled kernels, and their numbers
 
 
 #: Groups whose other tensors are parameters and statistics, which stay as they are.
@@ -297,7 +317,42 @@ def install(wanted: Iterable[Operator], slot: Slot) -> None:
             _libraries[slot] = torch.library.Library("aten", "IMPL", slot.name)
         for operator in missing:
             if (slot, operator.name) not in _installed:
-                _libraries[slot].impl(
-                    operator.name.removeprefix("aten::"), _kernel(operator, slot.key), with_keyset=operator.composite
-                )
+                if slot is FEW and library is not None:
+                    _compiled[operator.name] = _install_compiled(operator)
+                else:
+                    _libraries[slot].impl(
+                        operator.name.removeprefix("aten::"), _kernel(operator, slot.key), with_keyset=operator.composite
+                    )
                 _installed.add((slot, operator.name))
+
+
+# --- the same, compiled -------------------------------------------------------------------------------------------------------
+
+#: The numbers by which `compiled/kernels.cpp` knows device types and actions.
+_DEVICE_NUMBERS = {CPU: 0, CUDA: 1}
+_ACTION_NUMBERS: dict[Action, int] = {low: 1, low_widened: 2, in_float32: 3, in_widest: 4, untouched: 5}
+_BANNED_NUMBER = 6
+
+
+def _install_compiled(operator: Operator) -> int:
+    names = [argument.name for argument in operator.overload._schema.arguments]
+    positions = (*operator.eligible.positions, *map(names.index, operator.eligible.keywords))
+    missing = tuple((_DEVICE_NUMBERS[device], dtype) for device, dtype in operator.no_kernel)
+    dtype_position = -1 if operator.dtype_position is None else operator.dtype_position
+    return library.install(  # type: ignore[union-attr, no-any-return]
+        operator.name.removeprefix("aten::"), operator.composite, positions, dtype_position, missing
+    )
+
+
+def compiled_plan(
+    on_cpu: Mapping[str, Action], on_cuda: Mapping[str, Action], low_on_cpu: torch.dtype, low_on_cuda: torch.dtype
+) -> Any:
+    """The compiled form of what a plan does on each kind of device; its operators must be installed."""
+    size = max(_compiled.values(), default=-1) + 1
+    tables, advice = [bytearray(size), bytearray(size)], {}
+    for table, actions in zip(tables, (on_cpu, on_cuda), strict=True):
+        for name, action in actions.items():
+            table[_compiled[name]] = _BANNED_NUMBER if isinstance(action, Banned) else _ACTION_NUMBERS[action]
+            if isinstance(action, Banned):
+                advice[_compiled[name]] = action.message
+    return library.plan(bytes(tables[0]), bytes(tables[1]), low_on_cpu, low_on_cuda, advice)  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
+from typing import Any
 
 import torch
 
@@ -18,15 +19,13 @@ from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_torch import kernels
+from unamp_torch.compiled import library
 from unamp_torch.compiling import Token, token
 from unamp_torch.facts import facts
 from unamp_torch.kernels import Action, Operator
 from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, Slot
 
-#: Groups that `unamp.trace` does not report: they move data or make it, in whatever dtype they are told.
-_NOT_TRACED = frozenset({"shape", "creation", "random", "cast"})
-
-__all__ = ["DEVICE_TYPES", "Plan", "explicit_action", "how", "install_all", "nested", "plan"]
+__all__ = ["DEVICE_TYPES", "Plan", "explicit_action", "how", "install_all", "install_traced", "nested", "plan"]
 
 #: PyTorch's device type for each kind of device, and back.
 DEVICE_TYPES = {"cpu": CPU, "gpu": CUDA}
@@ -86,6 +85,13 @@ class Plan:
         """Whether any operator needs a kernel of ours."""
         return bool(self.on_cpu or self.on_cuda)
 
+    @cached_property
+    def compiled(self) -> Any:
+        """What the compiled kernels are to do; None where that is nothing."""
+        if library is None or not self.intercepts:
+            return None
+        return kernels.compiled_plan(self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA))
+
 
 @lru_cache(maxsize=256)
 def plan(policy: Policy, device: str | None) -> Plan:
@@ -100,7 +106,7 @@ def plan(policy: Policy, device: str | None) -> Plan:
     if preset(policy.preset).delegates:
         return Plan(policy, low, covered, autocast=True, delegated=True, device=device)
     actions = {kind: _actions(policy, kind) for kind in covered}
-    slot = FEW if policy.level == "O1" and not policy.widen_results else MANY
+    slot = FEW if library is not None or (policy.level == "O1" and not policy.widen_results) else MANY
     _install(actions, slot)
     carried = token((policy, covered)) if any(actions.values()) else ()
     on_cpu, on_cuda = actions.get(CPU, {}), actions.get(CUDA, {})
@@ -115,15 +121,23 @@ def nested(outer: Plan, inner: Plan) -> Plan:
         return inner
     on_cpu, on_cuda = (outer if device in left else inner for device in (CPU, CUDA))
     actions = {CPU: on_cpu.on_cpu, CUDA: on_cuda.on_cuda}
-    _install(actions, MANY)
+    slot = MANY if library is None else FEW
+    _install(actions, slot)
     carried = token((outer.policy, outer.devices, inner.policy, inner.devices)) if any(actions.values()) else ()
-    return replace(inner, token=carried, slot=MANY, beside=outer, on_cpu=actions[CPU], on_cuda=actions[CUDA])
+    return replace(inner, token=carried, slot=slot, beside=outer, on_cpu=actions[CPU], on_cuda=actions[CUDA])
 
 
 def install_all() -> None:
     """Install a kernel for every operator that computes something, for `unamp.trace`."""
-    computing = (name for name, op in vocabulary().items() if op.group not in _NOT_TRACED)
-    kernels.install((operator for op in computing for operator in kernels.operators(op)), MANY)
+    found = (operator for op in vocabulary() for operator in kernels.operators(op))
+    kernels.install((operator for operator in found if operator.computes), MANY)
+
+
+@cache
+def install_traced(plan: Plan) -> None:
+    """Install a kernel for every other operator that a plan has a rule for, for `unamp.trace`."""
+    ruled = (op for op in vocabulary() if plan.rule(op) is not Rule.UNTOUCHED)
+    kernels.install((operator for op in ruled for operator in kernels.operators(op)), MANY)
 
 
 def _install(actions: Mapping[str, Mapping[str, Action]], slot: Slot) -> None:
@@ -178,7 +192,8 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
     if rule is Rule.FP32:
         return None if native is Rule.FP32 else kernels.in_float32
     if rule is Rule.BANNED:
-        return kernels.banned(policy.reason(operator.op).advice)
+        advice = policy.reason(operator.op).advice
+        return kernels.Banned(f"{operator.op} is banned by the policy in force. {advice}".rstrip())
     if rule is Rule.WIDEST:
         # Native autocast's own promotion raises for the low dtype that is not the region's.
         promotes = operator.eligible.single or operator.op in facts().promotes

@@ -12,6 +12,7 @@ in the same process as user code.
 There are two because kernels are registered for good. `FEW` is for policies that differ from native autocast in some
 operations, `MANY` for those that take nearly all of them over (O2, O3, OD) and for `unamp.trace`: once one of those has been in
 force, operations that a policy of the first kind leaves alone would otherwise pass through kernels with nothing to do.
+Where the kernels are compiled (`compiled`), those on `FEW` are, for all policies, and `MANY` is left to `unamp.trace`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+
+from unamp_torch.compiled import library
 
 if TYPE_CHECKING:
     from unamp_torch.plans import Plan
@@ -93,6 +96,8 @@ def listen(plan: Plan | None) -> None:
         wanted = plan.slot if plan is not None and plan.intercepts else None
     set_included(FEW.key, wanted is FEW)
     set_included(MANY.key, wanted is MANY)
+    if library is not None:
+        library.set_watched(thread.sink is not None)
 
 
 def lock() -> threading.RLock:

@@ -1,0 +1,6 @@
+"""``python -m unamp_torch``: build the C++ kernels for the PyTorch that is installed; see `unamp_torch.compiled`."""
+
+from unamp_torch import compiled
+
+if __name__ == "__main__":
+    print(f"built {compiled.build(verbose=True)}")
