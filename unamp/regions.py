@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -76,14 +76,17 @@ class Region:
         self.policy = policy
         self.framework = framework
         self.device = device
-        self._prepared: tuple[tuple[Adapter, ...], tuple[Realisation, ...]] = ((), ())
+        self._prepared: tuple[Sequence[Adapter] | None, tuple[Realisation, ...]] = (None, ())
 
     def __repr__(self) -> str:
         where = "".join(f", {name}={value!r}" for name in ("framework", "device") if (value := getattr(self, name)))
         return f"Region({self.policy!r}{where})"
 
     def __enter__(self) -> Region:
-        realisations = self._realisations()
+        adapters = _adapters.adapters_in_use()
+        prepared_for, realisations = self._prepared
+        if prepared_for is not adapters:
+            realisations = self._prepare(adapters)
         if len(realisations) == 1:  # the usual case; care for those already entered would cost as much as entering
             _state.open.append((self, realisations, [realisations[0].enter()]))
             return self
@@ -121,14 +124,13 @@ class Region:
                 return CapturedRegion(adapter, _key_of(adapter, self))
         return self
 
-    def _realisations(self) -> tuple[Realisation, ...]:
-        adapters = _adapters.adapters_in_use()
+    def _prepare(self, adapters: tuple[Adapter, ...]) -> tuple[Realisation, ...]:
         if self.framework is None:
             _adapters.check_suitable()
-        if self._prepared[0] is not adapters:
-            chosen = [a for a in adapters if self.framework in (None, a.framework)]
-            self._prepared = adapters, tuple(a.prepare(self.policy, self.device) for a in chosen)
-        return self._prepared[1]
+        chosen = [a for a in adapters if self.framework in (None, a.framework)]
+        realisations = tuple(a.prepare(self.policy, self.device) for a in chosen)
+        self._prepared = adapters, realisations
+        return realisations
 
 
 def _leave(realisations: tuple[Realisation, ...], tokens: list[object]) -> None:

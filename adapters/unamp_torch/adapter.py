@@ -102,8 +102,7 @@ class TorchAdapter:
         """See `unamp_torch.spellings.spelling`."""
         return spelling(value)
 
-    def compiling(self) -> bool:
-        return torch.compiler.is_compiling()
+    compiling = staticmethod(torch.compiler.is_compiling)  # asked for every region that is made
 
     def make_capturable(self, region: Region) -> int:
         return compiling.make_capturable(region)
