@@ -20,10 +20,10 @@ help:
 conformance: $(VENV)/.conformance
 	$(VENV)/bin/unamp conformance --output conformance-report
 
-test: lint $(VENV)/.dev
+test: lint $(VENV)/.dev $(VENV)/.compiled
 	$(RUN) tests/run.py
 
-bench: $(VENV)/.bench
+bench: $(VENV)/.bench $(VENV)/.compiled
 	$(RUN) -m benchmarks
 
 lint: $(VENV)/.lint
@@ -44,6 +44,11 @@ clean:
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
+
+# For PyTorch there are kernels in C++ as well, which are optional.
+$(VENV)/.compiled: adapters/unamp_torch/compiled/kernels.cpp constraints.txt
+	@if command -v c++ > /dev/null; then $(RUN) -m unamp_torch; else echo "no C++ compiler: PyTorch's kernels stay in Python"; fi
+	@touch $@
 
 # One environment grows with what is asked of it. The frameworks are large: only tests and benchmarks need all of them.
 $(VENV)/.conformance: EXTRAS = torch,paddle,conformance

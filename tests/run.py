@@ -1,23 +1,42 @@
 """Run every folder of tests in a process of its own, and say at the end how all of them went.
 
+PyTorch's is run twice, with its kernels in Python and in C++ (where there is a compiler, for which `make test` builds them).
+
 A process of its own because two frameworks in one process get in each other's way: some pairs fail to load, one crashes.
 Arguments are handed on to pytest.
 """
 
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 HERE = Path(__file__).parent
 
 
-def run(suite: Path, report: Path, arguments: list[str]) -> tuple[int, int, int]:
+def suites() -> Iterator[tuple[str, Path, dict[str, str]]]:
+    """What to run: what to call it, its folder, and what its environment adds."""
+    for folder in sorted(path for path in HERE.iterdir() if any(path.glob("test_*.py"))):
+        if folder.name != "torch":
+            yield folder.name, folder, {}
+            continue
+        yield "torch", folder, {"UNAMP_TORCH_COMPILED": "0"}
+        if shutil.which("c++"):
+            yield "torch, compiled", folder, {"UNAMP_TORCH_COMPILED": "1"}
+
+
+def run(suite: Path, environment: dict[str, str], report: Path, arguments: list[str]) -> tuple[int, int, int]:
     """How many tests of a folder passed, failed and were skipped; a folder that could not run is one failure."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", str(suite), f"--junitxml={report}", *arguments], cwd=HERE.parent, check=False
+        [sys.executable, "-m", "pytest", str(suite), f"--junitxml={report}", *arguments],
+        cwd=HERE.parent,
+        env=os.environ | environment,
+        check=False,
     )
     if not report.exists():
         return 0, 1, 0
@@ -35,11 +54,11 @@ def main(arguments: list[str]) -> int:
     total = [0, 0, 0]
     lines = []
     with tempfile.TemporaryDirectory() as folder:
-        for suite in sorted(path for path in HERE.iterdir() if any(path.glob("test_*.py"))):
+        for name, suite, environment in suites():
             start = time.monotonic()
-            counts = run(suite, Path(folder) / f"{suite.name}.xml", arguments)
+            counts = run(suite, environment, Path(folder) / f"{name}.xml", arguments)
             total = [sum(pair) for pair in zip(total, counts, strict=True)]
-            lines.append(f"{suite.name}: {time.monotonic() - start:.0f} s, {_sentence(*counts)}")
+            lines.append(f"{name}: {time.monotonic() - start:.0f} s, {_sentence(*counts)}")
     print("", *lines, _sentence(*total), sep="\n", flush=True)
     return int(total[1] > 0 or total[0] == 0)
 

@@ -1,6 +1,8 @@
 """``python -m unamp_torch``: build the C++ kernels for the PyTorch that is installed; see `unamp_torch.compiled`."""
 
+import sys
+
 from unamp_torch import compiled
 
 if __name__ == "__main__":
-    print(f"built {compiled.build(verbose=True)}")
+    print(f"built {compiled.build(verbose='--verbose' in sys.argv)}")

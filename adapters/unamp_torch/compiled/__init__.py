@@ -1,8 +1,8 @@
 """The kernels, and the opening and closing of regions, in C++: the same in meaning as in Python, in a fraction of the time.
 
 They are optional. ``python -m unamp_torch`` builds them from `kernels.cpp` for the PyTorch that is installed; that takes half a
-minute, a C++ compiler and ninja (``pip install "unamp[torch-compiled]"``). From then on every process uses them, unless its
-environment says ``UNAMP_TORCH_COMPILED=0``.
+minute, a C++ compiler and ninja (``pip install "unamp[torch-compiled]"``). From then on every process uses them. The
+environment can say that it must not (``UNAMP_TORCH_COMPILED=0``), or that it must (``1``: an error where they are not built).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
+
+from unamp.errors import FrameworkNotSupported
 
 __all__ = ["build", "library", "place"]
 
@@ -52,13 +54,25 @@ def build(*, verbose: bool = False) -> Path:
 
 
 def _load() -> ModuleType | None:
-    if os.environ.get("UNAMP_TORCH_COMPILED") == "0" or not (path := place()).exists():
+    wanted = os.environ.get("UNAMP_TORCH_COMPILED")
+    path = place()
+    if wanted == "1" and not path.exists():
+        raise FrameworkNotSupported(
+            f"UNAMP_TORCH_COMPILED=1, but the compiled kernels for torch {torch.__version__} are not built ({path} does not "
+            "exist); run: python -m unamp_torch"
+        )
+    if wanted == "0" or not path.exists():
         return None
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"the compiled kernels cannot be loaded: {error}; run python -m unamp_torch again, or delete {path}"
+        ) from error
     return module
 
 

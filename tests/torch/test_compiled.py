@@ -1,0 +1,101 @@
+"""Where the compiled kernels are looked for, and what the environment can say. What they do, every other test shows: it runs
+with them and without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from unamp_torch import compiled
+
+import unamp
+from unamp import Policy, policy_region
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | environment
+    )
+
+
+REGION = """
+import torch, unamp
+with unamp.autocast("cpu", allow="add"):
+    assert (torch.ones(2) + torch.ones(2)).dtype == torch.bfloat16
+from unamp_torch import compiled
+print(compiled.library)
+"""
+
+
+def test_this_run_is_what_it_says_it_is() -> None:
+    assert (compiled.library is not None) is (compiled.place().exists() and os.environ.get("UNAMP_TORCH_COMPILED") != "0")
+    with policy_region(Policy(dtype="bfloat16", allow="add")) as region:
+        (realisation,) = region._prepared[1]
+    assert type(realisation).__module__ == ("unamp_torch.activation" if compiled.library is None else "unamp_torch_kernels")
+
+
+def test_where_nothing_is_built_everything_works_in_python(tmp_path: Path) -> None:
+    done = python(REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="")
+    assert done.stdout.strip() == "None", done.stderr
+
+
+def test_the_environment_can_insist(tmp_path: Path) -> None:
+    done = python(REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="1")
+    assert f"kernels for torch {torch.__version__} are not built" in done.stderr
+    assert "run: python -m unamp_torch" in done.stderr
+
+
+def test_another_version_or_source_is_another_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = compiled.place()
+    assert torch.__version__ in here.parent.name
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    assert compiled.place() != here
+    monkeypatch.undo()
+    changed = tmp_path / "kernels.cpp"
+    changed.write_bytes(compiled._SOURCE.read_bytes() + b"\n")
+    monkeypatch.setattr(compiled, "_SOURCE", changed)
+    assert compiled.place() != here
+
+
+def test_a_damaged_module_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    damaged = tmp_path / compiled.place().relative_to(compiled.place().parents[2])
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"\x7fELF and nothing more")
+    done = python(REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="")
+    assert done.returncode == 1
+    assert "run python -m unamp_torch again" in done.stderr
+
+
+def test_casts_of_parameters_are_kept_until_the_outermost_region_closes() -> None:
+    weight = torch.nn.Parameter(torch.randn(4, 4))
+    seen = []
+
+    def saved(tensor: torch.Tensor) -> torch.Tensor:
+        seen.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(saved, lambda tensor: tensor):
+        with policy_region(Policy(dtype="bfloat16", allow="mul")):
+            one, two = weight * weight, weight * weight
+            with torch.no_grad():
+                weight.add_(1)
+            three = weight * weight
+        with policy_region(Policy(dtype="bfloat16", allow="mul")):
+            weight * weight
+    low = [tensor.data_ptr() for tensor in seen if tensor.dtype == torch.bfloat16]
+    assert len(set(low[:4])) == 1, "cast anew for the same parameter"
+    assert set(low[4:6]).isdisjoint(low[:4]), "a parameter that has changed is cast anew"
+    assert set(low[6:]).isdisjoint(low[4:6]), "a new region begins with nothing"
+    assert torch.equal(one, two)
+    assert not torch.equal(one, three)
+
+
+def test_a_region_entered_out_of_order_leaves_everything_as_it_was() -> None:
+    region = unamp.autocast("cpu", allow="add")
+    with pytest.raises(RuntimeError, match="not the innermost open region"):
+        region.__exit__(None, None, None)
+    assert not torch.is_autocast_enabled("cpu")
