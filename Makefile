@@ -46,7 +46,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # For PyTorch there are kernels in C++ as well, which are optional.
-$(VENV)/.compiled: adapters/unamp_torch/compiled/kernels.cpp constraints.txt
+$(VENV)/.compiled: $(wildcard adapters/unamp_torch/compiled/*) constraints.txt
 	@if command -v c++ > /dev/null; then $(RUN) -m unamp_torch; else echo "no C++ compiler: PyTorch's kernels stay in Python"; fi
 	@touch $@
 

@@ -20,7 +20,7 @@ from unamp_torch import exporting as exports
 from unamp_torch import functions, hooks
 from unamp_torch.compiled import library
 from unamp_torch.plans import Plan, install_traced, nested
-from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, excluded, set_excluded, set_included, thread
+from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, SLOTS, excluded, set_excluded, set_included, thread
 
 __all__ = ["Activation", "activation"]
 
@@ -134,5 +134,5 @@ def activation(plan: Plan) -> Realisation:
         return in_python
     devices = sum(1 << (CPU, CUDA).index(device) for device in plan.devices)
     return library.Activation(  # type: ignore[no-any-return]
-        plan, plan.compiled, in_python, plan.low, devices, plan.autocast, plan.policy.cache, plan.token
+        plan, plan.compiled, in_python, SLOTS.index(plan.slot), plan.low, devices, plan.autocast, plan.policy.cache, plan.token
     )

@@ -24,7 +24,7 @@ from unamp.regions import innermost_region
 from unamp_torch import compiling, exporting
 from unamp_torch.compiled import library
 from unamp_torch.kernels import NO_KERNEL
-from unamp_torch.state import FEW, MANY, listen, lock, set_included, thread
+from unamp_torch.state import SLOTS, listen, lock, set_included, thread
 
 __all__ = ["HOOKS", "Hook", "acquire", "probe", "release", "start_sharing", "stop_sharing", "suspended"]
 
@@ -44,7 +44,7 @@ class Hook(NamedTuple):
 def suspended() -> Iterator[None]:
     """No policy is in force in this thread, and native autocast is off."""
     plan, thread.plan = thread.plan, None
-    for slot in (FEW, MANY):
+    for slot in SLOTS:
         set_included(slot.key, False)
     try:
         with torch._C._DisableAutocast():
@@ -286,7 +286,7 @@ _imports = _Imports()
 if library is not None:
     # The same, compiled; what is out of the ordinary it leaves to the functions above.
     library.configure(
-        FEW.name,
+        tuple(slot.name for slot in SLOTS),
         thread,
         torch.compiler.is_exporting,
         BannedOperation,

@@ -18,7 +18,7 @@ from unamp_torch.casting import ELIGIBLE, Eligible, cast_floats
 from unamp_torch.compiled import library
 from unamp_torch.compiling import runs_as_it_is
 from unamp_torch.facts import facts
-from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, NATIVE_KEYS, Slot, excluded, lock, set_excluded, thread
+from unamp_torch.state import CPU, CUDA, DTYPES, FEW, NATIVE_KEYS, SLOTS, TRACED, Slot, excluded, lock, set_excluded, thread
 
 __all__ = [
     "Action",
@@ -182,7 +182,7 @@ class Banned:
 # --- the kernel, and its registration ---------------------------------------------------------------------------------------
 
 
-_BELOW = torch._C._dispatch_keyset_full_after(FEW.key) & torch._C._dispatch_keyset_full_after(MANY.key)
+_BELOW = torch._C._dispatch_keyset_full_after(FEW.key) & torch._C._dispatch_keyset_full_after(TRACED.key)
 
 
 def _kernel(operator: Operator, slot: Any) -> Callable[..., Any]:
@@ -317,8 +317,8 @@ def install(wanted: Iterable[Operator], slot: Slot) -> None:
             _libraries[slot] = torch.library.Library("aten", "IMPL", slot.name)
         for operator in missing:
             if (slot, operator.name) not in _installed:
-                if slot is FEW and library is not None:
-                    _compiled[operator.name] = _install_compiled(operator)
+                if library is not None and slot is not TRACED:
+                    _install_compiled(operator, slot)
                 else:
                     _libraries[slot].impl(
                         operator.name.removeprefix("aten::"), _kernel(operator, slot.key), with_keyset=operator.composite
@@ -328,20 +328,25 @@ def install(wanted: Iterable[Operator], slot: Slot) -> None:
 
 # --- the same, compiled -------------------------------------------------------------------------------------------------------
 
-#: The numbers by which `compiled/kernels.cpp` knows device types and actions.
+#: The numbers by which `compiled/kernels.h` knows device types and actions.
 _DEVICE_NUMBERS = {CPU: 0, CUDA: 1}
 _ACTION_NUMBERS: dict[Action, int] = {low: 1, low_widened: 2, in_float32: 3, in_widest: 4, untouched: 5}
 _BANNED_NUMBER = 6
 
 
-def _install_compiled(operator: Operator) -> int:
+def _install_compiled(operator: Operator, slot: Slot) -> None:
+    if operator.name not in _compiled:
+        _compiled[operator.name] = _add_compiled(operator)
+    name = operator.name.removeprefix("aten::")
+    library.install(name, _compiled[operator.name], SLOTS.index(slot))  # type: ignore[union-attr]
+
+
+def _add_compiled(operator: Operator) -> int:
     names = [argument.name for argument in operator.overload._schema.arguments]
     positions = (*operator.eligible.positions, *map(names.index, operator.eligible.keywords))
     missing = tuple((_DEVICE_NUMBERS[device], dtype) for device, dtype in operator.no_kernel)
     dtype_position = -1 if operator.dtype_position is None else operator.dtype_position
-    return library.install(  # type: ignore[union-attr, no-any-return]
-        operator.name.removeprefix("aten::"), operator.composite, positions, dtype_position, missing
-    )
+    return library.add(operator.composite, positions, dtype_position, missing)  # type: ignore[union-attr, no-any-return]
 
 
 def compiled_plan(

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter import OpRecord
 from unamp.policy import Rule
-from unamp_torch.state import CPU, CUDA, MANY, NATIVE_KEYS, excluded, listen, set_excluded, thread
+from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, TRACED, excluded, listen, set_excluded, thread
 
 if TYPE_CHECKING:
     from unamp_torch.kernels import Operator
@@ -51,11 +51,11 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Any, kwargs
             return operator.call(*given, **named)
 
     thread.emulated = False
-    set_excluded(MANY.key, True)  # an operation is reported whole
+    set_excluded(TRACED.key, True)  # an operation is reported whole
     try:
         result = run(operator.calling(call))
     finally:
-        set_excluded(MANY.key, False)
+        set_excluded(TRACED.key, False)
         thread.sink = sink
     if torch._guards.TracingContext.try_get() is None:
         rule = Rule.UNTOUCHED if plan is None else plan.rule(operator.op)

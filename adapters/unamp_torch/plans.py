@@ -23,7 +23,7 @@ from unamp_torch.compiled import library
 from unamp_torch.compiling import Token, token
 from unamp_torch.facts import facts
 from unamp_torch.kernels import Action, Operator
-from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, Slot
+from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, TRACED, Slot
 
 __all__ = ["DEVICE_TYPES", "Plan", "explicit_action", "how", "install_all", "install_traced", "nested", "plan"]
 
@@ -106,7 +106,7 @@ def plan(policy: Policy, device: str | None) -> Plan:
     if preset(policy.preset).delegates:
         return Plan(policy, low, covered, autocast=True, delegated=True, device=device)
     actions = {kind: _actions(policy, kind) for kind in covered}
-    slot = FEW if library is not None or (policy.level == "O1" and not policy.widen_results) else MANY
+    slot = FEW if policy.level == "O1" and not policy.widen_results else MANY
     _install(actions, slot)
     carried = token((policy, covered)) if any(actions.values()) else ()
     on_cpu, on_cuda = actions.get(CPU, {}), actions.get(CUDA, {})
@@ -121,23 +121,22 @@ def nested(outer: Plan, inner: Plan) -> Plan:
         return inner
     on_cpu, on_cuda = (outer if device in left else inner for device in (CPU, CUDA))
     actions = {CPU: on_cpu.on_cpu, CUDA: on_cuda.on_cuda}
-    slot = MANY if library is None else FEW
-    _install(actions, slot)
+    _install(actions, MANY)
     carried = token((outer.policy, outer.devices, inner.policy, inner.devices)) if any(actions.values()) else ()
-    return replace(inner, token=carried, slot=slot, beside=outer, on_cpu=actions[CPU], on_cuda=actions[CUDA])
+    return replace(inner, token=carried, slot=MANY, beside=outer, on_cpu=actions[CPU], on_cuda=actions[CUDA])
 
 
 def install_all() -> None:
     """Install a kernel for every operator that computes something, for `unamp.trace`."""
     found = (operator for op in vocabulary() for operator in kernels.operators(op))
-    kernels.install((operator for operator in found if operator.computes), MANY)
+    kernels.install((operator for operator in found if operator.computes), TRACED)
 
 
 @cache
 def install_traced(plan: Plan) -> None:
     """Install a kernel for every other operator that a plan has a rule for, for `unamp.trace`."""
     ruled = (op for op in vocabulary() if plan.rule(op) is not Rule.UNTOUCHED)
-    kernels.install((operator for op in ruled for operator in kernels.operators(op)), MANY)
+    kernels.install((operator for op in ruled for operator in kernels.operators(op)), TRACED)
 
 
 def _install(actions: Mapping[str, Mapping[str, Action]], slot: Slot) -> None:

@@ -9,10 +9,11 @@ functorch's, because a kernel written in Python below them cannot be called with
 ("Cannot access data pointer"). Nothing in PyTorch uses them: c10 reserves them for tests of that mechanism, which cannot run
 in the same process as user code.
 
-There are two because kernels are registered for good. `FEW` is for policies that differ from native autocast in some
-operations, `MANY` for those that take nearly all of them over (O2, O3, OD) and for `unamp.trace`: once one of those has been in
-force, operations that a policy of the first kind leaves alone would otherwise pass through kernels with nothing to do.
-Where the kernels are compiled (`compiled`), those on `FEW` are, for all policies, and `MANY` is left to `unamp.trace`.
+There is more than one because kernels are registered for good. `FEW` is for policies that differ from native autocast in some
+operations, `MANY` for those that take nearly all of them over (O2, O3, OD): once one of those has been in force, operations
+that a policy of the first kind leaves alone would otherwise pass through kernels with nothing to do. `TRACED` is for
+`unamp.trace`, whose kernels are always in Python; where the others are, too, it is the same as `MANY`. The compiled ones on
+`MANY` lie below functorch's keys, as native autocast's do, on a key that c10 reserves for a mechanism outside of PyTorch.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ __all__ = [
     "FEW",
     "MANY",
     "NATIVE_KEYS",
+    "SLOTS",
+    "TRACED",
     "Slot",
     "excluded",
     "listen",
@@ -52,9 +55,12 @@ class Slot(NamedTuple):
     key: Any
 
 
-FEW, MANY = (
-    Slot(name, torch._C._parse_dispatch_key(name)) for name in ("TESTING_ONLY_GenericMode", "TESTING_ONLY_GenericWrapper")
+FEW, TRACED, _BELOW_FUNCTORCH = (
+    Slot(name, torch._C._parse_dispatch_key(name))
+    for name in ("TESTING_ONLY_GenericMode", "TESTING_ONLY_GenericWrapper", "DeferredInit")
 )
+MANY = TRACED if library is None else _BELOW_FUNCTORCH
+SLOTS = tuple(dict.fromkeys((FEW, MANY, TRACED)))
 
 CPU, CUDA = "cpu", "cuda"
 
@@ -89,13 +95,13 @@ thread = Thread()
 
 
 def listen(plan: Plan | None) -> None:
-    """Include the slot that a plan needs in this thread, and no other; while `unamp.trace` watches, the one that has it all."""
+    """Include the slot that a plan needs in this thread, and no other; while `unamp.trace` watches, its own."""
     if thread.sink is not None:
-        wanted: Slot | None = MANY
+        wanted: Slot | None = TRACED
     else:
         wanted = plan.slot if plan is not None and plan.intercepts else None
-    set_included(FEW.key, wanted is FEW)
-    set_included(MANY.key, wanted is MANY)
+    for slot in SLOTS:
+        set_included(slot.key, slot is wanted)
     if library is not None:
         library.set_watched(thread.sink is not None)
 

@@ -4,6 +4,7 @@ with them and without."""
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,9 +56,10 @@ def test_another_version_or_source_is_another_place(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "__version__", "2.99.0")
     assert compiled.place() != here
     monkeypatch.undo()
-    changed = tmp_path / "kernels.cpp"
-    changed.write_bytes(compiled._SOURCE.read_bytes() + b"\n")
-    monkeypatch.setattr(compiled, "_SOURCE", changed)
+    shutil.copytree(compiled._SOURCES, tmp_path / "changed")
+    with (tmp_path / "changed" / "kernels.h").open("a") as source:
+        source.write("\n")
+    monkeypatch.setattr(compiled, "_SOURCES", tmp_path / "changed")
     assert compiled.place() != here
 
 

@@ -1,6 +1,6 @@
 """The kernels, and the opening and closing of regions, in C++: the same in meaning as in Python, in a fraction of the time.
 
-They are optional. ``python -m unamp_torch`` builds them from `kernels.cpp` for the PyTorch that is installed; that takes half a
+They are optional. ``python -m unamp_torch`` builds them, for the PyTorch that is installed; that takes half a
 minute, a C++ compiler and ninja (``pip install "unamp[torch-compiled]"``). From then on every process uses them. The
 environment can say that it must not (``UNAMP_TORCH_COMPILED=0``), or that it must (``1``: an error where they are not built).
 """
@@ -23,14 +23,14 @@ from unamp.errors import FrameworkNotSupported
 __all__ = ["build", "library", "place"]
 
 _MODULE = "unamp_torch_kernels"
-_SOURCE = Path(__file__).with_name("kernels.cpp")
+_SOURCES = Path(__file__).parent
 
 
 def place() -> Path:
     """Where the built module is, or would be: in the user's cache, under what it depends on."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    source = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
-    built_for = f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{source}"
+    sources = b"".join(path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]*")))
+    built_for = f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{hashlib.sha256(sources).hexdigest()[:16]}"
     return Path(cache) / "unamp" / built_for / f"{_MODULE}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
 
 
@@ -47,7 +47,12 @@ def build(*, verbose: bool = False) -> Path:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         # As a plain library, so that it is not initialised in this process, whose adapter may be in use without it.
         cpp_extension.load(
-            _MODULE, [str(_SOURCE)], extra_cflags=["-O2"], build_directory=folder, verbose=verbose, is_python_module=False
+            _MODULE,
+            [str(_SOURCES / "module.cpp")],
+            extra_cflags=["-O2"],
+            build_directory=folder,
+            verbose=verbose,
+            is_python_module=False,
         )
         os.replace(next(Path(folder).glob(f"{_MODULE}*{target.suffix}")), target)
     return target

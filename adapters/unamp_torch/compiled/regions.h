@@ -1,0 +1,229 @@
+// Opening and closing regions.
+//
+// The same in meaning as `activation.py` and `hooks.py`; comments there say why, those here what is different in C++.
+
+#pragma once
+
+#include "kernels.h"
+
+namespace {
+
+// How many threads' regions share torch's cache of casts, by low dtype. The GIL is held wherever it is touched.
+std::array<long, 2> sharing{};
+
+bool start_sharing(ScalarType low) {
+  if (sharing[1 - low_index(low)] > 0) return false;
+  ++sharing[low_index(low)];
+  return true;
+}
+
+void stop_sharing(ScalarType low) {
+  if (--sharing[low_index(low)] == 0) at::autocast::clear_cache();
+}
+
+// What hooks.py holds: [(namespace, name, original, replacement)], [(module, ...)] still to be imported, the finder that waits for
+// them, and what does the same in Python where something is not as it was left.
+struct Hooks {
+  PyObject* ready = nullptr;
+  PyObject* waiting = nullptr;
+  PyObject* finder = nullptr;
+  PyObject* put_in = nullptr;
+  PyObject* take_out = nullptr;
+};
+Hooks hooks;
+long open_regions = 0;
+
+bool called(PyObject* function) {
+  PyObject* result = PyObject_CallNoArgs(function);
+  Py_XDECREF(result);
+  return result != nullptr;
+}
+
+bool exchange_all(int from, int to) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(hooks.ready); ++i) {
+    PyObject* hook = PyList_GET_ITEM(hooks.ready, i);
+    PyObject *space = PyTuple_GET_ITEM(hook, 0), *name = PyTuple_GET_ITEM(hook, 1);
+    if (PyDict_GetItem(space, name) != PyTuple_GET_ITEM(hook, from)) return false;
+    if (PyDict_SetItem(space, name, PyTuple_GET_ITEM(hook, to)) < 0) return false;
+  }
+  return true;
+}
+
+bool still_waiting() {
+  PyObject* modules = PyImport_GetModuleDict();
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(hooks.waiting); ++i) {
+    if (PyDict_Contains(modules, PyTuple_GET_ITEM(PyList_GET_ITEM(hooks.waiting, i), 0))) return false;
+  }
+  return true;
+}
+
+bool acquire_hooks() {
+  if (open_regions == 0) {
+    PyObject* finders = PySys_GetObject("meta_path");
+    const bool waiting = PyList_GET_SIZE(hooks.waiting) > 0;
+    if (!still_waiting() || !exchange_all(2, 3)) {
+      PyErr_Clear();
+      if (!called(hooks.put_in)) return false;
+    } else if (waiting && PyList_Insert(finders, 0, hooks.finder) < 0) {
+      return false;
+    }
+  }
+  ++open_regions;
+  return true;
+}
+
+bool release_hooks() {
+  if (--open_regions > 0) return true;
+  PyObject* finders = PySys_GetObject("meta_path");
+  const bool first = PyList_GET_SIZE(finders) > 0 && PyList_GET_ITEM(finders, 0) == hooks.finder;
+  if (first && PyList_SetSlice(finders, 0, 1, nullptr) < 0) return false;
+  if (exchange_all(3, 2) && (first || PyList_GET_SIZE(hooks.waiting) == 0)) return true;
+  PyErr_Clear();
+  return called(hooks.take_out);
+}
+
+// A dtype set for the autocast of a device type that has no tensors: see compiling.py.
+struct Carrier {
+  at::DeviceType device;
+  DispatchKey key;
+  ScalarType dtype;
+  ScalarType usual;
+};
+
+struct Activation {
+  PyObject_HEAD
+  PyObject* plan;      // the plan in Python,
+  PyObject* compiled;  // and in C++: a capsule, or None where no operator needs a kernel
+  PyObject* python;    // activation.Activation, for what is left to it
+  const Plan* table;
+  std::vector<Carrier>* token;
+  DispatchKey slot;
+  ScalarType low;
+  int devices;  // a bit for each
+  bool autocast;
+  bool cache;
+};
+
+struct Token {
+  PyObject_HEAD
+  PyObject* outer;  // the plan in Python
+  Activation* outer_activation;
+  Activation* innermost;
+  const Plan* table;
+  std::array<bool, kDevices> off;
+  std::array<ScalarType, kDevices> dtype;
+  bool caching;
+  bool keeps_casts;
+  bool shared;
+};
+
+PyObject* thread_in_python = nullptr;  // state.thread
+PyObject* plan_attribute = nullptr;
+PyObject* is_exporting = nullptr;
+
+void switch_to(const Activation& activation, bool on) {
+  if (activation.table == nullptr) return;
+  for (const Carrier& carrier : *activation.token) {
+    c10::impl::tls_set_dispatch_key_excluded(carrier.key, !on);
+    if (carrier.dtype != carrier.usual) at::autocast::set_autocast_dtype(carrier.device, on ? carrier.dtype : carrier.usual);
+  }
+  c10::impl::tls_set_dispatch_key_included(activation.slot, on);
+}
+
+bool may_cache(const Activation& activation, const Activation* outer, const Token& before) {
+  if (outer != nullptr) return outer->low == activation.low && before.caching;
+  for (int i = 0; i < kDevices; ++i) {
+    if ((activation.devices >> i & 1) && !before.off[i] && before.dtype[i] != activation.low) return false;
+  }
+  return start_sharing(activation.low);
+}
+
+
+
+PyTypeObject TokenType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+// Whether a region has to be opened in Python: while operations are reported or exported, and beside other devices' plans.
+int leave_to_python(Activation* self, PyObject* outer, Activation** outer_activation) {
+  if (here.watched) return 1;
+  if (outer != Py_None) {
+    auto* innermost = reinterpret_cast<Activation*>(here.innermost);
+    if (innermost == nullptr || innermost->plan != outer || innermost->devices != self->devices) return 1;
+    *outer_activation = innermost;
+  }
+  PyObject* exporting = PyObject_CallNoArgs(is_exporting);
+  if (exporting == nullptr) return -1;
+  const int answer = PyObject_IsTrue(exporting);
+  Py_DECREF(exporting);
+  return answer;
+}
+
+PyObject* activation_enter(PyObject* object, PyObject*) {
+  auto* self = reinterpret_cast<Activation*>(object);
+  PyObject* outer = PyObject_GetAttr(thread_in_python, plan_attribute);
+  if (outer == nullptr) return nullptr;
+  Activation* outer_activation = nullptr;
+  const int in_python = leave_to_python(self, outer, &outer_activation);
+  if (in_python != 0) {
+    Py_DECREF(outer);
+    return in_python < 0 ? nullptr : PyObject_CallMethod(self->python, "enter", nullptr);
+  }
+  auto* token = PyObject_New(Token, &TokenType);
+  if (token == nullptr || (outer == Py_None && !acquire_hooks())) {
+    Py_DECREF(outer);
+    Py_XDECREF(token);
+    return nullptr;
+  }
+  token->outer = outer;
+  token->outer_activation = outer_activation;
+  token->innermost = reinterpret_cast<Activation*>(here.innermost);
+  token->table = here.plan;
+  token->caching = at::autocast::is_autocast_cache_enabled();
+  token->keeps_casts = here.keeps_casts;
+  for (int i = 0; i < kDevices; ++i) {
+    token->off[i] = c10::impl::tls_is_dispatch_key_excluded(kNativeKeys[i]);
+    token->dtype[i] = at::autocast::get_autocast_dtype(kDeviceTypes[i]);
+  }
+  const bool shares = self->autocast ? self->cache && may_cache(*self, outer_activation, *token) : token->caching;
+  token->shared = shares && outer == Py_None && self->autocast;
+  for (int i = 0; i < kDevices; ++i) {
+    if (!(self->devices >> i & 1)) continue;
+    c10::impl::tls_set_dispatch_key_excluded(kNativeKeys[i], !self->autocast);
+    if (self->autocast) at::autocast::set_autocast_dtype(kDeviceTypes[i], self->low);
+  }
+  at::autocast::set_autocast_cache_enabled(shares);
+  at::autocast::increment_nesting();
+  here.keeps_casts = self->cache;
+  if (outer_activation != nullptr) switch_to(*outer_activation, false);
+  switch_to(*self, true);
+  here.plan = self->table;
+  here.innermost = object;
+  if (PyObject_SetAttr(thread_in_python, plan_attribute, self->plan) < 0) PyErr_WriteUnraisable(object);
+  return reinterpret_cast<PyObject*>(token);
+}
+
+PyObject* activation_exit(PyObject* object, PyObject* given) {
+  auto* self = reinterpret_cast<Activation*>(object);
+  if (Py_TYPE(given) != &TokenType) return PyObject_CallMethod(self->python, "exit", "(O)", given);
+  auto* token = reinterpret_cast<Token*>(given);
+  if (PyObject_SetAttr(thread_in_python, plan_attribute, token->outer) < 0) PyErr_WriteUnraisable(object);
+  switch_to(*self, false);
+  if (token->outer_activation != nullptr) switch_to(*token->outer_activation, true);
+  here.plan = token->table;
+  here.innermost = reinterpret_cast<PyObject*>(token->innermost);
+  here.keeps_casts = token->keeps_casts;
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_cache_enabled(token->caching);
+  for (int i = 0; i < kDevices; ++i) {
+    if (!(self->devices >> i & 1)) continue;
+    c10::impl::tls_set_dispatch_key_excluded(kNativeKeys[i], token->off[i]);
+    at::autocast::set_autocast_dtype(kDeviceTypes[i], token->dtype[i]);
+  }
+  if (token->shared) stop_sharing(self->low);
+  if (token->outer == Py_None) {
+    if (!here.casts.empty()) here.casts.clear();
+    if (!release_hooks()) return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+}  // namespace
