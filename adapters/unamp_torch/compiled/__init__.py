@@ -1,8 +1,8 @@
 """The kernels, and the opening and closing of regions, in C++: the same in meaning as in Python, in a fraction of the time.
 
-They are optional. ``python -m unamp_torch`` builds them, for the PyTorch that is installed; that takes half a
-minute, a C++ compiler and ninja (``pip install "unamp[torch-compiled]"``). From then on every process uses them. The
-environment can say that it must not (``UNAMP_TORCH_COMPILED=0``), or that it must (``1``: an error where they are not built).
+They are optional. ``python -m unamp_torch`` builds them for the PyTorch that is installed, which takes half a minute, a C++
+compiler and ninja (``pip install "unamp[torch-compiled]"``). From then on every process uses them. The environment can say that
+it must not (``UNAMP_TORCH_COMPILED=0``), or that it must (``1``: an error where they are not built).
 """
 
 from __future__ import annotations
@@ -46,13 +46,9 @@ def build(*, verbose: bool = False) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         # As a plain library, so that it is not initialised in this process, whose adapter may be in use without it.
+        source = str(_SOURCES / "module.cpp")
         cpp_extension.load(
-            _MODULE,
-            [str(_SOURCES / "module.cpp")],
-            extra_cflags=["-O2"],
-            build_directory=folder,
-            verbose=verbose,
-            is_python_module=False,
+            _MODULE, [source], extra_cflags=["-O2"], build_directory=folder, verbose=verbose, is_python_module=False
         )
         os.replace(next(Path(folder).glob(f"{_MODULE}*{target.suffix}")), target)
     return target
