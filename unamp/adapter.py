@@ -238,13 +238,9 @@ class Adapter(Protocol):
         """The operation namespace for conformance."""
 
 
-class _Adapters(tuple[Adapter, ...]):
-    """Adapters in use. Another object (even where it is equal) means that something is different from before."""
-
-
 _lock = threading.RLock()
 _loaded: dict[str, Adapter] = {}
-_in_use = _Adapters()
+_in_use: tuple[Adapter, ...] = ()  # another object (even where it is equal) means that something has changed
 _unsuitable: dict[str, Exception] = {}  # frameworks that are imported and whose adapter cannot work with them
 _waiting: tuple[str, ...] | None = None  # frameworks with an adapter that is not loaded; None before the entry points are read
 
@@ -269,7 +265,7 @@ def register(adapter: Adapter) -> None:
     adapter.probe()
     with _lock:
         _loaded[adapter.framework] = adapter
-        _in_use = _Adapters(_loaded.values())
+        _in_use = tuple(_loaded.values())
         if _waiting is not None:
             _waiting = tuple(name for name in _waiting if name != adapter.framework)
 
@@ -342,7 +338,7 @@ def _load_imported() -> None:
                 register(_load(points[name]))
             except Exception as error:
                 _unsuitable[name] = error
-                _in_use = _Adapters(_in_use)
+                _in_use = tuple(_loaded.values())
                 _waiting = tuple(other for other in _waiting if other != name)
 
 

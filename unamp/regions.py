@@ -85,7 +85,7 @@ class Region:
     def __enter__(self) -> Region:
         adapters = _adapters.adapters_in_use()
         prepared_for, realisations = self._prepared
-        if prepared_for is not adapters:
+        if prepared_for is not adapters or not adapters:
             realisations = self._prepare(adapters)
         if len(realisations) == 1:  # the usual case; care for those already entered would cost as much as entering
             _state.open.append((self, realisations, [realisations[0].enter()]))

@@ -50,7 +50,7 @@ class TorchAdapter:
     """PyTorch, on the CPU and on CUDA."""
 
     framework = "torch"
-    requires = ">=2.6,<3"
+    requires = ">=2.13,<3"
 
     def version(self) -> str:
         """PyTorch's version, with its build."""

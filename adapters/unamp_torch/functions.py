@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from types import CodeType, FunctionType
 from typing import Any
@@ -32,17 +32,19 @@ def composed(op: str) -> tuple[FunctionType, ...]:
     """The function of an operation that is written in Python; nothing for all other operations."""
     entry = vocabulary()[op]
     if op in facts().functions:
-        return tuple(_function(path) for path in facts().functions[op])
+        return _present(facts().functions[op])
     if entry.keeps_its_meaning or entry.members or kernels.operators(op):
         return ()
     spellings = entry.spellings.get("torch", ())
-    functions = [_function(spelling) for spelling in spellings if spelling.startswith("nn.functional.")]
-    layers = [_function(f"{spelling}.forward") for spelling in spellings if spelling.count(".") == 1]
-    return tuple(functions or layers)  # a layer calls its function, where it has one
+    named = _present(spelling for spelling in spellings if spelling.startswith("nn.functional."))
+    layers = _present(f"{spelling}.forward" for spelling in spellings if spelling.count(".") == 1)
+    return named or layers  # a layer calls its function, where it has one
 
 
-def _function(path: str) -> FunctionType:
-    return functools.reduce(getattr, path.split("."), torch)  # type: ignore[return-value]
+def _present(paths: Iterable[str]) -> tuple[FunctionType, ...]:
+    """The functions of those names that this version of PyTorch has."""
+    found = (functools.reduce(lambda of, name: getattr(of, name, None), path.split("."), torch) for path in paths)
+    return tuple(function for function in found if function is not None)  # type: ignore[misc]
 
 
 #: Layers that write into a result of their input's dtype.

@@ -238,7 +238,6 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "gamma": torch._standard_gamma,
     "grid_sample": _grid_sample,
     "gru": _gru,
-    "grouped_mm": F.grouped_mm if hasattr(F, "grouped_mm") else torch._grouped_mm,
     "identity": lambda input: torch.ops.aten.alias(input),
     "index": _index,
     "index_put": _index_put,
