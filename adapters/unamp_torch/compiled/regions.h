@@ -127,7 +127,7 @@ void switch_to(const Activation& activation, bool on) {
     c10::impl::tls_set_dispatch_key_excluded(carrier.key, !on);
     if (carrier.dtype != carrier.usual) at::autocast::set_autocast_dtype(carrier.device, on ? carrier.dtype : carrier.usual);
   }
-  c10::impl::tls_set_dispatch_key_included(activation.slot, on);
+  if (!here.watched) c10::impl::tls_set_dispatch_key_included(activation.slot, on);
 }
 
 bool may_cache(const Activation& activation, const Activation* outer, const Token& before) {
@@ -137,8 +137,6 @@ bool may_cache(const Activation& activation, const Activation* outer, const Toke
   }
   return start_sharing(activation.low);
 }
-
-
 
 PyTypeObject TokenType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
@@ -168,12 +166,15 @@ PyObject* activation_enter(PyObject* object, PyObject*) {
     return in_python < 0 ? nullptr : PyObject_CallMethod(self->python, "enter", nullptr);
   }
   auto* token = PyObject_New(Token, &TokenType);
-  if (token == nullptr || (outer == Py_None && !acquire_hooks())) {
+  if (token == nullptr) {
     Py_DECREF(outer);
-    Py_XDECREF(token);
     return nullptr;
   }
-  token->outer = outer;
+  token->outer = outer;  // from here on the token's
+  if (outer == Py_None && !acquire_hooks()) {
+    Py_DECREF(token);
+    return nullptr;
+  }
   token->outer_activation = outer_activation;
   token->innermost = reinterpret_cast<Activation*>(here.innermost);
   token->table = here.plan;
