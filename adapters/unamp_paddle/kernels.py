@@ -21,7 +21,8 @@ from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_paddle import observing
-from unamp_paddle.casting import cast, convert, floats, map_floats, rounded, to_low
+from unamp_paddle.casting import cast, convert, floats, lowered, map_floats, rounded, to_low
+from unamp_paddle.rounding import follow
 from unamp_paddle.state import FLOAT32, NAMES, Parameter, Tensor, Value, thread
 
 __all__ = ["Operator", "entry", "perform", "registered"]
@@ -170,12 +171,15 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
         if mixed or seen[0] is not target:
             args, kwargs = _converted_to_low(operator, to_low, target, args, kwargs)
         inside = plan.inside(Rule.LOW) if own else plan.inside(Rule.UNTOUCHED) if operator.view else None
-        return _quietly(operator, inside, args, kwargs), target, False
+        result = _quietly(operator, inside, args, kwargs)
+        if operator.view and args:
+            follow(args[0], result)
+        return result, target, False
     args, kwargs = _converted_to_low(operator, rounded, target, args, kwargs)
     result = _quietly(operator, Rounding(own, target) if own else None, args, kwargs)
     if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
-        return (cast(result[0], target), *result[1:]), target, True
-    return map_floats(result, target), target, True
+        return (lowered(result[0], target), *result[1:]), target, True
+    return lowered(result, target), target, True
 
 
 def _target(rule: Rule, low: Any, seen: list[Any], mixed: bool) -> Any:
