@@ -10,7 +10,7 @@ import paddle
 from unamp_paddle.rounding import narrow, nearest, widen
 from unamp_paddle.state import FLOAT32, LOW, Parameter, Tensor, Value, dtype_of, thread
 
-__all__ = ["cast", "convert", "floats", "lowered", "map_floats", "rounded", "tensors", "to_low"]
+__all__ = ["cast", "chosen", "convert", "floats", "lowered", "map_floats", "rounded", "tensors", "to_low"]
 
 # The function itself, not the module's attribute, which a region replaces.
 _cast = paddle._C_ops.cast
@@ -53,6 +53,11 @@ def rounded(tensor: Any, dtype: Any) -> Any:
     return tensor
 
 
+def chosen(tensor: Any, dtype: Any) -> Any:
+    """As `rounded`, for an operation whose gradient chooses among the numbers of the result's."""
+    return widen(tensor, chosen=True) if tensor.dtype is dtype else rounded(tensor, dtype)
+
+
 def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
     """Where a parameter's cast to low, and its values rounded to low in float32, are kept; None where they must not be.
 
@@ -84,10 +89,10 @@ def convert(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
     return value
 
 
-def lowered(result: Any, dtype: Any) -> Any:
-    """The float32 result of an emulated operation, rounded to the low `dtype`."""
+def lowered(result: Any, dtype: Any, rounded: Callable[[Any], Any] | None = None) -> Any:
+    """The float32 result of an emulated operation, rounded to the low `dtype`; see `rounding.narrow`."""
     if type(result) is Tensor and result.dtype is FLOAT32 and result._is_initialized():
-        return narrow(result, dtype)
+        return narrow(result, dtype, rounded)
     return map_floats(result, dtype)
 
 

@@ -47,7 +47,7 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 #: Modules that users take forward functions from, as attributes; those named above the line hold nearly all.
 _MODULES = ("paddle._C_ops", "paddle.tensor", "paddle.tensor.ops", "paddle.linalg", "paddle.special")
-#: Modules whose own names for forward functions must stay: they are, or differentiate, what is computed.
+#: Modules whose own names for forward functions must stay: they are, differentiate or carry out what is computed.
 _NOT_SWEPT = (
     "libpaddle",
     "paddle._pir_ops",
@@ -56,6 +56,7 @@ _NOT_SWEPT = (
     "composite_rules",
     "paddle.pir",
     "paddle.optimizer",
+    "unamp_paddle",
 )
 
 #: Layers that are one operation: `forward` of a class in `paddle.nn`, and the operation.

@@ -21,8 +21,9 @@ from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_paddle import observing
-from unamp_paddle.casting import cast, convert, floats, lowered, map_floats, rounded, to_low
-from unamp_paddle.rounding import follow
+from unamp_paddle.casting import cast, chosen, convert, floats, lowered, map_floats, rounded, to_low
+from unamp_paddle.facts import facts
+from unamp_paddle.rounding import as_it_is, follow, in_place
 from unamp_paddle.state import FLOAT32, NAMES, Parameter, Tensor, Value, thread
 
 __all__ = ["Operator", "entry", "perform", "registered"]
@@ -46,9 +47,10 @@ class Operator:
         inplace: whether it changes its first argument.
         direct: whether it is Python code that reaches no forward function.
         which: finds the operation from the arguments, where one function does several.
+        rounded: how the result is rounded where low is emulated, if not in the usual way; see `rounding.narrow`.
     """
 
-    __slots__ = ("activation_only", "call", "direct", "inplace", "layer", "name", "op", "twin", "view", "which", "whole")
+    __slots__ = ("activation_only", "call", "direct", "inplace", "layer", "name", "op", "rounded", "twin", "view", "which", "whole")
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class Operator:
         self.direct = direct
         self.which = which
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
+        self.rounded = in_place if op in facts().own_results else as_it_is if op in facts().choosing else None
 
 
 @cache
@@ -175,11 +178,12 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
         if operator.view and args:
             follow(args[0], result)
         return result, target, False
-    args, kwargs = _converted_to_low(operator, rounded, target, args, kwargs)
+    alone = operator.rounded is as_it_is and len(seen) == 1
+    args, kwargs = _converted_to_low(operator, chosen if alone else rounded, target, args, kwargs)
     result = _quietly(operator, Rounding(own, target) if own else None, args, kwargs)
     if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
         return (lowered(result[0], target), *result[1:]), target, True
-    return lowered(result, target), target, True
+    return lowered(result, target, operator.rounded), target, True
 
 
 def _target(rule: Rule, low: Any, seen: list[Any], mixed: bool) -> Any:
