@@ -26,14 +26,14 @@ from unamp.vocabulary import vocabulary
 from unamp_paddle import compiling
 from unamp_paddle.facts import facts
 from unamp_paddle.kernels import Operator, entry
-from unamp_paddle.replacing import Attributes, Code, Globals, Methods, functions
+from unamp_paddle.replacing import Attributes, Code, Globals, Inherited, Methods, Together, functions
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor, Value, thread
 
 if TYPE_CHECKING:
     from unamp_paddle.plans import Plan
 
-__all__ = ["Wholes", "acquire", "assisted", "everything", "probe", "release", "suspended", "wholes"]
+__all__ = ["acquire", "assisted", "everything", "probe", "release", "standing_in", "suspended", "wholes"]
 
 _BUILTIN = types.BuiltinFunctionType
 
@@ -212,22 +212,9 @@ def everything() -> tuple[Operator, ...]:
     return (*_forward().values(), *_operators().values(), *wholes())
 
 
-class Wholes:
-    """The wholes that a plan needs, to put in and take out together."""
-
-    def __init__(self, operators: Iterable[Operator]) -> None:
-        self._codes = tuple(_codes()[operator].change for operator in operators)
-
-    def put_in(self) -> None:
-        """Let what stands in run."""
-        for function, _, instead in self._codes:
-            function.__code__ = instead
-
-    def take_out(self) -> None:
-        """Let the originals run; somebody who changed one in the meantime keeps their change."""
-        for function, own, instead in self._codes:
-            if function.__code__ is instead:
-                function.__code__ = own
+def standing_in(operators: Iterable[Operator]) -> Together:
+    """What lets others run in place of wholes, to put in and take out together."""
+    return Together(_codes()[operator] for operator in operators)
 
 
 # --- functions of Paddle that must know about regions ----------------------------------------------------------------------
@@ -372,7 +359,8 @@ def _inside(module: str, path: str) -> Any:
 _lock = threading.RLock()
 _open = 0
 _in: list[Any] = []
-_wholes_in: set[Wholes] = set()
+_wholes_in: set[Together] = set()
+_always: Together | None = None
 _swept: dict[str, int] = {}
 _early: list[Globals] = []
 _modules_seen = 0
@@ -395,7 +383,7 @@ def _base() -> tuple[Any, ...]:
         made.append(Attributes(module, names))
     arithmetic = {n: entry(o) for n, o in _operators().items() if o.op not in _COMPARISONS}
     made.append(Methods(Tensor, arithmetic))
-    made.append(Methods(paddle.autograd.PyLayer, {"apply": classmethod(_apply)}))
+    made.append(Inherited(paddle.autograd.PyLayer, "apply", classmethod(_apply)))
     backward = vars(core.eager)
     made.append(Globals(backward, {name: make(backward[name]) for name, make in _BUILTIN_HOOKS}))
     return tuple(made)
@@ -406,11 +394,18 @@ def _comparisons() -> Methods:
     return Methods(Tensor, {n: entry(o) for n, o in _operators().items() if o.op in _COMPARISONS})
 
 
+def _needed_always() -> Together:
+    """What every region needs, together; it grows with what is imported."""
+    global _always, _modules_seen
+    if _always is None or len(sys.modules) != _modules_seen:
+        _sweep()
+        codes = [_hook(number) for number, (module, _, _) in enumerate(_HOOKS) if module in sys.modules]
+        _always, _modules_seen = Together(codes, _early, _base()), len(sys.modules)
+    return _always
+
+
 def _sweep() -> None:
     """Find the modules, Paddle's and others, that bound a forward function when they were imported."""
-    global _modules_seen
-    if len(sys.modules) == _modules_seen:
-        return
     entries = _entries()
     by_id = {id(operator.call): name for name, operator in _forward().items()}
     for name, module in list(sys.modules.items()):
@@ -423,7 +418,6 @@ def _sweep() -> None:
         held = {k: entries[by_id[id(v)]] for k, v in list(space.items()) if type(v) is _BUILTIN and id(v) in by_id}
         if held:
             _early.append(Globals(space, held))
-    _modules_seen = len(sys.modules)
 
 
 def _put_in(what: Any) -> None:
@@ -437,14 +431,7 @@ def acquire(plan: Plan) -> None:
     with _lock:
         _open += 1
         if _open == 1:
-            _sweep()
-            for each in _base():
-                _put_in(each)
-            for each in _early:
-                _put_in(each)
-            for number, (module, _, _) in enumerate(_HOOKS):
-                if module in sys.modules:
-                    _put_in(_hook(number))
+            _put_in(_needed_always())
         if plan.wholes not in _wholes_in:
             _wholes_in.add(plan.wholes)
             _put_in(plan.wholes)

@@ -19,6 +19,7 @@ from unamp.vocabulary import vocabulary
 from unamp_paddle import hooks
 from unamp_paddle.facts import facts
 from unamp_paddle.kernels import Operator, perform
+from unamp_paddle.replacing import Together
 from unamp_paddle.state import DTYPES
 
 __all__ = ["Plan", "how", "idle", "plan"]
@@ -83,9 +84,9 @@ class Plan:
         return self.rule(operator.op) in (Rule.LOW, Rule.BANNED)
 
     @cached_property
-    def wholes(self) -> hooks.Wholes:
+    def wholes(self) -> Together:
         """The functions and layers in Python whose rule their parts would not come to."""
-        return hooks.Wholes(operator for operator in hooks.wholes() if self._needs(operator))
+        return hooks.standing_in(operator for operator in hooks.wholes() if self._needs(operator))
 
     def _needs(self, operator: Operator) -> bool:
         op = operator.op
@@ -101,8 +102,14 @@ class Plan:
             return True
         if rule is Rule.UNTOUCHED and op not in facts().made_of:
             return False
-        # One forward function of the same name follows the rule by itself, unless Python code before it wants equal dtypes.
-        return facts().made_of.get(op) != (op,) or op in facts().checks_dtypes
+        return op in facts().checks_dtypes or not self._parts_come_to(op, rule)
+
+    def _parts_come_to(self, op: str, rule: Rule) -> bool:
+        """Whether the forward functions that a whole is made of, each under its own rule, do what the whole's rule says."""
+        parts = facts().made_of.get(op)
+        if not parts or (len(parts) > 1 and rule is not Rule.WIDEST):
+            return False
+        return all(self.rule(part) is rule for part in parts)
 
     @cached_property
     def comparisons(self) -> bool:
