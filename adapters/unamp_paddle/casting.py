@@ -25,7 +25,7 @@ def cast(tensor: Any, dtype: Any) -> Any:
     current = dtype_of(tensor)
     if current is dtype or (current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16):
         return tensor
-    return widen(tensor) if dtype is FLOAT32 else _cast(tensor, dtype)
+    return widen(tensor, copied=True) if dtype is FLOAT32 else _cast(tensor, dtype)
 
 
 def to_low(tensor: Any, dtype: Any) -> Any:

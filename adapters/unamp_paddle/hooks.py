@@ -125,7 +125,8 @@ def _forward() -> dict[str, Operator]:
             continue
         if op is None and name.endswith("_"):
             if base in spelled and base in names:
-                found[name] = Operator(spelled[base], f"_C_ops.{name}", call, inplace=True, twin=names[base])
+                op, view = spelled[base], _is_view(base, spelled[base])
+                found[name] = Operator(op, f"_C_ops.{name}", call, inplace=True, view=view, twin=names[base])
             continue  # the others are optimizers, communication and random numbers
         which = (lambda args, kwargs: _recurrent(_argument(args, kwargs, 10, "mode"))) if name == "rnn" else None
         found[name] = Operator(op, f"_C_ops.{name}", call, view=_is_view(name, op), which=which)
@@ -464,6 +465,7 @@ def probe() -> None:
     paths += [("paddle.base", f"core.eager.{name}") for name, _ in _BUILTIN_HOOKS]
     paths += [("paddle._C_ops", name) for name in ("matmul", "cast", "assign_out_", "rnn", "conv2d")]
     paths += [("paddle.nn.functional.conv", "_conv_nd"), ("paddle.nn.layer.rnn", "RNNBase.forward")]
+    paths += [("paddle.base", "core.AmpLevel.O0"), ("paddle.base.framework", "_dygraph_tracer")]
     paths += [("paddle.base", "core._get_registered_phi_kernels"), ("paddle.framework", "_current_expected_place")]
     paths += [("paddle", f"Tensor.__{name}__") for name in (*_ARITHMETIC, *_COMPARISONS)]
     for module, path in paths:

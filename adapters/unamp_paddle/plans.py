@@ -1,7 +1,8 @@
 """From a policy to what has to be done about it in PaddlePaddle.
 
-On a GPU Paddle's own `auto_cast` realises the preset ``native``. Everything else is carried out operation by operation, by
-what stands in for them while a region is open (`hooks`): a plan says which operations those are, and what their rules do.
+On a GPU Paddle's own `auto_cast` realises the preset ``native``, and under the preset ``paddle`` the rules of forward
+functions. Everything else is carried out operation by operation, by what stands in for them while a region is open
+(`hooks`): a plan says which operations those are, and what their rules do.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from unamp_paddle.kernels import Operator, perform
 from unamp_paddle.replacing import Together
 from unamp_paddle.state import DTYPES
 
-__all__ = ["Plan", "how", "idle", "plan"]
+__all__ = ["Plan", "followed_natively", "how", "idle", "plan"]
 
 _KEEPS = (Rule.UNTOUCHED, Rule.WIDEST)
 
@@ -37,6 +38,8 @@ class Plan:
         busy: the operations, by Paddle's name, whose rule changes float32 inputs, or that are being watched.
         watching: whether all operations are reported.
         delegated: whether Paddle's own AMP is put in force instead (preset ``native`` on a GPU).
+        natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU; what is written in Python
+            (`conv2d` with its bias, say) is still one operation.
         everything: the rule for all operations that a level can change, inside a layer that is one operation.
     """
 
@@ -48,12 +51,14 @@ class Plan:
         watching: bool = False,
         everything: Rule | None = None,
         delegated: bool = False,
+        natively: bool = False,
     ) -> None:
         self.policy = policy
         self.low = DTYPES[policy.dtype]
         self.rules = _with_synonyms(policy, rules)
         self.watching = watching
         self.delegated = delegated
+        self.natively = natively
         self.everything = everything
 
     def rule(self, op: str | None) -> Rule:
@@ -102,14 +107,15 @@ class Plan:
             return True
         if rule is Rule.UNTOUCHED and op not in facts().made_of:
             return False
-        return op in facts().checks_dtypes or not self._parts_come_to(op, rule)
+        return op in facts().checks_dtypes or not self._part_follows(op, rule)
 
-    def _parts_come_to(self, op: str, rule: Rule) -> bool:
-        """Whether the forward functions that a whole is made of, each under its own rule, do what the whole's rule says."""
-        parts = facts().made_of.get(op)
-        if not parts or (len(parts) > 1 and rule is not Rule.WIDEST):
-            return False
-        return all(self.rule(part) is rule for part in parts)
+    def _part_follows(self, op: str, rule: Rule) -> bool:
+        """Whether the one operation that a whole is made of does by itself what the whole's rule says.
+
+        Several would each round their results, and widen their inputs one after the other.
+        """
+        parts = facts().made_of.get(op, ())
+        return len(parts) == 1 and self.rule(parts[0]) is rule
 
     @cached_property
     def comparisons(self) -> bool:
@@ -120,6 +126,11 @@ class Plan:
     def watched(self) -> Plan:
         """The same plan, for a thread whose operations are reported."""
         return Plan(self.policy, self.rules, watching=True, everything=self.everything)
+
+    @cached_property
+    def alone(self) -> Plan:
+        """The same plan, where Paddle's own AMP cannot be in force beside it."""
+        return Plan(self.policy, self.rules, everything=self.everything)
 
     def inside(self, rule: Rule) -> Plan:
         """The plan for what an operation that is one whole computes with."""
@@ -155,7 +166,22 @@ def plan(policy: Policy, device: str | None) -> Plan | None:
         on_gpu = device != "cpu" and core.is_compiled_with_cuda()
         stated = policy.delegated("paddle", "gpu") if on_gpu else policy.delegated("paddle", "cpu")
         return None if stated is None else Plan(stated, stated.rules, delegated=True)
-    return Plan(policy, policy.rules)
+    return Plan(policy, policy.rules, natively=followed_natively(policy, device, gpu=core.is_compiled_with_cuda()))
+
+
+def followed_natively(policy: Policy, device: str | None, *, gpu: bool) -> bool:
+    """Whether Paddle's own AMP decides about every forward function as the policy does.
+
+    It has the lists of the preset ``paddle``, and no level O3. A user's lists stay with us: they hold operations, and
+    Paddle's hold names of kernels.
+
+    Args:
+        policy: the policy.
+        device: where it is to be in force.
+        gpu: whether this Paddle computes on GPUs.
+    """
+    own = policy.preset == "paddle" and policy.level in ("OD", "O1", "O2")
+    return gpu and device != "cpu" and own and not (policy.allow or policy.deny or policy.widen_results)
 
 
 @lru_cache(maxsize=8)
@@ -173,6 +199,8 @@ def how(op: str, policy: Policy, device: str) -> How:
     if stated is None or not stated.active or stated is not policy:
         return How.NATIVE
     if vocabulary()[op].group == "cast":
+        return How.NATIVE
+    if followed_natively(policy, device, gpu=device == "gpu") and not any(operator.whole for operator in found):
         return How.NATIVE
     rule = stated.rules[op]
     if rule is Rule.LOW and device == "cpu":

@@ -68,16 +68,19 @@ def narrow(tensor: Any, low: Any, rounded: Callable[[Any], Any] | None = None) -
     return result
 
 
-def widen(tensor: Any, *, chosen: bool = False) -> Any:
+def widen(tensor: Any, *, copied: bool = False, chosen: bool = False) -> Any:
     """A low tensor as float32: the memory that it is a view of, where it is one.
 
     Args:
         tensor: the tensor.
+        copied: whether to give memory of its own, so that what backward keeps is safe from changes of the tensor in place.
         chosen: whether its gradient will need no rounding, because it comes from a choice among numbers that are rounded.
     """
     shared = getattr(tensor, "_unamp_shared", None)
     if shared is None or (found := _under(shared.wide, tensor)) is None:
         return _cast(tensor, FLOAT32)
+    if copied:
+        found = _scale(found, 1.0, -0.0, True)
     if tensor.stop_gradient or not _is_grad_enabled():
         return found
     return _widen(tensor, lambda: found, shared, chosen)

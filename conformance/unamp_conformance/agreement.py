@@ -21,13 +21,12 @@ _FLOAT32 = 1e-5
 
 def pairs(runs: Sequence[FrameworkRun]) -> tuple[FrameworkRun, ...]:
     """For every two frameworks that ran on the same device, what came of comparing them, as a run of its own."""
-    return tuple(
-        FrameworkRun(
-            f"{first.framework} and {second.framework}", f"{first.version} and {second.version}", first.device, "finished", found
-        )
-        for first, second in combinations(runs, 2)
-        if first.device == second.device and (found := tuple(agreement(first, second)))
-    )
+    found = []
+    for first, second in combinations(runs, 2):
+        if first.device == second.device and (results := tuple(agreement(first, second))):
+            names, versions = f"{first.framework} and {second.framework}", f"{first.version} and {second.version}"
+            found.append(FrameworkRun(names, versions, first.device, "finished", results))
+    return tuple(found)
 
 
 def agreement(first: FrameworkRun, second: FrameworkRun) -> Iterator[Result]:

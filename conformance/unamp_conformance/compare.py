@@ -63,4 +63,3 @@ def _differences(first: FrameworkRun, second: FrameworkRun) -> Iterator[Differen
 
 def _by_name(run: FrameworkRun) -> dict[tuple[str, str, str], Result]:
     return {(r.check, r.subject, r.policy): r for r in run.results}
-
