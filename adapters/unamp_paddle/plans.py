@@ -26,6 +26,7 @@ from unamp_paddle.state import DTYPES
 __all__ = ["Plan", "followed_natively", "how", "idle", "plan"]
 
 _KEEPS = (Rule.UNTOUCHED, Rule.WIDEST)
+_CHANGES = (Rule.LOW, Rule.BANNED)  # float32 inputs, too
 
 
 class Plan:
@@ -35,7 +36,7 @@ class Plan:
         policy: the policy, with lists of its own.
         low: its low dtype.
         rules: the rule for every operation of the vocabulary.
-        busy: the operations, by Paddle's name, whose rule changes float32 inputs, or that are being watched.
+        busy: the operations, by Paddle's name, of which a call with float32 inputs alone must be looked at, too.
         watching: whether all operations are reported.
         delegated: whether Paddle's own AMP is put in force instead (preset ``native`` on a GPU).
         natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU; what is written in Python
@@ -86,7 +87,11 @@ class Plan:
     def _is_busy(self, operator: Operator) -> bool:
         if self.watching or operator.which is not None or operator.layer:
             return True
-        return self.rule(operator.op) in (Rule.LOW, Rule.BANNED)
+        if self.rule(operator.op) in _CHANGES:
+            return True
+        # What a whole is made of must not follow its own rules; nobody knows what some are made of.
+        parts = facts().made_of.get(operator.op or "") if operator.whole else ()
+        return parts is None or any(self.rule(part) in _CHANGES for part in parts)
 
     @cached_property
     def wholes(self) -> Together:
