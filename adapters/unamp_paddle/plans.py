@@ -117,10 +117,11 @@ class Plan:
     def _part_follows(self, op: str, rule: Rule) -> bool:
         """Whether the one operation that a whole is made of does by itself what the whole's rule says.
 
-        Several would each round their results, and widen their inputs one after the other.
+        Several would each round their results, and widen their inputs one after the other. And which one it is may depend on
+        the arguments: a rule from a list is the whole's own.
         """
         parts = facts().made_of.get(op, ())
-        return len(parts) == 1 and self.rule(parts[0]) is rule
+        return parts == (op,) or (len(parts) == 1 and rule in _KEEPS and self.rule(parts[0]) is rule)
 
     @cached_property
     def comparisons(self) -> bool:
