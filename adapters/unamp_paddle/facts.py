@@ -18,7 +18,7 @@ class Facts:
     Attributes:
         views: forward functions that return a view, which must share memory in eager mode.
         left_alone: forward functions that no rule reaches: communication, optimizers, printing, the runner of programs.
-        checks_dtypes: functions in Python that refuse tensors of differing dtypes.
+        checks_dtypes: functions in Python that refuse, or convert, tensors of some dtypes.
         synonyms: operations that are one function here with another, and the other.
         own_results: operations whose result is memory of its own that their backward does not need.
         choosing: operations whose results hold their inputs' numbers, or zeros.

@@ -107,7 +107,7 @@ class Plan:
         if operator.direct:
             return self.watching or rule not in _KEEPS
         if operator.view and vocabulary()[op].group != "comparison":
-            return rule is not Rule.UNTOUCHED
+            return rule is not Rule.UNTOUCHED or any(self.rule(part) not in _KEEPS for part in facts().made_of.get(op, ()))
         if self.watching or operator.which is not None:
             return True
         if rule is Rule.UNTOUCHED and op not in facts().made_of:

@@ -89,6 +89,32 @@ def test_what_a_whole_is_made_of_follows_the_whole():
     assert bool((found == F.mse_loss(x, y)).all())
 
 
+LOOKING = {
+    "nan_to_num": paddle.nan_to_num,
+    "sgn": paddle.sgn,
+    "irfft": lambda x: paddle.fft.irfft(x, 4),
+    "take_along_axis": lambda x: paddle.take_along_axis(x, paddle.zeros([4, 1], "int64"), 1),
+    "avg_pool1d": lambda x: F.avg_pool1d(x.unsqueeze(0), 2),
+}
+
+
+@pytest.mark.parametrize("dtype", list(LOW))
+@pytest.mark.parametrize("name", LOOKING)
+def test_functions_that_look_at_dtypes_take_low_tensors(name, dtype):
+    h = paddle.rand([4, 4]).astype(dtype)
+    with policy_region(Policy("O1", dtype)):
+        assert LOOKING[name](h).dtype == LOW[dtype]
+
+
+@pytest.mark.parametrize("dtype", list(LOW))
+@pytest.mark.parametrize("level", ["O2", "O3", "OD"])
+def test_what_is_made_keeps_its_dtype(level, dtype):
+    with policy_region(Policy(level, dtype)):
+        made = [paddle.audio.functional.get_window("hann", 16), paddle.fft.fftfreq(8), paddle.vander(paddle.rand([4]), 3)]
+        made += [paddle.hann_window(8), F.alpha_dropout(paddle.rand([4, 4]), 0.5)]
+    assert {tensor.dtype for tensor in made if tensor.dtype != paddle.float64} == {paddle.float32}
+
+
 @pytest.mark.parametrize("dtype", list(LOW))
 def test_paddle_mul_multiplies(dtype):
     # A kernel of that name, and the list's entry, is a matrix product.
