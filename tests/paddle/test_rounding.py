@@ -1,5 +1,8 @@
 """Large tensors are rounded to bfloat16 without casts: the same numbers, and tensors like any other."""
 
+import copy
+import pickle
+
 import numpy as np
 import paddle
 import pytest
@@ -172,3 +175,19 @@ def test_backward_does_not_miss_a_result_that_was_rounded_in_place(op):
     assert hasattr(result, "_unamp_shared")
     result.astype("float32").sum().backward()
     assert all(bool(paddle.isfinite(x.grad).all()) for x in inputs)
+
+
+def test_whoever_takes_tensors_takes_views(tmp_path):
+    with policy_region(Policy("O1", "bfloat16")):
+        h = large(160, 160).detach() @ large(160, 160).detach()
+    assert not h.is_contiguous()
+    paddle.save(h, str(tmp_path / "h"))
+    doubled = paddle.jit.to_static(lambda x: x.astype("float32") * 2)
+    copies = [
+        h.clone(), copy.deepcopy(h), pickle.loads(pickle.dumps(h)), paddle.load(str(tmp_path / "h")), paddle.concat([h, h])[:160],
+        paddle.utils.dlpack.from_dlpack(paddle.utils.dlpack.to_dlpack(h)), paddle.to_tensor(h.numpy()).view(BF16),
+    ]  # fmt: skip
+    expected = np.array(h.astype(F32).tolist(), np.float32)
+    for other in copies:
+        assert np.array_equal(other.astype(F32).numpy(), expected)
+    assert np.array_equal(doubled(h).numpy(), 2 * expected)
