@@ -13,7 +13,7 @@ from benchmarks.measure import Effort, Standing, measure
 __all__ = ["SECTIONS", "missing", "standings"]
 
 _OPERATION, _STEP, _PROCESS = Effort(1500, 0.0003), Effort(150, 0.0), Effort(25, 0.0)
-_LAYER = Effort(50, 0.0)  # half a second for a step
+_LAYER = Effort(25, 0.0)  # half a second for a step
 _QUICK = 0.2
 
 #: Each with the function that makes its comparisons, and how long each of them is measured.

@@ -184,7 +184,8 @@ def test_whoever_takes_tensors_takes_views(tmp_path):
     paddle.save(h, str(tmp_path / "h"))
     doubled = paddle.jit.to_static(lambda x: x.astype("float32") * 2)
     copies = [
-        h.clone(), copy.deepcopy(h), pickle.loads(pickle.dumps(h)), paddle.load(str(tmp_path / "h")), paddle.concat([h, h])[:160],
+        h.clone(), copy.deepcopy(h), pickle.loads(pickle.dumps(h)), paddle.load(str(tmp_path / "h")),
+        paddle.concat([h, h])[:160],
         paddle.utils.dlpack.from_dlpack(paddle.utils.dlpack.to_dlpack(h)), paddle.to_tensor(h.numpy()).view(BF16),
     ]  # fmt: skip
     expected = np.array(h.astype(F32).tolist(), np.float32)
