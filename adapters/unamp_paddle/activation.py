@@ -7,6 +7,7 @@ from typing import Any
 import paddle
 
 from unamp_paddle import hooks
+from unamp_paddle.kernels import expects_gpu
 from unamp_paddle.plans import Plan, idle
 from unamp_paddle.state import thread
 
@@ -36,13 +37,16 @@ class Activation:
             native.__enter__()
             thread.plan = None
             return outer, weights, native
+        native = None
+        if plan.natively:
+            plan, native = _beside_paddles_own(plan)
         hooks.acquire(plan)
         if not self._cache:
             thread.weights = None
         elif weights is None:
             thread.weights = {}
         thread.plan = plan if thread.sink is None else plan.watched
-        return outer, weights, None
+        return outer, weights, native
 
     def exit(self, token: Any) -> None:
         """Put back what `enter` found."""
@@ -50,8 +54,20 @@ class Activation:
         thread.plan, thread.weights = outer, weights
         if native is not None:
             native.__exit__(None, None, None)
-        elif self.plan is not None:
+        if self.plan is not None and not self.plan.delegated:
             hooks.release(self.plan)
+
+
+def _beside_paddles_own(plan: Plan) -> tuple[Plan, Any]:
+    """The plan with Paddle's own region, entered; that has no effect where tensors are made on the CPU.
+
+    Nor is it entered where operations are reported: they would run in C++, unseen.
+    """
+    if thread.sink is not None or not expects_gpu():
+        return plan.alone, None
+    native = _native(plan)
+    native.__enter__()
+    return plan, native
 
 
 def _native(plan: Plan) -> Any:

@@ -7,9 +7,10 @@ from typing import Any
 
 import paddle
 
+from unamp_paddle.rounding import narrow, nearest, widen
 from unamp_paddle.state import FLOAT32, LOW, Parameter, Tensor, Value, dtype_of, thread
 
-__all__ = ["cast", "convert", "floats", "map_floats", "rounded", "tensors", "to_low"]
+__all__ = ["cast", "chosen", "convert", "floats", "lowered", "map_floats", "rounded", "tensors", "to_low"]
 
 # The function itself, not the module's attribute, which a region replaces.
 _cast = paddle._C_ops.cast
@@ -24,12 +25,14 @@ def cast(tensor: Any, dtype: Any) -> Any:
     current = dtype_of(tensor)
     if current is dtype or (current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16):
         return tensor
-    return _cast(tensor, dtype)
+    return widen(tensor, copied=True) if dtype is FLOAT32 else _cast(tensor, dtype)
 
 
 def to_low(tensor: Any, dtype: Any) -> Any:
     """As `cast`; a float32 parameter is cast once and kept for the outermost region."""
     if type(tensor) is Parameter and tensor.dtype is FLOAT32 and (entry := _kept(tensor, dtype)) is not None:
+        if entry[0] is None:
+            entry[0] = _cast(tensor, dtype)
         return entry[0]
     return cast(tensor, dtype)
 
@@ -40,18 +43,23 @@ def rounded(tensor: Any, dtype: Any) -> Any:
     if current is FLOAT32:
         if type(tensor) is Parameter and (entry := _kept(tensor, dtype)) is not None:
             if entry[1] is None:
-                entry[1] = _cast(entry[0], FLOAT32)
+                entry[1] = nearest(tensor, dtype)
             return entry[1]
-        return _cast(_cast(tensor, dtype), FLOAT32)
+        return nearest(tensor, dtype)
     if current is dtype:
-        return _cast(tensor, FLOAT32)
+        return widen(tensor)
     if current is _FLOAT16 or current is _BFLOAT16:
         return _cast(_cast(tensor, dtype), FLOAT32)
     return tensor
 
 
+def chosen(tensor: Any, dtype: Any) -> Any:
+    """As `rounded`, for an operation whose gradient chooses among the numbers of the result's."""
+    return widen(tensor, chosen=True) if tensor.dtype is dtype else rounded(tensor, dtype)
+
+
 def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
-    """A parameter's cast to low and, once somebody asked, that back in float32; None where it must not be kept.
+    """Where a parameter's cast to low, and its values rounded to low in float32, are kept; None where they must not be.
 
     Not kept: what is cast under `no_grad`, whose gradient would be lost to a later use under grad, and what needs none.
     """
@@ -62,7 +70,7 @@ def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
     found = kept.get(id(parameter))
     if found is not None and found[1] == version and found[2] is dtype:
         return found[3]  # type: ignore[no-any-return]
-    casts = [_cast(parameter, dtype), None]
+    casts = [None, None]
     kept[id(parameter)] = (parameter, version, dtype, casts)
     return casts
 
@@ -79,6 +87,13 @@ def convert(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
     if kind is list or kind is tuple:
         return kind([convert(to, dtype, item) for item in value])
     return value
+
+
+def lowered(result: Any, dtype: Any, rounded: Callable[[Any], Any] | None = None) -> Any:
+    """The float32 result of an emulated operation, rounded to the low `dtype`; see `rounding.narrow`."""
+    if type(result) is Tensor and result.dtype is FLOAT32 and result._is_initialized():
+        return narrow(result, dtype, rounded)
+    return map_floats(result, dtype)
 
 
 def map_floats(result: Any, dtype: Any) -> Any:

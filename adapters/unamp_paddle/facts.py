@@ -18,8 +18,10 @@ class Facts:
     Attributes:
         views: forward functions that return a view, which must share memory in eager mode.
         left_alone: forward functions that no rule reaches: communication, optimizers, printing, the runner of programs.
-        checks_dtypes: functions in Python that refuse tensors of differing dtypes.
+        checks_dtypes: functions in Python that refuse, or convert, tensors of some dtypes.
         synonyms: operations that are one function here with another, and the other.
+        own_results: operations whose result is memory of its own that their backward does not need.
+        choosing: operations whose results hold their inputs' numbers, or zeros.
         made_of: functions in Python that compute with several operations, which have rules of their own.
         transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole.
     """
@@ -28,6 +30,8 @@ class Facts:
     left_alone: frozenset[str]
     transparent: frozenset[str]
     checks_dtypes: frozenset[str]
+    own_results: frozenset[str]
+    choosing: frozenset[str]
     synonyms: Mapping[str, str]
     made_of: Mapping[str, tuple[str, ...]]
 
@@ -41,6 +45,8 @@ def facts() -> Facts:
         left_alone=frozenset(data["left_alone"]),
         transparent=frozenset(data["transparent"]),
         checks_dtypes=frozenset(data["checks_dtypes"]),
+        own_results=frozenset(data["own_results"]),
+        choosing=frozenset(data["choosing"]),
         synonyms=data["synonyms"],
         made_of={op: tuple(parts) for op, parts in data["made_of"].items()},
     )

@@ -26,14 +26,14 @@ from unamp.vocabulary import vocabulary
 from unamp_paddle import compiling
 from unamp_paddle.facts import facts
 from unamp_paddle.kernels import Operator, entry
-from unamp_paddle.replacing import Attributes, Code, Globals, Methods, functions
+from unamp_paddle.replacing import Attributes, Code, Globals, Inherited, Methods, Together, functions
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor, Value, thread
 
 if TYPE_CHECKING:
     from unamp_paddle.plans import Plan
 
-__all__ = ["Wholes", "acquire", "assisted", "everything", "probe", "release", "suspended", "wholes"]
+__all__ = ["acquire", "assisted", "everything", "probe", "release", "standing_in", "suspended", "wholes"]
 
 _BUILTIN = types.BuiltinFunctionType
 
@@ -47,7 +47,7 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 #: Modules that users take forward functions from, as attributes; those named above the line hold nearly all.
 _MODULES = ("paddle._C_ops", "paddle.tensor", "paddle.tensor.ops", "paddle.linalg", "paddle.special")
-#: Modules whose own names for forward functions must stay: they are, or differentiate, what is computed.
+#: Modules whose own names for forward functions must stay: they are, differentiate or carry out what is computed.
 _NOT_SWEPT = (
     "libpaddle",
     "paddle._pir_ops",
@@ -56,6 +56,7 @@ _NOT_SWEPT = (
     "composite_rules",
     "paddle.pir",
     "paddle.optimizer",
+    "unamp_paddle",
 )
 
 #: Layers that are one operation: `forward` of a class in `paddle.nn`, and the operation.
@@ -124,7 +125,8 @@ def _forward() -> dict[str, Operator]:
             continue
         if op is None and name.endswith("_"):
             if base in spelled and base in names:
-                found[name] = Operator(spelled[base], f"_C_ops.{name}", call, inplace=True, twin=names[base])
+                op, view = spelled[base], _is_view(base, spelled[base])
+                found[name] = Operator(op, f"_C_ops.{name}", call, inplace=True, view=view, twin=names[base])
             continue  # the others are optimizers, communication and random numbers
         which = (lambda args, kwargs: _recurrent(_argument(args, kwargs, 10, "mode"))) if name == "rnn" else None
         found[name] = Operator(op, f"_C_ops.{name}", call, view=_is_view(name, op), which=which)
@@ -211,22 +213,9 @@ def everything() -> tuple[Operator, ...]:
     return (*_forward().values(), *_operators().values(), *wholes())
 
 
-class Wholes:
-    """The wholes that a plan needs, to put in and take out together."""
-
-    def __init__(self, operators: Iterable[Operator]) -> None:
-        self._codes = tuple(_codes()[operator].change for operator in operators)
-
-    def put_in(self) -> None:
-        """Let what stands in run."""
-        for function, _, instead in self._codes:
-            function.__code__ = instead
-
-    def take_out(self) -> None:
-        """Let the originals run; somebody who changed one in the meantime keeps their change."""
-        for function, own, instead in self._codes:
-            if function.__code__ is instead:
-                function.__code__ = own
+def standing_in(operators: Iterable[Operator]) -> Together:
+    """What lets others run in place of wholes, to put in and take out together."""
+    return Together(_codes()[operator] for operator in operators)
 
 
 # --- functions of Paddle that must know about regions ----------------------------------------------------------------------
@@ -371,7 +360,8 @@ def _inside(module: str, path: str) -> Any:
 _lock = threading.RLock()
 _open = 0
 _in: list[Any] = []
-_wholes_in: set[Wholes] = set()
+_wholes_in: set[Together] = set()
+_always: Together | None = None
 _swept: dict[str, int] = {}
 _early: list[Globals] = []
 _modules_seen = 0
@@ -394,7 +384,7 @@ def _base() -> tuple[Any, ...]:
         made.append(Attributes(module, names))
     arithmetic = {n: entry(o) for n, o in _operators().items() if o.op not in _COMPARISONS}
     made.append(Methods(Tensor, arithmetic))
-    made.append(Methods(paddle.autograd.PyLayer, {"apply": classmethod(_apply)}))
+    made.append(Inherited(paddle.autograd.PyLayer, "apply", classmethod(_apply)))
     backward = vars(core.eager)
     made.append(Globals(backward, {name: make(backward[name]) for name, make in _BUILTIN_HOOKS}))
     return tuple(made)
@@ -405,11 +395,18 @@ def _comparisons() -> Methods:
     return Methods(Tensor, {n: entry(o) for n, o in _operators().items() if o.op in _COMPARISONS})
 
 
+def _needed_always() -> Together:
+    """What every region needs, together; it grows with what is imported."""
+    global _always, _modules_seen
+    if _always is None or len(sys.modules) != _modules_seen:
+        _sweep()
+        codes = [_hook(number) for number, (module, _, _) in enumerate(_HOOKS) if module in sys.modules]
+        _always, _modules_seen = Together(codes, _early, _base()), len(sys.modules)
+    return _always
+
+
 def _sweep() -> None:
     """Find the modules, Paddle's and others, that bound a forward function when they were imported."""
-    global _modules_seen
-    if len(sys.modules) == _modules_seen:
-        return
     entries = _entries()
     by_id = {id(operator.call): name for name, operator in _forward().items()}
     for name, module in list(sys.modules.items()):
@@ -422,7 +419,6 @@ def _sweep() -> None:
         held = {k: entries[by_id[id(v)]] for k, v in list(space.items()) if type(v) is _BUILTIN and id(v) in by_id}
         if held:
             _early.append(Globals(space, held))
-    _modules_seen = len(sys.modules)
 
 
 def _put_in(what: Any) -> None:
@@ -436,14 +432,7 @@ def acquire(plan: Plan) -> None:
     with _lock:
         _open += 1
         if _open == 1:
-            _sweep()
-            for each in _base():
-                _put_in(each)
-            for each in _early:
-                _put_in(each)
-            for number, (module, _, _) in enumerate(_HOOKS):
-                if module in sys.modules:
-                    _put_in(_hook(number))
+            _put_in(_needed_always())
         if plan.wholes not in _wholes_in:
             _wholes_in.add(plan.wholes)
             _put_in(plan.wholes)
@@ -476,6 +465,7 @@ def probe() -> None:
     paths += [("paddle.base", f"core.eager.{name}") for name, _ in _BUILTIN_HOOKS]
     paths += [("paddle._C_ops", name) for name in ("matmul", "cast", "assign_out_", "rnn", "conv2d")]
     paths += [("paddle.nn.functional.conv", "_conv_nd"), ("paddle.nn.layer.rnn", "RNNBase.forward")]
+    paths += [("paddle.base", "core.AmpLevel.O0"), ("paddle.base.framework", "_dygraph_tracer")]
     paths += [("paddle.base", "core._get_registered_phi_kernels"), ("paddle.framework", "_current_expected_place")]
     paths += [("paddle", f"Tensor.__{name}__") for name in (*_ARITHMETIC, *_COMPARISONS)]
     for module, path in paths:

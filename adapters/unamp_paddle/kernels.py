@@ -10,21 +10,25 @@ rounded to low, computed in float32, the result rounded to low.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import paddle
 from paddle.base import core
+from paddle.base.framework import _dygraph_tracer
 
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_paddle import observing
-from unamp_paddle.casting import cast, convert, floats, map_floats, rounded, to_low
+from unamp_paddle.casting import cast, chosen, convert, floats, lowered, map_floats, rounded, to_low
+from unamp_paddle.facts import facts
+from unamp_paddle.rounding import as_it_is, follow, in_place
 from unamp_paddle.state import FLOAT32, NAMES, Parameter, Tensor, Value, thread
 
-__all__ = ["Operator", "entry", "perform", "registered"]
+__all__ = ["Operator", "entry", "expects_gpu", "perform", "registered"]
 
 _DTYPE = type(paddle.float32)
 _CPU_ONLY = not core.is_compiled_with_cuda()
@@ -45,9 +49,12 @@ class Operator:
         inplace: whether it changes its first argument.
         direct: whether it is Python code that reaches no forward function.
         which: finds the operation from the arguments, where one function does several.
+        rounded: how the result is rounded where low is emulated, if not in the usual way; see `rounding.narrow`.
     """
 
-    __slots__ = ("activation_only", "call", "direct", "inplace", "layer", "name", "op", "twin", "view", "which", "whole")
+    __slots__ = (
+        "activation_only", "call", "direct", "inplace", "layer", "name", "op", "rounded", "twin", "view", "which", "whole",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -74,6 +81,7 @@ class Operator:
         self.direct = direct
         self.which = which
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
+        self.rounded = in_place if op in facts().own_results else as_it_is if op in facts().choosing else None
 
 
 @cache
@@ -94,7 +102,7 @@ def registered(name: str, dtype: str) -> bool:
 @cache
 def _runs_natively(operator: Operator, dtype: Any) -> bool:
     """Whether an operation that only moves data has what it takes to do so in a low dtype on the CPU."""
-    return operator.whole or registered(operator.name.rpartition(".")[2], NAMES[dtype])
+    return operator.whole or registered(operator.name.rpartition(".")[2].rstrip("_"), NAMES[dtype])
 
 
 def entry(operator: Operator) -> Callable[..., Any]:
@@ -129,6 +137,8 @@ def entry(operator: Operator) -> Callable[..., Any]:
 
 def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Carry out the rule for one call."""
+    if plan.natively and not operator.whole and _in_dynamic_mode() and _on_gpu(args):
+        return operator.call(*args, **kwargs)
     op = operator.op if operator.which is None else operator.which(args, kwargs)
     rule = plan.rule(op)
     if thread.sink is not None and observing.traced(op):
@@ -170,12 +180,16 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
         if mixed or seen[0] is not target:
             args, kwargs = _converted_to_low(operator, to_low, target, args, kwargs)
         inside = plan.inside(Rule.LOW) if own else plan.inside(Rule.UNTOUCHED) if operator.view else None
-        return _quietly(operator, inside, args, kwargs), target, False
-    args, kwargs = _converted_to_low(operator, rounded, target, args, kwargs)
+        result = _quietly(operator, inside, args, kwargs)
+        if operator.view and args:
+            follow(args[0], result)
+        return result, target, False
+    alone = operator.rounded is as_it_is and len(seen) == 1
+    args, kwargs = _converted_to_low(operator, chosen if alone else rounded, target, args, kwargs)
     result = _quietly(operator, Rounding(own, target) if own else None, args, kwargs)
     if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
-        return (cast(result[0], target), *result[1:]), target, True
-    return map_floats(result, target), target, True
+        return (lowered(result[0], target), *result[1:]), target, True
+    return lowered(result, target, operator.rounded), target, True
 
 
 def _target(rule: Rule, low: Any, seen: list[Any], mixed: bool) -> Any:
@@ -195,9 +209,23 @@ def _quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any])
         return operator.call(*args, **kwargs)
     plan, thread.plan = thread.plan, inside
     try:
+        if plan is not None and plan.natively:
+            with _without_paddles_own():
+                return operator.call(*args, **kwargs)
         return operator.call(*args, **kwargs)
     finally:
         thread.plan = plan
+
+
+@contextmanager
+def _without_paddles_own() -> Iterator[None]:
+    """Paddle's own AMP, in force beside the plan, does not reach into what is one operation."""
+    tracer = _dygraph_tracer()
+    level, tracer._amp_level = tracer._amp_level, core.AmpLevel.O0
+    try:
+        yield
+    finally:
+        tracer._amp_level = level
 
 
 class Rounding:
@@ -207,6 +235,7 @@ class Rounding:
     """
 
     busy = None  # every call is looked at
+    natively = False
 
     def __init__(self, parameters: dict[int, Any], low: Any) -> None:
         self._parameters = parameters
@@ -251,8 +280,13 @@ def _on_gpu(args: Any) -> bool:
         if isinstance(value, Tensor):
             return bool(value.place.is_gpu_place())
         if isinstance(value, Value):
-            return bool(paddle.framework._current_expected_place().is_gpu_place())
+            return expects_gpu()
     return False
+
+
+def expects_gpu() -> bool:
+    """Whether new tensors are made on a GPU."""
+    return bool(paddle.framework._current_expected_place().is_gpu_place())
 
 
 def _converted(to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -278,7 +312,7 @@ def _inplace(operator: Operator, seen: list[Any], args: Any, kwargs: dict[str, A
     if operator.twin is None or not isinstance(target, Tensor) or not floats(target):
         return operator.call(*args, **kwargs), seen[0], False
     own = target.dtype
-    if own is FLOAT32 or not (_CPU_ONLY or not _on_gpu(args)):
+    if own is FLOAT32 or _native(operator, own, args):
         if all(dtype is own for dtype in seen):
             return operator.call(*args, **kwargs), own, False
         args, kwargs = _converted(cast, own, args, kwargs)

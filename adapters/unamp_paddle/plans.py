@@ -1,7 +1,8 @@
 """From a policy to what has to be done about it in PaddlePaddle.
 
-On a GPU Paddle's own `auto_cast` realises the preset ``native``. Everything else is carried out operation by operation, by
-what stands in for them while a region is open (`hooks`): a plan says which operations those are, and what their rules do.
+On a GPU Paddle's own `auto_cast` realises the preset ``native``, and under the preset ``paddle`` the rules of forward
+functions. Everything else is carried out operation by operation, by what stands in for them while a region is open
+(`hooks`): a plan says which operations those are, and what their rules do.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from unamp.vocabulary import vocabulary
 from unamp_paddle import hooks
 from unamp_paddle.facts import facts
 from unamp_paddle.kernels import Operator, perform
+from unamp_paddle.replacing import Together
 from unamp_paddle.state import DTYPES
 
-__all__ = ["Plan", "how", "idle", "plan"]
+__all__ = ["Plan", "followed_natively", "how", "idle", "plan"]
 
 _KEEPS = (Rule.UNTOUCHED, Rule.WIDEST)
+_CHANGES = (Rule.LOW, Rule.BANNED)  # float32 inputs, too
 
 
 class Plan:
@@ -33,9 +36,11 @@ class Plan:
         policy: the policy, with lists of its own.
         low: its low dtype.
         rules: the rule for every operation of the vocabulary.
-        busy: the operations, by Paddle's name, whose rule changes float32 inputs, or that are being watched.
+        busy: the operations, by Paddle's name, of which a call with float32 inputs alone must be looked at, too.
         watching: whether all operations are reported.
         delegated: whether Paddle's own AMP is put in force instead (preset ``native`` on a GPU).
+        natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU; what is written in Python
+            (`conv2d` with its bias, say) is still one operation.
         everything: the rule for all operations that a level can change, inside a layer that is one operation.
     """
 
@@ -47,12 +52,14 @@ class Plan:
         watching: bool = False,
         everything: Rule | None = None,
         delegated: bool = False,
+        natively: bool = False,
     ) -> None:
         self.policy = policy
         self.low = DTYPES[policy.dtype]
         self.rules = _with_synonyms(policy, rules)
         self.watching = watching
         self.delegated = delegated
+        self.natively = natively
         self.everything = everything
 
     def rule(self, op: str | None) -> Rule:
@@ -80,12 +87,16 @@ class Plan:
     def _is_busy(self, operator: Operator) -> bool:
         if self.watching or operator.which is not None or operator.layer:
             return True
-        return self.rule(operator.op) in (Rule.LOW, Rule.BANNED)
+        if self.rule(operator.op) in _CHANGES:
+            return True
+        # What a whole is made of must not follow its own rules; nobody knows what some are made of.
+        parts = facts().made_of.get(operator.op or "") if operator.whole else ()
+        return parts is None or any(self.rule(part) in _CHANGES for part in parts)
 
     @cached_property
-    def wholes(self) -> hooks.Wholes:
+    def wholes(self) -> Together:
         """The functions and layers in Python whose rule their parts would not come to."""
-        return hooks.Wholes(operator for operator in hooks.wholes() if self._needs(operator))
+        return hooks.standing_in(operator for operator in hooks.wholes() if self._needs(operator))
 
     def _needs(self, operator: Operator) -> bool:
         op = operator.op
@@ -96,13 +107,21 @@ class Plan:
         if operator.direct:
             return self.watching or rule not in _KEEPS
         if operator.view and vocabulary()[op].group != "comparison":
-            return rule is not Rule.UNTOUCHED
+            return rule is not Rule.UNTOUCHED or any(self.rule(part) not in _KEEPS for part in facts().made_of.get(op, ()))
         if self.watching or operator.which is not None:
             return True
         if rule is Rule.UNTOUCHED and op not in facts().made_of:
             return False
-        # One forward function of the same name follows the rule by itself, unless Python code before it wants equal dtypes.
-        return facts().made_of.get(op) != (op,) or op in facts().checks_dtypes
+        return op in facts().checks_dtypes or not self._part_follows(op, rule)
+
+    def _part_follows(self, op: str, rule: Rule) -> bool:
+        """Whether the one operation that a whole is made of does by itself what the whole's rule says.
+
+        Several would each round their results, and widen their inputs one after the other. And which one it is may depend on
+        the arguments: a rule from a list is the whole's own.
+        """
+        parts = facts().made_of.get(op, ())
+        return parts == (op,) or (len(parts) == 1 and rule in _KEEPS and self.rule(parts[0]) is rule)
 
     @cached_property
     def comparisons(self) -> bool:
@@ -113,6 +132,11 @@ class Plan:
     def watched(self) -> Plan:
         """The same plan, for a thread whose operations are reported."""
         return Plan(self.policy, self.rules, watching=True, everything=self.everything)
+
+    @cached_property
+    def alone(self) -> Plan:
+        """The same plan, where Paddle's own AMP cannot be in force beside it."""
+        return Plan(self.policy, self.rules, everything=self.everything)
 
     def inside(self, rule: Rule) -> Plan:
         """The plan for what an operation that is one whole computes with."""
@@ -148,7 +172,22 @@ def plan(policy: Policy, device: str | None) -> Plan | None:
         on_gpu = device != "cpu" and core.is_compiled_with_cuda()
         stated = policy.delegated("paddle", "gpu") if on_gpu else policy.delegated("paddle", "cpu")
         return None if stated is None else Plan(stated, stated.rules, delegated=True)
-    return Plan(policy, policy.rules)
+    return Plan(policy, policy.rules, natively=followed_natively(policy, device, gpu=core.is_compiled_with_cuda()))
+
+
+def followed_natively(policy: Policy, device: str | None, *, gpu: bool) -> bool:
+    """Whether Paddle's own AMP decides about every forward function as the policy does.
+
+    It has the lists of the preset ``paddle``, and no level O3. A user's lists stay with us: they hold operations, and
+    Paddle's hold names of kernels.
+
+    Args:
+        policy: the policy.
+        device: where it is to be in force.
+        gpu: whether this Paddle computes on GPUs.
+    """
+    own = policy.preset == "paddle" and policy.level in ("OD", "O1", "O2")
+    return gpu and device != "cpu" and own and not (policy.allow or policy.deny or policy.widen_results)
 
 
 @lru_cache(maxsize=8)
@@ -166,6 +205,8 @@ def how(op: str, policy: Policy, device: str) -> How:
     if stated is None or not stated.active or stated is not policy:
         return How.NATIVE
     if vocabulary()[op].group == "cast":
+        return How.NATIVE
+    if followed_natively(policy, device, gpu=device == "gpu") and not any(operator.whole for operator in found):
         return How.NATIVE
     rule = stated.rules[op]
     if rule is Rule.LOW and device == "cpu":

@@ -7,13 +7,15 @@ and in the modules that bound it when they were imported.
 
 from __future__ import annotations
 
+import gc
+import operator
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-__all__ = ["Attributes", "Code", "Globals", "Methods", "functions"]
+__all__ = ["Attributes", "Code", "Globals", "Inherited", "Methods", "Together", "functions"]
 
 _MARK = "unamp: what stands in"
 
@@ -103,12 +105,19 @@ class Attributes:
 class Globals:
     """Names in a module's dictionary that stand for something else while this is in."""
 
-    __slots__ = ("_instead", "_own", "_space")
+    __slots__ = ("_found", "_instead", "_look_up", "_own", "_space")
 
     def __init__(self, space: dict[str, Any], instead: Mapping[str, Any]) -> None:
         self._space = space
         self._instead = dict(instead)
         self._own = {name: space[name] for name in instead}
+        self._look_up = operator.itemgetter(*instead)
+        self._found = self._look_up(instead)
+
+    @property
+    def steps(self) -> tuple[Any, ...]:
+        """What puts the replacements in, the replacements, and what takes them out again, for who has many to put in."""
+        return self._space.update, self._instead, self.take_out
 
     def put_in(self) -> None:
         """Stand for the replacements from now on."""
@@ -116,34 +125,101 @@ class Globals:
 
     def take_out(self) -> None:
         """Stand for the originals again; somebody who changed a name in the meantime keeps their change."""
-        space, instead = self._space, self._instead
-        for name, value in self._own.items():
-            if space.get(name) is instead[name]:
-                space[name] = value
+        space, own, instead = self._space, self._own, self._instead
+        try:
+            changed = self._look_up(space) != self._found
+        except KeyError:
+            changed = True
+        space.update({name: own[name] for name in own if space.get(name) is instead[name]} if changed else own)
+
+
+class Together:
+    """Many of these at a time, in fewer steps than one by one.
+
+    Args:
+        codes: functions that run other code.
+        spaces: names in modules' dictionaries.
+        others: whatever else is put in and taken out.
+    """
+
+    __slots__ = ("_codes", "_in", "_out")
+
+    def __init__(self, codes: Iterable[Code], spaces: Iterable[Globals] = (), others: Iterable[Any] = ()) -> None:
+        self._codes = tuple(code.change for code in codes)
+        steps, others = [space.steps for space in spaces], tuple(others)
+        self._in = tuple((update, instead) for update, instead, _ in steps), tuple(other.put_in for other in others)
+        self._out = tuple(take_out for *_, take_out in steps) + tuple(other.take_out for other in others)
+
+    def put_in(self) -> None:
+        """Put all of them in."""
+        updates, others = self._in
+        for put_in in others:
+            put_in()
+        for update, instead in updates:
+            update(instead)
+        for function, _, instead in self._codes:
+            function.__code__ = instead
+
+    def take_out(self) -> None:
+        """Take all of them out; somebody who changed one in the meantime keeps their change."""
+        for function, own, instead in self._codes:
+            if function.__code__ is instead:
+                function.__code__ = own
+        for take_out in self._out:
+            take_out()
 
 
 class Methods:
-    """Methods of a class that are something else while this is in."""
+    """Methods of a class that are something else while this is in.
 
-    __slots__ = ("_instead", "_own", "_type")
+    An assignment to a class forgets what Python remembers of the class, and sees to the slots of its operators. Here there
+    are many at a time, so all of them but one go to the class's dictionary directly. The slots stay: they call whatever
+    function the dictionary has, before and after.
+    """
+
+    __slots__ = ("_instead", "_own", "_space", "_type")
 
     def __init__(self, of: type, instead: Mapping[str, Any]) -> None:
         self._type = of
-        self._instead = tuple(instead.items())
-        self._own = tuple((name, vars(of).get(name)) for name in instead)
+        self._space = gc.get_referents(vars(of))[0]
+        self._instead = dict(instead)
+        self._own = {name: self._space[name] for name in instead}
+        if not all(map(_is_called_by_slot, self._own.values())):
+            raise TypeError(f"{of.__name__}: an operator is not a function")
 
     def put_in(self) -> None:
         """Be the replacements from now on."""
-        for name, value in self._instead:
-            setattr(self._type, name, value)
+        self._be(self._instead)
 
     def take_out(self) -> None:
         """Be the originals again."""
-        for name, value in self._own:
-            if value is None:
-                delattr(self._type, name)
-            else:
-                setattr(self._type, name, value)
+        self._be(self._own)
+
+    def _be(self, methods: dict[str, Any]) -> None:
+        self._space.update(methods)
+        name = next(iter(methods))
+        setattr(self._type, name, methods[name])
+
+
+def _is_called_by_slot(method: Any) -> bool:
+    return not isinstance(method, types.WrapperDescriptorType)
+
+
+class Inherited:
+    """A method that a class inherits, and has itself while this is in."""
+
+    __slots__ = ("_method", "_name", "_type")
+
+    def __init__(self, of: type, name: str, method: Any) -> None:
+        self._type, self._name, self._method = of, name, method
+
+    def put_in(self) -> None:
+        """Have it from now on."""
+        setattr(self._type, self._name, self._method)
+
+    def take_out(self) -> None:
+        """Inherit it again."""
+        delattr(self._type, self._name)
 
 
 def functions(module: types.ModuleType, ids: Iterable[int]) -> dict[str, Any]:

@@ -13,8 +13,14 @@ from unamp.vocabulary import vocabulary
 __all__ = ["named", "spelling"]
 
 
+#: Names of legacy kernels that a function of today has, too, which does what another spelling says.
+_HOMONYMS = {"mul": "multiply"}
+
+
 def named(path: str) -> Any:
     """What a spelling of the vocabulary stands for in the package `paddle`; None where this version has no such name."""
+    if path in _HOMONYMS:
+        return None
     value: Any = paddle
     for part in path.split("."):
         value = getattr(value, part, None)
@@ -31,7 +37,7 @@ def spelling(value: object) -> str | None:
 
 @cache
 def _names() -> Mapping[int, str]:
-    names = {}
+    names = {id(getattr(paddle, name)): f"paddle.{other}" for name, other in _HOMONYMS.items() if hasattr(paddle, name)}
     functions = vars(paddle._C_ops)
     for op in vocabulary().values():
         for path in op.spellings.get("paddle", ()):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import paddle
 
 import unamp
 from benchmarks.measure import Comparison, Contender
+from benchmarks.processes import Elsewhere
 
 __all__ = ["aftermath", "comparisons"]
 
@@ -30,21 +33,27 @@ def comparisons() -> list[Comparison]:
 
 
 def aftermath() -> list[Comparison]:
-    from benchmarks.processes import Elsewhere
-
     return [
         Comparison(
-            "paddle: x + y, after the last region",
-            (Elsewhere("untouched", _untouched), Elsewhere("after a region", _after, goal=1.02)),
+            f"paddle: {statement}, after the last region",
+            (
+                Elsewhere("in a process without a region", _nothing, partial(_contender, statement)),
+                Elsewhere("after a region", _region, partial(_contender, statement), goal=1.02),
+            ),
         )
+        for statement in _STATEMENTS
     ]
 
 
-def _untouched() -> Contender:
-    return Contender("untouched", "x + y", _names())
+def _nothing() -> None:
+    pass
 
 
-def _after() -> Contender:
+def _region() -> None:
     with unamp.autocast(dtype="bfloat16"):
-        paddle.ones([4, 4]) @ paddle.ones([4, 4])
-    return Contender("after a region", "x + y", _names())
+        paddle.nn.functional.relu(paddle.ones([4, 4]) @ paddle.ones([4, 4]))
+
+
+def _contender(statement: str) -> Contender:
+    paddle.disable_signal_handler()  # it would report the end of the process as a crash
+    return Contender("", statement, _names())

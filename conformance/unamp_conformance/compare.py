@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from unamp_conformance.agreement import agreement
 from unamp_conformance.results import FrameworkRun, Report, Result
 
 __all__ = ["Difference", "compare", "disagreements"]
@@ -32,27 +32,12 @@ def compare(first: Report, second: Report) -> list[Difference]:
 
 
 def disagreements(first: FrameworkRun, second: FrameworkRun) -> list[Difference]:
-    """Where two frameworks, both within their bounds of float64, are further apart than both bounds together.
-
-    Their loss and outputs are saved with the ``outputs`` check; the networks are identical to the bit.
-    """
-    theirs = {(r.subject, r.policy): r for r in second.results if r.check == "outputs"}
-    found = []
-    for mine in first.results:
-        other = theirs.get((mine.subject, mine.policy))
-        if mine.check != "outputs" or other is None or not (a := _sample(mine)) or not (b := _sample(other)):
-            continue
-        size = max(max(map(abs, a)), max(map(abs, b)), 1e-30)
-        apart = max(abs(x - y) for x, y in zip(a, b, strict=True)) / size if len(a) == len(b) else float("inf")
-        allowed = float(mine.details.get("bound", 0.0)) + float(other.details.get("bound", 0.0))
-        if not apart <= allowed * _WORST_ELEMENT:
-            message = f"outputs are {apart:.3g} apart, the bounds allow {allowed * _WORST_ELEMENT:.3g}"
-            found.append(Difference("agreement", mine.subject, mine.policy, mine.status, other.status, message))
-    return found
-
-
-#: The bounds hold for norms; a single element may be this much further off.
-_WORST_ELEMENT = 4.0
+    """Where two runs decided differently, or came to other numbers."""
+    return [
+        Difference(result.check, result.subject, result.policy, "passed", "passed", result.message)
+        for result in agreement(first, second)
+        if result.status == "failed"
+    ]
 
 
 def _paired(first: Report, second: Report) -> Iterator[tuple[FrameworkRun, FrameworkRun]]:
@@ -78,8 +63,3 @@ def _differences(first: FrameworkRun, second: FrameworkRun) -> Iterator[Differen
 
 def _by_name(run: FrameworkRun) -> dict[tuple[str, str, str], Result]:
     return {(r.check, r.subject, r.policy): r for r in run.results}
-
-
-def _sample(result: Result) -> list[float]:
-    values: Any = result.details.get("sample")
-    return [float(v) for v in values] if isinstance(values, list) and values else []

@@ -79,6 +79,7 @@ def _compared(prefixes: tuple[str, ...]) -> Callable[[Subject, Reference, Policy
         details = {"worst": worst, "error": _finite(errors[worst]), "bound": bounds[worst]}
         if "output" in errors:
             details["sample"] = _sample(observed)
+            details["output bound"] = bounds["output"]
         return "; ".join(wrong), details
 
     return compare

@@ -10,6 +10,7 @@ from typing import Any
 from unamp.dtypes import LOW_DTYPES
 from unamp.policy import LEVELS, Policy
 from unamp.presets import PRESETS
+from unamp_conformance.agreement import NEEDED
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.netchecks import NETWORK_CHECKS
 from unamp_conformance.networks import NETWORKS
@@ -26,6 +27,7 @@ CHECKS: Mapping[str, str] = {
     "gradients": "are gradients within the dtype's bound of float64?",
     "dtypes": "do float32 parameters keep their dtype and get float32 gradients?",
     "statistics": "are running statistics updated, and in float32?",
+    "agreement": "do frameworks, each in a process of its own, decide alike and come to the same numbers?",
     "behaviour": "nesting, exceptions, threads, training with loss scaling",
 }
 
@@ -108,7 +110,8 @@ def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
         for name in BEHAVIOURS:
             for dtype in selection.dtypes or LOW_DTYPES:
                 yield Item("behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",))
-    networks = tuple(check for check in NETWORK_CHECKS if selection.wants(check))
+    compared = NEEDED if "agreement" in selection.checks else ()
+    networks = tuple(check for check in NETWORK_CHECKS if selection.wants(check) or check in compared)
     if networks and not selection.ops:
         for name, network in NETWORKS.items():
             if name in (selection.networks or NETWORKS):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import unamp
-from unamp_conformance import gaps
+from unamp_conformance import agreement, gaps
 from unamp_conformance.plan import Selection
 from unamp_conformance.results import FrameworkRun, Report, Result
 
@@ -42,7 +42,7 @@ def run(
     *,
     item_timeout: float = ITEM_TIMEOUT,
 ) -> Report:
-    """Run the selection on every framework and device, one after the other.
+    """Run the selection on every framework and device, one after the other, and compare the frameworks.
 
     Args:
         frameworks: their names.
@@ -57,7 +57,8 @@ def run(
         for framework in frameworks
         for device in devices
     )
-    return Report(unamp.__version__, started, host(), selection.as_dict(), runs)
+    compared = agreement.pairs(runs) if selection.wants("agreement") else ()
+    return Report(unamp.__version__, started, host(), selection.as_dict(), (*runs, *compared))
 
 
 def host() -> dict[str, str]:

@@ -3,6 +3,7 @@
 import paddle
 import pytest
 from paddle.amp import amp_lists
+from paddle.nn import functional as F
 from unamp_conformance.cases import cases
 from unamp_paddle.facts import facts
 
@@ -41,6 +42,39 @@ def test_official_entry(name, op, expected, dtype):
         case.call(operations[op], tensors)
     record = next(r for r in trace.records if op in (r.op, facts().synonyms.get(r.op)) or r.op in vocabulary()[op].members)
     assert record.compute == expected
+
+
+def _positive(*shape):
+    return paddle.rand(list(shape)) * 0.8 + 0.1
+
+
+#: Listed names that are no function with a canonical signature. What is fused runs on GPUs only.
+_BY_HAND = {
+    "fake_quantize_dequantize_abs_max": lambda low: paddle._C_ops.fake_quantize_dequantize_abs_max(_positive(3, 4), 8, 1)[0],
+    "log_loss": lambda low: F.log_loss(_positive(4, 1).astype(low), _positive(4, 1)),
+    "hsigmoid_loss": lambda low: F.hsigmoid_loss(
+        _positive(4, 3).astype(low), paddle.to_tensor([0, 1, 4, 5]), 5, _positive(4, 3), _positive(4, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", LISTED)
+@pytest.mark.parametrize("name", _BY_HAND)
+def test_official_entry_without_a_canonical_signature(name, dtype):
+    white, black = LISTED[dtype]
+    expected = dtype if name in white else "float32"
+    with unamp.amp_guard(dtype=dtype):
+        result = _BY_HAND[name](dtype if name in black else "float32")
+    assert str(result.dtype) == f"paddle.{expected}"
+
+
+@pytest.mark.parametrize("dtype", LISTED)
+def test_every_official_name_is_decided_as_listed(dtype):
+    policy = unamp.Policy("O1", dtype, preset="paddle")
+    white, black = LISTED[dtype]
+    decided = {name: policy.decide(vocabulary().resolve(name, prefer="paddle")) for name in (*white, *black)}
+    assert {name for name, rule in decided.items() if rule is unamp.Rule.LOW} == set(white)
+    assert {name for name, rule in decided.items() if rule is unamp.Rule.FP32} == set(black)
 
 
 def test_native_is_what_paddle_does_itself():

@@ -1,0 +1,91 @@
+"""Frameworks held against each other: identical networks, the same policy, so the same decisions and the same numbers."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from unamp_conformance.results import FrameworkRun, Result
+
+__all__ = ["NEEDED", "agreement", "pairs"]
+
+#: The kinds of check whose observations are compared.
+NEEDED = ("decisions", "outputs")
+
+#: How far the same computation in float32 may be apart: the order of summation differs, and little else.
+_FLOAT32 = 1e-5
+
+
+def pairs(runs: Sequence[FrameworkRun]) -> tuple[FrameworkRun, ...]:
+    """For every two frameworks that ran on the same device, what came of comparing them, as a run of its own."""
+    found = []
+    for first, second in combinations(runs, 2):
+        if first.device == second.device and (results := tuple(agreement(first, second))):
+            names, versions = f"{first.framework} and {second.framework}", f"{first.version} and {second.version}"
+            found.append(FrameworkRun(names, versions, first.device, "finished", results))
+    return tuple(found)
+
+
+def agreement(first: FrameworkRun, second: FrameworkRun) -> Iterator[Result]:
+    """A result for every network and policy that both ran.
+
+    What either of them already got wrong is not compared; nor is the preset ``native``, which means each framework's own
+    lists.
+    """
+    ours, theirs = _observed(first), _observed(second)
+    for subject, policy in ours:
+        if (subject, policy) not in theirs or policy.endswith(" native"):
+            continue
+        a, b = ours[subject, policy], theirs[subject, policy]
+        if wrong := [f"{r.check}: {r.status}" for r in (*a.values(), *b.values()) if r.status != "passed"]:
+            yield Result("agreement", subject, policy, first.device, "not run", f"not compared; {', '.join(wrong)}")
+            continue
+        complaints, details = _decisions(a, b, first, second), _numbers(a, b, exact=policy.startswith("O0 "))
+        if details and details["error"] > details["bound"]:
+            complaints.append("outputs are {error:.3g} apart, the bound is {bound:.3g}".format(**details))
+        status = "failed" if complaints else "passed"
+        yield Result("agreement", subject, policy, first.device, status, "; ".join(complaints), details=details)
+
+
+def _observed(run: FrameworkRun) -> Mapping[tuple[str, str], dict[str, Result]]:
+    found: dict[tuple[str, str], dict[str, Result]] = defaultdict(dict)
+    for result in run.results:
+        if result.check in NEEDED:
+            found[result.subject, result.policy][result.check] = result
+    return found
+
+
+def _decisions(a: Mapping[str, Result], b: Mapping[str, Result], first: FrameworkRun, second: FrameworkRun) -> list[str]:
+    """Where an operation that both recorded ran under another rule, or gave another dtype."""
+    ours, theirs = _decided(a), _decided(b)
+    return [
+        f"{op} is {' or '.join(sorted(ours[op]))} on {first.framework}, {' or '.join(sorted(theirs[op]))} on {second.framework}"
+        for op in sorted(ours.keys() & theirs.keys())
+        if ours[op] != theirs[op]
+    ]
+
+
+def _decided(checks: Mapping[str, Result]) -> Mapping[str, set[str]]:
+    """For every operation in a trace its rules and the dtypes of its results."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for line in checks["decisions"].details.get("trace", ()) if "decisions" in checks else ():
+        op, _, rest = line.partition(": ")
+        rule, _, flow = rest.partition(", ")
+        found[op].add(f"{rule} -> {flow.rpartition(' -> ')[2]}")
+    return found
+
+
+def _numbers(a: Mapping[str, Result], b: Mapping[str, Result], *, exact: bool) -> dict[str, Any]:
+    """How far outputs are apart, relative to their size, and how far they may be; empty where there is nothing to compare."""
+    if "outputs" not in a or "outputs" not in b:
+        return {}
+    ours, theirs = a["outputs"].details, b["outputs"].details
+    x, y = (details.get("sample") or [] for details in (ours, theirs))
+    if not x or not y:
+        return {}
+    bound = _FLOAT32 if exact else max(float(details.get("output bound", details["bound"])) for details in (ours, theirs))
+    apart = math.dist(x, y) / (max(math.hypot(*x), math.hypot(*y)) or 1.0) if len(x) == len(y) else 1.0
+    return {"error": apart, "bound": bound}

@@ -1,0 +1,116 @@
+"""Frameworks are held against each other, and one that deviates is found out."""
+
+from dataclasses import replace
+
+import pytest
+from unamp_conformance import agreement, runner
+from unamp_conformance.plan import Selection, items
+from unamp_conformance.report import render
+from unamp_conformance.results import FrameworkRun, Result
+
+TRACE = ["linear: low, float32 float32 float32 -> bfloat16 -> bfloat16", "softmax: float32, bfloat16 -> float32 -> float32"]
+SAMPLE = [1.0, -2.0, 0.5, 4.0]
+
+
+def ran(framework, *, policy="O1 bfloat16 unamp", sample=SAMPLE, trace=TRACE, device="cpu", status="passed"):
+    details = {"error": 0.001, "bound": 0.1, "output bound": 0.02, "sample": sample}
+    found = (
+        Result("decisions", "mlp", policy, device, "passed", details={"trace": trace}),
+        Result("outputs", "mlp", policy, device, status, details=details),
+        Result("gradients", "mlp", policy, device, "passed"),
+    )
+    return FrameworkRun(framework, "1.0", device, "finished", found)
+
+
+def scaled(factor):
+    return [factor * value for value in SAMPLE]
+
+
+def compared(first, second):
+    (run,) = agreement.pairs([first, second])
+    (result,) = run.results
+    return result
+
+
+def test_those_that_agree_pass():
+    result = compared(ran("torch"), ran("paddle", sample=scaled(1.005)))
+    assert (result.check, result.subject, result.status) == ("agreement", "mlp", "passed")
+    assert result.details["bound"] == 0.02
+
+
+@pytest.mark.parametrize(
+    ("policy", "factor", "status"),
+    [
+        ("O0 bfloat16 unamp", 1 + 5e-6, "passed"),
+        ("O0 bfloat16 unamp", 1 + 5e-5, "failed"),
+        ("O1 bfloat16 unamp", 1.01, "passed"),
+        ("O1 bfloat16 unamp", 1.03, "failed"),
+    ],
+)
+def test_numbers_are_held_to_the_bound_of_the_dtype(policy, factor, status):
+    result = compared(ran("torch", policy=policy), ran("paddle", policy=policy, sample=scaled(factor)))
+    assert result.status == status
+    assert ("apart" in result.message) == (status == "failed")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("softmax: low, bfloat16 -> bfloat16 -> bfloat16", "low -> bfloat16 on paddle"),
+        ("softmax: float32, bfloat16 -> float32 -> bfloat16", "float32 -> bfloat16 on paddle"),
+    ],
+)
+def test_another_decision_is_a_failure(line, says):
+    result = compared(ran("torch"), ran("paddle", trace=[TRACE[0], line]))
+    assert result.status == "failed"
+    assert result.message == f"softmax is float32 -> float32 on torch, {says}"
+
+
+def test_other_inputs_of_an_operation_are_no_other_decision():
+    assert compared(ran("torch"), ran("paddle", trace=["linear: low, float32 -> bfloat16 -> bfloat16"])).status == "passed"
+
+
+def test_an_output_of_another_length_is_a_failure():
+    assert compared(ran("torch"), ran("paddle", sample=SAMPLE[:2])).status == "failed"
+
+
+def test_what_one_of_them_got_wrong_already_is_not_compared():
+    result = compared(ran("torch"), ran("paddle", status="gap", sample=scaled(9)))
+    assert result.status == "not run"
+    assert "outputs: gap" in result.message
+
+
+def test_native_means_other_lists_on_every_framework():
+    assert agreement.pairs([ran(f, policy="O1 bfloat16 native") for f in ("torch", "paddle")]) == ()
+
+
+def test_every_two_frameworks_on_one_device_are_compared():
+    runs = [ran(f) for f in ("torch", "paddle", "mindspore", "tensorflow")] + [ran("torch", device="gpu")]
+    found = agreement.pairs(runs)
+    assert len(found) == 6
+    assert {run.framework for run in found} >= {"torch and paddle", "mindspore and tensorflow"}
+    assert all(run.device == "cpu" for run in found)
+
+
+def test_one_that_deviates_fails_the_whole_run(monkeypatch):
+    """The frameworks' own checks all pass; only side by side it shows."""
+    deviating = ran("paddle", trace=[TRACE[0], "softmax: low, bfloat16 -> bfloat16 -> bfloat16"])
+    found = {"torch": ran("torch"), "paddle": deviating, "mindspore": ran("mindspore")}
+    monkeypatch.setattr(runner, "run_framework", lambda framework, *_, **__: found[framework])
+    report = runner.run(list(found), ["cpu"], Selection())
+    assert all(run.ok for run in report.runs if run.framework in found)
+    assert [run.framework for run in report.runs if not run.ok] == ["torch and paddle", "paddle and mindspore"]
+    assert not report.ok
+    assert "softmax is float32 -&gt; float32 on torch, low -&gt; bfloat16 on paddle" in render(report)
+    alone = runner.run(list(found), ["cpu"], Selection(checks=("outputs",)))
+    assert [run.framework for run in alone.runs] == list(found)
+
+
+def test_asking_for_agreement_runs_what_it_needs():
+    found = list(items(Selection(checks=("agreement",), networks=("mlp",)), ["add"]))
+    assert {check for item in found for check in item.checks} == set(agreement.NEEDED)
+
+
+def test_frameworks_that_ran_nothing_are_not_compared():
+    absent = replace(ran("paddle"), ended="not run", results=())
+    assert agreement.pairs([ran("torch"), absent]) == ()

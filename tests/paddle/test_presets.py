@@ -1,0 +1,125 @@
+"""Every preset at every level, and every forward function that can be reached."""
+
+import types
+
+import paddle
+import pytest
+from paddle.nn import functional as F
+from unamp_paddle import hooks
+
+import unamp
+from unamp import Policy, Rule, policy_region
+from unamp.policy import LEVELS
+from unamp.presets import PRESETS
+
+LOW = {"float16": paddle.float16, "bfloat16": paddle.bfloat16}
+CALLS = {
+    "matmul": lambda x: x @ x,
+    "linear": lambda x: F.linear(x, x, x[0]),
+    "softmax": lambda x: F.softmax(x),
+    "layer_norm": lambda x: F.layer_norm(x, [4]),
+    "add": lambda x: x + x,
+    "exp": lambda x: paddle.exp(x),
+    "mse_loss": lambda x: F.mse_loss(x, x),
+    "relu": lambda x: F.relu(x),
+}
+
+
+@pytest.mark.parametrize("dtype", list(LOW))
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("preset", [preset for preset in PRESETS if preset != "native"])
+def test_decisions_are_carried_out(preset, level, dtype):
+    x = paddle.rand([4, 4])
+    policy = Policy(level, dtype, preset=preset)
+    with policy_region(policy):
+        found = {op: call(x).dtype for op, call in CALLS.items()}
+    assert found == {op: LOW[dtype] if policy.decide(op) is Rule.LOW else paddle.float32 for op in CALLS}
+
+
+@pytest.mark.parametrize("dtype", list(LOW))
+@pytest.mark.parametrize("preset", [preset for preset in PRESETS if preset != "native"])
+def test_low_inputs(preset, dtype):
+    """They stay where the inputs agree, and are widened where the rule says so."""
+    h = paddle.rand([4, 4]).astype(dtype)
+    policy = Policy("O1", dtype, preset=preset)
+    with policy_region(policy):
+        found = {op: call(h).dtype for op, call in CALLS.items()}
+    assert found == {op: paddle.float32 if policy.decide(op) is Rule.FP32 else LOW[dtype] for op in CALLS}
+
+
+def test_every_forward_function_is_reached_and_put_back():
+    functions = {name: vars(paddle._C_ops)[name] for name in hooks._forward()}
+    assert len(functions) > 600
+    assert all(getattr(paddle._C_ops, name) is function for name, function in functions.items())
+    with policy_region(Policy()):
+        instead = {name: getattr(paddle._C_ops, name) for name in functions}
+    assert all(isinstance(function, types.FunctionType) for function in instead.values())
+    assert all(getattr(paddle._C_ops, name) is function for name, function in functions.items())
+
+
+@pytest.mark.parametrize("dtype", list(LOW))
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_a_transformer_trains(level, dtype):
+    model = paddle.nn.Transformer(8, 2, 1, 1, 16, dropout=0.0)
+    source, target = paddle.rand([2, 3, 8]), paddle.rand([2, 4, 8])
+    mask = model.generate_square_subsequent_mask(4)
+    with unamp.trace() as trace, policy_region(Policy(level, dtype)):
+        out = model(source, target, tgt_mask=mask)
+        loss = out.astype("float32").square().mean()
+    loss.backward()
+    assert {r.compute for r in trace.records if r.op in ("linear", "matmul")} == {dtype}
+    softmax = dtype if Policy(level, dtype).decide("softmax") is Rule.LOW else "float32"
+    assert {r.compute for r in trace.records if r.op == "softmax"} == {softmax}
+    assert {p.grad.dtype for p in model.parameters()} == {paddle.float32}
+    exact = model(source, target, tgt_mask=mask)
+    assert float((out.astype("float32") - exact).abs().max()) < (0.2 if dtype == "bfloat16" else 0.03)
+    assert not bool((out.astype("float32") == exact).all())
+
+
+def test_what_a_whole_is_made_of_follows_the_whole():
+    x = paddle.rand([4, 8])
+    for op, call in {"cov": lambda: paddle.linalg.cov(x), "corrcoef": lambda: paddle.linalg.corrcoef(x)}.items():
+        with policy_region(Policy("O1", "bfloat16")):  # its matrix product would be low
+            assert Policy().decide(op) is Rule.WIDEST
+            found = call()
+        assert bool((found == call()).all())
+    y = x * 2
+    with policy_region(Policy("O2", "bfloat16")):
+        found = F.mse_loss(x, y)
+    assert bool((found == F.mse_loss(x, y)).all())
+
+
+LOOKING = {
+    "nan_to_num": paddle.nan_to_num,
+    "sgn": paddle.sgn,
+    "irfft": lambda x: paddle.fft.irfft(x, 4),
+    "take_along_axis": lambda x: paddle.take_along_axis(x, paddle.zeros([4, 1], "int64"), 1),
+    "avg_pool1d": lambda x: F.avg_pool1d(x.unsqueeze(0), 2),
+}
+
+
+@pytest.mark.parametrize("dtype", list(LOW))
+@pytest.mark.parametrize("name", LOOKING)
+def test_functions_that_look_at_dtypes_take_low_tensors(name, dtype):
+    h = paddle.rand([4, 4]).astype(dtype)
+    with policy_region(Policy("O1", dtype)):
+        assert LOOKING[name](h).dtype == LOW[dtype]
+
+
+@pytest.mark.parametrize("dtype", list(LOW))
+@pytest.mark.parametrize("level", ["O2", "O3", "OD"])
+def test_what_is_made_keeps_its_dtype(level, dtype):
+    with policy_region(Policy(level, dtype)):
+        made = [paddle.audio.functional.get_window("hann", 16), paddle.fft.fftfreq(8), paddle.vander(paddle.rand([4]), 3)]
+        made += [paddle.hann_window(8), F.alpha_dropout(paddle.rand([4, 4]), 0.5)]
+    assert {tensor.dtype for tensor in made if tensor.dtype != paddle.float64} == {paddle.float32}
+
+
+@pytest.mark.parametrize("dtype", list(LOW))
+def test_paddle_mul_multiplies(dtype):
+    # A kernel of that name, and the list's entry, is a matrix product.
+    x = paddle.rand([4, 4])
+    with policy_region(Policy("O1", dtype, preset="paddle")):
+        assert paddle.mul(x, x).dtype == paddle.float32
+    with policy_region(Policy("O1", dtype, allow=[paddle.mul])):
+        assert paddle.mul(x, x).dtype == paddle.multiply(x, x).dtype == LOW[dtype]
