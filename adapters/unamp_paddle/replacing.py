@@ -115,9 +115,9 @@ class Globals:
         self._found = self._look_up(instead)
 
     @property
-    def steps(self) -> tuple[Any, ...]:
-        """What puts the replacements in, the replacements, and what takes them out again, for who has many to put in."""
-        return self._space.update, self._instead, self.take_out
+    def parts(self) -> tuple[Any, ...]:
+        """The dictionary, the replacements, how to look them up, what is then found, and the originals, for who has many."""
+        return self._space, self._instead, self._look_up, self._found, self._own
 
     def put_in(self) -> None:
         """Stand for the replacements from now on."""
@@ -142,29 +142,37 @@ class Together:
         others: whatever else is put in and taken out.
     """
 
-    __slots__ = ("_codes", "_in", "_out")
+    __slots__ = ("_codes", "_in", "_out", "_spaces")
 
     def __init__(self, codes: Iterable[Code], spaces: Iterable[Globals] = (), others: Iterable[Any] = ()) -> None:
         self._codes = tuple(code.change for code in codes)
-        steps, others = [space.steps for space in spaces], tuple(others)
-        self._in = tuple((update, instead) for update, instead, _ in steps), tuple(other.put_in for other in others)
-        self._out = tuple(take_out for *_, take_out in steps) + tuple(other.take_out for other in others)
+        spaces, others = tuple(spaces), tuple(others)
+        self._spaces = tuple((*space.parts, space.take_out) for space in spaces)
+        self._in = tuple(other.put_in for other in others)
+        self._out = tuple(other.take_out for other in others)
 
     def put_in(self) -> None:
         """Put all of them in."""
-        updates, others = self._in
-        for put_in in others:
+        for put_in in self._in:
             put_in()
-        for update, instead in updates:
-            update(instead)
+        for space, instead, *_ in self._spaces:
+            space.update(instead)
         for function, _, instead in self._codes:
             function.__code__ = instead
 
     def take_out(self) -> None:
-        """Take all of them out; somebody who changed one in the meantime keeps their change."""
-        for function, own, instead in self._codes:
-            if function.__code__ is instead:
-                function.__code__ = own
+        """Take all of them out. A function gets its own code back in any case: to look first costs as much as opening a region."""
+        for function, own, _ in self._codes:
+            function.__code__ = own
+        for space, _, look_up, found, own, take_out in self._spaces:
+            try:
+                as_left = look_up(space) == found
+            except KeyError:
+                as_left = False
+            if as_left:
+                space.update(own)
+            else:
+                take_out()
         for take_out in self._out:
             take_out()
 
