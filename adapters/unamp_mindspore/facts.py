@@ -20,7 +20,9 @@ class Facts:
         transparent: layers whose parts follow their own rules, unless a user's list names the whole.
         left_alone: functions that no rule reaches.
         methods: methods of a Tensor whose operation has another name.
-        parameters: for functions whose tensors have other names than their operation's, the one that is cast.
+        in_place: methods that change their tensor, and those that give the same as a new one.
+        functions: for the example calls of conformance, the function that the CPU has a kernel for.
+        axis: of those, the ones that call `axis` what PyTorch calls `dim`.
     """
 
     views: frozenset[str]
@@ -28,6 +30,8 @@ class Facts:
     left_alone: frozenset[str]
     methods: Mapping[str, str]
     in_place: Mapping[str, str]
+    functions: Mapping[str, str]
+    axis: frozenset[str]
 
 
 @cache
@@ -40,4 +44,6 @@ def facts() -> Facts:
         left_alone=frozenset(data["left_alone"]),
         methods=data["methods"],
         in_place=data["in_place"],
+        functions=data["functions"],
+        axis=frozenset(data["axis"]),
     )

@@ -49,7 +49,9 @@ def _left_alone(op: str) -> bool:
 
 def _indexing(args: Any, kwargs: Any) -> str:
     items = args[1] if isinstance(args[1], tuple) else (args[1],)
-    return "index" if any(isinstance(item, (Tensor, list)) for item in items) else "slice"
+    if any(isinstance(item, (Tensor, list)) for item in items):
+        return "index"
+    return "select" if all(type(item) is int or item == slice(None) for item in items) else "slice"
 
 
 def _recurrent(args: Any, kwargs: Any) -> str:

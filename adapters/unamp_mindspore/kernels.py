@@ -201,7 +201,14 @@ class Inside:
 
 def _parameters(cell: Any) -> dict[int, Any]:
     """A cell's parameters by their ids, those of the cells in it included."""
-    return {id(value): value for value in cell.get_parameters()}
+    found = {}
+    for _, home in cell.cells_and_names():
+        own = vars(home)  # what was set there goes before the parameter of that name, as for whoever asks the cell
+        for held in (home._params, home._params_list):
+            for name in held:
+                value = own.get(name, held[name])
+                found.update({id(each): each for each in (value if isinstance(value, (tuple, list)) else (value,))})
+    return {key: value for key, value in found.items() if isinstance(value, Tensor)}
 
 
 def _names_dtype(args: Any, kwargs: dict[str, Any]) -> bool:
