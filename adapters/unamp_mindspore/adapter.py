@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import mindspore
-from mindspore import nn
 
 from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
@@ -46,7 +45,9 @@ class MindSporeAdapter:
 
     def gaps(self) -> tuple[Gap, ...]:
         return (
-            Gap("primitives and kernels of one's own (ops.Custom)", "they have no name in the vocabulary: no rule reaches them"),
+            Gap(
+                "primitives and kernels of one's own (ops.Custom)", "they have no name in the vocabulary: no rule reaches them"
+            ),
             Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
         )
 

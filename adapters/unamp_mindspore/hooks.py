@@ -54,9 +54,24 @@ def _indexing(args: Any, kwargs: Any) -> str:
     return "select" if all(type(item) is int or item == slice(None) for item in items) else "slice"
 
 
-def _recurrent(args: Any, kwargs: Any) -> str:
-    mode = type(args[0]).__mro__
-    return next(op for kind, op in ((nn.LSTM, "lstm"), (nn.GRU, "gru"), (nn.RNN, "rnn"), (object, "rnn")) if kind in mode)
+def _of_layer(kinds: dict[type, str]) -> Callable[[Any, Any], str]:
+    """For layers that share a `construct`: the operation of the layer's own class."""
+
+    def which(args: Any, kwargs: Any) -> str:
+        return next((kinds[kind] for kind in type(args[0]).__mro__ if kind in kinds), next(iter(kinds.values())))
+
+    return which
+
+
+@cache
+def _layers() -> dict[Any, dict[type, str]]:
+    """For every `construct`, the layers that run it and their operations."""
+    found: dict[Any, dict[type, str]] = {}
+    for path, op in spelled().items():
+        kind = named(path) if "." in path else None
+        if isinstance(kind, type) and issubclass(kind, nn.Cell):
+            found.setdefault(kind.construct, {})[kind] = op
+    return found
 
 
 @cache
@@ -77,14 +92,16 @@ def _codes() -> dict[Operator, Code]:
 
         made[operator] = Code(function, instead)
 
-    add(nn.LSTM.construct, "lstm", "nn.layer.rnns._RNNBase.construct", layer=True, bound=True, which=_recurrent)
+    for construct, kinds in _layers().items():
+        op, which = next(iter(kinds.values())), None if len(set(kinds.values())) == 1 else _of_layer(kinds)
+        add(construct, op, construct.__qualname__, layer=True, bound=True, which=which)
     for path, op in spelled().items():
         value = named(path) if "." in path else primitive(path)
-        if isinstance(value, type) and issubclass(value, nn.Cell):
-            add(value.construct, op, f"{path}.construct", layer=True, bound=True)
-        elif isinstance(value, type) and issubclass(value, Primitive):
+        if isinstance(value, Primitive):  # some functions of `ops` are one
+            value = type(value)
+        if isinstance(value, type) and issubclass(value, Primitive):
             add(vars(value).get("__call__"), op, value.__name__, bound=True)
-        else:
+        elif not isinstance(value, type):
             add(value, op, path)
     for name, op in _tensor_methods().items():
         add(vars(Tensor).get(name), op, f"Tensor.{name}")
@@ -123,8 +140,8 @@ def _by_name() -> dict[str, Operator]:
     """Primitives that have no `__call__` of their own: they run through `Primitive.__call__`."""
     found = {}
     for path, op in spelled().items():
-        kind = primitive(path.rpartition(".")[2])
-        if kind is not None and "__call__" not in vars(kind) and not _left_alone(op):
+        kind = primitive(path.rpartition(".")[2]) or type(named(path))
+        if issubclass(kind, Primitive) and kind is not Primitive and "__call__" not in vars(kind) and not _left_alone(op):
             found[kind.__name__] = Operator(op, kind.__name__, _primitive_call.original, bound=True)
     return found
 

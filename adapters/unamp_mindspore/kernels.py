@@ -69,6 +69,10 @@ class Operator:
         self.activation_only = vocabulary()[op].group == "norm"
         self.view = op in facts().views
 
+    def parameters(self, args: Any) -> dict[int, Any]:
+        """The parameters that are not among the arguments, by their ids."""
+        return _parameters(args[0]) if self.layer else {}
+
 
 def entry(operator: Operator) -> Callable[..., Any]:
     """What is called in place of the original while a region is open."""
@@ -90,9 +94,8 @@ def entry(operator: Operator) -> Callable[..., Any]:
                 elif kind is list or kind is tuple:
                     if value and type(value[0]) is not int:
                         break
-                elif isinstance(value, tensor):
-                    if value.dtype is not float32:
-                        break
+                elif isinstance(value, tensor) and value.dtype is not float32:
+                    break
             else:
                 return call(*args, **kwargs)
         return plan.carry_out(operator, args, kwargs)
@@ -125,7 +128,7 @@ def _perform(operator: Operator, op: str, rule: Rule, plan: Any, args: Any, kwar
 
 
 def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    own = _parameters(args[0]) if operator.layer else {}
+    own = operator.parameters(args)
     seen = floats((args, kwargs, own))
     if not seen:
         return _quietly(operator, None, args, kwargs), None, False
@@ -176,7 +179,7 @@ def _quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any])
 
 
 class Inside:
-    """The plan inside a layer that is one operation: its parameters are converted where they are used.
+    """The plan inside a layer that is one operation: its parameters are converted, each once, where they are used.
 
     The layer itself is not changed: other threads may be using it.
     """
@@ -187,6 +190,7 @@ class Inside:
         self._parameters = parameters
         self._to = to
         self._dtype = dtype
+        self._converted: dict[int, Any] = {}
 
     def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an operation inside the layer."""
@@ -196,19 +200,24 @@ class Inside:
         return _quietly(operator, None, args, kwargs)
 
     def _own(self, tensor: Any, dtype: Any) -> Any:
-        return self._to(tensor, dtype) if id(tensor) in self._parameters else tensor
+        key = id(tensor)
+        if key not in self._parameters:
+            return tensor
+        if key not in self._converted:
+            self._converted[key] = self._to(tensor, dtype)
+        return self._converted[key]
 
 
 def _parameters(cell: Any) -> dict[int, Any]:
     """A cell's parameters by their ids, those of the cells in it included."""
     found = {}
     for _, home in cell.cells_and_names():
-        own = vars(home)  # what was set there goes before the parameter of that name, as for whoever asks the cell
-        for held in (home._params, home._params_list):
-            for name in held:
-                value = own.get(name, held[name])
-                found.update({id(each): each for each in (value if isinstance(value, (tuple, list)) else (value,))})
-    return {key: value for key, value in found.items() if isinstance(value, Tensor)}
+        # Tuples of parameters, and what somebody set over a parameter, are attributes like any other.
+        for value in (*home._params.values(), *vars(home).values()):
+            for each in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(each, Tensor):
+                    found[id(each)] = each
+    return found
 
 
 def _names_dtype(args: Any, kwargs: dict[str, Any]) -> bool:

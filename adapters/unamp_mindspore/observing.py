@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-
 from unamp.adapter import OpRecord
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
@@ -51,7 +50,7 @@ def observe(sink: Callable[[OpRecord], None], watched: Callable[[], Any], releas
 
 def report(op: str, operator: Operator, rule: Rule, run: Callable[[], Any], args: Any, kwargs: dict[str, Any]) -> Any:
     """Run one operation and report what it computed in."""
-    inputs = tuple(_names([args, kwargs]))
+    inputs = tuple(_names([args, kwargs, operator.parameters(args)]))
     if operator.activation_only:
         inputs = inputs[:1]
     # What an operation is made of is its own affair.

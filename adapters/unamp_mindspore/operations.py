@@ -7,10 +7,10 @@ in order, or in what they call an axis.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import mindspore
 import numpy as np
 from mindspore.common.api import _pynative_executor
@@ -25,13 +25,18 @@ from unamp_mindspore.written import WRITTEN
 __all__ = ["MindSporeOperations"]
 
 
+#: MindSpore records the operations of one thread at a time.
+_recorder = threading.Lock()
+
+
 class MindSporeOperations(NamedOperations):
     """See `unamp.adapter.Operations`."""
 
     def __init__(self) -> None:
         super().__init__("mindspore", _find)
-        # Else a kernel's error is reported later, under whatever operation comes next.
-        mindspore.set_context(pynative_synchronize=True)
+        # Else a kernel's error is reported later, under whatever operation comes next. And the tensors here are so small
+        # that more threads only wait for each other.
+        mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """A tensor with the array's values, shape and dtype."""
@@ -60,12 +65,13 @@ class MindSporeOperations(NamedOperations):
             values.append(function(*leaves))
             return values[-1] if loss_scale == 1.0 else values[-1] * loss_scale
 
-        try:
-            gradients = mindspore.grad(scaled, tuple(range(len(inputs))))(*inputs)
-        except BaseException:
-            _pynative_executor.clear_res()  # else MindSpore goes on recording what the failed call began
-            _pynative_executor.set_grad_flag(False)
-            raise
+        with _recorder:
+            try:
+                gradients = mindspore.grad(scaled, tuple(range(len(inputs))))(*inputs)
+            except BaseException:
+                _pynative_executor.clear_res()  # else MindSpore goes on recording what the failed call began
+                _pynative_executor.set_grad_flag(False)
+                raise
         return values[-1], list(gradients) if isinstance(gradients, tuple) else [gradients]
 
 
@@ -74,10 +80,16 @@ def _find(op: str) -> Callable[..., Any] | None:
         return WRITTEN[op]
     chosen = facts().functions.get(op)
     for path in (chosen,) if chosen else (f"ops.{op}", f"mint.nn.functional.{op}", f"mint.{op}", f"Tensor.{op}"):
-        found = named(path)
+        found = _method(path) if path.startswith("Tensor.") else named(path)
         if callable(found) and not isinstance(found, type):
             return _axis(found) if op in facts().axis else found  # type: ignore[no-any-return]
     return None
+
+
+def _method(path: str) -> Callable[..., Any] | None:
+    """A method of a Tensor, looked up when it is called: a region's stands in its place only while that is open."""
+    name = path.rpartition(".")[2]
+    return (lambda tensor, *args, **kw: getattr(tensor, name)(*args, **kw)) if hasattr(Tensor, name) else None
 
 
 def _axis(function: Callable[..., Any]) -> Callable[..., Any]:

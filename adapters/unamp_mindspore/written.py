@@ -29,7 +29,7 @@ def _built(kind: type[nn.Cell], *args: Any, **kwargs: Any) -> nn.Cell:
 
 def _with(layer: nn.Cell, parameters: dict[str, Any], *inputs: Any) -> Any:
     """A layer's result with other parameters, by their paths."""
-    homes = {name: cell for name, cell in layer.cells_and_names()}
+    homes = dict(layer.cells_and_names())
     places = [(vars(homes[path.rpartition(".")[0]]), path.rpartition(".")[2], value) for path, value in parameters.items()]
     before = [(home, name, home[name]) for home, name, _ in places if name in home]
     for home, name, value in places:
@@ -57,7 +57,13 @@ def _conv_transpose(
 
 
 def _convolve(
-    function: Callable[..., Tensor], input: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int = 1, padding: int = 0
+    function: Callable[..., Tensor],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: int = 1,
+    padding: int = 0,
 ) -> Tensor:
     return function(input, weight, bias, stride=stride, pad_mode="pad", padding=padding)
 
@@ -94,7 +100,7 @@ def _multi_head_attention(query: Tensor, key: Tensor, value: Tensor, *weights: T
 
 def _feed_forward(weights: Sequence[Tensor]) -> dict[str, Tensor]:
     w1, b1, w2, b2, *norms = weights
-    found = {"linear1.weight": w1, "linear1.bias": b1, "linear2.weight": w2, "linear2.bias": b2}
+    found = {"dense1.weight": w1, "dense1.bias": b1, "dense2.weight": w2, "dense2.bias": b2}
     for n in range(len(norms) // 2):
         found[f"norm{n + 1}.gamma"], found[f"norm{n + 1}.beta"] = norms[2 * n : 2 * n + 2]
     return found
@@ -161,6 +167,14 @@ def _resize(kind: Any, input: Tensor, size: Sequence[int]) -> Tensor:
     return kind(input, tuple(size))
 
 
+def _interpolate(input: Tensor, *, scale_factor: float, mode: str) -> Tensor:
+    return ops.interpolate(input, tuple(int(n * scale_factor) for n in input.shape[2:]), mode=mode)
+
+
+def _fractional_max_pool(pool: Callable[..., Tensor], input: Tensor, samples: Tensor, *, kernel: int, size: int) -> Tensor:
+    return pool(input, kernel, output_size=size, _random_samples=samples)
+
+
 def _ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, *, reduction: str) -> Tensor:
     return ops.ctc_loss(log_probs, targets, input_lengths, target_lengths, reduction=reduction)[0]
 
@@ -171,7 +185,7 @@ def _segment_pool(data: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _real(input: Tensor) -> Tensor:
-    return ops.real(input)
+    return ops.real(input) if input.is_complex() else input
 
 
 def _std(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,6 +205,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "div": _binary(ops.div, operator.truediv),
     "mul": _binary(ops.mul, operator.mul),
     "sub": _binary(ops.sub, operator.sub),
+    "as_strided": lambda input, size, stride: auto_generate.AsStrided()(input, tuple(size), tuple(stride)),
     "all": lambda input, *, dim: ops.all(input, axis=dim),
     "any": lambda input, *, dim: ops.any(input, axis=dim),
     "adaptive_avg_pool2d": lambda input, size: ops.adaptive_avg_pool2d(input, tuple(size)),
@@ -202,7 +217,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "bartlett_window": lambda size: ops.bartlett_window(Tensor(size)),
     "batch_norm": _batch_norm,
     "blackman_window": lambda size: ops.blackman_window(Tensor(size)),
-    "bucketize": lambda input, boundaries: ops.bucketize(input, boundaries.asnumpy().tolist()),
+    "bucketize": lambda input, boundaries: ops.bucketize(input, boundaries.astype(mindspore.float32).asnumpy().tolist()),
     "cat": _joined(ops.cat),
     "cast": lambda input, dtype: input.astype(DTYPES.get(dtype, getattr(mindspore, dtype))),
     "complex": lambda real, imag: ops.Complex()(real, imag),
@@ -215,9 +230,11 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "conv_transpose3d": partial(_conv_transpose, nn.Conv3dTranspose),
     "count_nonzero": lambda input, *, dim: ops.count_nonzero(input, axis=dim),
     "ctc_loss": _ctc_loss,
-    "diag": lambda input: ops.diag(input) if input.ndim == 1 else ops.diagonal(input),
     "embedding": _embedding,
     "gather": lambda input, dim, index: ops.gather_elements(input, dim, index),
+    "fold": lambda input, size, kernel: ops.fold(input, Tensor(size, _INT32), kernel),
+    "fractional_max_pool2d": partial(_fractional_max_pool, ops.fractional_max_pool2d),
+    "fractional_max_pool3d": partial(_fractional_max_pool, ops.fractional_max_pool3d),
     "gru": lambda input, h0, *weights: _recurrent(nn.GRU, input, h0, weights),
     "gru_cell": lambda input, h0, *weights: _cell(nn.GRUCell, input, h0, weights),
     "index": _index,
@@ -226,6 +243,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "index_put": lambda input, index, values: input.index_put((index,), values),
     "instance_norm": _instance_norm,
     "layer_norm": _layer_norm,
+    "interpolate": _interpolate,
     "linalg_svd": lambda input: tuple(ops.svd(input)[n] for n in (1, 0, 2)),
     "leaky_relu": lambda input: ops.leaky_relu(input, 0.01),
     "linear": ops.dense,
@@ -242,13 +260,16 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "multilabel_margin_loss": lambda input, target, reduction: ops.multilabel_margin_loss(
         input, target.astype(_INT32), reduction=reduction
     ),
+    "normal": lambda mean, std: ops.normal(tuple(mean.shape), mean, std),
+    "normalize": lambda input: ops.L2Normalize(1, 1e-12)(input),
     "nuclear_norm": lambda input: ops.NuclearNorm()(input),
     "one_hot": lambda input: ops.one_hot(input, 5),
     "poisson": lambda rate: ops.poisson((), rate),
     "poisson_nll_loss": lambda input, target, reduction: _built(nn.PoissonNLLLoss, reduction=reduction)(input, target),
     "polygamma": lambda n, input: ops.polygamma(Tensor(n, _INT32), input),
     "randint": lambda high, shape: ops.randint(0, high, tuple(shape)),
-    "randint_like": lambda input, high: ops.randint_like(input, 0, high),
+    "randint_like": lambda input, high: ops.randint_like(input, 0, high, dtype=mindspore.int64),
+    "real": _real,
     "reflection_pad1d": partial(_pad, "ReflectionPad{}d"),
     "reflection_pad2d": partial(_pad, "ReflectionPad{}d"),
     "reflection_pad3d": partial(_pad, "ReflectionPad{}d"),
@@ -263,7 +284,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "segment_pool": _segment_pool,
     # The gradient of `mint.select` fails: "InplaceCopy, an unexpected kernel has been launched".
     "select": lambda input, dim, index: input[(slice(None),) * dim + (index,)],
-    "slice": lambda input, dim, start, end: mint.narrow(input, dim, start, end - start),
+    "slice": lambda input, dim, start, end: input[(slice(None),) * dim + (slice(start, end),)],
     "split": _chunked,
     "std": _std(ops.std),
     "std_mean": _std(ops.std_mean),
@@ -278,6 +299,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "upsample_bicubic2d": lambda input, size: ops.ResizeBicubic()(input, Tensor(size, _INT32)),
     "upsample_bilinear2d": partial(_resize, ops.ResizeBilinearV2(half_pixel_centers=True)),
     "upsample_linear1d": lambda input, size: ops.ResizeLinear1D("half_pixel")(input, Tensor(size, _INT32)),
+    "upsample_nearest1d": lambda input, size: auto_generate.UpsampleNearest1D()(input, tuple(size), None),
     "upsample_nearest2d": partial(_resize, auto_generate.ResizeNearestNeighborV2()),
     "upsample_nearest3d": lambda input, size: ops.UpsampleNearest3D()(input, tuple(size), None),
     "upsample_trilinear3d": lambda input, size: ops.UpsampleTrilinear3D()(input, tuple(size), None),
