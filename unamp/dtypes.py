@@ -44,7 +44,11 @@ def dtype_name(value: object) -> str | None:
         text = value.__name__
     elif isinstance(name := getattr(value, "name", None), str):
         text = name
-    elif "dtype" in type(value).__name__.lower() or type(value).__module__.split(".")[0] in str(value):
+    elif (
+        "dtype" in type(value).__name__.lower()
+        or type(value).__module__.split(".")[0] in str(value)
+        or str(value).lower() in ELIGIBLE
+    ):
         text = str(value)
     else:
         return None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import mindspore
+from mindspore import nn
+from mindspore._c_expression import Cell_
 
 from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
+from unamp.networks import twin, under
 from unamp.policy import Policy
 from unamp.regions import Region
 from unamp_mindspore import hooks, observing, plans
@@ -73,6 +77,13 @@ class MindSporeAdapter:
     def dtype_of(self, tensor: Any) -> str:
         return dtype_name(tensor.dtype)
 
+    def is_network(self, value: object) -> bool:
+        return isinstance(value, nn.Cell)
+
+    def wrap(self, network: Any, policy: Policy) -> Any:
+        # `__call__`, not `construct`: a graph is compiled from the source of that.
+        return twin(network, "__call__", partial(under, self, policy), partial(self.wrap, policy=policy), _begun)
+
     def spelling(self, value: object) -> str | None:
         return spelling(value)
 
@@ -92,3 +103,7 @@ class MindSporeAdapter:
         from unamp_mindspore.operations import MindSporeOperations
 
         return MindSporeOperations()
+
+
+def _begun(cell: Any) -> None:
+    Cell_.__init__(cell, type(cell).__name__)  # the part of a cell that is C++

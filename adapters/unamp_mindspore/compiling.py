@@ -60,7 +60,9 @@ def _lists(policy: Policy) -> tuple[list[tuple[str, list[int]]], list[tuple[str,
         if op.group == "cast" or rule in (Rule.UNTOUCHED, Rule.WIDEST):
             continue
         names = [name for name in op.spellings.get("mindspore", ()) if "." not in name]
-        (low if rule is Rule.LOW else wide).extend((name, [0] if op.group == "norm" and rule is Rule.LOW else []) for name in names)
+        (low if rule is Rule.LOW else wide).extend(
+            (name, [0] if op.group == "norm" and rule is Rule.LOW else []) for name in names
+        )
     return low, wide
 
 
@@ -171,4 +173,10 @@ def _hooks() -> tuple[Code, ...]:
 
 def needed() -> list[tuple[Any, str]]:
     """What must be there, as objects and the names of attributes."""
-    return [(api, "_JitExecutor"), (nn.Cell, "compile_and_run"), (amp, "create_amp_strategy"), (amp, "AmpLevel"), (mindspore, "jit")]
+    return [
+        (api, "_JitExecutor"),
+        (nn.Cell, "compile_and_run"),
+        (amp, "create_amp_strategy"),
+        (amp, "AmpLevel"),
+        (mindspore, "jit"),
+    ]

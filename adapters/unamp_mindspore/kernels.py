@@ -213,7 +213,7 @@ def _parameters(cell: Any) -> dict[int, Any]:
     found = {}
     for _, home in cell.cells_and_names():
         # Tuples of parameters, and what somebody set over a parameter, are attributes like any other.
-        for value in (*home._params.values(), *vars(home).values()):
+        for value in {**home._params, **vars(home)}.values():
             for each in value if isinstance(value, (tuple, list)) else (value,):
                 if isinstance(each, Tensor):
                     found[id(each)] = each
