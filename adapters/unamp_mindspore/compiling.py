@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-import mindspore
 from mindspore import nn
 from mindspore._c_expression import amp
 from mindspore.graph import api
@@ -173,10 +172,4 @@ def _hooks() -> tuple[Code, ...]:
 
 def needed() -> list[tuple[Any, str]]:
     """What must be there, as objects and the names of attributes."""
-    return [
-        (api, "_JitExecutor"),
-        (nn.Cell, "compile_and_run"),
-        (amp, "create_amp_strategy"),
-        (amp, "AmpLevel"),
-        (mindspore, "jit"),
-    ]
+    return [(api, "_JitExecutor"), (nn.Cell, "compile_and_run"), (amp, "create_amp_strategy"), (amp, "AmpLevel")]

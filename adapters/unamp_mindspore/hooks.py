@@ -81,7 +81,7 @@ def _codes() -> dict[Operator, Code]:
     taken: set[Any] = set()
 
     def add(function: Any, op: str, name: str, **kinds: Any) -> None:
-        if not isinstance(function, types.FunctionType) or function in taken or _left_alone(op):
+        if not isinstance(function, types.FunctionType) or function in taken:
             return
         taken.add(function)
         operator = Operator(op, name, function, **kinds)
@@ -96,6 +96,8 @@ def _codes() -> dict[Operator, Code]:
         op, which = next(iter(kinds.values())), None if len(set(kinds.values())) == 1 else _of_layer(kinds)
         add(construct, op, construct.__qualname__, layer=True, bound=True, which=which)
     for path, op in spelled().items():
+        if _left_alone(op):
+            continue
         value = named(path) if "." in path else primitive(path)
         if isinstance(value, Primitive):  # some functions of `ops` are one
             value = type(value)
@@ -103,6 +105,8 @@ def _codes() -> dict[Operator, Code]:
             add(vars(value).get("__call__"), op, value.__name__, bound=True)
         elif not isinstance(value, type):
             add(value, op, path)
+    # A layer may cast its parameters before it uses them: they must be known until then.
+    add(Tensor.astype, "cast", "Tensor.astype")
     for name, op in _tensor_methods().items():
         add(vars(Tensor).get(name), op, f"Tensor.{name}")
     return made

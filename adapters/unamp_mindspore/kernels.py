@@ -42,9 +42,10 @@ class Operator:
         which: finds the operation from the arguments, where one function does several.
         activation_only: whether a rule casts the first tensor alone (norms, whose parameters and statistics stay float32).
         view: whether it runs natively in every dtype.
+        casts: whether it is an explicit cast, which no rule changes.
     """
 
-    __slots__ = ("activation_only", "bound", "call", "inplace", "layer", "name", "op", "twin", "view", "which")
+    __slots__ = ("activation_only", "bound", "call", "casts", "inplace", "layer", "name", "op", "twin", "view", "which")
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Operator:
         self.which = which
         self.activation_only = vocabulary()[op].group == "norm"
         self.view = op in facts().views
+        self.casts = vocabulary()[op].group == "cast"
 
     def parameters(self, args: Any) -> dict[int, Any]:
         """The parameters that are not among the arguments, by their ids."""
@@ -107,7 +109,7 @@ def entry(operator: Operator) -> Callable[..., Any]:
 def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Carry out the rule for one call."""
     op = operator.op if operator.which is None else operator.which(args, kwargs)
-    if plan.passes(op):
+    if operator.casts or plan.passes(op):
         return operator.call(*args, **kwargs)
     rule = plan.rule(op)
     if thread.sink is not None and observing.traced(op):
@@ -212,11 +214,11 @@ def _parameters(cell: Any) -> dict[int, Any]:
     """A cell's parameters by their ids, those of the cells in it included."""
     found = {}
     for _, home in cell.cells_and_names():
-        # Tuples of parameters, and what somebody set over a parameter, are attributes like any other.
-        for value in {**home._params, **vars(home)}.values():
-            for each in value if isinstance(value, (tuple, list)) else (value,):
-                if isinstance(each, Tensor):
-                    found[id(each)] = each
+        own = vars(home)  # what somebody set over a parameter goes before it, as for whoever asks the cell
+        held = [own.get(name, value) for name, value in home._params.items()]
+        for value in (*held, *(each for group in own.values() if isinstance(group, (tuple, list)) for each in group)):
+            if isinstance(value, Tensor):
+                found[id(value)] = value
     return found
 
 

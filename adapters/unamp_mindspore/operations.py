@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import mindspore
@@ -37,6 +38,9 @@ class MindSporeOperations(NamedOperations):
         # Else a kernel's error is reported later, under whatever operation comes next. And the tensors here are so small
         # that more threads only wait for each other.
         mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
+        # With another version of NumPy than MindSpore was compiled with, the first call that takes numbers fails.
+        with suppress(SystemError):
+            mindspore.ops.zeros((1,))
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """A tensor with the array's values, shape and dtype."""

@@ -60,6 +60,8 @@ class Plan:
         return frozenset(operator.name for operator in hooks.operators() if self._is_busy(operator))
 
     def _is_busy(self, operator: Operator) -> bool:
+        if operator.casts:
+            return False
         if self.watching or operator.which is not None or operator.layer:
             return True
         return self.rule(operator.op) in (Rule.LOW, Rule.BANNED)
