@@ -106,7 +106,7 @@ def _per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
     """`_JitExecutor.__call__`, with a graph for each policy."""
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
-        policy = _in_force()
+        policy = None if isinstance(self.obj, nn.Optimizer) else _in_force()  # what updates parameters is not cast
         if policy is None:
             with _suspended():
                 return original(self, *args, **kwargs)
@@ -136,7 +136,7 @@ def _compile_and_run(original: Callable[..., Any]) -> Callable[..., Any]:
     """`Cell.compile_and_run`, with a graph for each policy."""
 
     def compile_and_run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-        policy = _in_force()
+        policy = None if isinstance(self, nn.Optimizer) else _in_force()
         if policy is None:
             with _suspended():
                 return original(self, *args, **kwargs)

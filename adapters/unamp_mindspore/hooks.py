@@ -20,6 +20,7 @@ import mindspore
 from mindspore import nn, ops
 from mindspore._c_expression import TensorPy
 from mindspore.common import api
+from mindspore.ops.function import nn_func
 from mindspore.ops.primitive import Primitive
 
 from unamp.errors import FrameworkNotSupported
@@ -105,6 +106,7 @@ def _codes() -> dict[Operator, Code]:
             add(vars(value).get("__call__"), op, value.__name__, bound=True)
         elif not isinstance(value, type):
             add(value, op, path)
+    add(nn_func.linear, "linear", "ops.function.nn_func.linear")  # attention's own, with its bias
     # A layer may cast its parameters before it uses them: they must be known until then.
     add(Tensor.astype, "cast", "Tensor.astype")
     for name, op in _tensor_methods().items():
@@ -328,7 +330,7 @@ def probe() -> None:
     """
     needed = [(home, name) for home, name, _ in _HOOKS]
     needed += [(TensorPy, name) for name in ("__add__", "__getitem__", "copy_", "matmul", "is_contiguous", "_version")]
-    needed += [(Tensor, "__matmul__"), (Primitive, "__call__"), (ops, "Cast"), (nn.Conv2d, "construct")]
+    needed += [(Tensor, "__matmul__"), (nn_func, "linear"), (Primitive, "__call__"), (ops, "Cast"), (nn.Conv2d, "construct")]
     needed += [(api._pynative_executor._executor, "requires_grad"), *compiling.needed()]
     for home, name in needed:
         if getattr(home, name, None) is None:
