@@ -102,7 +102,8 @@ def twin(
         "__module__": kind.__module__,
         "__doc__": kind.__doc__,
     }
-    return sharing(type(kind)(kind.__name__, (kind,), body), network)
+    metaclass: Any = type(kind)
+    return sharing(metaclass(kind.__name__, (kind,), body), network)
 
 
 def _mapped(value: Any, adapter: Adapter, dtype: str) -> Any:

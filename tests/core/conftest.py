@@ -114,6 +114,9 @@ class FakeAdapter:
     def dtype_of(self, tensor: Any) -> str:
         return tensor.dtype
 
+    def make_network(self) -> FakeNetwork:
+        return FakeNetwork()
+
     def is_network(self, value: object) -> bool:
         return isinstance(value, FakeNetwork)
 
