@@ -6,6 +6,7 @@ stands in asks first whether the calling thread is in a region, so that other th
 
 from __future__ import annotations
 
+import dis
 import functools
 import os
 import sys
@@ -34,6 +35,12 @@ from unamp_mindspore.spellings import named, primitive, spelled
 from unamp_mindspore.state import Tensor, on_cpu, thread
 
 __all__ = ["acquire", "assisted", "covers", "device", "operators", "probe", "release"]
+
+
+#: What the code of a function consists of that hands its arguments on.
+_HANDING_ON = frozenset(
+    ("RESUME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_CONST", "KW_NAMES", "PUSH_NULL", "PRECALL", "CALL", "RETURN_VALUE", "CACHE")
+)
 
 
 def device() -> str:
@@ -75,6 +82,16 @@ def _layers() -> dict[Any, dict[type, str]]:
     return found
 
 
+def _hands_on(function: Any, op: str) -> bool:
+    """Whether a function of Python code does nothing but call a primitive that is the same operation."""
+    code = getattr(function, "__code__", None)
+    if code is None or len(code.co_names) != 1 or code.co_freevars:
+        return False
+    kind = type(function.__globals__.get(code.co_names[0]))
+    own = issubclass(kind, Primitive) and "__call__" in vars(kind) and spelled().get(kind.__name__) == op
+    return own and all(step.opname in _HANDING_ON for step in dis.get_instructions(code))
+
+
 @cache
 def _codes() -> dict[Operator, Code]:
     """Functions, primitives and layers of Python code."""
@@ -104,7 +121,7 @@ def _codes() -> dict[Operator, Code]:
             value = type(value)
         if isinstance(value, type) and issubclass(value, Primitive):
             add(vars(value).get("__call__"), op, value.__name__, bound=True)
-        elif not isinstance(value, type):
+        elif not isinstance(value, type) and not _hands_on(value, op):
             add(value, op, path)
     add(nn_func.linear, "linear", "ops.function.nn_func.linear")  # attention's own, with its bias
     # A layer may cast its parameters before it uses them: they must be known until then.
@@ -329,7 +346,9 @@ def probe() -> None:
         FrameworkNotSupported: naming the version of MindSpore and what is missing.
     """
     needed = [(home, name) for home, name, _ in _HOOKS]
-    needed += [(TensorPy, name) for name in ("__add__", "__getitem__", "copy_", "matmul", "is_contiguous", "_version")]
+    needed += [
+        (TensorPy, name) for name in ("__add__", "__getitem__", "copy_", "matmul", "is_contiguous", "_dtype", "_version")
+    ]
     needed += [(Tensor, "__matmul__"), (nn_func, "linear"), (Primitive, "__call__"), (ops, "Cast"), (nn.Conv2d, "construct")]
     needed += [(api._pynative_executor._executor, "requires_grad"), *compiling.needed()]
     for home, name in needed:

@@ -24,6 +24,8 @@ from unamp_mindspore.state import FLOAT32, NAMES, Tensor, on_cpu, thread
 
 __all__ = ["Operator", "entry", "perform"]
 
+#: What is no tensor, and need not be asked: that takes longer than all else.
+_HARMLESS = frozenset((int, float, bool, str, type(None)))
 #: What can be handed over as a dtype.
 _DTYPE = _typing.Type
 
@@ -79,7 +81,7 @@ class Operator:
 def entry(operator: Operator) -> Callable[..., Any]:
     """What is called in place of the original while a region is open."""
     call, name = operator.call, operator.name
-    float32, tensor, state = FLOAT32, Tensor, thread
+    float32, tensor, state, harmless = FLOAT32, Tensor, thread, _HARMLESS
 
     def enter(*args: Any, **kwargs: Any) -> Any:
         plan = state.plan
@@ -91,12 +93,12 @@ def entry(operator: Operator) -> Callable[..., Any]:
             for value in (*args, *kwargs.values()) if kwargs else args:
                 kind = type(value)
                 if kind is tensor:
-                    if value.dtype is not float32:
+                    if value._dtype is not float32:  # `dtype` is a property of Python code
                         break
                 elif kind is list or kind is tuple:
                     if value and type(value[0]) is not int:
                         break
-                elif isinstance(value, tensor) and value.dtype is not float32:
+                elif kind not in harmless and isinstance(value, tensor) and value._dtype is not float32:
                     break
             else:
                 return call(*args, **kwargs)
