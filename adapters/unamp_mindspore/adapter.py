@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import mindspore
 from mindspore import nn
-from mindspore._c_expression import Cell_
 
 from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
-from unamp.networks import twin, under
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_mindspore import hooks, observing, plans
+from unamp_mindspore import hooks, networks, observing, plans
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.observing import dtype_name
@@ -81,8 +78,7 @@ class MindSporeAdapter:
         return isinstance(value, nn.Cell)
 
     def wrap(self, network: Any, policy: Policy) -> Any:
-        # `__call__`, not `construct`: a graph is compiled from the source of that.
-        return twin(network, "__call__", partial(under, self, policy), partial(self.wrap, policy=policy), _begun)
+        return networks.wrap(self, network, policy)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)
@@ -103,7 +99,3 @@ class MindSporeAdapter:
         from unamp_mindspore.operations import MindSporeOperations
 
         return MindSporeOperations()
-
-
-def _begun(cell: Any) -> None:
-    Cell_.__init__(cell, type(cell).__name__)  # the part of a cell that is C++

@@ -12,7 +12,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from mindspore import nn
@@ -25,7 +25,7 @@ from unamp.vocabulary import vocabulary
 from unamp_mindspore.replacing import Code
 from unamp_mindspore.state import DTYPES, on_cpu, thread
 
-__all__ = ["hooks", "needed"]
+__all__ = ["hooks", "needed", "strategy"]
 
 #: Compiling changes what it compiles, for a moment.
 _lock = threading.RLock()
@@ -34,7 +34,7 @@ _ATTRIBUTE = "amp_strategy"
 
 
 @cache
-def _strategy(policy: Policy) -> Any:
+def strategy(policy: Policy) -> Any:
     """MindSpore's own strategy for a policy.
 
     Raises:
@@ -82,7 +82,7 @@ def _attached(to: Any, policy: Policy) -> Iterator[None]:
     """A policy's strategy is attached to a function or cell."""
     held = vars(to)
     before = held.get(_ATTRIBUTE)
-    setattr(to, _ATTRIBUTE, _strategy(policy))
+    setattr(to, _ATTRIBUTE, strategy(policy))
     try:
         yield
     finally:
@@ -121,14 +121,14 @@ def _per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
     return __call__
 
 
-@cache
+@lru_cache(maxsize=256)
 def _copied(function: types.FunctionType, policy: Policy) -> types.FunctionType:
     """A function of its own for a policy: MindSpore keeps what it has parsed by the function's identity."""
     copy = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     copy.__module__, copy.__kwdefaults__ = function.__module__, function.__kwdefaults__
-    setattr(copy, _ATTRIBUTE, _strategy(policy))
+    setattr(copy, _ATTRIBUTE, strategy(policy))
     return copy
 
 

@@ -16,6 +16,7 @@ from unamp.vocabulary import vocabulary
 from unamp_mindspore import hooks
 from unamp_mindspore.facts import facts
 from unamp_mindspore.kernels import Operator, perform
+from unamp_mindspore.listing import covers, operators
 from unamp_mindspore.state import DTYPES
 
 __all__ = ["Plan", "how", "idle", "plan"]
@@ -57,7 +58,7 @@ class Plan:
     @cached_property
     def busy(self) -> frozenset[str]:
         """See the class."""
-        return frozenset(operator.name for operator in hooks.operators() if self._is_busy(operator))
+        return frozenset(operator.name for operator in operators() if self._is_busy(operator))
 
     def _is_busy(self, operator: Operator) -> bool:
         if operator.casts:
@@ -92,7 +93,7 @@ def idle(*, watching: bool) -> Plan:
 
 def how(op: str, policy: Policy, device: str) -> How:
     """How a rule is carried out on a device, for `unamp.explain`."""
-    if "mindspore" not in vocabulary()[op].spellings or not hooks.covers(op):
+    if "mindspore" not in vocabulary()[op].spellings or not covers(op):
         return How.ABSENT if "mindspore" not in vocabulary()[op].spellings else How.UNSUPPORTED
     stated = policy.delegated("mindspore", device)
     if stated is None or not stated.active or vocabulary()[op].group == "cast":

@@ -16,13 +16,13 @@ with suppress(SystemError):
     ops.zeros((1,))
 mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
 
-from unamp_mindspore import hooks  # noqa: E402
+from unamp_mindspore import hooks, listing  # noqa: E402
 from unamp_mindspore.state import thread  # noqa: E402
 
 
 def _patched() -> list[str]:
-    inherited = [name for name in hooks._methods() if name in vars(Tensor)]
-    codes = [code.function.__qualname__ for code in (*hooks._codes().values(), *hooks._hooks()) if code.is_in]
+    inherited = [name for name in listing.methods() if name in vars(Tensor)]
+    codes = [code.function.__qualname__ for code in (*listing.codes().values(), *hooks._hooks()) if code.is_in]
     return [*inherited, *codes, str(Primitive.__call__.__code__), str(nn.Cell.compile_and_run.__code__)]
 
 

@@ -103,9 +103,34 @@ def test_beside_mindspores_own_in_graph_mode(graph_mode, x, level):
     np.testing.assert_array_equal(ours.asnumpy(), theirs.asnumpy())
 
 
+class Around(nn.Cell):
+    """A network that a wrapped one is part of."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def construct(self, x):
+        return self.network(x) * 1.0
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_as_a_part_of_a_graph(graph_mode, x, level):
+    network = made("LeNet5")
+    wrapped = unamp.auto_mixed_precision(network, level)
+    found, alone, plain = Around(wrapped)(x), wrapped(x), Around(network)(x)
+    assert found.dtype == F32
+    np.testing.assert_array_equal(found.asnumpy(), alone.asnumpy())
+    np.testing.assert_array_equal(plain.asnumpy(), network(x).asnumpy())
+    assert (found.asnumpy() != plain.asnumpy()).any()
+
+
 def test_what_graphs_cannot_express_is_an_error(graph_mode, x):
     with pytest.raises(unamp.NotExpressible, match="widen"):
         unamp.auto_mixed_precision(made("LeNet5"), "O1")(x)
+    for level, dtype in (("O1", "float16"), ("O2", "bfloat16")):
+        with pytest.raises(ValueError, match="cannot be part of a graph"):
+            Around(unamp.auto_mixed_precision(made("LeNet5"), level, dtype))(x)
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
@@ -149,7 +174,9 @@ def test_the_network_stays_a_network(x):
     assert (network(x).asnumpy() != wrapped(x).asnumpy()).any()
 
 
-def test_a_wrapped_network_is_trained(x):
+@pytest.mark.parametrize("mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE], ids=["PyNative", "graph"])
+def test_a_wrapped_network_is_trained(x, graph_mode, mode):
+    mindspore.set_context(mode=mode)
     wrapped = unamp.auto_mixed_precision(made("LeNet5"), "O2")
     label = Tensor([1, 2, 3, 4], mindspore.int32)
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
