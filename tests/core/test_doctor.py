@@ -63,7 +63,7 @@ def test_a_framework_that_is_well_is_reported_with_all_it_can_do(
         "framework": "strange",
         "status": "ready",
         "version": "1.0",
-        "requires": "1.0",
+        "requires": ">=1.0,<2",
         "devices": {"cpu": {"float16": "emulated", "bfloat16": "native"}, "gpu": None},
         "gaps": [],
     }
