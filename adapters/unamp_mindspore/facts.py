@@ -22,7 +22,8 @@ class Facts:
         methods: methods of a Tensor whose operation has another name.
         in_place: methods that change their tensor, and those that give the same as a new one.
         functions: for the example calls of conformance, the function that the CPU has a kernel for.
-        axis: of those, the ones that call `axis` what PyTorch calls `dim`.
+        crashing: operations whose gradient ends the process.
+        axis: of those functions, the ones that call `axis` what PyTorch calls `dim`.
     """
 
     views: frozenset[str]
@@ -31,6 +32,7 @@ class Facts:
     methods: Mapping[str, str]
     in_place: Mapping[str, str]
     functions: Mapping[str, str]
+    crashing: frozenset[str]
     axis: frozenset[str]
 
 
@@ -45,5 +47,6 @@ def facts() -> Facts:
         methods=data["methods"],
         in_place=data["in_place"],
         functions=data["functions"],
+        crashing=frozenset(data["crashing"]),
         axis=frozenset(data["axis"]),
     )
