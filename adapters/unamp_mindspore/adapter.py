@@ -47,9 +47,15 @@ class MindSporeAdapter:
     def gaps(self) -> tuple[Gap, ...]:
         return (
             Gap(
-                "primitives and kernels of one's own (ops.Custom)", "they have no name in the vocabulary: no rule reaches them"
+                "primitives and kernels of one's own (ops.Custom)", "the vocabulary has no name for them: no rule reaches them"
             ),
             Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
+            Gap("C++ methods that were taken from the class Tensor before a region", "the original is what is called"),
+            Gap(
+                "regions inside functions that mindspore.jit compiles",
+                "MindSpore's compiler raises (\"Unsupported statement 'Try'\"); the region around the call decides",
+            ),
+            Gap("bans in compiled graphs", "a graph cannot raise: a banned operation runs in float32"),
         )
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:

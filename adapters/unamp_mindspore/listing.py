@@ -169,6 +169,11 @@ def operators() -> tuple[Operator, ...]:
 
 
 @cache
+def _reached() -> frozenset[str]:
+    layers = {op for kinds in _layers().values() for op in kinds.values()}
+    return frozenset(operator.op for operator in operators()) | layers
+
+
 def covers(op: str) -> bool:
-    """Whether anything that a rule could reach is an operation."""
-    return _left_alone(op) or any(operator.op == op for operator in operators())
+    """Whether anything of MindSpore that a rule can reach is an operation, or its rule needs no reaching."""
+    return op in _reached() or (_left_alone(op) and "mindspore" in vocabulary()[op].spellings)
