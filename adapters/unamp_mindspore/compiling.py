@@ -110,13 +110,17 @@ def _per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
         if policy is None:
             with _suspended():
                 return original(self, *args, **kwargs)
-        self._cell_cache_key_extend += _key(policy)
-        if self.obj is None:
-            self.fn = _copied(self.fn, policy)
-            with _suspended():
+        function, extend = self.fn, self._cell_cache_key_extend
+        self._cell_cache_key_extend = extend + _key(policy)
+        try:
+            if self.obj is None:
+                self.fn = _copied(function, policy)
+                with _suspended():
+                    return original(self, *args, **kwargs)
+            with _lock, _attached(self.obj, policy), _suspended():
                 return original(self, *args, **kwargs)
-        with _lock, _attached(self.obj, policy), _suspended():
-            return original(self, *args, **kwargs)
+        finally:
+            self.fn, self._cell_cache_key_extend = function, extend
 
     return __call__
 
@@ -156,18 +160,11 @@ def _key(policy: Policy) -> str:
     return f".unamp {policy!r}"
 
 
+@cache
 def hooks() -> tuple[Code, ...]:
     """The functions of MindSpore's compilers that must know about regions."""
-    return _hooks()
-
-
-@cache
-def _hooks() -> tuple[Code, ...]:
     call = api._JitExecutor.__call__
-    return (
-        Code(getattr(call, "__wrapped__", call), _per_policy),
-        Code(nn.Cell.compile_and_run, _compile_and_run),
-    )
+    return Code(getattr(call, "__wrapped__", call), _per_policy), Code(nn.Cell.compile_and_run, _compile_and_run)
 
 
 def needed() -> list[tuple[Any, str]]:
