@@ -51,7 +51,7 @@ $(VENV)/.compiled: $(wildcard adapters/unamp_torch/compiled/*) constraints.txt
 	@touch $@
 
 # One environment grows with what is asked of it. The frameworks are large: only tests and benchmarks need all of them.
-$(VENV)/.conformance: EXTRAS = torch,paddle,conformance
+$(VENV)/.conformance: EXTRAS = torch,paddle,mindspore,conformance
 $(VENV)/.lint: EXTRAS = lint
 $(VENV)/.bench: EXTRAS = bench
 $(VENV)/.dev: EXTRAS = dev

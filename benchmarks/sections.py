@@ -31,12 +31,16 @@ SECTIONS = {
     "paddle-operations": ("on_paddle.operations:comparisons", _OPERATION),
     "paddle-steps": ("on_paddle.steps:comparisons", _LAYER),
     "paddle-aftermath": ("on_paddle.operations:aftermath", _OPERATION),
+    "mindspore-regions": ("on_mindspore.regions:comparisons", _OPERATION),
+    "mindspore-operations": ("on_mindspore.operations:comparisons", _OPERATION),
+    "mindspore-steps": ("on_mindspore.steps:comparisons", _STEP),
+    "mindspore-aftermath": ("on_mindspore.operations:aftermath", _OPERATION),
 }
 
 
 def missing(section: str) -> str | None:
     """The framework that a section needs and that is not installed."""
-    framework = "paddle" if section.startswith("paddle-") else "torch"
+    framework = next((name for name in ("paddle", "mindspore") if section.startswith(f"{name}-")), "torch")
     return None if section == "import" or find_spec(framework) else framework
 
 

@@ -3,6 +3,7 @@
 from unamp.custom_function import custom_bwd, custom_fwd
 from unamp.errors import AdapterError, BannedOperation, FrameworkNotSupported, NotExpressible
 from unamp.explaining import Explanation, explain
+from unamp.networks import auto_mixed_precision
 from unamp.policy import LEVELS, Decision, Policy, Rule
 from unamp.presets import PRESETS
 from unamp.regions import (
@@ -36,6 +37,7 @@ __all__ = [
     "Trace",
     "amp_guard",
     "auto_cast",
+    "auto_mixed_precision",
     "autocast",
     "current_policy",
     "custom_bwd",

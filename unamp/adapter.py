@@ -219,6 +219,15 @@ class Adapter(Protocol):
     def dtype_of(self, tensor: Any) -> str:
         """The name of a tensor's dtype."""
 
+    def is_network(self, value: object) -> bool:
+        """Whether a value is one of the framework's networks."""
+
+    def wrap(self, network: Any, policy: Policy) -> Any:
+        """A network that computes under a policy, with its floating inputs cast and its floating results back in float32.
+
+        Parameters are those of the given network, as they are. See `unamp.auto_mixed_precision`.
+        """
+
     def spelling(self, value: object) -> str | None:
         """The name of one of the framework's functions, layer classes or primitives, with the framework in front."""
 

@@ -44,12 +44,16 @@ def dtype_name(value: object) -> str | None:
         text = value.__name__
     elif isinstance(name := getattr(value, "name", None), str):
         text = name
-    elif "dtype" in type(value).__name__.lower() or type(value).__module__.split(".")[0] in str(value):
+    elif "dtype" in type(value).__name__.lower() or type(value).__module__.split(".")[0] in str(value) or _is_plain(value):
         text = str(value)
     else:
         return None
     text = text.rsplit(".", 1)[-1].lower()
     return _ALIASES.get(text, text)
+
+
+def _is_plain(value: object) -> bool:
+    return str(value).lower() in ELIGIBLE  # MindSpore's objects are of a type `Float` and print "Float16"
 
 
 def _valid() -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import paddle
 
 from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
+from unamp.networks import twin, under
 from unamp.policy import Policy
 from unamp.regions import Region
 from unamp_paddle import hooks, observing, plans
@@ -78,6 +80,12 @@ class PaddleAdapter:
 
     def dtype_of(self, tensor: Any) -> str:
         return str(tensor.dtype).removeprefix("paddle.")
+
+    def is_network(self, value: object) -> bool:
+        return isinstance(value, paddle.nn.Layer)
+
+    def wrap(self, network: Any, policy: Policy) -> Any:
+        return twin(network, "forward", partial(under, self, policy), partial(self.wrap, policy=policy))
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

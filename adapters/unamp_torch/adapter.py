@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
 
 from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
+from unamp.networks import twin, under
 from unamp.policy import Policy
 from unamp.regions import Region
 from unamp_torch import compiling, hooks, observing, plans
@@ -97,6 +99,12 @@ class TorchAdapter:
 
     def dtype_of(self, tensor: Any) -> str:
         return str(tensor.dtype).removeprefix("torch.")
+
+    def is_network(self, value: object) -> bool:
+        return isinstance(value, torch.nn.Module)
+
+    def wrap(self, network: Any, policy: Policy) -> Any:
+        return twin(network, "forward", partial(under, self, policy), partial(self.wrap, policy=policy))
 
     def spelling(self, value: object) -> str | None:
         """See `unamp_torch.spellings.spelling`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import unamp
 from unamp import adapter as contract
 from unamp.adapter import Gap, How, OpRecord, Support
+from unamp.networks import twin, under
 from unamp.policy import Policy
 from unamp.regions import Region
 
@@ -18,6 +20,17 @@ from unamp.regions import Region
 class FakeTensor:
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
+
+
+class FakeNetwork:
+    """Keeps the tensors that it is called with, and returns one of their dtype."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Policy | None]] = []
+
+    def forward(self, *tensors: FakeTensor, scale: FakeTensor | None = None) -> Any:
+        self.seen += [(tensor.dtype, unamp.current_policy()) for tensor in (*tensors, *([scale] if scale else ()))]
+        return {"out": [FakeTensor(tensor.dtype) for tensor in tensors]}
 
 
 class FakeRealisation:
@@ -100,6 +113,15 @@ class FakeAdapter:
 
     def dtype_of(self, tensor: Any) -> str:
         return tensor.dtype
+
+    def make_network(self) -> FakeNetwork:
+        return FakeNetwork()
+
+    def is_network(self, value: object) -> bool:
+        return isinstance(value, FakeNetwork)
+
+    def wrap(self, network: FakeNetwork, policy: Policy) -> Any:
+        return twin(network, "forward", partial(under, self, policy), partial(self.wrap, policy=policy))
 
     def spelling(self, value: object) -> str | None:
         return "torch.nn.Linear" if value is FakeTensor.__init__ else None

@@ -1,0 +1,44 @@
+"""Putting a plan in force in the calling thread, and taking it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unamp_mindspore import hooks
+from unamp_mindspore.plans import Plan, idle
+from unamp_mindspore.state import thread
+
+__all__ = ["Activation"]
+
+
+class Activation:
+    """`unamp.adapter.Realisation` for MindSpore."""
+
+    __slots__ = ("_cache", "plan")
+
+    def __init__(self, plan: Plan | None, *, cache: bool) -> None:
+        self.plan = plan
+        self._cache = cache and plan is not None
+
+    def enter(self) -> object:
+        """Put the plan in force."""
+        plan, outer = self.plan, thread.plan
+        weights = thread.weights
+        if plan is None:
+            # Inside another region low tensors may arrive, which a CPU could not compute with.
+            if outer is not None:
+                thread.plan = idle(watching=thread.sink is not None)
+            return outer, weights
+        hooks.acquire()
+        if not self._cache:
+            thread.weights = None
+        elif weights is None:
+            thread.weights = {}
+        thread.plan = plan if thread.sink is None else plan.watched
+        return outer, weights
+
+    def exit(self, token: Any) -> None:
+        """Put back what `enter` found."""
+        thread.plan, thread.weights = token
+        if self.plan is not None:
+            hooks.release()

@@ -1,0 +1,107 @@
+"""unamp's adapter for MindSpore: the contract of `unamp.adapter`, carried out by the modules beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import mindspore
+from mindspore import nn
+
+from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
+from unamp.errors import NotExpressible
+from unamp.policy import Policy
+from unamp.regions import Region
+from unamp_mindspore import hooks, networks, observing, plans
+from unamp_mindspore.activation import Activation
+from unamp_mindspore.casting import cast
+from unamp_mindspore.observing import dtype_name
+from unamp_mindspore.spellings import spelling
+from unamp_mindspore.state import DTYPES, Tensor
+
+__all__ = ["MindSporeAdapter"]
+
+
+class MindSporeAdapter:
+    """MindSpore, in PyNative and graph mode, on the CPU."""
+
+    framework = "mindspore"
+    requires = ">=2.10,<3"
+
+    def version(self) -> str:
+        """MindSpore's version."""
+        return str(mindspore.__version__)
+
+    def probe(self) -> None:
+        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
+        hooks.probe()
+
+    def devices(self) -> tuple[str, ...]:
+        """The one that this process computes on, and the CPU."""
+        return tuple(dict.fromkeys(("cpu", hooks.device())))
+
+    def support(self, device: str, dtype: str) -> Support:
+        return Support.EMULATED if device == "cpu" else Support.NATIVE
+
+    def gaps(self) -> tuple[Gap, ...]:
+        return (
+            Gap(
+                "primitives and kernels of one's own (ops.Custom)", "the vocabulary has no name for them: no rule reaches them"
+            ),
+            Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
+            Gap("C++ methods that were taken from the class Tensor before a region", "the original is what is called"),
+            Gap(
+                "regions inside functions that mindspore.jit compiles",
+                "MindSpore's compiler raises (\"Unsupported statement 'Try'\"); the region around the call decides",
+            ),
+            Gap("bans in compiled graphs", "a graph cannot raise: a banned operation runs in float32"),
+        )
+
+    def prepare(self, policy: Policy, device: str | None) -> Realisation:
+        return Activation(plans.plan(policy, device), cache=policy.cache)
+
+    def how(self, op: str, policy: Policy, device: str) -> How:
+        return plans.how(op, policy, device)
+
+    def observe(self, sink: Callable[[OpRecord], None]) -> AbstractContextManager[None]:
+        def watched() -> plans.Plan:
+            hooks.acquire()
+            return plans.idle(watching=True)
+
+        return observing.observe(sink, watched, hooks.release)
+
+    def is_tensor(self, value: object) -> bool:
+        return isinstance(value, Tensor)
+
+    def cast(self, tensor: Any, dtype: str) -> Any:
+        return cast(tensor, DTYPES[dtype])
+
+    def dtype_of(self, tensor: Any) -> str:
+        return dtype_name(tensor.dtype)
+
+    def is_network(self, value: object) -> bool:
+        return isinstance(value, nn.Cell)
+
+    def wrap(self, network: Any, policy: Policy) -> Any:
+        return networks.wrap(self, network, policy)
+
+    def spelling(self, value: object) -> str | None:
+        return spelling(value)
+
+    def compiling(self) -> bool:
+        return False
+
+    def make_capturable(self, region: Region) -> int:
+        raise NotExpressible("a region around a compiled function decides its policy; inside one there are none")
+
+    def enter_captured(self, key: int) -> None:
+        self.make_capturable(None)  # type: ignore[arg-type]
+
+    def leave_captured(self, key: int) -> None:
+        self.make_capturable(None)  # type: ignore[arg-type]
+
+    def operations(self) -> Operations:
+        from unamp_mindspore.operations import MindSporeOperations
+
+        return MindSporeOperations()

@@ -1,0 +1,172 @@
+"""Regions and compiled graphs: `mindspore.jit`, and cells in GRAPH_MODE.
+
+A graph is compiled from the source of its functions, so nothing that stands in for an operation takes effect in it. What
+does is MindSpore's own strategy, with lists of primitives: it is baked into a graph when that is compiled, and never looked
+at again. So each policy gets a graph of its own. Its strategy is attached to what is compiled, for as long as that takes, and
+the policy becomes part of the name under which MindSpore keeps the graph.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from typing import Any
+
+from mindspore import nn
+from mindspore._c_expression import amp
+from mindspore.graph import api
+
+from unamp.errors import NotExpressible
+from unamp.policy import Policy, Rule
+from unamp.vocabulary import vocabulary
+from unamp_mindspore.replacing import Code
+from unamp_mindspore.state import DTYPES, on_cpu, thread
+
+__all__ = ["hooks", "needed", "strategy"]
+
+#: Compiling changes what it compiles, for a moment.
+_lock = threading.RLock()
+
+_ATTRIBUTE = "amp_strategy"
+
+
+@cache
+def strategy(policy: Policy) -> Any:
+    """MindSpore's own strategy for a policy.
+
+    Raises:
+        NotExpressible: where it has none on this device.
+    """
+    if policy.dtype == "bfloat16" and on_cpu():
+        raise NotExpressible(
+            "MindSpore's CPU kernels cannot run a graph in bfloat16; use float16, or call the function without mindspore.jit "
+            "and in PYNATIVE_MODE, where bfloat16 is emulated"
+        )
+    if policy.widen_results:
+        raise NotExpressible("MindSpore's strategy for graphs cannot widen results; use widen_results=False, or PYNATIVE_MODE")
+    return amp.create_amp_strategy(amp.AmpLevel.AmpAuto, DTYPES[policy.dtype], *_lists(policy))
+
+
+def _lists(policy: Policy) -> tuple[list[tuple[str, list[int]]], list[tuple[str, list[int]]]]:
+    """The primitives that run low, and those that run in float32, each with the inputs that are cast (none named: all)."""
+    low: list[tuple[str, list[int]]] = []
+    wide: list[tuple[str, list[int]]] = []
+    for op in vocabulary().values():
+        rule = _biased(policy) if op.name == "bias_add" else policy.rules[op.name]
+        if op.group == "cast" or rule in (Rule.UNTOUCHED, Rule.WIDEST):
+            continue
+        names = [name for name in op.spellings.get("mindspore", ()) if "." not in name]
+        (low if rule is Rule.LOW else wide).extend(
+            (name, [0] if op.group == "norm" and rule is Rule.LOW else []) for name in names
+        )
+    return low, wide
+
+
+def _biased(policy: Policy) -> Rule:
+    """The rule for a bias that is added: layers add theirs with a primitive of its own, and it belongs to them."""
+    own = "bias_add" in policy.allow or "bias_add" in policy.deny
+    return policy.rules["bias_add" if own else "linear"]
+
+
+def _in_force() -> Policy | None:
+    plan = thread.plan
+    policy = getattr(plan, "policy", None)
+    return policy if policy is not None and policy.active else None
+
+
+@contextmanager
+def _attached(to: Any, policy: Policy) -> Iterator[None]:
+    """A policy's strategy is attached to a function or cell."""
+    held = vars(to)
+    before = held.get(_ATTRIBUTE)
+    setattr(to, _ATTRIBUTE, strategy(policy))
+    try:
+        yield
+    finally:
+        if before is None:
+            delattr(to, _ATTRIBUTE)
+        else:
+            setattr(to, _ATTRIBUTE, before)
+
+
+@contextmanager
+def _suspended() -> Iterator[None]:
+    """Nothing of what the compiler runs in Python follows a policy."""
+    plan, thread.plan = thread.plan, None
+    try:
+        yield
+    finally:
+        thread.plan = plan
+
+
+def _per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`_JitExecutor.__call__`, with a graph for each policy."""
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
+        policy = None if isinstance(self.obj, nn.Optimizer) else _in_force()  # what updates parameters is not cast
+        if policy is None:
+            with _suspended():
+                return original(self, *args, **kwargs)
+        function, extend = self.fn, self._cell_cache_key_extend
+        self._cell_cache_key_extend = extend + _key(policy)
+        try:
+            if self.obj is None:
+                self.fn = _copied(function, policy)
+                with _suspended():
+                    return original(self, *args, **kwargs)
+            with _lock, _attached(self.obj, policy), _suspended():
+                return original(self, *args, **kwargs)
+        finally:
+            self.fn, self._cell_cache_key_extend = function, extend
+
+    return __call__
+
+
+@lru_cache(maxsize=256)
+def _copied(function: types.FunctionType, policy: Policy) -> types.FunctionType:
+    """A function of its own for a policy: MindSpore keeps what it has parsed by the function's identity."""
+    copy = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__module__, copy.__kwdefaults__ = function.__module__, function.__kwdefaults__
+    setattr(copy, _ATTRIBUTE, strategy(policy))
+    return copy
+
+
+def _compile_and_run(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`Cell.compile_and_run`, with a graph for each policy."""
+
+    def compile_and_run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+        policy = None if isinstance(self, nn.Optimizer) else _in_force()
+        if policy is None:
+            with _suspended():
+                return original(self, *args, **kwargs)
+        with _lock, _attached(self, policy), _suspended():
+            phase = self.phase
+            self.phase = phase + _key(policy)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                self.phase = phase
+
+    return compile_and_run
+
+
+@cache
+def _key(policy: Policy) -> str:
+    return f".unamp {policy!r}"
+
+
+@cache
+def hooks() -> tuple[Code, ...]:
+    """The functions of MindSpore's compilers that must know about regions."""
+    call = api._JitExecutor.__call__
+    return Code(getattr(call, "__wrapped__", call), _per_policy), Code(nn.Cell.compile_and_run, _compile_and_run)
+
+
+def needed() -> list[tuple[Any, str]]:
+    """What must be there, as objects and the names of attributes."""
+    return [(api, "_JitExecutor"), (nn.Cell, "compile_and_run"), (amp, "create_amp_strategy"), (amp, "AmpLevel")]

@@ -1,0 +1,52 @@
+"""What MindSpore's operations do without being asked; `data/operators.toml` holds it, with the explanations."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+__all__ = ["Facts", "facts"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What MindSpore's operations do without being asked.
+
+    Attributes:
+        views: operations that run natively in every dtype on the CPU: they return a view, or move data only.
+        transparent: layers whose parts follow their own rules, unless a user's list names the whole.
+        left_alone: functions that no rule reaches.
+        methods: methods of a Tensor whose operation has another name.
+        in_place: methods that change their tensor, and those that give the same as a new one.
+        functions: for the example calls of conformance, the function that the CPU has a kernel for.
+        crashing: operations whose gradient ends the process.
+        axis: of those functions, the ones that call `axis` what PyTorch calls `dim`.
+    """
+
+    views: frozenset[str]
+    transparent: frozenset[str]
+    left_alone: frozenset[str]
+    methods: Mapping[str, str]
+    in_place: Mapping[str, str]
+    functions: Mapping[str, str]
+    crashing: frozenset[str]
+    axis: frozenset[str]
+
+
+@cache
+def facts() -> Facts:
+    """The facts, read from their data file."""
+    data = tomllib.loads(resources.files("unamp_mindspore").joinpath("data/operators.toml").read_text("utf-8"))
+    return Facts(
+        views=frozenset(data["views"]),
+        transparent=frozenset(data["transparent"]),
+        left_alone=frozenset(data["left_alone"]),
+        methods=data["methods"],
+        in_place=data["in_place"],
+        functions=data["functions"],
+        crashing=frozenset(data["crashing"]),
+        axis=frozenset(data["axis"]),
+    )

@@ -1,0 +1,179 @@
+"""The operations of MindSpore: every function, method, primitive and layer that the vocabulary has a name for."""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from mindspore import nn
+from mindspore._c_expression import TensorPy
+from mindspore.ops.function import nn_func
+from mindspore.ops.primitive import Primitive
+
+from unamp.vocabulary import vocabulary
+from unamp_mindspore.facts import facts
+from unamp_mindspore.kernels import Operator, entry
+from unamp_mindspore.replacing import Code
+from unamp_mindspore.spellings import named, primitive, spelled
+from unamp_mindspore.state import Tensor, thread
+
+__all__ = ["codes", "covers", "methods", "operators", "primitive_call"]
+
+#: What the code of a function consists of that hands its arguments on.
+_HANDING_ON = frozenset(
+    ("RESUME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_CONST", "KW_NAMES", "PUSH_NULL", "PRECALL", "CALL", "RETURN_VALUE", "CACHE")
+)
+
+
+def _left_alone(op: str) -> bool:
+    return vocabulary()[op].group == "cast" or op in facts().left_alone
+
+
+def _indexing(args: Any, kwargs: Any) -> str:
+    items = args[1] if isinstance(args[1], tuple) else (args[1],)
+    if any(isinstance(item, (Tensor, list)) for item in items):
+        return "index"
+    return "select" if all(type(item) is int or item == slice(None) for item in items) else "slice"
+
+
+def _of_layer(kinds: dict[type, str]) -> Callable[[Any, Any], str]:
+    """For layers that share a `construct`: the operation of the layer's own class."""
+
+    def which(args: Any, kwargs: Any) -> str:
+        return next((kinds[kind] for kind in type(args[0]).__mro__ if kind in kinds), next(iter(kinds.values())))
+
+    return which
+
+
+@cache
+def _layers() -> dict[Any, dict[type, str]]:
+    """For every `construct`, the layers that run it and their operations."""
+    found: dict[Any, dict[type, str]] = {}
+    for path, op in spelled().items():
+        kind = named(path) if "." in path else None
+        if isinstance(kind, type) and issubclass(kind, nn.Cell):
+            found.setdefault(kind.construct, {})[kind] = op
+    return found
+
+
+def _hands_on(function: Any, op: str) -> bool:
+    """Whether a function of Python code does nothing but call a primitive that is the same operation."""
+    code = getattr(function, "__code__", None)
+    if code is None or len(code.co_names) != 1 or code.co_freevars:
+        return False
+    kind = type(function.__globals__.get(code.co_names[0]))
+    own = issubclass(kind, Primitive) and "__call__" in vars(kind) and spelled().get(kind.__name__) == op
+    return own and all(step.opname in _HANDING_ON for step in dis.get_instructions(code))
+
+
+@cache
+def codes() -> dict[Operator, Code]:
+    """Functions, primitives and layers of Python code."""
+    made: dict[Operator, Code] = {}
+    taken: set[Any] = set()
+
+    def add(function: Any, op: str, name: str, **kinds: Any) -> None:
+        if not isinstance(function, types.FunctionType) or function in taken:
+            return
+        taken.add(function)
+        operator = Operator(op, name, function, **kinds)
+
+        def instead(original: Any) -> Any:
+            operator.call = original
+            return entry(operator)
+
+        made[operator] = Code(function, instead)
+
+    for construct, kinds in _layers().items():
+        op, which = next(iter(kinds.values())), None if len(set(kinds.values())) == 1 else _of_layer(kinds)
+        add(construct, op, construct.__qualname__, layer=True, bound=True, which=which)
+    for path, op in spelled().items():
+        if _left_alone(op):
+            continue
+        value = named(path) if "." in path else primitive(path)
+        if isinstance(value, Primitive):  # some functions of `ops` are one
+            value = type(value)
+        if isinstance(value, type) and issubclass(value, Primitive):
+            add(vars(value).get("__call__"), op, value.__name__, bound=True)
+        elif not isinstance(value, type) and not _hands_on(value, op):
+            add(value, op, path)
+    add(nn_func.linear, "linear", "ops.function.nn_func.linear")  # attention's own, with its bias
+    # A layer may cast its parameters before it uses them: they must be known until then.
+    add(Tensor.astype, "cast", "Tensor.astype")
+    for name, op in _tensor_methods().items():
+        add(vars(Tensor).get(name), op, f"Tensor.{name}")
+    return made
+
+
+@cache
+def _tensor_methods() -> dict[str, str]:
+    """The methods of a Tensor that are an operation, and the operation."""
+    found = dict(facts().methods)
+    for name in dir(Tensor):
+        for path in (f"mint.{name}", f"ops.{name}"):
+            if path in spelled():
+                found.setdefault(name, spelled()[path])
+    return found
+
+
+@cache
+def methods() -> dict[str, Operator]:
+    """The methods of a Tensor that are C++."""
+    inherited = vars(TensorPy)
+    found = {}
+    for name, op in _tensor_methods().items():
+        if name in inherited and name not in vars(Tensor) and not _left_alone(op):
+            found[name] = Operator(op, f"Tensor.{name}", inherited[name])
+    for name, twin in facts().in_place.items():
+        if name in inherited and name not in vars(Tensor):
+            op = _tensor_methods()[twin]
+            found[name] = Operator(op, f"Tensor.{name}", inherited[name], inplace=True, twin=getattr(Tensor, twin))
+    found["__getitem__"] = Operator("index", "Tensor.__getitem__", inherited["__getitem__"], which=_indexing)
+    return found
+
+
+@cache
+def _by_name() -> dict[str, Operator]:
+    """Primitives that have no `__call__` of their own: they run through `Primitive.__call__`."""
+    found = {}
+    for path, op in spelled().items():
+        kind = primitive(path.rpartition(".")[2]) or type(named(path))
+        if issubclass(kind, Primitive) and kind is not Primitive and "__call__" not in vars(kind) and not _left_alone(op):
+            found[kind.__name__] = Operator(op, kind.__name__, primitive_call.original, bound=True)
+    return found
+
+
+def _through_name(original: Callable[..., Any]) -> Callable[..., Any]:
+    entries: dict[str, Callable[..., Any]] = {}
+
+    def call(self: Any, *args: Any) -> Any:
+        if thread.plan is None:
+            return original(self, *args)
+        if not entries:
+            entries.update({name: entry(operator) for name, operator in _by_name().items()})
+        return entries.get(self.name, original)(self, *args)
+
+    return call
+
+
+primitive_call = Code(Primitive.__call__, _through_name)
+
+
+@cache
+def operators() -> tuple[Operator, ...]:
+    """All operations."""
+    return (*codes(), *methods().values(), *_by_name().values())
+
+
+@cache
+def _reached() -> frozenset[str]:
+    layers = {op for kinds in _layers().values() for op in kinds.values()}
+    return frozenset(operator.op for operator in operators()) | layers
+
+
+def covers(op: str) -> bool:
+    """Whether anything of MindSpore that a rule can reach is an operation, or its rule needs no reaching."""
+    return op in _reached() or (_left_alone(op) and "mindspore" in vocabulary()[op].spellings)

@@ -1,0 +1,62 @@
+"""A cell that computes under a policy by itself: called in PyNative mode, compiled, or as part of a graph.
+
+Called, it opens a region. A graph that it is part of is compiled from the source of its `construct`, and knows no regions:
+there MindSpore's own strategy does what the region would, or the graph is refused.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mindspore import nn
+from mindspore._c_expression import Cell_
+from mindspore.ops.functional import mixed_precision_cast
+
+from unamp.errors import NotExpressible
+from unamp.networks import twin, under
+from unamp.policy import Policy
+from unamp_mindspore.compiling import strategy
+from unamp_mindspore.state import DTYPES, FLOAT32
+
+if TYPE_CHECKING:
+    from unamp_mindspore.adapter import MindSporeAdapter
+
+__all__ = ["wrap"]
+
+
+class _InGraphs:
+    """What a graph is compiled from."""
+
+    def construct(self, *inputs):  # type: ignore[no-untyped-def]
+        return mixed_precision_cast(FLOAT32, self.unamp_network(*mixed_precision_cast(self.unamp_low, inputs)))
+
+
+class _Refused:
+    """What no graph can be compiled from."""
+
+    def construct(self, *inputs):  # type: ignore[no-untyped-def]
+        raise ValueError(
+            "this network of unamp.auto_mixed_precision cannot be part of a graph: MindSpore has no strategy for its policy "
+            "(O1's results in float32, and bfloat16 on a CPU); use O2 or O3 with float16, or PYNATIVE_MODE"
+        )
+
+
+def wrap(adapter: MindSporeAdapter, network: nn.Cell, policy: Policy) -> nn.Cell:
+    """See `unamp.adapter.Adapter.wrap`."""
+    again = partial(adapter.wrap, policy=policy)
+    # The network as it is, which the strategy of a graph is attached to, without a trace of it on the network itself.
+    inner = twin(network, "__call__", lambda call, *args, **kw: call(*args, **kw), again, _begun)
+    outer = twin(network, "__call__", lambda _, *args, **kw: under(adapter, policy, inner, *args, **kw), again, _begun)
+    try:
+        type(inner).amp_strategy = strategy(policy)
+        construct = _InGraphs.construct
+    except NotExpressible:
+        construct = _Refused.construct
+    kind: Any = type(outer)
+    kind.construct, kind.unamp_network, kind.unamp_low = construct, inner, DTYPES[policy.dtype]
+    return outer  # type: ignore[no-any-return]
+
+
+def _begun(cell: Any) -> None:
+    Cell_.__init__(cell, type(cell).__name__)  # the part of a cell that is C++

@@ -1,0 +1,109 @@
+"""MindSpore's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
+
+Canonical signatures are PyTorch's. MindSpore often has several functions for one operation, of which the CPU has a kernel for
+one; `data/operators.toml` names it where it is not the first that is looked for. `written` holds those that differ in name,
+in order, or in what they call an axis.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore.common.api import _pynative_executor
+
+from unamp.adapter import NamedOperations
+from unamp_mindspore.facts import facts
+from unamp_mindspore.observing import dtype_name
+from unamp_mindspore.spellings import named
+from unamp_mindspore.state import DTYPES, Tensor
+from unamp_mindspore.written import WRITTEN
+
+__all__ = ["MindSporeOperations"]
+
+
+#: MindSpore records the operations of one thread at a time.
+_recorder = threading.Lock()
+
+
+class MindSporeOperations(NamedOperations):
+    """See `unamp.adapter.Operations`."""
+
+    def __init__(self) -> None:
+        super().__init__("mindspore", _find)
+        # Else a kernel's error is reported later, under whatever operation comes next. And the tensors here are so small
+        # that more threads only wait for each other.
+        mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
+        # With another version of NumPy than MindSpore was compiled with, the first call that takes numbers fails.
+        with suppress(SystemError):
+            mindspore.ops.zeros((1,))
+        # The kernel for softmax leaves its thread taking subnormal numbers for zeros: every check shall see the same.
+        mindspore.ops.softmax(mindspore.Tensor([1.0]))
+
+    def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+        """A tensor with the array's values, shape and dtype."""
+        array = np.asarray(array)
+        if array.dtype.name == "bfloat16":  # which MindSpore takes from NumPy only as compiled against the same version
+            return Tensor(array.astype(np.float32)).astype(DTYPES["bfloat16"])
+        return Tensor(array)
+
+    def numpy(self, tensor: Tensor) -> np.ndarray:
+        """A tensor's values; low dtypes arrive as float32."""
+        if tensor.dtype in (DTYPES["float16"], DTYPES["bfloat16"]):
+            tensor = tensor.astype(DTYPES["float32"])
+        return tensor.asnumpy()  # type: ignore[no-any-return]
+
+    def dtype(self, tensor: Tensor) -> str:
+        """The name of a tensor's dtype."""
+        return dtype_name(tensor.dtype)
+
+    def value_and_grad(
+        self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """``function(*inputs)`` and the gradient of its scaled value for each input."""
+        values: list[Tensor] = []
+
+        def scaled(*leaves: Tensor) -> Tensor:
+            values.append(function(*leaves))
+            return values[-1] if loss_scale == 1.0 else values[-1] * loss_scale
+
+        with _recorder:
+            try:
+                gradients = mindspore.grad(scaled, tuple(range(len(inputs))))(*inputs)
+            except BaseException:
+                _pynative_executor.clear_res()  # else MindSpore goes on recording what the failed call began
+                _pynative_executor.set_grad_flag(False)
+                raise
+        return values[-1], list(gradients) if isinstance(gradients, tuple) else [gradients]
+
+
+def _find(op: str) -> Callable[..., Any] | None:
+    if op in facts().crashing:
+        return None
+    if op in WRITTEN:
+        return WRITTEN[op]
+    chosen = facts().functions.get(op)
+    for path in (chosen,) if chosen else (f"ops.{op}", f"mint.nn.functional.{op}", f"mint.{op}", f"Tensor.{op}"):
+        found = _method(path) if path.startswith("Tensor.") else named(path)
+        if callable(found) and not isinstance(found, type):
+            return _axis(found) if op in facts().axis else found  # type: ignore[no-any-return]
+    return None
+
+
+def _method(path: str) -> Callable[..., Any] | None:
+    """A method of a Tensor, looked up when it is called: a region's stands in its place only while that is open."""
+    name = path.rpartition(".")[2]
+    return (lambda tensor, *args, **kw: getattr(tensor, name)(*args, **kw)) if hasattr(Tensor, name) else None
+
+
+def _axis(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls `axis` what PyTorch calls `dim`."""
+
+    def with_dim(*args: Any, dim: int, **kwargs: Any) -> Any:
+        return function(*args, axis=dim, **kwargs)
+
+    return with_dim

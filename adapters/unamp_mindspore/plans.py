@@ -1,0 +1,104 @@
+"""From a policy to what has to be done about it in MindSpore.
+
+MindSpore's own strategy is one for all threads, knows primitives only and cannot compute in bfloat16 on a CPU. So in PyNative
+mode everything is carried out operation by operation, by what stands in for them while a region is open (`hooks`): a plan
+says which operations those are, and what their rules do. For compiled graphs see `compiling`.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from typing import Any
+
+from unamp.adapter import How
+from unamp.policy import Policy, Rule
+from unamp.vocabulary import vocabulary
+from unamp_mindspore import hooks
+from unamp_mindspore.facts import facts
+from unamp_mindspore.kernels import Operator, perform
+from unamp_mindspore.listing import covers, operators
+from unamp_mindspore.state import DTYPES
+
+__all__ = ["Plan", "how", "idle", "plan"]
+
+
+class Plan:
+    """What is done in MindSpore for one policy.
+
+    Attributes:
+        policy: the policy, with lists of its own.
+        low: its low dtype.
+        rules: the rule for every operation of the vocabulary.
+        busy: the operations, by MindSpore's name, whose rule changes float32 inputs, or that are being watched.
+        watching: whether all operations are reported.
+    """
+
+    def __init__(self, policy: Policy, *, watching: bool = False) -> None:
+        self.policy = policy
+        self.low = DTYPES[policy.dtype]
+        self.rules = policy.rules
+        self.watching = watching
+
+    def rule(self, op: str) -> Rule:
+        """The rule in force for an operation."""
+        return self.rules[op]
+
+    def passes(self, op: str) -> bool:
+        """Whether an operation's parts follow their own rules."""
+        return op in facts().transparent and op not in self.policy.allow and op not in self.policy.deny
+
+    def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call an operation under its rule."""
+        return perform(operator, self, args, kwargs)
+
+    def advice(self, op: str) -> str:
+        """What to use in place of a banned operation."""
+        return self.policy.reason(op).advice
+
+    @cached_property
+    def busy(self) -> frozenset[str]:
+        """See the class."""
+        return frozenset(operator.name for operator in operators() if self._is_busy(operator))
+
+    def _is_busy(self, operator: Operator) -> bool:
+        if operator.casts:
+            return False
+        if self.watching or operator.which is not None or operator.layer:
+            return True
+        return self.rule(operator.op) in (Rule.LOW, Rule.BANNED)
+
+    @cached_property
+    def watched(self) -> Plan:
+        """The same plan, for a thread whose operations are reported."""
+        return Plan(self.policy, watching=True)
+
+
+@lru_cache(maxsize=256)
+def plan(policy: Policy, device: str | None) -> Plan | None:
+    """The plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever this process computes.
+
+    None where nothing is to be done: a policy that changes nothing.
+    """
+    if not policy.active or (device is not None and device != hooks.device()):
+        return None
+    stated = policy.delegated("mindspore", hooks.device())
+    return None if stated is None else Plan(stated)
+
+
+@lru_cache(maxsize=2)
+def idle(*, watching: bool) -> Plan:
+    """The plan of a thread in which no policy is in force, but low tensors must be computed with, or operations reported."""
+    return Plan(Policy(enabled=False), watching=watching)
+
+
+def how(op: str, policy: Policy, device: str) -> How:
+    """How a rule is carried out on a device, for `unamp.explain`."""
+    if not covers(op):
+        return How.ABSENT
+    stated = policy.delegated("mindspore", device)
+    if stated is None or not stated.active or vocabulary()[op].group == "cast":
+        return How.NATIVE
+    rule = stated.rules[op]
+    if rule is Rule.LOW and device == "cpu":
+        return How.INTERCEPTED if op in facts().views else How.EMULATED
+    return How.NATIVE if rule is Rule.UNTOUCHED else How.INTERCEPTED

@@ -1,0 +1,48 @@
+"""Nothing that a test does may outlive it: no region, no patch. Errors of kernels are reported where they happen."""
+
+import warnings
+from contextlib import suppress
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+from mindspore.common.api import _pynative_executor
+from mindspore.ops import Primitive
+
+warnings.filterwarnings("ignore", module="mindspore")
+# With another version of NumPy than MindSpore was compiled with, the first call that takes numbers fails.
+with suppress(SystemError):
+    ops.zeros((1,))
+mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
+
+from unamp_mindspore import hooks, listing  # noqa: E402
+from unamp_mindspore.state import thread  # noqa: E402
+
+
+def _patched() -> list[str]:
+    inherited = [name for name in listing.methods() if name in vars(Tensor)]
+    codes = [code.function.__qualname__ for code in (*listing.codes().values(), *hooks._hooks()) if code.is_in]
+    return [*inherited, *codes, str(Primitive.__call__.__code__), str(nn.Cell.compile_and_run.__code__)]
+
+
+@pytest.fixture(autouse=True)
+def _untouched():
+    mindspore.set_seed(0)
+    np.random.seed(0)
+    before = _patched()
+    yield
+    assert thread.plan is None
+    assert thread.weights is None
+    assert thread.sink is None
+    assert hooks._open == 0
+    assert _patched() == before
+    assert not _pynative_executor.grad_flag()
+
+
+@pytest.fixture
+def graph_mode():
+    """Cells are compiled."""
+    mindspore.set_context(mode=mindspore.GRAPH_MODE)
+    yield
+    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)

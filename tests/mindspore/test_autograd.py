@@ -1,0 +1,186 @@
+"""Gradients: in the dtypes of their forward, whatever is open around them."""
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn, ops
+
+from unamp import Policy, policy_region
+
+F32 = mindspore.float32
+LOW = {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16}
+
+
+@pytest.fixture(params=list(LOW))
+def low(request):
+    return LOW[request.param]
+
+
+def rand(*shape):
+    return Tensor(np.random.uniform(-1, 1, shape).astype(np.float32))
+
+
+def under(level="O1", low=mindspore.float16, **rest):
+    return policy_region(Policy(level, low, **rest))
+
+
+def network():
+    mindspore.set_seed(1)
+    return nn.SequentialCell(nn.Dense(6, 8), nn.ReLU(), nn.LayerNorm((8,)), nn.Dense(8, 3), nn.Tanh())
+
+
+def arrays(gradients):
+    return [g.asnumpy() for g in gradients]
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_a_region_around_the_gradient_is_one_around_the_forward(low, level):
+    net, x = network(), rand(4, 6)
+    region = under(level, low)
+
+    def plain(x):
+        return net(x).astype(F32).square().sum()
+
+    def inside(x):
+        with region:
+            return plain(x)
+
+    weights = net.trainable_params()
+    found = mindspore.grad(inside, None, weights)(x)
+    with region:
+        around = mindspore.grad(plain, None, weights)(x)
+    assert {g.dtype for g in (*found, *around)} == {F32}
+    for a, b in zip(arrays(found), arrays(around), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_gradient_of_a_product_is_rounded_as_its_forward(low):
+    a, b, weight = rand(4, 5), rand(5, 3), rand(4, 3)
+
+    def loss(a, b):
+        with under(low=low):
+            y = ops.matmul(a, b)
+        return (y.astype(F32) * weight).sum()
+
+    found, _ = mindspore.grad(loss, (0, 1))(a, b)
+    rounded = ops.matmul(weight.astype(low).astype(F32), b.astype(low).astype(F32).T).astype(low).astype(F32)
+    np.testing.assert_array_equal(found.asnumpy(), rounded.asnumpy())
+
+
+def test_a_cast_without_gradients_is_not_used_with_them(low):
+    net, x = network(), rand(4, 6)
+    with under(low=low):
+        net(x)
+        gradients = mindspore.grad(lambda x: net(x).astype(F32).sum(), None, net.trainable_params())(x)
+        again = mindspore.grad(lambda x: net(x).astype(F32).sum(), None, net.trainable_params())(x)
+    for a, b in zip(arrays(gradients), arrays(again), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert np.abs(arrays(gradients)[0]).max() > 0
+
+
+def test_a_weight_used_twice_gets_the_whole_gradient(low):
+    w, x = Parameter(rand(4, 4), name="w"), rand(4, 4)
+
+    def loss(x):
+        with under(low=low):
+            return ops.matmul(ops.matmul(x, w), w).astype(F32).sum()
+
+    (found,) = mindspore.grad(loss, None, [w])(x)
+    (exact,) = mindspore.grad(lambda x: ops.matmul(ops.matmul(x, w), w).sum(), None, [w])(x)
+    np.testing.assert_allclose(found.asnumpy(), exact.asnumpy(), rtol=0.1, atol=0.05)
+
+
+def test_training_inside_one_region_sees_new_weights(low):
+    net, x = network(), rand(4, 6)
+    optimizer = nn.SGD(net.trainable_params(), 0.2)
+    step = mindspore.value_and_grad(lambda x: (net(x).astype(F32) - 1).square().mean(), None, optimizer.parameters)
+    losses = []
+    with under(low=low):
+        for _ in range(4):
+            loss, gradients = step(x)
+            optimizer(gradients)
+            losses.append(float(loss.asnumpy()))
+    assert losses == sorted(losses, reverse=True)
+    assert len(set(losses)) == 4
+    assert {p.dtype for p in net.get_parameters()} == {F32}
+
+
+def test_second_derivatives(low):
+    x = Tensor([[0.3, -0.7], [0.2, 0.9]], F32)
+
+    def loss(x):
+        with under(low=low):
+            return ops.matmul(x, x).astype(F32).sum()
+
+    first = mindspore.grad(loss)
+    second = mindspore.grad(lambda x: (first(x) * first(x)).sum())(x)
+    assert second.dtype == F32
+    assert np.isfinite(second.asnumpy()).all()
+
+
+def test_batch_norm_in_training(low):
+    net, x = nn.SequentialCell(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), rand(2, 3, 6, 6)
+    net.set_train()
+    before = net[1].moving_mean.asnumpy().copy()
+
+    def loss(x):
+        with under(low=low):
+            return net(x).astype(F32).square().sum()
+
+    gradients = mindspore.grad(loss, None, net.trainable_params())(x)
+    assert {g.dtype for g in gradients} == {F32}
+    assert {p.dtype for p in net.get_parameters()} == {F32}
+    assert np.abs(net[1].moving_mean.asnumpy() - before).max() > 0
+
+
+class Cubed(nn.Cell):
+    """A cell that computes its own gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def construct(self, x):
+        return x * x * x
+
+    def bprop(self, x, out, dout):
+        self.seen.append((x.dtype, dout.dtype))
+        return (dout * x * x * 3,)
+
+
+def test_a_cells_own_gradient_computes_with_low_tensors(low):
+    cell, x = Cubed(), rand(3, 3)
+
+    def loss(x):
+        return cell(ops.matmul(x, x)).astype(F32).sum()
+
+    with under(low=low):
+        found = mindspore.grad(loss)(x)
+    assert cell.seen == [(low, low)]
+    assert found.dtype == F32
+    np.testing.assert_allclose(found.asnumpy(), mindspore.grad(loss)(x).asnumpy(), rtol=0.1, atol=0.05)
+
+
+def test_recompute_gives_the_same_gradients(low):
+    net, x = network(), rand(4, 6)
+    found = []
+    for again in (False, True):
+
+        def loss(x, again=again):
+            with under(low=low):
+                y = mindspore.recompute(net, x) if again else net(x)
+            return y.astype(F32).sum()
+
+        found.append(arrays(mindspore.grad(loss, None, net.trainable_params())(x)))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_train_one_step_cell(low):
+    net, x, label = network(), rand(8, 6), Tensor(np.arange(8) % 3, mindspore.int32)
+    with_loss = nn.WithLossCell(net, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
+    train = nn.TrainOneStepCell(with_loss, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    with under(low=low):
+        losses = [float(train(x, label).asnumpy()) for _ in range(6)]
+    assert losses[-1] < losses[0]
+    assert {p.dtype for p in net.get_parameters()} == {F32}

@@ -1,0 +1,124 @@
+"""Compiled graphs: the policy in force at the call decides, and each has a graph of its own."""
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+import unamp
+from unamp import Policy, policy_region
+
+F32, F16 = mindspore.float32, mindspore.float16
+
+
+def rand(*shape):
+    return Tensor(np.random.uniform(0.1, 1, shape).astype(np.float32))
+
+
+@mindspore.jit
+def compute(a, b):
+    return ops.matmul(a, b), a + b, ops.softmax(a)
+
+
+class Network(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, has_bias=True)
+        self.norm = nn.BatchNorm2d(4)
+        self.dense = nn.Dense(256, 7)
+
+    def construct(self, x):
+        return self.dense(ops.relu(self.norm(self.conv(x))).reshape(x.shape[0], -1))
+
+
+def dtypes(policy, function, *inputs):
+    if policy is None:
+        found = function(*inputs)
+    else:
+        with policy_region(policy):
+            found = function(*inputs)
+    return [r.dtype for r in (found if isinstance(found, tuple) else (found,))]
+
+
+POLICIES = [
+    (None, [F32, F32, F32]),
+    (Policy(), [F16, F32, F32]),
+    (Policy(deny="matmul"), [F32, F32, F32]),
+    (Policy(allow="add"), [F16, F16, F32]),
+    (Policy("O2"), [F16, F16, F16]),
+    (Policy("O3", deny="softmax"), [F16, F16, F32]),
+    (Policy("OD"), [F16, F32, F32]),
+    (Policy(enabled=False), [F32, F32, F32]),
+]
+
+
+def test_one_graph_for_each_policy_and_never_a_stale_one():
+    a, b = rand(4, 4), rand(4, 4)
+    for _ in range(2):
+        for policy, expected in POLICIES:
+            assert dtypes(policy, compute, a, b) == expected, policy
+
+
+def test_a_jitted_function_that_was_first_called_in_a_region():
+    @mindspore.jit
+    def product(a, b):
+        return ops.matmul(a, b)
+
+    a, b = rand(4, 4), rand(4, 4)
+    assert [dtypes(policy, product, a, b)[0] for policy in (Policy(), None, Policy())] == [F16, F32, F16]
+
+
+def test_values_are_those_of_pynative_mode():
+    a, b = rand(8, 16), rand(16, 8)
+    with policy_region(Policy()):
+        compiled, eager = _product(a, b), ops.matmul(a, b)
+    np.testing.assert_allclose(compiled.asnumpy(), eager.asnumpy(), rtol=2**-10)
+
+
+@mindspore.jit
+def _product(a, b):
+    return ops.matmul(a, b)
+
+
+def test_gradients_of_a_jitted_function_are_float32():
+    a, b = rand(4, 4), rand(4, 4)
+
+    def loss(a, b):
+        return _product(a, b).astype(F32).sum()
+
+    with policy_region(Policy()):
+        found = mindspore.grad(loss, (0, 1))(a, b)
+    exact = mindspore.grad(loss, (0, 1))(a, b)
+    for one, other in zip(found, exact, strict=True):
+        assert one.dtype == F32
+        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=2**-9)
+        assert (one.asnumpy() != other.asnumpy()).any()
+
+
+def test_cells_in_graph_mode(graph_mode):
+    network, x = Network(), rand(2, 3, 8, 8)
+    for _ in range(2):
+        for policy, low in ((None, False), (Policy(), True), (Policy(deny=("linear", "matmul")), False), (Policy("O2"), True)):
+            assert dtypes(policy, network, x) == [F16 if low else F32], policy
+    assert not hasattr(network, "amp_strategy")
+    assert {p.dtype for p in network.get_parameters()} == {F32}
+
+
+def test_a_jitted_cell():
+    network, x = Network(), rand(2, 3, 8, 8)
+    compiled = mindspore.jit(network)
+    with policy_region(Policy()):
+        found = compiled(x)
+        eager = network(x)
+    assert found.dtype == eager.dtype == F16
+    np.testing.assert_allclose(found.asnumpy(), eager.asnumpy(), rtol=0.02, atol=0.02)
+    assert compiled(x).dtype == F32
+
+
+def test_what_a_graph_cannot_do_is_an_error():
+    a, b = rand(4, 4), rand(4, 4)
+    with policy_region(Policy(dtype="bfloat16")), pytest.raises(unamp.NotExpressible, match="bfloat16.*PYNATIVE_MODE"):
+        compute(a, b)
+    with policy_region(Policy(widen_results=True)), pytest.raises(unamp.NotExpressible, match="widen"):
+        compute(a, b)
+    assert dtypes(None, compute, a, b) == [F32, F32, F32]

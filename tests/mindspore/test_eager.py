@@ -1,0 +1,211 @@
+"""What a region does to the operations of PyNative mode."""
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Tensor, mint, nn, ops
+from mindspore.ops import matmul as bound_early
+from unamp_mindspore import hooks
+
+import unamp
+from unamp import Policy, policy_region
+
+F32 = mindspore.float32
+LOW = {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16}
+
+
+@pytest.fixture(params=list(LOW))
+def low(request):
+    return LOW[request.param]
+
+
+def rand(*shape):
+    return Tensor(np.random.uniform(0.1, 1, shape).astype(np.float32))
+
+
+def under(level="O1", low=mindspore.float16, **rest):
+    return policy_region(Policy(level, low, **rest))
+
+
+def test_levels(low):
+    x, y = rand(4, 4), rand(4, 4)
+    for level, expected in {
+        "O0": "f32 f32 f32", "OD": "low f32 f32", "O1": "low f32 f32", "O2": "low low low", "O3": "low low low",
+    }.items():  # fmt: skip
+        with under(level, low):
+            found = [x @ y, ops.softmax(x), x + y]
+        assert [r.dtype for r in found] == [low if word == "low" else F32 for word in expected.split()]
+
+
+def test_emulated_values_are_those_of_float32_accumulation(low):
+    x, y = rand(8, 16), rand(16, 8)
+    with under(low=low):
+        result = x @ y
+    rounded = ops.matmul(x.astype(low).astype(F32), y.astype(low).astype(F32)).astype(low)
+    np.testing.assert_array_equal(result.astype(F32).asnumpy(), rounded.astype(F32).asnumpy())
+
+
+def test_the_same_operation_by_every_way_to_call_it(low):
+    x, y = rand(4, 4), rand(4, 4)
+    mul = ops.MatMul()
+    with under(low=low):
+        ways = [x @ y, x.matmul(y), ops.matmul(x, y), mint.matmul(x, y), ops.MatMul()(x, y), mul(x, y), ops.mm(x, y)]
+        ways += [x.mm(y), bound_early(x, y), ops.dense(x, y), mint.nn.functional.linear(x, y), nn.Dense(4, 4)(x)]
+        ways += [ops.bmm(x[None], y[None]), ops.BatchMatMul()(x[None], y[None]), nn.MatMul()(x, y)]
+        assert {way.dtype for way in ways} == {low}
+    with under("O1", low, allow="add", deny="matmul"):
+        ways = [x + y, 1.0 + y, x + 1.0, x.add(y), ops.add(x, y), mint.add(x, y), ops.Add()(x, y), ops.tensor_add(x, y)]
+        assert {way.dtype for way in ways} == {low}
+        assert (x.astype(low) @ y).dtype == F32
+
+
+def test_widest(low):
+    x = rand(4, 4)
+    with under(low=low):
+        h = x @ x
+        assert [r.dtype for r in (h + x, h + h, ops.relu(h), ops.where(x > 0.5, h, x))] == [F32, low, low, F32]
+
+
+LINE, IMAGE, VOLUME = (2, 4, 8), (2, 4, 8, 8), (1, 4, 4, 4, 4)
+BIASED = {
+    "Dense": (lambda: nn.Dense(8, 3), LINE),
+    "Conv1d": (lambda: nn.Conv1d(4, 3, 3, has_bias=True), LINE),
+    "Conv2d": (lambda: nn.Conv2d(4, 3, 3, has_bias=True), IMAGE),
+    "Conv3d": (lambda: nn.Conv3d(4, 3, 3, has_bias=True), VOLUME),
+    "Conv1dTranspose": (lambda: nn.Conv1dTranspose(4, 3, 3, has_bias=True), LINE),
+    "Conv2dTranspose": (lambda: nn.Conv2dTranspose(4, 3, 3, has_bias=True), IMAGE),
+    "Conv3dTranspose": (lambda: nn.Conv3dTranspose(4, 3, 3, has_bias=True), VOLUME),
+    "mint.Linear": (lambda: mint.nn.Linear(8, 3), LINE),
+}
+
+
+@pytest.mark.parametrize("name", list(BIASED))
+def test_a_bias_belongs_to_its_operation(low, name):
+    make, shape = BIASED[name]
+    layer = make()
+    with unamp.trace() as trace, under(low=low):
+        assert layer(rand(*shape)).dtype == low
+    assert [(r.rule, r.emulated) for r in trace.records] == [(unamp.Rule.LOW, True)]
+
+
+def test_norms_keep_parameters_and_statistics(low):
+    x = rand(6, 4, 5, 5)
+    for norm in (nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.LayerNorm((5,))):
+        norm.set_train()
+        with under("O3", low):
+            assert norm(x).dtype == low
+        assert {p.dtype for p in norm.get_parameters()} == {F32}
+        if isinstance(norm, nn.BatchNorm2d):
+            assert np.abs(norm.moving_mean.asnumpy()).max() > 0
+        with under("O2", low, preset="mindspore" if not isinstance(norm, nn.GroupNorm) else "unamp"):
+            assert norm(x.astype(low)).dtype == F32
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_are_one_operation(low, kind):
+    layer = getattr(nn, kind)(4, 5, num_layers=2, bidirectional=True)
+    with unamp.trace() as trace, under(low=low):
+        assert layer(rand(3, 2, 4))[0].dtype == low
+    assert [r.op for r in trace.records] == [kind.lower()]
+
+
+def test_a_layers_weights_are_rounded(low):
+    layer, x = nn.LSTM(4, 5), rand(3, 2, 4)
+    with under(low=low):
+        found = layer(x)[0]
+    for parameter in layer.get_parameters():
+        parameter.set_data(parameter.astype(low).astype(F32))
+    expected = layer(x.astype(low).astype(F32))[0].astype(low)
+    np.testing.assert_array_equal(found.astype(F32).asnumpy(), expected.astype(F32).asnumpy())
+
+
+def test_cells_and_attention(low):
+    x = rand(2, 3, 8)
+    with under(low=low):
+        assert nn.LSTMCell(8, 5)(x[:, 0], (rand(2, 5), rand(2, 5)))[0].dtype == low
+        assert nn.GRUCell(8, 5)(x[:, 0], rand(2, 5)).dtype == low
+        assert nn.MultiheadAttention(8, 2)(x, x, x)[0].dtype == low
+        assert nn.TransformerEncoderLayer(8, 2, 16)(x).dtype == F32  # it ends in a layer norm
+    with under(low=low, deny="multi_head_attention"):
+        assert nn.MultiheadAttention(8, 2)(x, x, x)[0].dtype == F32
+
+
+def test_in_place_operations_on_low_tensors(low):
+    x = rand(3, 3)
+    with under(low=low):
+        h = x @ x
+        expected = (h + h).astype(F32).asnumpy()
+        same = h.add_(h)
+        assert same is h or same.dtype == low
+        np.testing.assert_array_equal(h.astype(F32).asnumpy(), expected)
+        h *= 0.5
+        assert h.dtype == low
+
+
+def test_other_dtypes_are_never_cast(low):
+    double = Tensor(np.ones((2, 2)))
+    with under("O3", low):
+        assert (double @ double).dtype == mindspore.float64
+        assert (ops.arange(4) + 1).dtype == mindspore.int64
+        assert rand(3).astype(F32).dtype == F32
+        assert ops.zeros((3,), F32).dtype == F32
+
+
+def test_banned():
+    p = rand(4)
+    with under(preset="torch-cuda"), pytest.raises(unamp.BannedOperation, match="binary_cross_entropy"):
+        ops.binary_cross_entropy(p, p, ops.ones_like(p))
+
+
+def test_widen_results(low):
+    x = rand(4, 4)
+    with under(low=low, widen_results=True):
+        assert (x @ x).dtype == F32
+
+
+def test_lists_take_mindspores_own_objects(low):
+    x, dense = rand(2, 4), nn.Dense(4, 4)
+    for name in (nn.Dense, ops.dense, "mindspore.nn.Dense", "nn.Dense"):
+        with under(low=low, deny=[name]):
+            assert dense(x).dtype == F32
+    for name in (ops.Softmax, ops.Softmax(), ops.softmax, nn.Softmax, "Softmax"):
+        with under(low=low, allow=[name]):
+            assert ops.softmax(x).dtype == low
+    with under(low=low, allow=[Tensor.exp, mint.tanh]):
+        assert ops.exp(x).dtype == low
+        assert x.tanh().dtype == low
+
+
+def test_a_disabled_region_inside_computes_with_low_tensors(low):
+    x = rand(4, 4)
+    with under(low=low):
+        h = x @ x
+        with under(enabled=False):
+            assert (x @ x).dtype == F32
+            assert ops.exp(h).dtype == low
+
+
+def test_every_exit_restores():
+    x = rand(2, 2)
+    with pytest.raises(ZeroDivisionError), under():  # noqa: PT012
+        with under("O2", mindspore.bfloat16):
+            assert (x + x).dtype == mindspore.bfloat16
+        assert (x @ x).dtype == mindspore.float16
+        1 / 0  # noqa: B018
+    assert (x @ x).dtype == F32
+    assert (x + x).dtype == F32
+
+
+def test_a_kernels_error_is_raised_inside_the_region_that_caused_it():
+    x = rand(3, 3)
+    with under():
+        with pytest.raises((RuntimeError, ValueError, TypeError)):
+            ops.cholesky(ops.zeros((3, 3)))
+        assert (x @ x).dtype == mindspore.float16
+
+
+def test_a_hook_that_is_missing_is_named(monkeypatch):
+    monkeypatch.delattr(nn.Cell, "compile_and_run")
+    with pytest.raises(unamp.FrameworkNotSupported, match=rf"mindspore {mindspore.__version__} has no Cell.compile_and_run"):
+        hooks.probe()
+    assert hooks._open == 0
