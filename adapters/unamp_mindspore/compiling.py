@@ -21,8 +21,8 @@ from mindspore.graph import api
 
 from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
+from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
-from unamp_mindspore.replacing import Code
 from unamp_mindspore.state import DTYPES, on_cpu, thread
 
 __all__ = ["hooks", "needed", "strategy"]

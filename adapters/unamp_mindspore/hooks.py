@@ -25,10 +25,11 @@ from mindspore.ops.primitive import Primitive
 
 from unamp.errors import FrameworkNotSupported
 from unamp.regions import innermost_region
+from unamp.replacing import Code
 from unamp_mindspore import compiling
 from unamp_mindspore.kernels import entry
 from unamp_mindspore.listing import codes, methods, primitive_call
-from unamp_mindspore.replacing import Code, Methods
+from unamp_mindspore.replacing import Methods
 from unamp_mindspore.state import Tensor, on_cpu, thread
 
 __all__ = ["acquire", "assisted", "device", "probe", "release"]

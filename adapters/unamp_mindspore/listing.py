@@ -13,10 +13,10 @@ from mindspore._c_expression import TensorPy
 from mindspore.ops.function import nn_func
 from mindspore.ops.primitive import Primitive
 
+from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.facts import facts
 from unamp_mindspore.kernels import Operator, entry
-from unamp_mindspore.replacing import Code
 from unamp_mindspore.spellings import named, primitive, spelled
 from unamp_mindspore.state import Tensor, thread
 

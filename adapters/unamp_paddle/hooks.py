@@ -22,11 +22,12 @@ from paddle.base import core
 
 from unamp.errors import FrameworkNotSupported
 from unamp.regions import innermost_region
+from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
 from unamp_paddle import compiling
 from unamp_paddle.facts import facts
 from unamp_paddle.kernels import Operator, entry
-from unamp_paddle.replacing import Attributes, Code, Globals, Inherited, Methods, Together, functions
+from unamp_paddle.replacing import Attributes, Globals, Inherited, Methods, Together, functions
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor, Value, thread
 

@@ -27,6 +27,12 @@ def _patched() -> list[str]:
 
 
 @pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    # MindSpore writes what it makes of networks into the current folder.
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
 def _untouched():
     mindspore.set_seed(0)
     np.random.seed(0)
