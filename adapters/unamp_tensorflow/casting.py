@@ -13,7 +13,7 @@ from tensorflow.python.framework import composite_tensor, ops
 from tensorflow.python.ops import gen_math_ops, resource_variable_ops
 from tensorflow.python.types import core
 
-from unamp_tensorflow.state import ELIGIBLE, NAMES
+from unamp_tensorflow.state import ELIGIBLE, NAMES, thread
 
 __all__ = ["EagerTensor", "Variable", "cast", "convert", "dtype_of", "execute", "kind", "kinds", "literal", "tensors"]
 
@@ -49,6 +49,8 @@ def cast(value: Any, target: int) -> Any:
     found = kind(value)
     if not found or found == target:
         return value
+    if thread.parameters is not None and (kept := thread.parameters.get(id(value))) and kind(kept[1]) == target:
+        return kept[1]
     eager = type(value)
     if eager is EagerTensor or eager is Variable:
         running = context._context

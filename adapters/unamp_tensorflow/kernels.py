@@ -17,6 +17,7 @@ from tensorflow.python.framework import op_def_library
 
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
+from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, execute, kind
 from unamp_tensorflow.registry import OpType, has_kernel
@@ -86,6 +87,7 @@ class Action:
         self._low = low
         self._widen = widen and rule is Rule.LOW
         self._advice = advice
+        self._makes = op_type.op is not None and vocabulary()[op_type.op].group in ("creation", "random")
         self._pair = op_type.positions if len(op_type.positions) == 2 and not op_type.lists and not op_type.fixed else None
 
     # Everything that an eager operation passes through is written out: a call more is a microsecond.
@@ -117,8 +119,11 @@ class Action:
                 given[n] = _cast(ctx, given[n], target)
         for n in op_type.fixed:
             given[n] = _cast(ctx, given[n], FLOAT32)
+        for n, own in op_type.singles.items():
+            if isinstance(given[n], (list, tuple)):  # with a list TensorFlow would start anew, from what it was given
+                given[n] = tf.convert_to_tensor(given[n], own if own and not _has_fractions(given[n]) else None)
         result = execute(ctx, op_type.name, name, *given)
-        if emulated or (self._widen and target != FLOAT32):
+        if emulated or op_type.widens or (self._widen and target != FLOAT32):
             return self._finished(result, FLOAT32 if self._widen else target)
         return result
 
@@ -134,7 +139,7 @@ class Action:
         for key in op_type.fixed.values():
             keywords[key] = _cast(None, keywords[key], FLOAT32)
         added = original(op_type.name, name, **keywords)
-        if not emulated and not (self._widen and target != FLOAT32):
+        if not emulated and not op_type.widens and not (self._widen and target != FLOAT32):
             return added
         kind_of, definition, node, outputs = added
         if _must_record():
@@ -149,7 +154,7 @@ class Action:
         rule = self.rule
         found = {number for value in values for number in _kinds(value)}
         if rule is Rule.LOW or rule is Rule.FP32:
-            if not found and any(hasattr(value, "dtype") for value in values):
+            if not found and (self._makes or any(hasattr(value, "dtype") for value in values)):
                 return 0, False
             if rule is Rule.FP32:
                 return FLOAT32, False
@@ -188,16 +193,13 @@ def _kinds(value: Any) -> list[int]:
 
 
 def _cast(ctx: Any, value: Any, target: int) -> Any:
-    if type(value) is EagerTensor and ctx is not None:
-        number = value._datatype_enum()
-        if number == target or number not in ELIGIBLE:
-            return value
-        return execute(ctx, "Cast", None, value, "DstT", target, "Truncate", False)
-    if type(value) is Variable and ctx is not None:
-        number = value._dtype.as_datatype_enum
-        if number == target or number not in ELIGIBLE:
-            return value
-        return execute(ctx, "Cast", None, value, "DstT", target, "Truncate", False)
+    if ctx is not None and thread.parameters is None:
+        of = type(value)
+        if of is EagerTensor or of is Variable:
+            number = value._datatype_enum() if of is EagerTensor else value._dtype.as_datatype_enum
+            if number == target or number not in ELIGIBLE:
+                return value
+            return execute(ctx, "Cast", None, value, "DstT", target, "Truncate", False)
     if isinstance(value, (list, tuple)):
         if any(hasattr(each, "dtype") for each in value):
             return [_cast(ctx, each, target) for each in value]
@@ -205,6 +207,12 @@ def _cast(ctx: Any, value: Any, target: int) -> Any:
     if isinstance(value, np.ndarray):
         return cast(tf.convert_to_tensor(value), target)
     return cast(value, target)
+
+
+def _has_fractions(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_fractions, value))
+    return not isinstance(value, (int, bool, np.integer))
 
 
 def _in_float32(value: Any, allowed: Any) -> Any:

@@ -18,7 +18,7 @@ from unamp_tensorflow.facts import facts
 from unamp_tensorflow.kernels import Action, action
 from unamp_tensorflow.registry import has_kernel, op_types
 from unamp_tensorflow.spellings import keras_in_use
-from unamp_tensorflow.state import DTYPES
+from unamp_tensorflow.state import DTYPES, FLOAT32, NAMES
 from unamp_tensorflow.wholes import Whole, wholes
 
 __all__ = ["Plan", "how", "idle", "plan"]
@@ -42,11 +42,11 @@ class Plan:
     ) -> None:
         self.policy = policy
         self.low = DTYPES[policy.dtype]
-        self.rules = rules
+        self.rules = _with_synonyms(policy, rules)
         self.quiet = quiet
         self.watching = watching
         self.key = ("unamp", policy, key)
-        self._layers: dict[tuple[str, Rule], Plan] = {}
+        self._layers: dict[tuple[str, int], Plan] = {}
 
     def rule(self, op: str | None) -> Rule:
         """The rule in force. For an operation type that nobody has a name for: inputs that differ are widened."""
@@ -105,19 +105,31 @@ class Plan:
     @cached_property
     def inside_function(self) -> Plan:
         """The plan for what a function that is one operation computes with: its inputs have their dtype already."""
-        return Plan(self.policy.replace(widen_results=False), _widest(), key="function", quiet=True)
+        return Plan(Policy(self.policy.level, self.policy.dtype), _widest(), key="function", quiet=True)
 
-    def inside_layer(self, op: str, rule: Rule) -> Plan:
-        """The plan for what a layer computes with: its parameters are not among its inputs."""
-        if (op, rule) not in self._layers:
-            policy = self.policy.replace(widen_results=False)
+    def inside_layer(self, op: str, target: int) -> Plan:
+        """The plan for what a layer computes with in a dtype: its parameters are not among its inputs."""
+        if (op, target) not in self._layers:
+            low = NAMES[target] if target != FLOAT32 else self.policy.dtype
+            policy = Policy(self.policy.level, low)
+            rule = Rule.FP32 if target == FLOAT32 else Rule.LOW
             parts = facts().parts.get(op)
             if parts is None:
-                rules = {name: was if was is Rule.UNTOUCHED else rule for name, was in _widest().items()}
+                rules = {name: was if vocabulary()[name].group in _MADE else rule for name, was in _widest().items()}
             else:  # the rest is an activation of the user's choice, an operation of its own
                 rules = {name: rule if name in parts else was for name, was in self.rules.items()}
-            self._layers[op, rule] = Plan(policy, rules, key=(op, rule))
-        return self._layers[op, rule]
+            self._layers[op, target] = Plan(policy, rules, key=(self.key, op, target))
+        return self._layers[op, target]
+
+
+#: Groups that keep their meaning inside a layer that is one operation. (What moves its parameters about is a part of it.)
+_MADE = frozenset({"creation", "random", "cast", "comparison"})
+
+
+def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
+    """The rules, where one function of TensorFlow is two operations: a user's list may name either."""
+    named = {op: other for op, other in facts().synonyms.items() if other in policy.allow or other in policy.deny}
+    return {**rules, **{op: rules[other] for op, other in named.items()}} if named else rules
 
 
 @lru_cache(maxsize=1)

@@ -16,9 +16,10 @@ from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import kernels
 
 from unamp.vocabulary import vocabulary
+from unamp_tensorflow.facts import facts
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32
 
-__all__ = ["OpType", "has_kernel", "op_types"]
+__all__ = ["OpType", "emulated", "has_kernel", "op_types"]
 
 _RESOURCE = tf.resource.as_datatype_enum
 
@@ -31,17 +32,20 @@ class OpType:
         op: the vocabulary's name; None where the vocabulary does not have it.
         attr: the dtype attribute that its first floating input has; None where that is float32 alone.
         positions, names: the inputs of that dtype. A rule casts these; the others (statistics, indices) keep theirs.
-        lists: those of the names that take a list of tensors.
+        lists: the inputs that take a list of tensors, by name.
+        singles: the positions of all inputs that take one tensor, each with the number of the dtype that whole numbers
+            written there have; 0 for none in particular.
         fixed: the positions of further inputs that take float32 alone, by name.
-        results: for each output, whether it has that dtype too.
+        results: for each output, whether it has that dtype too, or where none has it, whether it is float32.
+        widens: whether it answers in float32 whatever it is given.
         allowed: the numbers of the dtypes that it takes; None for all.
         changes_state: whether it writes to a variable: only that keeps its dtype.
         activation_only: whether a rule casts the first input alone (norms, whose parameters and statistics stay float32).
     """
 
     __slots__ = (
-        "activation_only", "allowed", "attr", "attrs", "changes_state", "fixed", "lists", "name", "names", "op", "positions",
-        "results",
+        "activation_only", "allowed", "attr", "attrs", "changes_state", "fixed", "lists", "name", "names", "op",
+        "positions", "results", "singles", "widens",
     )  # fmt: skip
 
     def __init__(self, definition: Any, op: str | None) -> None:
@@ -61,7 +65,15 @@ class OpType:
         self.lists = frozenset(a.name for a in definition.input_arg if a.number_attr)
         self.fixed = fixed if self.attr else {}
         self.attrs = tuple(a.name for a in definition.attr)
+        defaults = {a.name: a.default_value.type for a in definition.attr if a.type == "type"}
+        self.singles = {
+            n: a.type or defaults.get(a.type_attr, 0) for n, a in inputs if not a.number_attr and not a.type_list_attr
+        }
         self.results = tuple(_matches(a, self.attr) for a in definition.output_arg)
+        self.widens = self.attr is not None and not any(self.results)
+        if self.widens:  # resizing answers in float32, whatever it is given
+            self.results = tuple(_matches(a, None) for a in definition.output_arg)
+            self.widens = any(self.results)
         self.changes_state = any(a.is_ref or a.type == _RESOURCE for a in definition.input_arg)
 
     @property
@@ -93,12 +105,20 @@ def op_types() -> Mapping[str, OpType]:
 def has_kernel(name: str, dtype: int) -> bool:
     """Whether an operation type runs in a dtype somewhere on this machine; TensorFlow places it there by itself."""
     op_type = op_types()[name]
+    if dtype != FLOAT32 and op_type.op is not None and emulated(op_type.op):
+        return False
     if op_type.allowed is not None and dtype not in op_type.allowed:
         return False
     registered = kernels.get_registered_kernels_for_op(name).kernel
     return not registered or any(
         kernel.device_type in _devices() and _takes(kernel, op_type.attr, dtype) for kernel in registered
     )
+
+
+@cache
+def emulated(op: str) -> bool:
+    """Whether an operation's low precision is always emulated: something that it or its gradient needs has no low kernel."""
+    return vocabulary()[op].group in facts().emulated_groups or op in facts().emulated
 
 
 def _takes(kernel: Any, attr: str | None, dtype: int) -> bool:

@@ -26,7 +26,8 @@ def named(path: str) -> Any:
     if head == "keras":
         if not keras_in_use():
             return None
-        value, path = sys.modules["keras"], rest
+        # TensorFlow's name for it has the older spellings too.
+        value, path = sys.modules.get("keras._tf_keras.keras", sys.modules["keras"]), rest
     else:
         value = tf
     for part in path.split("."):

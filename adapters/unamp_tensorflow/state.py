@@ -30,11 +30,13 @@ class Thread(threading.local):
     Attributes:
         plan: what the innermost region made of its policy; None outside regions and while one is suspended.
         sink: where `unamp.trace` wants operations reported.
+        parameters: inside a layer that is one operation and low, its parameters by their ids, each with its cast.
         recorded: whether the gradient of the node being added to a graph is on the tape already.
     """
 
     plan: Plan | None = None
     sink: Any = None
+    parameters: dict[int, tuple[Any, Any]] | None = None
     recorded: bool = False
 
 

@@ -18,6 +18,7 @@ from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import cast, convert, kind, kinds, tensors
 from unamp_tensorflow.facts import facts
+from unamp_tensorflow.registry import emulated
 from unamp_tensorflow.replacing import Code, Method
 from unamp_tensorflow.spellings import keras_in_use, named
 from unamp_tensorflow.state import FLOAT32, thread
@@ -81,8 +82,11 @@ def _perform(whole: Whole, plan: Any, args: tuple[Any, ...], kwargs: dict[str, A
 def _carried_out(whole: Whole, op: str, rule: Rule, plan: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result, the dtype that was computed in, and whether that was emulated."""
     found = kinds([args, kwargs])
-    if not found and whole.layers is not None:  # an embedding's input is whole numbers
-        found = [number for weight in args[0].weights if (number := kind(weight))]
+    own = [] if whole.layers is None else _parameters(args[0])
+    if found and not _activation_only(op):
+        found = [*found, *map(kind, own)]
+    elif own and op == "embedding":  # its input is whole numbers
+        found = [*map(kind, own)]
     if rule is Rule.BANNED:
         if found:
             raise BannedOperation(f"{op} is banned by the policy in force. {plan.advice(op)}".rstrip())
@@ -93,20 +97,24 @@ def _carried_out(whole: Whole, op: str, rule: Rule, plan: Any, args: tuple[Any, 
     if _activation_only(op):
         found = found[:1]
     target = _target(rule, plan.low, found)
-    inside = plan.inside_function if whole.layers is None else plan.inside_layer(op, rule)
     if not target:
         return _under(plan.inside_function, whole, args, kwargs), found[0], False
     if target == FLOAT32:
+        inside = plan.inside_layer(op, target) if own else plan.inside_function
         result = _under(inside, whole, *_converted(FLOAT32, args, kwargs))
         return (convert(cast, FLOAT32, result) if rule is Rule.FP32 and _open(kwargs) else result), FLOAT32, False
-    if _activation_only(op):
-        result = _normalised(whole, plan, op, target, args, kwargs)
+    roundly = _activation_only(op) or emulated(op)
+    if roundly:
+        result = _emulated(whole, plan, op, target, args, kwargs)
+    elif own:
+        result = _under_low(plan.inside_layer(op, target), whole, own, target, *_converted(target, args, kwargs))
     else:
-        result = _under(inside, whole, *_converted(target, args, kwargs))
-        result = convert(cast, target, result) if _open(kwargs) else result
+        result = _under(plan.inside_function, whole, *_converted(target, args, kwargs))
+    if _open(kwargs) and not roundly:
+        result = convert(cast, target, result)
     if rule is Rule.LOW and plan.policy.widen_results:
         result = convert(cast, FLOAT32, result)
-    return result, target, _activation_only(op)
+    return result, target, roundly
 
 
 def _target(rule: Rule, low: int, found: list[int]) -> int:
@@ -121,20 +129,34 @@ def _target(rule: Rule, low: int, found: list[int]) -> int:
     return 0
 
 
-def _normalised(whole: Whole, plan: Any, op: str, target: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A norm in low: the activation is rounded, everything else is float32, and so is what is computed with them."""
-    first = next(tensors([args, kwargs]))
-    activation = cast(cast(first, target), FLOAT32)
+def _emulated(whole: Whole, plan: Any, op: str, target: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Inputs rounded to low, computed in float32, the result rounded to low; of a norm the activation alone is rounded."""
+    first = next(tensors([args, kwargs])) if _activation_only(op) else None
 
     def to(tensor: Any, dtype: int) -> Any:
-        return activation if tensor is first else cast(tensor, dtype)
+        return cast(cast(tensor, target), dtype) if first is None or tensor is first else cast(tensor, dtype)
 
-    args, kwargs = convert(to, FLOAT32, args), convert(to, FLOAT32, kwargs)
-    inside = plan.inside_function if whole.layers is None else plan.inside_layer(op, Rule.FP32)
-    result = _under(inside, whole, args, kwargs)
-    if isinstance(result, (tuple, list)) and not hasattr(result, "_fields"):
+    inside = plan.inside_function if whole.layers is None else plan.inside_layer(op, FLOAT32)
+    result = _under(inside, whole, convert(to, FLOAT32, args), convert(to, FLOAT32, kwargs))
+    if first is not None and isinstance(result, (tuple, list)):  # the statistics stay as they are
         return type(result)([cast(result[0], target), *result[1:]])
-    return cast(result, target)
+    return convert(cast, target, result)
+
+
+def _parameters(layer: Any) -> list[Any]:
+    """A layer's parameters, with those of a cell that it steps through."""
+    mine = [value for value in vars(layer).values() if kind(value)]
+    return mine + _parameters(layer.cell) if "cell" in vars(layer) else mine
+
+
+def _under_low(plan: Any, whole: Whole, own: list[Any], target: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The original, with the layer's parameters cast once, however often its code uses them."""
+    before = thread.parameters
+    thread.parameters = {id(value): (value, cast(value, target)) for value in own}
+    try:
+        return _under(plan, whole, args, kwargs)
+    finally:
+        thread.parameters = before
 
 
 def _under(plan: Any, whole: Whole, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
