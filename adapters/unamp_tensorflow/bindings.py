@@ -157,10 +157,9 @@ def _multi_head_attention(
 def _batch_norm(
     input: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, *, training: bool, momentum: float
 ) -> Tensor:
-    """The statistics, tensors here, are updated as PyTorch updates them: with the unbiased variance."""
     layer = _built("BatchNormalization", input, momentum=1.0 - momentum, epsilon=1e-5)
     x = _last(input)
-    statistics = [tf.keras.Variable(tensor, dtype=tensor.dtype.name, trainable=False) for tensor in (mean, variance)]
+    statistics = [each if isinstance(each, tf.Variable) else tf.Variable(each) for each in (mean, variance)]
     parameters = {"gamma": weight, "beta": bias, "moving_mean": statistics[0], "moving_variance": statistics[1]}
     result = _with({layer: parameters}, lambda: layer(x, training=training))
     return _first(result)
@@ -391,7 +390,7 @@ _INDEXING: dict[str, Function] = {
     "gather": lambda input, dim, index: tf.gather(input, index, axis=dim, batch_dims=dim),
     "hstack": _stacked("hstack"),
     "kthvalue": lambda input, k, *, dim: tf.raw_ops.NthElement(input=input, n=k - 1),
-    "nonzero": tf.where,
+    "nonzero": lambda input: tf.raw_ops.Where(condition=input),
     "pad": _pad("CONSTANT"),
     "reflection_pad2d": _pad("REFLECT"),
     "slice_scatter": lambda input, source, dim, start, end: _op("slice_update")(input, [start, 0], source),

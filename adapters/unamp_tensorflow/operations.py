@@ -34,6 +34,11 @@ class TensorFlowOperations(NamedOperations):
         with tf.device(device):
             return tf.constant(np.asarray(array))
 
+    def buffer(self, array: np.ndarray, *, device: str = "cpu") -> tf.Variable:
+        """A variable: tensors do not change."""
+        with tf.device(device):
+            return tf.Variable(np.asarray(array), trainable=False)
+
     def numpy(self, tensor: tf.Tensor) -> np.ndarray:
         """A tensor's values; low dtypes arrive as float32."""
         values = tf.convert_to_tensor(tensor).numpy()

@@ -73,7 +73,7 @@ def _perform(whole: Whole, plan: Any, args: tuple[Any, ...], kwargs: dict[str, A
     if thread.sink is not None and observing.traced(op):
         given = list(tensors([args, kwargs]))
         if given:
-            given = given[:1] if _activation_only(op) else given
+            given = given[:1] if _activation_only(op) else given + ([] if whole.layers is None else _parameters(args[0]))
             run = lambda: _carried_out(whole, op, rule, plan, args, kwargs)  # noqa: E731 - reads better at its use
             return observing.report_whole(op, whole.path, rule, run, given)[0]
     return _carried_out(whole, op, rule, plan, args, kwargs)[0]
@@ -144,9 +144,9 @@ def _emulated(whole: Whole, plan: Any, op: str, target: int, args: tuple[Any, ..
 
 
 def _parameters(layer: Any) -> list[Any]:
-    """A layer's parameters, with those of a cell that it steps through."""
+    """A layer's parameters, with those of the layers that it is made of."""
     mine = [value for value in vars(layer).values() if kind(value)]
-    return mine + _parameters(layer.cell) if "cell" in vars(layer) else mine
+    return mine + [value for inner in vars(layer).get("_layers", ()) for value in _parameters(inner)]
 
 
 def _under_low(plan: Any, whole: Whole, own: list[Any], target: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
