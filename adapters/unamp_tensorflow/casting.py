@@ -22,6 +22,7 @@ execute = pywrap_tfe.TFE_Py_FastPathExecute
 EagerTensor = ops.EagerTensor
 Variable = resource_variable_ops.ResourceVariable
 
+_TENSORS = (core.Tensor, tf.Variable, np.ndarray)
 _NUMBERS = {name: getattr(tf, name).as_datatype_enum for name in NAMES.values()}
 
 
@@ -29,8 +30,8 @@ def kind(value: Any) -> int:
     """The number of an eligible tensor's dtype; 0 for everything else."""
     if type(value) is EagerTensor:
         number = value._datatype_enum()
-    elif isinstance(value, (core.Tensor, np.ndarray)):
-        if isinstance(value, composite_tensor.CompositeTensor):
+    elif isinstance(value, _TENSORS):
+        if isinstance(value, composite_tensor.CompositeTensor) and not isinstance(value, tf.Variable):
             return 0  # a sparse or ragged tensor is computed with by its parts
         dtype = value.dtype
         number = dtype.as_datatype_enum if isinstance(dtype, tf.DType) else _NUMBERS.get(str(dtype), 0)

@@ -16,7 +16,9 @@ import tensorflow as tf
 from unamp_tensorflow.casting import cast, kind
 from unamp_tensorflow.state import FLOAT32, thread
 
-__all__ = ["branches", "if_statement", "indexed_case", "keyed", "tensor_array", "while_loop", "while_statement"]
+__all__ = [
+    "branches", "dataset_statement", "if_statement", "indexed_case", "keyed", "tensor_array", "while_loop", "while_statement",
+]  # fmt: skip
 
 
 def keyed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,6 +74,23 @@ def while_statement(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(test, steady, get_state, set_state, *rest)
 
     return _tf_while_stmt
+
+
+def dataset_statement(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For the loops that AutoGraph makes of `for` over a dataset."""
+
+    def for_stmt(data: Any, extra_test: Any, body: Any, get_state: Any, set_state: Any, *rest: Any) -> Any:
+        if thread.plan is None:
+            return original(data, extra_test, body, get_state, set_state, *rest)
+        start = [kind(value) for value in get_state()]
+
+        def steady(item: Any) -> None:
+            body(item)
+            set_state(tuple(_back(value, own) for value, own in zip(get_state(), start, strict=True)))
+
+        return original(data, extra_test, steady, get_state, set_state, *rest)
+
+    return for_stmt
 
 
 def _back(value: Any, own: int) -> Any:

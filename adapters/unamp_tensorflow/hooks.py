@@ -43,6 +43,7 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("tensorflow.python.ops.cond_v2", "indexed_case", compiling.indexed_case),
     ("tensorflow.python.autograph.operators.control_flow", "_tf_while_stmt", compiling.while_statement),
     ("tensorflow.python.autograph.operators.control_flow", "_tf_if_stmt", compiling.if_statement),
+    ("tensorflow.python.data.ops.dataset_autograph", "_tf_ag_dataset_for_stmt", compiling.dataset_statement),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray.write", compiling.tensor_array(2, "value")),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray.unstack", compiling.tensor_array(1, "value")),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray.scatter", compiling.tensor_array(2, "value")),
@@ -64,13 +65,6 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 #: The same of Keras, which may be imported later, or never.
 _KERAS_HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("keras.src.dtype_policies.dtype_policy", "DTypePolicy.convert_input", training.keras_input),
-    ("keras.src.optimizers.base_optimizer", "BaseOptimizer.apply", training.suspending),
-    ("keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer.apply", training.suspending),
-    ("keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer.scale_loss", training.suspending),
-    ("keras.src.backend.tensorflow.core", "Variable._initialize", training.suspending),
-    ("keras.src.backend.common.variables", "Variable._initialize_with_initializer", training.suspending),
-    ("keras.src.trainers.trainer", "Trainer.compute_metrics", training.suspending),
-    ("keras.src.metrics.reduction_metrics", "Mean.update_state", training.suspending),
 )
 
 

@@ -119,9 +119,9 @@ class Action:
                 given[n] = _cast(ctx, given[n], target)
         for n in op_type.fixed:
             given[n] = _cast(ctx, given[n], FLOAT32)
-        for n, own in op_type.singles.items():
-            if isinstance(given[n], (list, tuple)):  # with a list TensorFlow would start anew, from what it was given
-                given[n] = tf.convert_to_tensor(given[n], own if own and not _has_fractions(given[n]) else None)
+        for n, own in op_type.whole.items():
+            if isinstance(given[n], (list, tuple)):
+                given[n] = [_tensor(v, own) for v in given[n]] if n in op_type.listed else _tensor(given[n], own)
         result = execute(ctx, op_type.name, name, *given)
         if emulated or op_type.widens or (self._widen and target != FLOAT32):
             return self._finished(result, FLOAT32 if self._widen else target)
@@ -207,6 +207,13 @@ def _cast(ctx: Any, value: Any, target: int) -> Any:
     if isinstance(value, np.ndarray):
         return cast(tf.convert_to_tensor(value), target)
     return cast(value, target)
+
+
+def _tensor(value: Any, own: int) -> Any:
+    """A tensor for a list in Python. Where there is a list, TensorFlow starts anew with what it was given before any cast."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    return tf.convert_to_tensor(value, own if own and not _has_fractions(value) else None)
 
 
 def _has_fractions(value: Any) -> bool:

@@ -33,8 +33,9 @@ class OpType:
         attr: the dtype attribute that its first floating input has; None where that is float32 alone.
         positions, names: the inputs of that dtype. A rule casts these; the others (statistics, indices) keep theirs.
         lists: the inputs that take a list of tensors, by name.
-        singles: the positions of all inputs that take one tensor, each with the number of the dtype that whole numbers
-            written there have; 0 for none in particular.
+        listed: the positions of all inputs that take a list of tensors.
+        whole: the positions of all inputs, each with the number of the dtype that whole numbers written there have; 0 for
+            none in particular.
         fixed: the positions of further inputs that take float32 alone, by name.
         results: for each output, whether it has that dtype too, or where none has it, whether it is float32.
         widens: whether it answers in float32 whatever it is given.
@@ -44,8 +45,8 @@ class OpType:
     """
 
     __slots__ = (
-        "activation_only", "allowed", "attr", "attrs", "changes_state", "fixed", "lists", "name", "names", "op",
-        "positions", "results", "singles", "widens",
+        "activation_only", "allowed", "attr", "attrs", "changes_state", "fixed", "listed", "lists", "name", "names", "op",
+        "positions", "results", "whole", "widens",
     )  # fmt: skip
 
     def __init__(self, definition: Any, op: str | None) -> None:
@@ -66,9 +67,8 @@ class OpType:
         self.fixed = fixed if self.attr else {}
         self.attrs = tuple(a.name for a in definition.attr)
         defaults = {a.name: a.default_value.type for a in definition.attr if a.type == "type"}
-        self.singles = {
-            n: a.type or defaults.get(a.type_attr, 0) for n, a in inputs if not a.number_attr and not a.type_list_attr
-        }
+        self.whole = {n: a.type or defaults.get(a.type_attr, 0) for n, a in inputs if not a.type_list_attr}
+        self.listed = frozenset(n for n, a in inputs if a.number_attr)
         self.results = tuple(_matches(a, self.attr) for a in definition.output_arg)
         self.widens = self.attr is not None and not any(self.results)
         if self.widens:  # resizing answers in float32, whatever it is given
