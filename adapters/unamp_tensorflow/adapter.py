@@ -12,7 +12,7 @@ from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_tensorflow import casting, hooks, observing, plans
+from unamp_tensorflow import casting, hooks, networks, observing, plans
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.spellings import spelling
 from unamp_tensorflow.state import DTYPES
@@ -84,6 +84,14 @@ class TensorFlowAdapter:
 
     def dtype_of(self, tensor: Any) -> str:
         return casting.dtype_of(tensor)
+
+    def is_network(self, value: object) -> bool:
+        """Whether a value is a Keras model."""
+        return networks.is_network(value)
+
+    def wrap(self, network: Any, policy: Policy) -> Any:
+        """A Keras model that computes under a policy, floating results back in float32, parameters as they are."""
+        return networks.wrap(network, policy)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

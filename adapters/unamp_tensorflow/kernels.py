@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import execute as recording
+from tensorflow.python.eager.core import _FallbackException
 from tensorflow.python.framework import op_def_library
 
 from unamp.errors import BannedOperation
@@ -21,7 +22,7 @@ from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, execute, kind
 from unamp_tensorflow.registry import OpType, has_kernel
-from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, thread
+from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, suspended, thread
 
 __all__ = ["Action", "action", "add_node", "execute_eagerly", "must_record"]
 
@@ -119,13 +120,25 @@ class Action:
                 given[n] = _cast(ctx, given[n], target)
         for n in op_type.fixed:
             given[n] = _cast(ctx, given[n], FLOAT32)
-        for n, own in op_type.whole.items():
-            if isinstance(given[n], (list, tuple)):
-                given[n] = [_tensor(v, own) for v in given[n]] if n in op_type.listed else _tensor(given[n], own)
-        result = execute(ctx, op_type.name, name, *given)
+        try:
+            result = execute(ctx, op_type.name, name, *given)
+        except _FallbackException:
+            result = self._anew(name, given)
         if emulated or op_type.widens or (self._widen and target != FLOAT32):
             return self._finished(result, FLOAT32 if self._widen else target)
         return result
+
+    def _anew(self, name: Any, given: list[Any]) -> Any:
+        """Execute what TensorFlow's fast path does not take: lists in Python, attributes that must be converted.
+
+        Its wrapper would start anew too, but with what it was given before any cast.
+        """
+        count = len(self.op_type.inputs)
+        inputs = dict(zip(self.op_type.inputs, given[:count], strict=True))
+        attrs = dict(zip(given[count::2], given[count + 1 :: 2], strict=True))
+        with suspended():
+            result = getattr(tf.raw_ops, self.op_type.name)(**inputs, **attrs, name=name)
+        return list(result) if isinstance(result, tuple) else result
 
     def graph(self, original: Callable[..., Any], name: Any, keywords: dict[str, Any]) -> Any:
         """Add a node under the rule."""
@@ -207,19 +220,6 @@ def _cast(ctx: Any, value: Any, target: int) -> Any:
     if isinstance(value, np.ndarray):
         return cast(tf.convert_to_tensor(value), target)
     return cast(value, target)
-
-
-def _tensor(value: Any, own: int) -> Any:
-    """A tensor for a list in Python. Where there is a list, TensorFlow starts anew with what it was given before any cast."""
-    if not isinstance(value, (list, tuple)):
-        return value
-    return tf.convert_to_tensor(value, own if own and not _has_fractions(value) else None)
-
-
-def _has_fractions(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(map(_has_fractions, value))
-    return not isinstance(value, (int, bool, np.integer))
 
 
 def _in_float32(value: Any, allowed: Any) -> Any:

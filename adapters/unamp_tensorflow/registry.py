@@ -33,9 +33,7 @@ class OpType:
         attr: the dtype attribute that its first floating input has; None where that is float32 alone.
         positions, names: the inputs of that dtype. A rule casts these; the others (statistics, indices) keep theirs.
         lists: the inputs that take a list of tensors, by name.
-        listed: the positions of all inputs that take a list of tensors.
-        whole: the positions of all inputs, each with the number of the dtype that whole numbers written there have; 0 for
-            none in particular.
+        inputs, attrs: the names of all inputs and attributes.
         fixed: the positions of further inputs that take float32 alone, by name.
         results: for each output, whether it has that dtype too, or where none has it, whether it is float32.
         widens: whether it answers in float32 whatever it is given.
@@ -45,8 +43,8 @@ class OpType:
     """
 
     __slots__ = (
-        "activation_only", "allowed", "attr", "attrs", "changes_state", "fixed", "listed", "lists", "name", "names", "op",
-        "positions", "results", "whole", "widens",
+        "activation_only", "allowed", "attr", "attrs", "changes_state", "fixed", "inputs", "lists", "name", "names", "op",
+        "positions", "results", "widens",
     )  # fmt: skip
 
     def __init__(self, definition: Any, op: str | None) -> None:
@@ -66,9 +64,7 @@ class OpType:
         self.lists = frozenset(a.name for a in definition.input_arg if a.number_attr)
         self.fixed = fixed if self.attr else {}
         self.attrs = tuple(a.name for a in definition.attr)
-        defaults = {a.name: a.default_value.type for a in definition.attr if a.type == "type"}
-        self.whole = {n: a.type or defaults.get(a.type_attr, 0) for n, a in inputs if not a.type_list_attr}
-        self.listed = frozenset(n for n, a in inputs if a.number_attr)
+        self.inputs = tuple(a.name for a in definition.input_arg)
         self.results = tuple(_matches(a, self.attr) for a in definition.output_arg)
         self.widens = self.attr is not None and not any(self.results)
         if self.widens:  # resizing answers in float32, whatever it is given

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, kind
 from unamp_tensorflow.state import DTYPES, FLOAT32, suspended, thread
@@ -131,7 +133,7 @@ def keras_input(original: Callable[..., Any]) -> Callable[..., Any]:
     """A float32 layer takes low inputs as they are: the policy decides what they are cast to, not each layer."""
 
     def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
-        if thread.plan is not None and kind(x) and DTYPES.get(str(dtype)) == FLOAT32:
+        if thread.plan is not None and not isinstance(x, np.ndarray) and kind(x) and DTYPES.get(str(dtype)) == FLOAT32:
             return x
         return original(self, x, autocast, dtype)
 

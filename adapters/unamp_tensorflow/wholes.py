@@ -110,7 +110,7 @@ def _carried_out(whole: Whole, op: str, rule: Rule, plan: Any, args: tuple[Any, 
         result = _under_low(plan.inside_layer(op, target), whole, own, target, *_converted(target, args, kwargs))
     else:
         result = _under(plan.inside_function, whole, *_converted(target, args, kwargs))
-    if _open(kwargs) and not roundly:
+    if _open(kwargs) and not roundly and op not in facts().parts:  # there an activation's result comes last
         result = convert(cast, target, result)
     if rule is Rule.LOW and plan.policy.widen_results:
         result = convert(cast, FLOAT32, result)
