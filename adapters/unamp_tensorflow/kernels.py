@@ -110,7 +110,7 @@ class Action:
         positions = op_type.positions
         target, emulated = self.target([args[n] for n in positions])
         if not target:
-            return execute(ctx, op_type.name, name, *args)
+            return self._execute(ctx, name, args)
         given = list(args)
         if emulated:
             for n in positions:
@@ -120,19 +120,16 @@ class Action:
                 given[n] = _cast(ctx, given[n], target)
         for n in op_type.fixed:
             given[n] = _cast(ctx, given[n], FLOAT32)
-        try:
-            result = execute(ctx, op_type.name, name, *given)
-        except _FallbackException:
-            result = self._anew(name, given)
+        result = self._execute(ctx, name, given)
         if emulated or op_type.widens or (self._widen and target != FLOAT32):
             return self._finished(result, FLOAT32 if self._widen else target)
         return result
 
-    def _anew(self, name: Any, given: list[Any]) -> Any:
-        """Execute what TensorFlow's fast path does not take: lists in Python, attributes that must be converted.
-
-        Its wrapper would start anew too, but with what it was given before any cast.
-        """
+    def _execute(self, ctx: Any, name: Any, given: Sequence[Any]) -> Any:
+        try:
+            return execute(ctx, self.op_type.name, name, *given)
+        except _FallbackException:
+            pass  # a list in Python, an attribute to convert: its wrapper would start anew, with inputs from before any cast
         count = len(self.op_type.inputs)
         inputs = dict(zip(self.op_type.inputs, given[:count], strict=True))
         attrs = dict(zip(given[count::2], given[count + 1 :: 2], strict=True))

@@ -60,7 +60,7 @@ def test_exceptions_take_everything_out(matrix):
         with pytest.raises(error), unamp.autocast(dtype="bfloat16"):
             raise error
         assert patched() == []
-    with pytest.raises(ZeroDivisionError), unamp.autocast(dtype="bfloat16"):
+    with pytest.raises(Exception, match="division"), unamp.autocast(dtype="bfloat16"):
         tf.function(lambda x: 1 // 0)(matrix)
     with pytest.raises(tf.errors.InvalidArgumentError), unamp.trace(), unamp.autocast(dtype="bfloat16"):
         matrix @ tf.ones([5, 5])
