@@ -57,7 +57,9 @@ def cast(value: Any, target: int) -> Any:
         running = context._context
         if running._thread_local_data.is_eager:
             return execute(running, "Cast", None, value, "DstT", target, "Truncate", False)
-    return gen_math_ops.cast(tf.convert_to_tensor(value), target)
+    if not isinstance(value, tf.Tensor):
+        value = tf.convert_to_tensor(value)
+    return gen_math_ops.cast(value, target)
 
 
 def literal(value: Any, target: int) -> Any:
@@ -82,7 +84,18 @@ def convert(to: Callable[[Any, int], Any], target: int, value: Any) -> Any:
 
 def kinds(value: Any) -> list[int]:
     """The dtypes of the eligible tensors in an argument or a result."""
-    return [kind(tensor) for tensor in tensors(value)]
+    found: list[int] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(values: Any, found: list[int]) -> None:
+    # Every call of a function in a region comes through here: no generators.
+    for value in values.values() if type(values) is dict else values:
+        if isinstance(value, (list, tuple)) or type(value) is dict:
+            _collect(value, found)
+        elif number := kind(value):
+            found.append(number)
 
 
 def tensors(value: Any) -> Iterator[Any]:

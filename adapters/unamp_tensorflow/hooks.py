@@ -21,17 +21,16 @@ from tensorflow.python.ops import gen_math_ops
 from unamp.errors import FrameworkNotSupported
 from unamp_tensorflow import compiling, kernels, training
 from unamp_tensorflow.facts import facts
-from unamp_tensorflow.replacing import Attribute, Code, Method
+from unamp_tensorflow.replacing import Attribute, Code, Method, Together
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import thread
-from unamp_tensorflow.wholes import Whole
 
 if TYPE_CHECKING:
     from unamp_tensorflow.plans import Plan
 
 __all__ = ["acquire", "probe", "release"]
 
-Change = Attribute | Code | Method
+Change = Attribute | Code | Method | Together
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
 _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
@@ -79,15 +78,15 @@ def _inside(module: str, path: str) -> Any:
 
 
 @cache
-def _base() -> tuple[Change, ...]:
+def _base() -> Together:
     """What every region needs."""
     fast = Attribute(pywrap_tfe, "TFE_Py_FastPathExecute", kernels.execute_eagerly)
-    return (fast, *_changes(_HOOKS), *_suspended(of_keras=False))
+    return Together([fast, *_changes(_HOOKS), *_suspended(of_keras=False)])
 
 
 @cache
-def _of_keras() -> tuple[Change, ...]:
-    return (*_changes(_KERAS_HOOKS), *_suspended(of_keras=True))
+def _of_keras() -> Together:
+    return Together([*_changes(_KERAS_HOOKS), *_suspended(of_keras=True)])
 
 
 def _changes(listed: tuple[tuple[str, str, Callable[..., Any]], ...]) -> Iterator[Change]:
@@ -107,7 +106,6 @@ def _suspended(*, of_keras: bool) -> Iterator[Change]:
 _lock = threading.RLock()
 _open = 0
 _in: list[Change] = []
-_wholes_in: set[Whole] = set()
 _plans_in: set[tuple[Plan, bool]] = set()
 
 
@@ -118,17 +116,14 @@ def acquire(plan: Plan) -> None:
     with _lock:
         _open += 1
         if _open == 1:
-            for change in _base():
-                _put_in(change)
+            _put_in(_base())
         if (plan, with_keras) not in _plans_in:
             _plans_in.add((plan, with_keras))
-            if with_keras and _of_keras()[0] not in _in:
-                for change in _of_keras():
-                    _put_in(change)
-            for whole in plan.wholes - _wholes_in:
-                _wholes_in.add(whole)
-                assert whole.change is not None
-                _put_in(whole.change)
+            if with_keras and _of_keras() not in _in:
+                _put_in(_of_keras())
+            for each in plan.wholes:
+                if each not in _in:
+                    _put_in(each)
 
 
 def _put_in(change: Change) -> None:
@@ -148,7 +143,6 @@ def release() -> None:
 def _take_out() -> None:
     while _in:
         _in.pop().take_out()
-    _wholes_in.clear()
     _plans_in.clear()
 
 

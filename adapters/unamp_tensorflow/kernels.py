@@ -88,6 +88,7 @@ class Action:
         self._low = low
         self._widen = widen and rule is Rule.LOW
         self._advice = advice
+        self._complete = all(has_kernel(op_type.name, number) for number in NAMES)
         self._makes = op_type.op is not None and vocabulary()[op_type.op].group in ("creation", "random")
         self._pair = op_type.positions if len(op_type.positions) == 2 and not op_type.lists and not op_type.fixed else None
 
@@ -101,8 +102,9 @@ class Action:
             return observing.report(self, lambda: self._eager(ctx, name, args), [args[n] for n in positions])
         if self.rule is Rule.WIDEST and self._pair is not None:
             a, b = args[positions[0]], args[positions[1]]
-            if type(a) is EagerTensor and type(b) is EagerTensor and a._datatype_enum() == b._datatype_enum() == FLOAT32:
-                return execute(ctx, op_type.name, name, *args)
+            if type(a) is EagerTensor and type(b) is EagerTensor and self._complete:
+                if a._datatype_enum() == b._datatype_enum():
+                    return execute(ctx, op_type.name, name, *args)
         return self._eager(ctx, name, args)
 
     def _eager(self, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:
@@ -228,6 +230,6 @@ def _in_float32(value: Any, allowed: Any) -> Any:
 def action(op_type: OpType, rule: Rule, low: int, *, widen: bool, advice: str) -> Action | None:
     """What a rule does to an operation type; None where that is nothing."""
     made = Action(op_type, rule, low, widen=widen, advice=advice)
-    if made.rule is Rule.WIDEST and not op_type.several and all(has_kernel(op_type.name, n) for n in NAMES):
+    if made.rule is Rule.WIDEST and not op_type.several and made._complete:
         return None
     return made

@@ -16,10 +16,11 @@ from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.kernels import Action, action
-from unamp_tensorflow.registry import has_kernel, op_types
+from unamp_tensorflow.registry import emulated, has_kernel, op_types
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, FLOAT32, NAMES
-from unamp_tensorflow.wholes import Whole, wholes
+from unamp_tensorflow.replacing import Together
+from unamp_tensorflow.wholes import Whole, functions, keras
 
 __all__ = ["Plan", "how", "idle", "plan"]
 
@@ -76,18 +77,30 @@ class Plan:
                 made[name] = done
         return made
 
+    @cached_property
+    def plainly(self) -> Mapping[str, int]:
+        """The operations whose rule casts every input to one dtype and does nothing else, with the number of that dtype."""
+        if self.policy.widen_results:
+            return {}
+        targets = {Rule.LOW: self.low, Rule.FP32: FLOAT32}
+        return {
+            op: targets[rule]
+            for op, rule in self.rules.items()
+            if rule in targets and vocabulary()[op].group != "norm" and not emulated(op) and not self.passes_through(op)
+        }
+
     @property
-    def wholes(self) -> frozenset[Whole]:
+    def wholes(self) -> tuple[Together, ...]:
         """The functions and layers whose rule their parts would not come to."""
-        return self._wholes_with_keras if keras_in_use() else self._wholes_without_keras
+        return (self._functions, self._of_keras) if keras_in_use() else (self._functions,)
 
     @cached_property
-    def _wholes_with_keras(self) -> frozenset[Whole]:
-        return frozenset(whole for whole in wholes() if self._needs(whole))
+    def _functions(self) -> Together:
+        return Together(whole.change for whole in functions() if whole.change is not None and self._needs(whole))
 
     @cached_property
-    def _wholes_without_keras(self) -> frozenset[Whole]:
-        return frozenset(whole for whole in wholes() if self._needs(whole))
+    def _of_keras(self) -> Together:
+        return Together(whole.change for whole in keras() if whole.change is not None and self._needs(whole))
 
     def _needs(self, whole: Whole) -> bool:
         if whole.layers is not None:

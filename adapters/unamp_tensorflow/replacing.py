@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-__all__ = ["Attribute", "Code", "Method"]
+__all__ = ["Attribute", "Code", "Method", "Together"]
 
 _MARK = "unamp: what stands in"
 
@@ -44,6 +44,11 @@ class Code:
             co_filename=code.co_filename,
             co_firstlineno=code.co_firstlineno,
         )
+
+    @property
+    def parts(self) -> tuple[types.FunctionType, types.CodeType, types.CodeType]:
+        """The function, its own code, and what it runs instead."""
+        return self.function, self._own, self._replaced
 
     def put_in(self) -> None:
         """Run the replacement's code from now on."""
@@ -117,3 +122,31 @@ class Method:
         """Be the original again; somebody who replaced it in the meantime keeps their change."""
         if vars(self.of).get(self._name) is self._instead:
             setattr(self.of, self._name, self._own)
+
+
+class Together:
+    """Changes that are put in and taken out in one go: a region opens and closes as fast as these loops run.
+
+    Attributes:
+        changes: the changes.
+    """
+
+    def __init__(self, changes: Iterable[Attribute | Code | Method]) -> None:
+        self.changes = tuple(changes)
+        self._others = tuple(change for change in self.changes if not isinstance(change, Code))
+        self._codes = tuple(change.parts for change in self.changes if isinstance(change, Code))
+
+    def put_in(self) -> None:
+        """Make all of them."""
+        for function, _, replaced in self._codes:
+            function.__code__ = replaced
+        for change in self._others:
+            change.put_in()
+
+    def take_out(self) -> None:
+        """Undo all of them."""
+        for function, own, replaced in self._codes:
+            if function.__code__ is replaced:
+                function.__code__ = own
+        for change in self._others:
+            change.take_out()

@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from tensorflow.python.eager import context
+
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
-from unamp_tensorflow.casting import cast, convert, kind, kinds, tensors
+from unamp_tensorflow.casting import EagerTensor, Variable, cast, convert, execute, kind, kinds, tensors
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.registry import emulated
 from unamp_tensorflow.replacing import Code, Method
 from unamp_tensorflow.spellings import keras_in_use, named
-from unamp_tensorflow.state import FLOAT32, thread
+from unamp_tensorflow.state import ELIGIBLE, FLOAT32, thread
 
-__all__ = ["Whole", "wholes"]
+__all__ = ["Whole", "functions", "keras"]
 
 
 class Whole:
@@ -55,12 +57,51 @@ class Whole:
     def replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """What is called in place of the original while this is in."""
         self.call = original
+        if self.layers is not None:
+
+            def enter_layer(*args: Any, **kwargs: Any) -> Any:
+                plan = thread.plan
+                if plan is None or plan.quiet:
+                    return original(*args, **kwargs)
+                return _perform(self, plan, args, kwargs)
+
+            return enter_layer
+
+        op = self.op
 
         def enter(*args: Any, **kwargs: Any) -> Any:
             plan = thread.plan
             if plan is None or plan.quiet:
                 return original(*args, **kwargs)
-            return _perform(self, plan, args, kwargs)
+            target = plan.plainly.get(op)
+            if target is None or kwargs or thread.sink is not None:
+                return _perform(self, plan, args, kwargs)
+            # Most calls: nothing but eager tensors, and a rule that casts them all.
+            ctx, given, seen = context._context, [], 0
+            for value in args:
+                if type(value) is EagerTensor:
+                    seen = value._datatype_enum()
+                    if seen != target:
+                        if seen not in ELIGIBLE:
+                            return _perform(self, plan, args, kwargs)
+                        value = execute(ctx, "Cast", None, value, "DstT", target, "Truncate", False)
+                elif type(value) is Variable and ctx._thread_local_data.is_eager:
+                    seen = value._dtype.as_datatype_enum
+                    if seen != target:
+                        if seen not in ELIGIBLE:
+                            return _perform(self, plan, args, kwargs)
+                        value = execute(ctx, "Cast", None, value, "DstT", target, "Truncate", False)
+                elif type(value) is not int and value is not None:
+                    return _perform(self, plan, args, kwargs)
+                given.append(value)
+            if not seen or not ctx._thread_local_data.is_eager or thread.parameters is not None:
+                return _perform(self, plan, args, kwargs)
+            thread.plan = plan.inside_function
+            try:
+                result = original(*given)
+            finally:
+                thread.plan = plan
+            return result if type(result) is EagerTensor and result._datatype_enum() == target else convert(cast, target, result)
 
         return enter
 
@@ -184,9 +225,14 @@ def _activation_only(op: str) -> bool:
 # --- finding them ------------------------------------------------------------------------------------------------------------
 
 
-def wholes() -> tuple[Whole, ...]:
-    """All that there are; those of Keras once it is imported."""
-    return (*_functions(False), *(*_functions(True), *_layers()) * keras_in_use())
+def functions() -> tuple[Whole, ...]:
+    """Those of TensorFlow."""
+    return _functions(False)
+
+
+def keras() -> tuple[Whole, ...]:
+    """Those of Keras, once it is imported."""
+    return (*_functions(True), *_layers()) if keras_in_use() else ()
 
 
 @cache

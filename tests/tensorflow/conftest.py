@@ -27,7 +27,7 @@ LOW = {"float16": tf.float16, "bfloat16": tf.bfloat16}
 
 def patched() -> list[str]:
     """What is not as TensorFlow made it."""
-    changes = [*hooks._base(), *(whole.change for whole in wholes.wholes())]
+    changes = [*hooks._base().changes, *(whole.change for whole in (*wholes.functions(), *wholes.keras()))]
     found = [c.function.__qualname__ for c in changes if isinstance(c, Code) and c.function.__code__ is not c._own]
     return found + ["TFE_Py_FastPathExecute"] * (pywrap_tfe.TFE_Py_FastPathExecute is not execute)
 
