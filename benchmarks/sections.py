@@ -30,12 +30,17 @@ SECTIONS = {
     "paddle-operations": ("on_paddle.operations:comparisons", _OPERATION),
     "paddle-steps": ("on_paddle.steps:comparisons", _STEP),
     "paddle-aftermath": ("on_paddle.operations:aftermath", _OPERATION),
+    "tensorflow-regions": ("on_tensorflow.regions:comparisons", _OPERATION),
+    "tensorflow-operations": ("on_tensorflow.operations:comparisons", _OPERATION),
+    "tensorflow-tracing": ("on_tensorflow.operations:tracing", _PROCESS),
+    "tensorflow-steps": ("on_tensorflow.steps:comparisons", Effort(60, 0.0)),
+    "tensorflow-aftermath": ("on_tensorflow.operations:aftermath", _OPERATION),
 }
 
 
 def missing(section: str) -> str | None:
     """The framework that a section needs and that is not installed."""
-    framework = "paddle" if section.startswith("paddle-") else "torch"
+    framework = next((name for name in ("paddle", "tensorflow") if section.startswith(f"{name}-")), "torch")
     return None if section == "import" or find_spec(framework) else framework
 
 
