@@ -46,7 +46,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # One environment grows with what is asked of it. The frameworks are large: only tests and benchmarks need all of them.
-$(VENV)/.conformance: EXTRAS = torch,paddle,conformance
+$(VENV)/.conformance: EXTRAS = torch,paddle,tensorflow-cpu,conformance
 $(VENV)/.lint: EXTRAS = lint
 $(VENV)/.bench: EXTRAS = bench
 $(VENV)/.dev: EXTRAS = dev

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
 from typing import Any
 
 import tensorflow as tf
+
+from unamp_tensorflow.layers import LAYERS, built, channels, first, keras, last
 
 __all__ = ["BINDINGS"]
 
 Tensor = tf.Tensor
 Function = Callable[..., Any]
-
-
-def _keras(name: str) -> Any:
-    found: Any = tf.keras
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
-
-
-# --- axes and layouts --------------------------------------------------------------------------------------------------------
 
 
 def _axis(function: Function, name: str = "axis") -> Function:
@@ -31,188 +22,26 @@ def _axis(function: Function, name: str = "axis") -> Function:
 
 def _op(name: str) -> Function:
     """A function of `keras.ops`, found when it is called: Keras is imported late."""
-    return lambda *args, **kwargs: _keras(f"ops.{name}")(*args, **kwargs)
-
-
-def _last(tensor: Tensor) -> Tensor:
-    """Channels last."""
-    return tf.transpose(tensor, [0, *range(2, tensor.ndim), 1])
-
-
-def _first(tensor: Tensor) -> Tensor:
-    """Channels first."""
-    return tf.transpose(tensor, [0, tensor.ndim - 1, *range(1, tensor.ndim - 1)])
-
-
-def _channels(function: Function) -> Function:
-    """A function of channels-last tensors, for channels-first ones."""
-    return lambda input, *args, **kwargs: _first(function(_last(input), *args, **kwargs))
-
-
-# --- layers: their code is wanted, the parameters are the caller's -----------------------------------------------------------
-
-
-@cache
-def _made(name: str, dtype: str, *args: Any, **kwargs: Any) -> Any:
-    layer = _keras(f"layers.{name}")(*args, **kwargs, dtype=dtype)
-    layer.autocast = False  # a layer's code meets tensors in the dtypes in which they are given
-    return layer
-
-
-def _built(name: str, input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    return _made(name, "float64" if input.dtype is tf.float64 else "float32", *args, **kwargs)
-
-
-def _with(homes: Mapping[Any, Mapping[str, Any]], call: Callable[[], Any]) -> Any:
-    """A layer's result with other parameters."""
-    before = {home: {name: vars(home).get(name) for name in given} for home, given in homes.items()}
-    try:
-        for home, given in homes.items():
-            home.built = True
-            vars(home).update(given)
-        return call()
-    finally:
-        for home, given in before.items():
-            vars(home).update(given)
-
-
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    layer = _built("Dense", input, weight.shape[0], use_bias=bias is not None)
-    return _with({layer: {"_kernel": tf.transpose(weight), "bias": bias}}, lambda: layer(input))
-
-
-def _convolution(
-    name: str, input: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int = 1, padding: int = 0
-) -> Tensor:
-    rank = weight.ndim - 2
-    layer = _built(name, input, 1, 1, strides=stride, use_bias=bias is not None)
-    kernel = tf.transpose(weight, [*range(2, rank + 2), 1, 0])
-    transposed = "Transpose" in name
-    layer.filters, layer.kernel_size = kernel.shape[-2 if transposed else -1], tuple(kernel.shape[:rank])
-    key = "kernel" if transposed else "_kernel"
-    x = _last(input)
-    if padding:
-        x = tf.pad(x, [[0, 0], *([[padding, padding]] * rank), [0, 0]])
-    return _first(_with({layer: {key: kernel, "bias": bias}}, lambda: layer(x)))
-
-
-def _gates(tensor: Tensor, order: Sequence[int]) -> Tensor:
-    """A recurrent layer's parameter with its gates in Keras's order, output last."""
-    parts = tf.split(tensor, len(order))
-    joined = tf.concat([parts[n] for n in order], 0) if len(order) > 1 else tensor
-    return tf.transpose(joined)
-
-
-_ORDERS = {"LSTM": (0, 1, 2, 3), "GRU": (1, 0, 2), "SimpleRNN": (0,)}
-
-
-def _recurrent_parameters(kind: str, weights: Sequence[Tensor]) -> dict[str, Tensor]:
-    w_ih, w_hh, b_ih, b_hh = (_gates(weight, _ORDERS[kind]) for weight in weights)
-    bias = tf.stack([b_ih, b_hh]) if kind == "GRU" else b_ih + b_hh
-    return {"kernel": w_ih, "recurrent_kernel": w_hh, "bias": bias}
-
-
-def _recurrent(kind: str, states: int, input: Tensor, *rest: Tensor) -> Any:
-    """One layer, time first."""
-    given, weights = rest[:states], rest[states:]
-    layer = _built(kind, input, weights[1].shape[1], return_sequences=True, return_state=True)
-    cell = layer.cell
-    x = tf.transpose(input, [1, 0, 2])
-    if not cell.built:
-        cell.build(x.shape)
-    parameters = _recurrent_parameters(kind, weights)
-    initial = [state[0] for state in given]
-    output, *last = _with({layer: {}, cell: parameters}, lambda: layer(x, initial_state=initial))
-    return tf.transpose(output, [1, 0, 2]), *last
-
-
-def _cell(kind: str, states: int, input: Tensor, *rest: Tensor) -> Any:
-    given, weights = list(rest[:states]), rest[states:]
-    cell = _built(f"{kind}Cell", input, weights[1].shape[1])
-    if not cell.built:
-        cell.build(input.shape)
-    output, last = _with({cell: _recurrent_parameters(kind, weights)}, lambda: cell(input, given))
-    return (output, *last[1:]) if states > 1 else output
-
-
-def _multi_head_attention(
-    query: Tensor, key: Tensor, value: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor, *, heads: int
-) -> Tensor:
-    width = w_out.shape[0]
-    layer = _built("MultiHeadAttention", query, heads, width // heads)
-    inputs = [tf.transpose(tensor, [1, 0, 2]) for tensor in (query, key, value)]
-    if not layer.built:
-        layer.build(*(tensor.shape for tensor in (inputs[0], inputs[2], inputs[1])))
-    homes = {}
-    for n, dense in enumerate((layer._query_dense, layer._key_dense, layer._value_dense)):
-        kernel, bias = w_in[n * width : (n + 1) * width], b_in[n * width : (n + 1) * width]
-        homes[dense] = {
-            "_kernel": tf.reshape(tf.transpose(kernel), [width, heads, -1]),
-            "bias": tf.reshape(bias, [heads, -1]),
-        }
-    homes[layer._output_dense] = {"_kernel": tf.reshape(tf.transpose(w_out), [heads, -1, width]), "bias": b_out}
-    return tf.transpose(_with(homes, lambda: layer(inputs[0], inputs[2], key=inputs[1])), [1, 0, 2])
-
-
-def _batch_norm(
-    input: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, *, training: bool, momentum: float
-) -> Tensor:
-    layer = _built("BatchNormalization", input, momentum=1.0 - momentum, epsilon=1e-5)
-    x = _last(input)
-    statistics = [each if isinstance(each, tf.Variable) else tf.Variable(each) for each in (mean, variance)]
-    parameters = {"gamma": weight, "beta": bias, "moving_mean": statistics[0], "moving_variance": statistics[1]}
-    result = _with({layer: parameters}, lambda: layer(x, training=training))
-    return _first(result)
-
-
-def _group_norm(input: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
-    layer = _built("GroupNormalization", input, groups, epsilon=1e-5)
-    return _first(_with({layer: {"gamma": weight, "beta": bias}}, lambda: layer(_last(input))))
-
-
-def _layer_norm(input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor) -> Tensor:
-    return _keras("ops.layer_normalization")(input, weight, bias, axis=-1, epsilon=1e-5)
-
-
-def _rms_norm(input: Tensor, shape: Sequence[int], weight: Tensor) -> Tensor:
-    return _keras("ops.rms_normalization")(input, weight, axis=-1, epsilon=1e-6)
-
-
-def _prelu(input: Tensor, weight: Tensor) -> Tensor:
-    layer = _built("PReLU", input)
-    return _with({layer: {"alpha": weight}}, lambda: layer(input))
-
-
-def _layer(name: str, *fixed: Any, **keywords: Any) -> Function:
-    """A layer without parameters."""
-    return lambda input, *args, **kwargs: _built(name, input, *fixed, *map(_hashable, args), **keywords)(input, **kwargs)
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _dropout(name: str) -> Function:
-    return _channels(lambda input, p, training: _built(name, input, p)(input, training=training))
+    return lambda *args, **kwargs: keras(f"ops.{name}")(*args, **kwargs)
 
 
 # --- single functions --------------------------------------------------------------------------------------------------------
 
 
 def _pool(function: Function) -> Function:
-    return _channels(lambda input, size: function(input, size, size, "VALID"))
+    return channels(lambda input, size: function(input, size, size, "VALID"))
 
 
 def _max_pool_with_indices(input: Tensor, size: int) -> Any:
-    return _first(tf.nn.max_pool_with_argmax(_last(input), size, size, "VALID")[0])
+    return first(tf.nn.max_pool_with_argmax(last(input), size, size, "VALID")[0])
 
 
 def _resize(method: str) -> Function:
-    return _channels(lambda input, size: tf.image.resize(input, size, method))
+    return channels(lambda input, size: tf.image.resize(input, size, method))
 
 
 def _raw_resize(name: str, **keywords: Any) -> Function:
-    return _channels(lambda input, size: getattr(tf.raw_ops, name)(images=input, size=size, **keywords))
+    return channels(lambda input, size: getattr(tf.raw_ops, name)(images=input, size=size, **keywords))
 
 
 def _interpolate(input: Tensor, *, scale_factor: float, mode: str) -> Tensor:
@@ -234,7 +63,7 @@ def _loss(name: str) -> Function:
     """A loss of Keras, which averages over the last axis: each element is a row of its own here."""
 
     def loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-        found = _keras(f"losses.{name}")(target[..., None], input[..., None])
+        found = keras(f"losses.{name}")(target[..., None], input[..., None])
         return found if reduction == "none" else tf.reduce_mean(found)
 
     return loss
@@ -252,7 +81,7 @@ def _reduced(function: Function) -> Function:
 
 
 def _stacked(name: str) -> Function:
-    return lambda tensors: _keras(f"ops.{name}")(tensors)
+    return lambda tensors: keras(f"ops.{name}")(tensors)
 
 
 def _fft(name: str, *, to_complex: bool = True) -> Function:
@@ -291,7 +120,7 @@ def _embedding_bag(index: Tensor, table: Tensor, *, mode: str) -> Tensor:
 
 def _attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     heads_later = [tf.transpose(tensor, [0, 2, 1, 3]) for tensor in (query, key, value)]
-    return tf.transpose(_keras("ops.dot_product_attention")(*heads_later), [0, 2, 1, 3])
+    return tf.transpose(keras("ops.dot_product_attention")(*heads_later), [0, 2, 1, 3])
 
 
 def _swapped(input: Tensor, first: int, second: int) -> Tensor:
@@ -312,11 +141,11 @@ def _slice(input: Tensor, dim: int, start: int, end: int) -> Tensor:
 
 def _without_batch(name: str, input: Tensor, *args: Any) -> Tensor:
     """A layer that leaves the first axis alone, on a tensor that has none to leave."""
-    return _built(name, input, *args)(input[None])[0]
+    return built(name, input, *args)(input[None])[0]
 
 
 def _flatten(input: Tensor, start: int = 0) -> Tensor:
-    return _built("Flatten", input)(input) if start else _without_batch("Flatten", input)
+    return built("Flatten", input)(input) if start else _without_batch("Flatten", input)
 
 
 def _permuted(input: Tensor, dims: Sequence[int]) -> Tensor:
@@ -324,7 +153,7 @@ def _permuted(input: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def _zero_pad(input: Tensor, padding: Sequence[int]) -> Tensor:
-    return _built("ZeroPadding1D", input, tuple(padding))(input[..., None])[..., 0]
+    return built("ZeroPadding1D", input, tuple(padding))(input[..., None])[..., 0]
 
 
 def _diag_embed(input: Tensor) -> Tensor:
@@ -360,8 +189,8 @@ _SHAPES: dict[str, Function] = {
     "meshgrid": lambda a, b: tf.meshgrid(a, b, indexing="ij"),
     "movedim": lambda input, source, target: _op("moveaxis")(input, source, target),
     "permute": _permuted,
-    "pixel_shuffle": _channels(tf.nn.depth_to_space),
-    "pixel_unshuffle": _channels(tf.nn.space_to_depth),
+    "pixel_shuffle": channels(tf.nn.depth_to_space),
+    "pixel_unshuffle": channels(tf.nn.space_to_depth),
     "real": tf.math.real,
     "repeat": lambda input, repeats: tf.repeat(input, repeats[0], 0),
     "roll": lambda input, shift: tf.roll(input, shift, 0),
@@ -436,33 +265,11 @@ _REDUCTIONS: dict[str, Function] = {
     "var_mean": lambda input, *, dim: tf.nn.moments(input, [dim])[::-1],
 }
 
-_LAYERS: dict[str, Function] = {
-    **{f"adaptive_{kind}_pool{n}d": _channels(_layer(f"Adaptive{name}Pooling{n}D"))
-       for kind, name in (("avg", "Average"), ("max", "Max")) for n in (1, 2, 3)},
-    **{f"conv{n}d": partial(_convolution, f"Conv{n}D") for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": partial(_convolution, f"Conv{n}DTranspose") for n in (1, 2, 3)},
-    **{f"dropout{n}d": _dropout(f"SpatialDropout{n}D") for n in (1, 2, 3)},
-    "alpha_dropout": lambda input, p, training: _built("AlphaDropout", input, p)(input, training=training),
-    "batch_norm": _batch_norm,
-    "group_norm": _group_norm,
-    "gru": partial(_recurrent, "GRU", 1),
-    "gru_cell": partial(_cell, "GRU", 1),
-    "layer_norm": _layer_norm,
-    "linear": _linear,
-    "lstm": partial(_recurrent, "LSTM", 2),
-    "lstm_cell": partial(_cell, "LSTM", 2),
-    "multi_head_attention": _multi_head_attention,
-    "prelu": _prelu,
-    "rms_norm": _rms_norm,
-    "rnn": partial(_recurrent, "SimpleRNN", 1),
-    "rnn_cell": partial(_cell, "SimpleRNN", 1),
-}  # fmt: skip
-
 _PRODUCTS: dict[str, Function] = {
     "bmm": lambda a, b: tf.raw_ops.BatchMatMulV2(x=a, y=b),
     # TensorFlow's has no bias.
-    "convolution": lambda input, weight, bias: _first(
-        tf.nn.convolution(_last(input), tf.transpose(weight, [*range(2, weight.ndim), 1, 0]))
+    "convolution": lambda input, weight, bias: first(
+        tf.nn.convolution(last(input), tf.transpose(weight, [*range(2, weight.ndim), 1, 0]))
     ),
     "embedding": lambda index, table: tf.nn.embedding_lookup(table, index),
     "embedding_bag": _embedding_bag,
@@ -499,7 +306,7 @@ _LINALG: dict[str, Function] = {
 _LOSSES: dict[str, Function] = {
     "binary_cross_entropy": _loss("binary_crossentropy"),
     "binary_cross_entropy_with_logits": _with_logits,
-    "cosine_similarity": lambda a, b: _keras("losses.cosine_similarity")(a, b),
+    "cosine_similarity": lambda a, b: keras("losses.cosine_similarity")(a, b),
     "cross_entropy": _cross_entropy,
     "ctc_loss": _ctc_loss,
     "huber_loss": _loss("huber"),
@@ -517,8 +324,8 @@ _OTHERS: dict[str, Function] = {
     "max_pool2d": _pool(tf.nn.max_pool2d),
     "max_pool2d_with_indices": _max_pool_with_indices,
     "max_pool3d": _pool(tf.nn.max_pool3d),
-    "fractional_max_pool2d": lambda input, samples, *, kernel, size: _first(
-        tf.nn.fractional_max_pool(_last(input), 2.0, seed=1)[0]
+    "fractional_max_pool2d": lambda input, samples, *, kernel, size: first(
+        tf.nn.fractional_max_pool(last(input), 2.0, seed=1)[0]
     ),
     "interpolate": _interpolate,
     "upsample_bicubic2d": _raw_resize("ResizeBicubic", half_pixel_centers=True),
@@ -534,8 +341,8 @@ _OTHERS: dict[str, Function] = {
     "fake_quantize_per_tensor_affine": _fake_quantize,
     "full": tf.fill,
     "gamma": lambda input: tf.random.gamma([], input),
-    "local_response_norm": lambda input, size, *, alpha: _first(
-        tf.nn.local_response_normalization(_last(input)[:, None], size // 2, 1.0, alpha / size, 0.75)[:, 0]
+    "local_response_norm": lambda input, size, *, alpha: first(
+        tf.nn.local_response_normalization(last(input)[:, None], size // 2, 1.0, alpha / size, 0.75)[:, 0]
     ),
     "log_softmax": _axis(tf.nn.log_softmax),
     "logical_and": lambda a, b: tf.logical_and(tf.not_equal(a, 0.0), tf.not_equal(b, 0.0)),
@@ -563,5 +370,5 @@ def _random(name: str, rate: Tensor) -> Tensor:
 
 #: By canonical name.
 BINDINGS: Mapping[str, Function] = {
-    **_SHAPES, **_INDEXING, **_REDUCTIONS, **_LAYERS, **_PRODUCTS, **_LINALG, **_LOSSES, **_OTHERS,
+    **_SHAPES, **_INDEXING, **_REDUCTIONS, **LAYERS, **_PRODUCTS, **_LINALG, **_LOSSES, **_OTHERS,
 }  # fmt: skip

@@ -88,9 +88,10 @@ class Action:
         self._low = low
         self._widen = widen and rule is Rule.LOW
         self._advice = advice
-        self._complete = all(has_kernel(op_type.name, number) for number in NAMES)
         self._makes = op_type.op is not None and vocabulary()[op_type.op].group in ("creation", "random")
-        self._pair = op_type.positions if len(op_type.positions) == 2 and not op_type.lists and not op_type.fixed else None
+        self._complete = all(has_kernel(op_type.name, number) for number in NAMES)
+        pair = len(op_type.positions) == 2 and not op_type.lists and not op_type.fixed
+        self._agreeable = pair and self._complete and self.rule is Rule.WIDEST
 
     # Everything that an eager operation passes through is written out: a call more is a microsecond.
 
@@ -100,11 +101,10 @@ class Action:
         positions = op_type.positions
         if thread.sink is not None and observing.traced(op_type.op):
             return observing.report(self, lambda: self._eager(ctx, name, args), [args[n] for n in positions])
-        if self.rule is Rule.WIDEST and self._pair is not None:
+        if self._agreeable:
             a, b = args[positions[0]], args[positions[1]]
-            if type(a) is EagerTensor and type(b) is EagerTensor and self._complete:
-                if a._datatype_enum() == b._datatype_enum():
-                    return execute(ctx, op_type.name, name, *args)
+            if type(a) is EagerTensor and type(b) is EagerTensor and a._datatype_enum() == b._datatype_enum():
+                return execute(ctx, op_type.name, name, *args)
         return self._eager(ctx, name, args)
 
     def _eager(self, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:

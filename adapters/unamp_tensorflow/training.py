@@ -99,7 +99,7 @@ def assigning(original: Callable[..., Any]) -> Callable[..., Any]:
     return assign
 
 
-# --- replicas: a strategy runs each of them in a thread that it makes ----------------------------------------------------------
+# --- replicas: a strategy runs each of them in a thread that it makes --------------------------------------------------------
 
 
 def replica_made(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,7 +126,7 @@ def replica_run(original: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-# --- Keras ---------------------------------------------------------------------------------------------------------------------
+# --- Keras -------------------------------------------------------------------------------------------------------------------
 
 
 def keras_input(original: Callable[..., Any]) -> Callable[..., Any]:

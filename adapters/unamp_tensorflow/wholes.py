@@ -101,7 +101,9 @@ class Whole:
                 result = original(*given)
             finally:
                 thread.plan = plan
-            return result if type(result) is EagerTensor and result._datatype_enum() == target else convert(cast, target, result)
+            return (
+                result if type(result) is EagerTensor and result._datatype_enum() == target else convert(cast, target, result)
+            )
 
         return enter
 
@@ -268,9 +270,7 @@ def _generated(function: types.FunctionType) -> bool:
 def _layers() -> tuple[Whole, ...]:
     """The method `call` of Keras's layers; several classes may share one."""
     classes = {
-        found: op
-        for op, path in _spelled()
-        if path.startswith("keras.layers.") and isinstance(found := named(path), type)
+        found: op for op, path in _spelled() if path.startswith("keras.layers.") and isinstance(found := named(path), type)
     }
     made: dict[Any, Whole] = {}
     for layer, op in classes.items():

@@ -18,7 +18,10 @@ def comparisons() -> list[Comparison]:
     return [
         Comparison(
             f"tensorflow: region enter and exit, {where}",
-            (Contender("tf.name_scope", theirs, names), Contender("unamp", "with region: pass", names, *outer, at_most=at_most)),
+            (
+                Contender("tf.name_scope", theirs, names),
+                Contender("unamp", "with region: pass", names, *outer, at_most=at_most),
+            ),
         )
         for where, outer, at_most in (("outermost", (), 100e-6), ("nested", (lambda: region,), 10e-6))
     ]

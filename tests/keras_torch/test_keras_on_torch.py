@@ -13,7 +13,9 @@ import unamp
 @pytest.fixture
 def model():
     keras.utils.set_random_seed(1)
-    made = keras.Sequential([keras.layers.Dense(16, activation="relu"), keras.layers.LayerNormalization(), keras.layers.Dense(3)])
+    made = keras.Sequential(
+        [keras.layers.Dense(16, activation="relu"), keras.layers.LayerNormalization(), keras.layers.Dense(3)]
+    )
     made.build([None, 8])
     return made
 

@@ -44,9 +44,8 @@ def test_where_the_tape_is(matrix, weight, graph, where):
         return loss, tape.gradient(loss, weight)
 
     def inside():
-        with region():
-            with tf.GradientTape() as tape:
-                loss = loss_of(matrix, weight)
+        with region(), tf.GradientTape() as tape:
+            loss = loss_of(matrix, weight)
         return loss, tape.gradient(loss, weight)
 
     def backward_inside():
@@ -182,9 +181,8 @@ def test_recompute_grad_runs_under_the_policy_of_its_forward(matrix, weight, gra
         return y
 
     def step():
-        with tf.GradientTape() as tape:
-            with region():
-                loss = tf.reduce_sum(block(matrix) ** 2)
+        with tf.GradientTape() as tape, region():
+            loss = tf.reduce_sum(block(matrix) ** 2)
         return loss, tape.gradient(loss, weight)
 
     loss, slope = (tf.function(step) if graph else step)()

@@ -135,9 +135,8 @@ def test_branches_that_differ_are_widened_and_others_are_not(matrix):
 
     @tf.function
     def swapped(x, first):
-        if first:
-            differ = x
-        else:
+        differ = x
+        if not first:
             differ = tf.matmul(x, x)
         return differ
 

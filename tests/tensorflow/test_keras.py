@@ -13,7 +13,6 @@ from unamp.adapter import adapter_for
 layers = tf.keras.layers
 
 
-
 def model(*, plain=False):
     tf.keras.utils.set_random_seed(1)
     if plain:  # XLA takes its time
@@ -40,7 +39,12 @@ def data():
 
 @pytest.mark.parametrize(
     ("level", "expected"),
-    [("O1", "low low f32 f32 low"), ("OD", "low low f32 f32 low"), ("O2", "low low low f32 low"), ("O3", "low low low low low")],
+    [
+        ("O1", "low low f32 f32 low"),
+        ("OD", "low low f32 f32 low"),
+        ("O2", "low low low f32 low"),
+        ("O3", "low low low low low"),
+    ],
 )
 def test_layers_follow_the_policy(low, level, expected):
     image = tf.random.normal([2, 6, 6, 3])
@@ -155,7 +159,7 @@ def test_the_loss_scale_works_by_hand(matrix):
 
 
 def test_one_policy_one_trace_of_a_train_function():
-    network, (x, y) = model(), data()
+    network, x = model(), data()[0]
     network.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     off = network.predict(x[:4], verbose=0)
     with unamp.autocast(dtype="bfloat16"):
@@ -168,8 +172,8 @@ def test_one_policy_one_trace_of_a_train_function():
 # --- models that carry their policy -------------------------------------------------------------------------------------------
 
 
-def test_a_wrapped_model_computes_under_its_policy_and_returns_float32(low, tmp_path):
-    adapter, network, (x, y) = adapter_for("tensorflow"), model(), data()
+def test_a_wrapped_model_computes_under_its_policy_and_returns_float32(low):
+    adapter, network, x = adapter_for("tensorflow"), model(), data()[0]
     assert adapter.is_network(network)
     assert not adapter.is_network(layers.Dense(3))
     wrapped = adapter.wrap(network, Policy("O2", low.name))

@@ -35,6 +35,13 @@ def listed(dtype: str) -> dict[str, set[str]]:
     return found
 
 
+def _computes(op: str) -> bool:
+    case = cases().get(op)
+    if case is None or case.insensitive or vocabulary()[op].group in ("shape", "creation", "cast"):
+        return False
+    return bool(case.eligible(case.inputs(0)))
+
+
 def entries():
     operations = adapter_for("tensorflow").operations()
     for dtype in CLASSES:
@@ -45,11 +52,8 @@ def entries():
                     op = vocabulary().resolve(kind, prefer="tensorflow")
                 except ValueError:
                     continue
-                case = cases().get(op)
-                group = vocabulary()[op].group
-                if case and case.eligible(case.inputs(0)) and op in operations.names() and not case.insensitive:
-                    if op not in LEFT_OUT and group not in ("shape", "creation", "cast"):
-                        found[op] = kind
+                if op in operations.names() and op not in LEFT_OUT and _computes(op):
+                    found[op] = kind
             for op, kind in found.items():
                 yield pytest.param(name, op, dtype, id=f"{dtype}-{name}-{kind}")
 

@@ -21,7 +21,13 @@ TAKES_OVER = Policy("O1", "bfloat16", allow=("add", "exp"), deny="softmax")
 def report():
     """What is in force where this is called."""
     x = tf.ones([4, 4])
-    return unamp.current_policy(), (x @ x).dtype, (x + x).dtype, tf.exp(tf.cast(x, BF16)).dtype, tf.nn.gelu(tf.cast(x, BF16)).dtype
+    return (
+        unamp.current_policy(),
+        (x @ x).dtype,
+        (x + x).dtype,
+        tf.exp(tf.cast(x, BF16)).dtype,
+        tf.nn.gelu(tf.cast(x, BF16)).dtype,
+    )
 
 
 NOTHING = (None, F32, F32, BF16, BF16)
