@@ -30,6 +30,10 @@ GAPS = (
         "their graphs are finished; a region does not change them",
     ),
     Gap("control flow of version 1 (tf.compat.v1.disable_control_flow_v2)", "its loops and branches are left alone"),
+    Gap(
+        "a region limited to the CPU on a machine with a GPU, or the other way round",
+        "where a node of a graph runs is decided later, so such a region covers both",
+    ),
     Gap("the preset 'native'", "TensorFlow's own rewriter, grappler, works on whole graphs and for the whole process"),
 )
 

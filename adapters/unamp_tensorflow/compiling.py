@@ -27,7 +27,7 @@ def keyed(original: Callable[..., Any]) -> Callable[..., Any]:
     def make_function_context(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
         plan = thread.plan
-        if plan is None:
+        if plan is None or not plan.policy.active:
             return made
         outside = made.context
         # Any of its fields would do: they are compared, and not looked at.

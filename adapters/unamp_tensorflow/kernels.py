@@ -24,7 +24,7 @@ from unamp_tensorflow.casting import EagerTensor, Variable, cast, execute, kind
 from unamp_tensorflow.registry import OpType, has_kernel
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, suspended, thread
 
-__all__ = ["Action", "action", "add_node", "execute_eagerly", "must_record"]
+__all__ = ["Action", "add_node", "execute_eagerly", "must_record"]
 
 _add_node = op_def_library._apply_op_helper
 _must_record = recording.must_record_gradient
@@ -74,7 +74,7 @@ class Action:
     Args:
         op_type: the operation type.
         rule: the rule.
-        low: the number of the policy's dtype.
+        low: the number of the policy's dtype; 0 where no policy is in force, and operations are only reported.
         widen: whether a low result is cast back to float32 at once.
         advice: for a banned operation.
     """
@@ -92,6 +92,11 @@ class Action:
         self._complete = all(has_kernel(op_type.name, number) for number in NAMES)
         pair = len(op_type.positions) == 2 and not op_type.lists and not op_type.fixed
         self._agreeable = pair and self._complete and self.rule is Rule.WIDEST
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to be done, whatever the inputs."""
+        return self.rule is Rule.WIDEST and not self.op_type.several and self._complete
 
     # Everything that an eager operation passes through is written out: a call more is a microsecond.
 
@@ -164,6 +169,8 @@ class Action:
     def target(self, values: Sequence[Any]) -> tuple[int, bool]:
         """The dtype that the rule casts to, 0 for none; and whether a low one must be emulated."""
         rule = self.rule
+        if not self._low:
+            return 0, False
         found = {number for value in values for number in _kinds(value)}
         if rule is Rule.LOW or rule is Rule.FP32:
             if not found and (self._makes or any(hasattr(value, "dtype") for value in values)):
@@ -225,11 +232,3 @@ def _in_float32(value: Any, allowed: Any) -> Any:
     if isinstance(value, list):
         return [_in_float32(each, allowed) for each in value]
     return cast(value, FLOAT32)
-
-
-def action(op_type: OpType, rule: Rule, low: int, *, widen: bool, advice: str) -> Action | None:
-    """What a rule does to an operation type; None where that is nothing."""
-    made = Action(op_type, rule, low, widen=widen, advice=advice)
-    if made.rule is Rule.WIDEST and not op_type.several and made._complete:
-        return None
-    return made

@@ -15,7 +15,7 @@ from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow.facts import facts
-from unamp_tensorflow.kernels import Action, action
+from unamp_tensorflow.kernels import Action
 from unamp_tensorflow.registry import emulated, has_kernel, op_types
 from unamp_tensorflow.replacing import Together
 from unamp_tensorflow.spellings import keras_in_use
@@ -70,11 +70,12 @@ class Plan:
                 continue
             rule = self.rule(op_type.op)
             advice = self.advice(op_type.op) if rule is Rule.BANNED else ""
-            done = action(op_type, rule, self.low, widen=self.policy.widen_results, advice=advice)
-            if done is None and self.watching and op_type.op is not None:
-                done = Action(op_type, rule, self.low)
-            if done is not None:
-                made[name] = done
+            if not self.policy.active:
+                made[name] = Action(op_type, rule, 0)
+            else:
+                done = Action(op_type, rule, self.low, widen=self.policy.widen_results, advice=advice)
+                if self.watching or not done.idle:
+                    made[name] = done
         return made
 
     @cached_property
@@ -116,8 +117,10 @@ class Plan:
         return Plan(self.policy, self.rules, quiet=self.quiet, watching=True)
 
     @cached_property
-    def inside_function(self) -> Plan:
+    def inside_function(self) -> Plan | None:
         """The plan for what a function that is one operation computes with: its inputs have their dtype already."""
+        if not self.policy.active:
+            return None
         return Plan(Policy(self.policy.level, self.policy.dtype), _widest(), key="function", quiet=True)
 
     def inside_layer(self, op: str, target: int) -> Plan:

@@ -57,55 +57,41 @@ class Whole:
     def replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """What is called in place of the original while this is in."""
         self.call = original
-        if self.layers is not None:
-
-            def enter_layer(*args: Any, **kwargs: Any) -> Any:
-                plan = thread.plan
-                if plan is None or plan.quiet:
-                    return original(*args, **kwargs)
-                return _perform(self, plan, args, kwargs)
-
-            return enter_layer
-
-        op = self.op
+        # A layer has parameters besides its arguments.
+        plain_op = self.op if self.layers is None else ""
 
         def enter(*args: Any, **kwargs: Any) -> Any:
             plan = thread.plan
             if plan is None or plan.quiet:
                 return original(*args, **kwargs)
-            target = plan.plainly.get(op)
-            if target is None or kwargs or thread.sink is not None:
-                return _perform(self, plan, args, kwargs)
-            # Most calls: nothing but eager tensors, and a rule that casts them all.
-            ctx, given, seen = context._context, [], 0
-            for value in args:
-                if type(value) is EagerTensor:
-                    seen = value._datatype_enum()
-                    if seen != target:
-                        if seen not in ELIGIBLE:
-                            return _perform(self, plan, args, kwargs)
-                        value = execute(ctx, "Cast", None, value, "DstT", target, "Truncate", False)
-                elif type(value) is Variable and ctx._thread_local_data.is_eager:
-                    seen = value._dtype.as_datatype_enum
-                    if seen != target:
-                        if seen not in ELIGIBLE:
-                            return _perform(self, plan, args, kwargs)
-                        value = execute(ctx, "Cast", None, value, "DstT", target, "Truncate", False)
-                elif type(value) is not int and value is not None:
-                    return _perform(self, plan, args, kwargs)
-                given.append(value)
-            if not seen or not ctx._thread_local_data.is_eager or thread.parameters is not None:
-                return _perform(self, plan, args, kwargs)
-            thread.plan = plan.inside_function
-            try:
-                result = original(*given)
-            finally:
-                thread.plan = plan
-            return (
-                result if type(result) is EagerTensor and result._datatype_enum() == target else convert(cast, target, result)
-            )
+            target = plan.plainly.get(plain_op)
+            if target is not None and not kwargs and thread.sink is None and thread.parameters is None:
+                given = _cast_eagerly(args, target)
+                if given is not None:
+                    return convert(cast, target, _under(plan.inside_function, self, given, kwargs))
+            return _perform(self, plan, args, kwargs)
 
         return enter
+
+
+def _cast_eagerly(args: tuple[Any, ...], target: int) -> tuple[Any, ...] | None:
+    """Most calls: nothing but eager tensors and variables, all of them eligible. None where it is not that simple."""
+    ctx = context._context
+    if not ctx._thread_local_data.is_eager:
+        return None
+    given, number = [], 0
+    for value in args:
+        of = type(value)
+        if of is EagerTensor or of is Variable:
+            number = value._datatype_enum() if of is EagerTensor else value._dtype.as_datatype_enum
+            if number != target:
+                if number not in ELIGIBLE:
+                    return None
+                value = execute(ctx, "Cast", None, value, "DstT", target, "Truncate", False)
+        elif of is not int and value is not None:
+            return None
+        given.append(value)
+    return tuple(given) if number else None
 
 
 def _perform(whole: Whole, plan: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

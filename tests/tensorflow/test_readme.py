@@ -10,7 +10,9 @@ import pytest
 README = Path(__file__).parents[2] / "README.md"
 TEXT = README.read_text("utf-8")
 BLOCKS = [
-    block for block in re.finditer(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE) if "import tensorflow as tf\n" in block[1]
+    block
+    for block in re.finditer(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    if "import tensorflow as tf\n" in block[1]
 ]
 
 
