@@ -56,6 +56,7 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", training.custom_gradient),
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.__init__", training.replica_made),
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.run", training.replica_run),
+    ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaContext._merge_call", training.merging),
     ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign", training.assigning),
     ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_add", training.assigning),
     ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_sub", training.assigning),

@@ -12,7 +12,7 @@ from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, kind
 from unamp_tensorflow.state import DTYPES, FLOAT32, suspended, thread
 
-__all__ = ["assigning", "custom_gradient", "keras_input", "replica_made", "replica_run", "suspending"]
+__all__ = ["assigning", "custom_gradient", "keras_input", "merging", "replica_made", "replica_run", "suspending"]
 
 _RECOMPUTED = "recompute_grad.<locals>.inner"
 
@@ -124,6 +124,25 @@ def replica_run(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self)
 
     return run
+
+
+def merging(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What replicas do together is done by the thread that started them, but as theirs: an optimizer's update without a policy."""
+
+    def _merge_call(self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
+        plan = thread.plan
+
+        @functools.wraps(fn)
+        def merged(*given: Any, **named: Any) -> Any:
+            before, thread.plan = thread.plan, plan
+            try:
+                return fn(*given, **named)
+            finally:
+                thread.plan = before
+
+        return original(self, merged, args, kwargs)
+
+    return _merge_call
 
 
 # --- Keras -------------------------------------------------------------------------------------------------------------------

@@ -57,3 +57,26 @@ def test_training_with_mirrored_variables(strategy):
     assert all(g.dtype == tf.float32 for g in strategy.experimental_local_results(gradient))
     for value in strategy.experimental_local_results(weight):
         tf.debugging.assert_near(value, tf.fill([4, 2], 0.9), atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_replicas_updates_are_float32(strategy, level):
+    with strategy.scope():
+        weight = tf.Variable(tf.ones([4, 2]))
+        optimizer = tf.keras.optimizers.SGD(0.001)
+        optimizer.build([weight])
+
+    @tf.function
+    def step():
+        def replica():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.matmul(tf.ones([1, 4]), weight))
+            optimizer.apply([tape.gradient(loss, weight)], [weight])
+
+        strategy.run(replica)
+
+    with unamp.policy_region(unamp.Policy(level, "bfloat16")):
+        step()
+    for value in strategy.experimental_local_results(weight):
+        # The step of two replicas; in bfloat16 it would be 0.0020027.
+        tf.debugging.assert_near(value, tf.fill([4, 2], 0.998), rtol=0.0, atol=2e-7)

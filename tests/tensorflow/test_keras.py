@@ -196,3 +196,21 @@ def test_a_wrapped_model_trains_and_is_saved(tmp_path):
     loaded = tf.keras.models.load_model(tmp_path / "model.keras")
     assert loaded.policy == wrapped.policy
     np.testing.assert_array_equal(loaded.predict(x, verbose=0), wrapped.predict(x, verbose=0))
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_updates_and_metrics_are_float32_at_every_level(level, eagerly):
+    network = tf.keras.Sequential([layers.Input([4]), layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+    network.compile(tf.keras.optimizers.SGD(0.001), "mean_absolute_error", metrics=["mse"], run_eagerly=eagerly)
+    with policy_region(Policy(level, "bfloat16")):
+        logs = network.fit(np.ones([2, 4]), np.zeros([2, 1]), epochs=1, verbose=0).history
+    # In bfloat16 the learning rate would be 0.0010014.
+    np.testing.assert_allclose(network.get_weights()[0], np.full([4, 1], 0.999), rtol=0.0, atol=2e-7)
+    assert logs["loss"] == [4.0]
+
+    mean = tf.keras.metrics.Mean()
+    with policy_region(Policy(level, "bfloat16")):
+        for _ in range(300):  # bfloat16 stops counting at 256
+            mean.update_state(1.0)
+    assert float(mean.count) == 300.0
