@@ -46,6 +46,8 @@ def add_node(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def _apply_op_helper(op_type_name: str, name: Any = None, **keywords: Any) -> Any:
         plan = thread.plan
+        if thread.recorded:  # whoever added the node before did not ask
+            thread.recorded = False
         if plan is None:
             return original(op_type_name, name, **keywords)
         found = plan.actions.get(op_type_name)
@@ -121,7 +123,7 @@ class Action:
         given = list(args)
         if emulated:
             for n in positions:
-                given[n] = _in_float32(_cast(ctx, given[n], target), op_type.allowed)
+                given[n] = _in_float32(_cast(ctx, given[n], target))
         else:
             for n in positions:
                 given[n] = _cast(ctx, given[n], target)
@@ -136,12 +138,15 @@ class Action:
         try:
             return execute(ctx, self.op_type.name, name, *given)
         except _FallbackException:
-            pass  # a list in Python, an attribute to convert: its wrapper would start anew, with inputs from before any cast
+            # A list in Python, an attribute to convert: its wrapper would start anew, with inputs from before any cast.
+            anew = getattr(tf.raw_ops, self.op_type.name, None)
+            if anew is None:
+                raise
         count = len(self.op_type.inputs)
         inputs = dict(zip(self.op_type.inputs, given[:count], strict=True))
         attrs = dict(zip(given[count::2], given[count + 1 :: 2], strict=True))
         with suspended():
-            result = getattr(tf.raw_ops, self.op_type.name)(**inputs, **attrs, name=name)
+            result = anew(**inputs, **attrs, name=name)
         return list(result) if isinstance(result, tuple) else result
 
     def graph(self, original: Callable[..., Any], name: Any, keywords: dict[str, Any]) -> Any:
@@ -152,7 +157,7 @@ class Action:
             return original(op_type.name, name, **keywords)
         for key in op_type.names:
             value = _cast(None, keywords[key], target)
-            keywords[key] = _in_float32(value, op_type.allowed) if emulated else value
+            keywords[key] = _in_float32(value) if emulated else value
         for key in op_type.fixed.values():
             keywords[key] = _cast(None, keywords[key], FLOAT32)
         added = original(op_type.name, name, **keywords)
@@ -180,8 +185,8 @@ class Action:
             return self._low, not has_kernel(self.op_type.name, self._low)
         if rule is Rule.BANNED and found:
             raise BannedOperation(f"{self.op_type.op} is banned by the policy in force. {self._advice}".rstrip())
-        if self.op_type.fixed and found:
-            (number,) = found if len(found) == 1 else (FLOAT32,)
+        if self.op_type.fixed:
+            number = next(iter(found)) if len(found) == 1 else FLOAT32
             return number, not has_kernel(self.op_type.name, number)
         if len(found) > 1:
             return FLOAT32, False
@@ -228,7 +233,7 @@ def _cast(ctx: Any, value: Any, target: int) -> Any:
     return cast(value, target)
 
 
-def _in_float32(value: Any, allowed: Any) -> Any:
+def _in_float32(value: Any) -> Any:
     if isinstance(value, list):
-        return [_in_float32(each, allowed) for each in value]
+        return [_in_float32(each) for each in value]
     return cast(value, FLOAT32)

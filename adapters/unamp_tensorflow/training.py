@@ -127,7 +127,7 @@ def replica_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def merging(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What replicas do together is done by the thread that started them, but as theirs: an optimizer's update without a policy."""
+    """What replicas do together is done by the thread that started them, but as they would: an update without a policy."""
 
     def _merge_call(self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
         plan = thread.plan

@@ -214,3 +214,18 @@ def test_a_region_of_another_framework_or_device_changes_nothing(matrix):
 def test_lists_take_functions_layers_and_operation_types():
     policy = Policy(allow=[tf.nn.relu, tf.keras.layers.LayerNormalization], deny=[tf.raw_ops.MatMul, "tf.keras.layers.Dense"])
     assert [policy.decide(op) for op in ("relu", "layer_norm", "matmul", "linear")] == [Rule.LOW] * 2 + [Rule.FP32] * 2
+
+
+def test_inputs_that_take_float32_alone_get_it(low):
+    image, boxes = tf.ones([1, 4, 4, 1]), tf.constant([[0.0, 0.0, 1.0, 1.0]])
+    for graph in (False, True):
+
+        def crop(image, boxes):
+            return tf.image.crop_and_resize(image, boxes, [0], [2, 2])
+
+        crop = tf.function(crop) if graph else crop
+        with under(low=low):
+            assert crop(image, tf.cast(boxes, low)).dtype == tf.float32
+            assert crop(tf.ones([1, 4, 4, 1], tf.uint8), tf.cast(boxes, low)).shape == [1, 2, 2, 1]
+        with under(low=low, allow="crop_and_resize"):
+            assert crop(image, boxes).dtype == low
