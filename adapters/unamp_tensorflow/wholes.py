@@ -127,7 +127,9 @@ def _carried_out(whole: Whole, op: str, rule: Rule, plan: Any, args: tuple[Any, 
         found = found[:1]
     target = _target(rule, plan.low, found)
     if not target:
-        return _under(plan.inside_function, whole, args, kwargs), found[0], False
+        # All is float32, or the framework's own affair; but a layer's activation still has a rule of its own.
+        inside = plan.inside_layer(op, FLOAT32) if op in facts().parts and rule is Rule.WIDEST else plan.inside_function
+        return _under(inside, whole, args, kwargs), found[0], False
     if target == FLOAT32:
         inside = plan.inside_layer(op, target) if own else plan.inside_function
         result = _under(inside, whole, *_converted(FLOAT32, args, kwargs))

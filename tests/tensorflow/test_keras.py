@@ -75,6 +75,12 @@ def test_a_layers_activation_has_a_rule_of_its_own(low):
         assert layers.Dense(3, activation="relu")(x).dtype == low
 
 
+def test_an_activations_rule_holds_in_a_layer_that_is_left_alone(low):
+    with policy_region(Policy("O1", low.name, preset="mindspore", allow="sigmoid")):
+        assert layers.EinsumDense("ab,bc->ac", 3)(tf.ones([2, 4])).dtype == tf.float32
+        assert layers.EinsumDense("ab,bc->ac", 3, activation="sigmoid")(tf.ones([2, 4])).dtype == low
+
+
 def test_layers_pass_low_tensors_on(low):
     with policy_region(Policy("O1", low.name)):
         x = layers.Dense(4)(tf.ones([2, 4]))
