@@ -37,6 +37,8 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("tensorflow.python.framework.op_def_library", "_apply_op_helper", kernels.add_node),
     ("tensorflow.python.eager.execute", "must_record_gradient", kernels.must_record),
     ("tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", compiling.keyed),
+    # A graph's results pass through an `Identity` of TensorFlow's own, which is nobody's operation.
+    ("tensorflow.python.framework.auto_control_deps", "AutomaticControlDependencies.mark_as_return", training.suspending),
     ("tensorflow.python.ops.while_v2", "while_loop", compiling.while_loop),
     ("tensorflow.python.ops.cond_v2", "cond_v2", compiling.branches),
     ("tensorflow.python.ops.cond_v2", "indexed_case", compiling.indexed_case),

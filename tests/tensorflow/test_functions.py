@@ -87,6 +87,12 @@ def test_xla(matrix):
     assert product(matrix).dtype == tf.float32
 
 
+def test_what_a_graph_returns_is_not_an_operation_of_the_users(matrix):
+    function = tf.function(lambda x: (x + 1.0, tf.identity(x)))
+    with unamp.autocast(dtype="bfloat16", allow="identity"):
+        assert [each.dtype for each in function(matrix)] == [tf.float32, tf.bfloat16]
+
+
 # --- control flow ------------------------------------------------------------------------------------------------------------
 
 

@@ -107,6 +107,20 @@ def test_layers_made_inside_a_region_are_as_good_as_others(matrix):
     tf.debugging.assert_equal(inside.kernel.value, outside.kernel.value)
 
 
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
+def test_recurrent_layers_in_a_function_compute_what_they_do_eagerly(kind, jit):
+    x, layer = tf.random.normal([2, 6, 8]), getattr(layers, kind)(4, return_sequences=True)
+    layer(x)
+    function = tf.function(layer, jit_compile=jit)
+    for level in ("O1", "O3"):
+        with policy_region(Policy(level, "bfloat16")):
+            eager, graph = layer(x), function(x)
+        assert eager.dtype == graph.dtype == tf.bfloat16
+        tf.debugging.assert_near(tf.cast(eager, tf.float32), tf.cast(graph, tf.float32), atol=0.02)
+    assert function(x).dtype == tf.float32
+
+
 def test_keras_functions(low, matrix):
     x = tf.cast(matrix, low)
     ops = tf.keras.ops
