@@ -233,4 +233,5 @@ def test_updates_and_metrics_are_float32_at_every_level(level, eagerly):
     with policy_region(Policy(level, "bfloat16")):
         for _ in range(300):  # bfloat16 stops counting at 256
             mean.update_state(1.0)
+        assert mean.result().dtype == tf.float32
     assert float(mean.count) == 300.0
