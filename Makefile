@@ -50,8 +50,8 @@ $(VENV)/.compiled: $(wildcard adapters/unamp_torch/compiled/*) constraints.txt
 	@if command -v c++ > /dev/null; then $(RUN) -m unamp_torch; else echo "no C++ compiler: PyTorch's kernels stay in Python"; fi
 	@touch $@
 
-# One environment grows with what is asked of it. The frameworks are large: only tests and benchmarks need all of them.
-$(VENV)/.conformance: EXTRAS = torch,paddle,mindspore,conformance
+# One environment grows with what is asked of it: the frameworks are large.
+$(VENV)/.conformance: EXTRAS = torch,paddle,mindspore,tensorflow-cpu,conformance
 $(VENV)/.lint: EXTRAS = lint
 $(VENV)/.bench: EXTRAS = bench
 $(VENV)/.dev: EXTRAS = dev

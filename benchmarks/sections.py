@@ -35,12 +35,17 @@ SECTIONS = {
     "mindspore-operations": ("on_mindspore.operations:comparisons", _OPERATION),
     "mindspore-steps": ("on_mindspore.steps:comparisons", _STEP),
     "mindspore-aftermath": ("on_mindspore.operations:aftermath", _OPERATION),
+    "tensorflow-regions": ("on_tensorflow.regions:comparisons", _OPERATION),
+    "tensorflow-operations": ("on_tensorflow.operations:comparisons", _OPERATION),
+    "tensorflow-tracing": ("on_tensorflow.operations:tracing", _PROCESS),
+    "tensorflow-steps": ("on_tensorflow.steps:comparisons", Effort(60, 0.0)),
+    "tensorflow-aftermath": ("on_tensorflow.operations:aftermath", _OPERATION),
 }
 
 
 def missing(section: str) -> str | None:
     """The framework that a section needs and that is not installed."""
-    framework = next((name for name in ("paddle", "mindspore") if section.startswith(f"{name}-")), "torch")
+    framework = next((name for name in ("paddle", "mindspore", "tensorflow") if section.startswith(f"{name}-")), "torch")
     return None if section == "import" or find_spec(framework) else framework
 
 

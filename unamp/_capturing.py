@@ -40,7 +40,9 @@ _AS_IT_IS = _RunAsItIs()
 def not_converted(function: F) -> F:
     """Mark a function that a compiler which converts Python code calls as it is.
 
-    The mark is an attribute, so that nothing has to be imported: it is what `paddle.jit.marker.unified` sets.
+    The marks are attributes, so that nothing has to be imported: they are what `paddle.jit.marker.unified` sets, and what
+    TensorFlow's AutoGraph knows functions by that it leaves alone.
     """
+    function.autograph_info__ = {}  # type: ignore[attr-defined]
     setattr(function, "___jit_transform_options___", _AS_IT_IS)  # noqa: B010 - inside a function the name would be mangled
     return function

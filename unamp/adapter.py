@@ -129,6 +129,9 @@ class Operations(Protocol):
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Any:
         """A tensor with the array's values, shape and dtype (ml_dtypes.bfloat16 included)."""
 
+    def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Any:
+        """What a layer keeps a running statistic in: a tensor that it updates in place, or a variable."""
+
     def numpy(self, tensor: Any) -> np.ndarray:
         """A tensor's values as a NumPy array; low dtypes arrive as float32, which holds them exactly."""
 
@@ -165,6 +168,10 @@ class NamedOperations:
         if found is None:
             raise KeyError(op)
         return found
+
+    def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Any:
+        """See `Operations.buffer`: a tensor, where tensors can be updated."""
+        return self.tensor(array, device=device)  # type: ignore[attr-defined]
 
     def _lookup(self, op: str) -> Callable[..., Any] | None:
         if op not in self._found:

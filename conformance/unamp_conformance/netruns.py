@@ -67,7 +67,7 @@ def run(
         }
 
     parameters, data = tensors(network.parameters()), tensors(network.inputs())
-    buffers = {n: operations.tensor(cast(a, dtype), device=device) for n, a in network.statistics().items()}
+    buffers = {n: operations.buffer(cast(a, dtype), device=device) for n, a in network.statistics().items()}
     functions = Functions(operations)
     kept: list[Any] = []
     records: list[OpRecord] = []

@@ -1,7 +1,7 @@
 """Nothing that a test does may outlive it: no region, no patch. Errors of kernels are reported where they happen."""
 
 import warnings
-from contextlib import suppress
+from contextlib import chdir, suppress
 
 import mindspore
 import numpy as np
@@ -27,9 +27,10 @@ def _patched() -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
+def _elsewhere(tmp_path):
     # MindSpore writes what it makes of networks into the current folder.
-    monkeypatch.chdir(tmp_path)
+    with chdir(tmp_path):
+        yield
 
 
 @pytest.fixture(autouse=True)

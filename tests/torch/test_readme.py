@@ -1,4 +1,4 @@
-"""The examples of README.md run as pasted."""
+"""The examples of README.md that use PyTorch run as pasted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 
 README = Path(__file__).parents[2] / "README.md"
 TEXT = README.read_text("utf-8")
-BLOCKS = list(re.finditer(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE))
+BLOCKS = [
+    block for block in re.finditer(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE) if "import torch\n" in block[1]
+]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=[f"line {TEXT[: block.start()].count(chr(10)) + 2}" for block in BLOCKS])

@@ -1,0 +1,36 @@
+"""Putting a plan in force in the calling thread, and taking it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unamp_tensorflow import hooks
+from unamp_tensorflow.plans import Plan, idle
+from unamp_tensorflow.state import thread
+
+__all__ = ["Activation"]
+
+
+class Activation:
+    """`unamp.adapter.Realisation` for TensorFlow."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plan: Plan | None) -> None:
+        self.plan = plan
+
+    def enter(self) -> object:
+        """Put the plan in force."""
+        plan, outer = self.plan, thread.plan
+        if plan is not None:
+            hooks.acquire(plan)
+        if thread.sink is not None:
+            plan = idle() if plan is None else plan.watched
+        thread.plan = plan
+        return outer
+
+    def exit(self, token: Any) -> None:
+        """Put back what `enter` found."""
+        thread.plan = token
+        if self.plan is not None:
+            hooks.release()

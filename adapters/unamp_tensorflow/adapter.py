@@ -1,0 +1,118 @@
+"""unamp's adapter for TensorFlow: the contract of `unamp.adapter`, carried out by the modules beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+
+from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
+from unamp.errors import NotExpressible
+from unamp.policy import Policy
+from unamp.regions import Region
+from unamp_tensorflow import casting, hooks, networks, observing, plans
+from unamp_tensorflow.activation import Activation
+from unamp_tensorflow.spellings import spelling
+from unamp_tensorflow.state import DTYPES
+
+__all__ = ["TensorFlowAdapter"]
+
+GAPS = (
+    Gap(
+        "casting a float32 variable once (cache)",
+        "TensorFlow keeps no version of a variable that would tell an old cast from a new one, so every use casts; in "
+        "tf.function grappler merges the casts of one variable",
+    ),
+    Gap(
+        "functions that were traced outside (ConcreteFunction, a loaded SavedModel)",
+        "their graphs are finished; a region does not change them",
+    ),
+    Gap("control flow of version 1 (tf.compat.v1.disable_control_flow_v2)", "its loops and branches are left alone"),
+    Gap(
+        "a region limited to the CPU on a machine with a GPU, or the other way round",
+        "where a node of a graph runs is decided later, so such a region covers both",
+    ),
+    Gap("the preset 'native'", "TensorFlow's own rewriter, grappler, works on whole graphs and for the whole process"),
+)
+
+
+class TensorFlowAdapter:
+    """TensorFlow, and Keras where it computes with TensorFlow."""
+
+    framework = "tensorflow"
+    requires = ">=2.21,<3"
+
+    def version(self) -> str:
+        """TensorFlow's version."""
+        return str(tf.__version__)
+
+    def probe(self) -> None:
+        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
+        hooks.probe()
+
+    def devices(self) -> tuple[str, ...]:
+        """The CPU, and a GPU where TensorFlow finds one."""
+        return ("cpu", "gpu") if tf.config.list_physical_devices("GPU") else ("cpu",)
+
+    def support(self, device: str, dtype: str) -> Support:
+        """Native; single operation types without a kernel are emulated."""
+        return Support.NATIVE if device in self.devices() else Support.UNSUPPORTED
+
+    def gaps(self) -> tuple[Gap, ...]:
+        return GAPS
+
+    def prepare(self, policy: Policy, device: str | None) -> Realisation:
+        if device is not None and device not in self.devices():
+            return Activation(None)
+        return Activation(plans.plan(policy))
+
+    def how(self, op: str, policy: Policy, device: str) -> How:
+        return plans.how(op, policy, device)
+
+    def observe(self, sink: Callable[[OpRecord], None]) -> AbstractContextManager[None]:
+        idle = plans.idle()
+
+        def watched() -> plans.Plan:
+            hooks.acquire(idle)
+            return idle
+
+        return observing.observe(sink, watched, hooks.release)
+
+    def is_tensor(self, value: object) -> bool:
+        return isinstance(value, (tf.Tensor, tf.Variable))
+
+    def cast(self, tensor: Any, dtype: str) -> Any:
+        return casting.cast(tensor, DTYPES[dtype])
+
+    def dtype_of(self, tensor: Any) -> str:
+        return casting.dtype_of(tensor)
+
+    def is_network(self, value: object) -> bool:
+        """Whether a value is a Keras model."""
+        return networks.is_network(value)
+
+    def wrap(self, network: Any, policy: Policy) -> Any:
+        """A Keras model that computes under a policy, floating results back in float32, parameters as they are."""
+        return networks.wrap(network, policy)
+
+    def spelling(self, value: object) -> str | None:
+        return spelling(value)
+
+    def compiling(self) -> bool:
+        return False
+
+    def make_capturable(self, region: Region) -> int:
+        raise NotExpressible("tf.function runs regions as the Python code that they are; nothing is captured")
+
+    def enter_captured(self, key: int) -> None:
+        self.make_capturable(None)  # type: ignore[arg-type]
+
+    def leave_captured(self, key: int) -> None:
+        self.make_capturable(None)  # type: ignore[arg-type]
+
+    def operations(self) -> Operations:
+        from unamp_tensorflow.operations import TensorFlowOperations
+
+        return TensorFlowOperations()

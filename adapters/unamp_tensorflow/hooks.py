@@ -1,0 +1,187 @@
+"""The places where TensorFlow's code must know about regions, replaced while a region is open.
+
+`acquire` puts the replacements in with the first open region of the process, `release` takes them out with the last. What
+stands in asks first whether the calling thread is in a region, so that other threads see the original.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+import types
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.ops import gen_math_ops
+
+from unamp.errors import FrameworkNotSupported
+from unamp.replacing import Code
+from unamp_tensorflow import compiling, kernels, training
+from unamp_tensorflow.facts import facts
+from unamp_tensorflow.replacing import Attribute, Method, Together
+from unamp_tensorflow.spellings import keras_in_use
+from unamp_tensorflow.state import thread
+
+if TYPE_CHECKING:
+    from unamp_tensorflow.plans import Plan
+
+__all__ = ["acquire", "probe", "release"]
+
+Change = Attribute | Code | Method | Together
+
+#: Functions of Python code: the module, the path inside it, and what makes the replacement.
+_HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("tensorflow.python.framework.op_def_library", "_apply_op_helper", kernels.add_node),
+    ("tensorflow.python.eager.execute", "must_record_gradient", kernels.must_record),
+    ("tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", compiling.keyed),
+    # A graph's results pass through an `Identity` of TensorFlow's own, which is nobody's operation.
+    ("tensorflow.python.framework.auto_control_deps", "AutomaticControlDependencies.mark_as_return", training.suspending),
+    ("tensorflow.python.ops.while_v2", "while_loop", compiling.while_loop),
+    ("tensorflow.python.ops.cond_v2", "cond_v2", compiling.branches),
+    ("tensorflow.python.ops.cond_v2", "indexed_case", compiling.indexed_case),
+    ("tensorflow.python.autograph.operators.control_flow", "_tf_while_stmt", compiling.while_statement),
+    ("tensorflow.python.autograph.operators.control_flow", "_tf_if_stmt", compiling.if_statement),
+    ("tensorflow.python.data.ops.dataset_autograph", "_tf_ag_dataset_for_stmt", compiling.dataset_statement),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.write", compiling.tensor_array(2, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.unstack", compiling.tensor_array(1, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.scatter", compiling.tensor_array(2, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.split", compiling.tensor_array(1, "value")),
+    ("tensorflow.python.eager.imperative_grad", "imperative_grad", training.suspending),
+    ("tensorflow.python.ops.gradients_util", "_GradientsHelper", training.suspending),
+    ("tensorflow.python.eager.forwardprop", "_jvp_helper", training.suspending),
+    ("tensorflow.python.eager.backprop", "GradientTape.jacobian", training.suspending),
+    ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", training.suspending),
+    ("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator", training.custom_gradient),
+    ("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", training.custom_gradient),
+    ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.__init__", training.replica_made),
+    ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.run", training.replica_run),
+    ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaContext._merge_call", training.merging),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign", training.assigning),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_add", training.assigning),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_sub", training.assigning),
+)
+
+#: The same of Keras, which may be imported later, or never.
+_KERAS_HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("keras.src.dtype_policies.dtype_policy", "DTypePolicy.convert_input", training.keras_input),
+)
+
+
+def _inside(module: str, path: str) -> Any:
+    try:
+        value: Any = importlib.import_module(module)
+    except ImportError:
+        return None
+    for part in path.split("."):
+        value = vars(value).get(part) if isinstance(value, (type, types.ModuleType)) else None
+    return value
+
+
+@cache
+def _base() -> Together:
+    """What every region needs."""
+    fast = Attribute(pywrap_tfe, "TFE_Py_FastPathExecute", kernels.execute_eagerly)
+    return Together([fast, *_changes(_HOOKS), *_suspended(of_keras=False)])
+
+
+@cache
+def _of_keras() -> Together:
+    return Together([*_changes(_KERAS_HOOKS), *_suspended(of_keras=True)])
+
+
+def _changes(listed: tuple[tuple[str, str, Callable[..., Any]], ...]) -> Iterator[Change]:
+    for module, path, replacement in listed:
+        yield Code(_inside(module, path), replacement)
+
+
+def _suspended(*, of_keras: bool) -> Iterator[Change]:
+    for module, paths in facts().suspended.items():
+        if module.startswith("keras") is of_keras:
+            for path in paths:
+                yield Code(_inside(module, path), training.suspending)
+
+
+# --- putting in and taking out ---------------------------------------------------------------------------------------------
+
+_lock = threading.RLock()
+_open = 0
+_in: list[Change] = []
+_plans_in: set[tuple[Plan, bool]] = set()
+
+
+def acquire(plan: Plan) -> None:
+    """A region opens in some thread."""
+    global _open
+    with_keras = keras_in_use()
+    with _lock:
+        _open += 1
+        if _open == 1:
+            _put_in(_base())
+        if (plan, with_keras) not in _plans_in:
+            _plans_in.add((plan, with_keras))
+            if with_keras and _of_keras() not in _in:
+                _put_in(_of_keras())
+            for each in plan.wholes:
+                if each not in _in:
+                    _put_in(each)
+
+
+def _put_in(change: Change) -> None:
+    change.put_in()
+    _in.append(change)
+
+
+def release() -> None:
+    """A region closes."""
+    global _open
+    with _lock:
+        _open -= 1
+        if _open == 0:
+            _take_out()
+
+
+def _take_out() -> None:
+    while _in:
+        _in.pop().take_out()
+    _plans_in.clear()
+
+
+def probe() -> None:
+    """Check that everything that is replaced is where it is expected.
+
+    Raises:
+        FrameworkNotSupported: naming the version of TensorFlow and what is missing.
+    """
+    for module, path, _ in _HOOKS:
+        if not isinstance(_inside(module, path), types.FunctionType):
+            raise _missing(f"function {module}.{path}")
+    if not callable(getattr(pywrap_tfe, "TFE_Py_FastPathExecute", None)):
+        raise _missing("function tensorflow.python.pywrap_tfe.TFE_Py_FastPathExecute")
+    # The wrappers that TensorFlow generates must look both of them up when they are called.
+    looked_up = set(gen_math_ops.mat_mul.__code__.co_names)
+    for name in ("pywrap_tfe", "TFE_Py_FastPathExecute", "_op_def_library", "_apply_op_helper", "must_record_gradient"):
+        if name not in looked_up:
+            raise _missing(f"look-up of {name} in the wrappers of its operation types")
+    if not hasattr(tf.constant(0.0), "_datatype_enum"):
+        raise _missing("method EagerTensor._datatype_enum")
+
+
+def _missing(what: str) -> FrameworkNotSupported:
+    return FrameworkNotSupported(f"tensorflow {tf.__version__} has no {what}, which unamp needs")
+
+
+def _forked() -> None:
+    # A worker process is a copy of a process that may be in a region; it starts without one.
+    global _lock, _open
+    _lock, _open = threading.RLock(), 0
+    thread.plan, thread.sink, thread.recorded = None, None, False
+    _take_out()
+
+
+if hasattr(os, "register_at_fork"):
+    # Held across the fork, so that no other thread is in the middle of a change that the child would wait for.
+    os.register_at_fork(before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_forked)

@@ -1,0 +1,62 @@
+"""Keras models that compute under a policy by themselves."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import tensorflow as tf
+
+from unamp.policy import Policy
+from unamp.regions import policy_region
+from unamp_tensorflow.casting import cast, convert
+from unamp_tensorflow.spellings import keras_in_use
+from unamp_tensorflow.state import DTYPES, FLOAT32
+
+__all__ = ["is_network", "wrap"]
+
+
+def is_network(value: object) -> bool:
+    """Whether a value is a Keras model."""
+    return keras_in_use() and isinstance(value, tf.keras.Model)
+
+
+def wrap(network: Any, policy: Policy) -> Any:
+    """A Keras model that calls another one under a policy; see `unamp.adapter.Adapter.wrap`.
+
+    It has the same variables, so that training one trains the other, and can be compiled, fitted and saved.
+    """
+    return _model_class()(network, policy)
+
+
+@cache
+def _model_class() -> type:
+    # Made when first needed: the base class is Keras's, and Keras is imported late.
+    keras = tf.keras
+
+    @keras.utils.register_keras_serializable("unamp")
+    class UnderPolicy(keras.Model):
+        def __init__(self, network: Any, policy: Policy, **rest: Any) -> None:
+            super().__init__(**rest)
+            self.network = network
+            self.policy = policy
+
+        def call(self, inputs: Any, training: bool | None = None, **rest: Any) -> Any:
+            if self.policy.level in ("O2", "O3"):
+                inputs = convert(cast, DTYPES[self.policy.dtype], inputs)
+            with policy_region(self.policy, framework="tensorflow"):
+                result = self.network(inputs, training=training, **rest)
+            return convert(cast, FLOAT32, result)
+
+        def get_config(self) -> dict[str, Any]:
+            names = ("level", "dtype", "allow", "deny", "preset", "enabled", "promote", "widen_results", "cache")
+            stated = {name: getattr(self.policy, name) for name in names}
+            network = keras.utils.serialize_keras_object(self.network)
+            return {**super().get_config(), "network": network, "policy": stated}
+
+        @classmethod
+        def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+            network = keras.utils.deserialize_keras_object(config.pop("network"), custom_objects=custom_objects)
+            return cls(network, Policy(**config.pop("policy")), **config)
+
+    return UnderPolicy

@@ -1,0 +1,55 @@
+"""Nothing that a test does may outlive it: no region, no patch."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+# Before anything computes: two devices, for strategies with replicas.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+
+from tensorflow.python import pywrap_tfe  # noqa: E402
+from unamp_tensorflow import hooks, wholes  # noqa: E402
+from unamp_tensorflow.casting import execute  # noqa: E402
+from unamp_tensorflow.replacing import Code  # noqa: E402
+from unamp_tensorflow.state import thread  # noqa: E402
+
+LOW = {"float16": tf.float16, "bfloat16": tf.bfloat16}
+
+
+def patched() -> list[str]:
+    """What is not as TensorFlow made it."""
+    changes = [*hooks._base().changes, *(whole.change for whole in (*wholes.functions(), *wholes.keras()))]
+    found = [c.function.__qualname__ for c in changes if isinstance(c, Code) and c.function.__code__ is not c._own]
+    return found + ["TFE_Py_FastPathExecute"] * (pywrap_tfe.TFE_Py_FastPathExecute is not execute)
+
+
+@pytest.fixture(autouse=True)
+def _untouched():
+    tf.random.set_seed(0)
+    np.random.seed(0)
+    yield
+    assert thread.plan is None
+    assert thread.sink is None
+    assert thread.parameters is None
+    assert not thread.recorded
+    assert hooks._open == 0
+    assert patched() == []
+
+
+@pytest.fixture(params=list(LOW))
+def low(request):
+    return LOW[request.param]
+
+
+@pytest.fixture
+def matrix():
+    return tf.random.normal([4, 4])

@@ -1,0 +1,222 @@
+"""Gradients: in the dtypes of their forward, whatever region is open during backward."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+import unamp
+from unamp import Policy, policy_region
+
+
+@pytest.fixture
+def weight(matrix):
+    return tf.Variable(matrix + 1.0)
+
+
+def by_hand(x, w):
+    """Loss and gradient of a product in bfloat16, with casts written by hand."""
+    with tf.GradientTape() as tape:
+        y = tf.matmul(tf.cast(x, tf.bfloat16), tf.cast(w, tf.bfloat16))
+        loss = tf.reduce_sum(tf.cast(y, tf.float32) ** 2)
+    return loss, tape.gradient(loss, w)
+
+
+def loss_of(x, w):
+    return tf.reduce_sum(tf.matmul(x, w) ** 2)
+
+
+def region():
+    return unamp.autocast(dtype="bfloat16")
+
+
+def same(a, b):
+    assert a.dtype == b.dtype == tf.float32
+    tf.debugging.assert_equal(a, b)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("where", ["tape outside", "tape inside", "backward inside", "region around the function"])
+def test_where_the_tape_is(matrix, weight, graph, where):
+    def outside():
+        with tf.GradientTape() as tape, region():
+            loss = loss_of(matrix, weight)
+        return loss, tape.gradient(loss, weight)
+
+    def inside():
+        with region(), tf.GradientTape() as tape:
+            loss = loss_of(matrix, weight)
+        return loss, tape.gradient(loss, weight)
+
+    def backward_inside():
+        with region():
+            with tf.GradientTape() as tape:
+                loss = loss_of(matrix, weight)
+            return loss, tape.gradient(loss, weight)
+
+    def plain():
+        with tf.GradientTape() as tape:
+            loss = loss_of(matrix, weight)
+        return loss, tape.gradient(loss, weight)
+
+    step = {"tape outside": outside, "tape inside": inside, "backward inside": backward_inside}.get(where, plain)
+    step = tf.function(step) if graph else step
+    if where == "region around the function":
+        with region():
+            loss, slope = step()
+    else:
+        loss, slope = step()
+    expected = by_hand(matrix, weight)
+    same(loss, expected[0])
+    same(slope, expected[1])
+
+
+def test_a_function_under_a_tape(matrix, weight):
+    product = tf.function(lambda: loss_of(matrix, weight))
+    with tf.GradientTape() as tape, region():
+        loss = product()
+    same(tape.gradient(loss, weight), by_hand(matrix, weight)[1])
+
+
+def test_another_region_during_backward_changes_nothing(matrix, weight):
+    with tf.GradientTape() as tape, region():
+        loss = loss_of(matrix, weight)
+    with policy_region(Policy("O3", "float16")):
+        slope = tape.gradient(loss, weight)
+    same(slope, by_hand(matrix, weight)[1])
+    with tf.GradientTape() as tape:
+        loss = loss_of(matrix, weight)
+    with region():
+        slope = tape.gradient(loss, weight)
+    with tf.GradientTape() as plain:
+        loss = loss_of(matrix, weight)
+    same(slope, plain.gradient(loss, weight))
+
+
+def test_persistent_tape(matrix, weight):
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(matrix)
+        with region():
+            loss = loss_of(matrix, weight)
+    same(tape.gradient(loss, weight), by_hand(matrix, weight)[1])
+    assert tape.gradient(loss, matrix).dtype == tf.float32
+
+
+def test_second_order(matrix, weight):
+    def second(inside):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                loss = inside()
+            slope = inner.gradient(loss, weight)
+            size = tf.reduce_sum(slope**2)
+        return outer.gradient(size, weight)
+
+    def ours():
+        with region():
+            return loss_of(matrix, weight)
+
+    def theirs():
+        y = tf.matmul(tf.cast(matrix, tf.bfloat16), tf.cast(weight, tf.bfloat16))
+        return tf.reduce_sum(tf.cast(y, tf.float32) ** 2)
+
+    same(second(ours), second(theirs))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_jacobians(matrix, inside):
+    def jacobian(x, opened):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            with opened:
+                y = tf.matmul(x, x)
+        if inside:
+            with policy_region(Policy("O3", "float16")):
+                return tape.jacobian(y, x), tape.batch_jacobian(y, x)
+        return tape.jacobian(y, x), tape.batch_jacobian(y, x)
+
+    for found, exact in zip(jacobian(matrix, region()), jacobian(matrix, unamp.autocast(enabled=False)), strict=True):
+        assert found.dtype == tf.float32
+        tf.debugging.assert_near(found, exact, atol=0.05)
+
+
+def test_forward_mode(matrix):
+    with tf.autodiff.ForwardAccumulator(matrix, tf.ones_like(matrix)) as forward, region():
+        y = tf.matmul(matrix, matrix)
+    assert y.dtype == tf.bfloat16
+    ones = tf.ones_like(matrix)
+    tf.debugging.assert_near(tf.cast(forward.jvp(y), tf.float32), ones @ matrix + matrix @ ones, atol=0.1)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_custom_gradient_may_mix_low_and_float32(matrix, graph):
+    @tf.custom_gradient
+    def scaled(x):
+        factor = tf.fill([4, 4], 3.0)
+
+        def gradient(upstream):
+            return upstream * factor
+
+        return tf.matmul(x, tf.eye(4)), gradient
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with region():
+                y = scaled(x)
+        return y, tape.gradient(y, x)
+
+    y, slope = (tf.function(step) if graph else step)(matrix)
+    assert y.dtype == tf.bfloat16
+    same(slope, tf.fill([4, 4], 3.0))
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_recompute_grad_runs_under_the_policy_of_its_forward(matrix, weight, graph):
+    seen = []
+
+    @tf.recompute_grad
+    def block(x):
+        y = tf.matmul(x, weight)
+        seen.append(y.dtype)
+        return y
+
+    def step():
+        with tf.GradientTape() as tape, region():
+            loss = tf.reduce_sum(block(matrix) ** 2)
+        return loss, tape.gradient(loss, weight)
+
+    loss, slope = (tf.function(step) if graph else step)()
+    assert seen == [tf.bfloat16] * len(seen)
+    assert len(seen) >= 2
+    expected = by_hand(matrix, weight)
+    same(loss, expected[0])
+    same(slope, expected[1])
+    assert unamp.current_policy() is None
+
+
+def test_tf_gradients_in_a_graph(matrix):
+    @tf.function
+    def slopes(x):
+        with region():
+            y = tf.reduce_sum(tf.matmul(x, x))
+            return tf.gradients(y, x)[0]
+
+    assert slopes(matrix).dtype == tf.float32
+
+
+def test_a_variable_used_twice_gets_its_whole_gradient(matrix, weight):
+    with tf.GradientTape() as tape, region():
+        loss = tf.reduce_sum(tf.matmul(tf.matmul(matrix, weight), weight))
+    with tf.GradientTape() as plain:
+        exact = tf.reduce_sum(tf.matmul(tf.matmul(matrix, weight), weight))
+    found, wanted = tape.gradient(loss, weight), plain.gradient(exact, weight)
+    assert tf.norm(found - wanted) < 0.02 * tf.norm(wanted)
+
+
+def test_embeddings_get_sparse_gradients():
+    table = tf.Variable(tf.random.normal([7, 3]))
+    with tf.GradientTape() as tape, policy_region(Policy("O3", "bfloat16")):
+        rows = tf.nn.embedding_lookup(table, [1, 2, 1])
+    slope = tape.gradient(rows, table)
+    assert isinstance(slope, tf.IndexedSlices)
+    assert slope.dtype == tf.float32

@@ -1,0 +1,231 @@
+"""What a region does to the operations of eager mode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from unamp_tensorflow.registry import op_types
+
+import unamp
+from unamp import Policy, Rule, policy_region
+
+
+def under(level="O1", low=tf.bfloat16, **rest):
+    return policy_region(Policy(level, low.name, **rest))
+
+
+def same(a, b):
+    assert a.dtype == b.dtype
+    tf.debugging.assert_equal(tf.cast(a, tf.float32), tf.cast(b, tf.float32))
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [("O0", "f32 f32 f32"), ("OD", "low f32 f32"), ("O1", "low f32 f32"), ("O2", "low low low"), ("O3", "low low low")],
+)
+def test_levels(low, matrix, level, expected):
+    with under(level, low):
+        found = [matrix @ matrix, tf.nn.softmax(matrix), matrix + matrix]
+    assert [each.dtype for each in found] == [low if word == "low" else tf.float32 for word in expected.split()]
+
+
+def test_products_and_convolutions_compute_with_rounded_inputs(low, matrix):
+    image, kernel = tf.random.normal([1, 6, 6, 3]), tf.Variable(tf.random.normal([3, 3, 3, 2]))
+    rounded = tf.cast(matrix, low)
+    with under(low=low):
+        same(matrix @ matrix, tf.matmul(rounded, rounded))
+        same(tf.linalg.matmul(matrix, tf.Variable(matrix)), tf.matmul(rounded, rounded))
+        same(tf.raw_ops.MatMul(a=matrix, b=matrix), tf.matmul(rounded, rounded))
+        same(tf.einsum("ij,jk->ik", matrix, matrix), tf.einsum("ij,jk->ik", rounded, rounded))
+        found = tf.nn.conv2d(image, kernel, 1, "SAME")
+    same(found, tf.nn.conv2d(tf.cast(image, low), tf.cast(kernel, low), 1, "SAME"))
+
+
+def test_what_is_given_to_raw_operations_in_python(low):
+    rows = [[1.0, 2.0], [3.0, 4.001]]
+    rounded = tf.cast(tf.constant(rows), low)
+    with under(low=low):
+        same(tf.raw_ops.MatMul(a=rows, b=rows), tf.matmul(rounded, rounded))
+        same(tf.raw_ops.MatMul(a=np.float32(rows), b=tf.constant(rows)), tf.matmul(rounded, rounded))
+        assert tf.raw_ops.MatMul(a=[[1, 2]], b=[[1], [2]]).dtype == tf.int32
+    with under(low=low, allow="tile"):
+        same(tf.tile(tf.constant(rows), [2, 1]), tf.tile(rounded, [2, 1]))
+
+
+def test_other_dtypes_are_left_alone(low):
+    wide = tf.ones([2, 2], tf.float64)
+    with under("O3", low):
+        assert (wide @ wide).dtype == tf.float64
+        assert tf.exp(tf.ones([2], tf.complex64)).dtype == tf.complex64
+        assert (tf.range(3) + 1).dtype == tf.int32
+
+
+def test_lists_of_a_user(low, matrix):
+    with under(low=low, allow="tf.add", deny=["MatMul", tf.nn.conv2d]):
+        assert (matrix + matrix).dtype == low
+        assert (matrix @ matrix).dtype == tf.float32
+        assert tf.nn.conv2d(tf.ones([1, 4, 4, 1]), tf.ones([2, 2, 1, 1]), 1, "SAME").dtype == tf.float32
+
+
+def test_denying_matmul_reaches_the_batched_operation_type(matrix):
+    with under(deny="matmul"):
+        assert tf.matmul(matrix[None], matrix[None]).dtype == tf.float32
+    with under(deny="bmm"):
+        assert tf.matmul(matrix[None], matrix[None]).dtype == tf.bfloat16
+
+
+def test_functions_of_python_are_one_operation(low, matrix):
+    x = tf.cast(matrix, low)
+    with under(low=low):
+        assert tf.nn.gelu(x).dtype == low
+        assert tf.reduce_logsumexp(x).dtype == tf.float32
+        assert tf.nn.sigmoid_cross_entropy_with_logits(labels=x, logits=x).dtype == tf.float32
+        assert tf.nn.softmax_cross_entropy_with_logits(labels=x, logits=x).dtype == tf.float32
+    with under(low=low, allow="gelu", deny="exp"):
+        same(tf.nn.gelu(matrix), tf.nn.gelu(x))
+
+
+def test_a_norm_casts_its_activation_alone(low):
+    x = tf.random.normal([2, 4, 4, 3])
+    scale, offset = tf.random.normal([3]), tf.random.normal([3])
+    with under("O3", low):
+        y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=scale, offset=offset, mean=tf.zeros([0]), variance=tf.zeros([0])
+        )
+    assert (y.dtype, mean.dtype, variance.dtype) == (low, tf.float32, tf.float32)
+
+
+def test_banned_operations_raise_with_advice(matrix):
+    losses = tf.keras.losses
+    with under(preset="torch-cuda", low=tf.float16), pytest.raises(unamp.BannedOperation, match="binary_cross_entropy"):
+        losses.binary_crossentropy(matrix, matrix)
+
+
+def test_emulated_operations(low):
+    spd = tf.constant([[4.0, 1.01], [1.01, 3.0]])
+    rounded = tf.cast(tf.cast(spd, low), tf.float32)
+    with under(low=low, allow="linalg_cholesky"):
+        same(tf.linalg.cholesky(spd), tf.cast(tf.linalg.cholesky(rounded), low))
+    with under(low=low):  # the rule leaves a low tensor alone, and there is no kernel for it
+        assert tf.linalg.cholesky(tf.cast(spd, low)).dtype == low
+
+
+def test_results_are_widened(low, matrix):
+    with under(low=low, widen_results=True):
+        product = matrix @ matrix
+    same(product, tf.cast(tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)), tf.float32))
+
+
+# --- inputs that differ ------------------------------------------------------------------------------------------------------
+
+
+def test_everything_that_can_differ_comes_from_the_registry():
+    several = [each for each in op_types().values() if each.several]
+    assert len(several) > 150
+    assert {"AddV2", "ConcatV2", "SelectV2", "ResourceApplyAdam", "TensorScatterUpdate", "Betainc"} <= {e.name for e in several}
+
+
+MIXED = {
+    "+": lambda a, b: a + b,
+    "r-": lambda a, b: b - a,
+    "concat": lambda a, b: tf.concat([a, b], 0),
+    "stack": lambda a, b: tf.stack([a, b]),
+    "where": lambda a, b: tf.where(a > 0, a, b),
+    "add_n": lambda a, b: tf.add_n([a, b]),
+    "squared_difference": tf.math.squared_difference,
+    "tensor_scatter": lambda a, b: tf.tensor_scatter_nd_update(b, [[0]], a[:1]),
+    "betainc": lambda a, b: tf.math.betainc(tf.abs(a) + 1, tf.abs(b) + 1, tf.sigmoid(b)),
+    "clip": lambda a, b: tf.clip_by_value(a, -1.0, b),
+    "solve": lambda a, b: tf.linalg.solve(a, b),
+    "pad": lambda a, b: tf.pad(a, [[1, 1], [0, 0]], constant_values=b[0, 0]),
+    "less": lambda a, b: a < b,
+    "dynamic_stitch": lambda a, b: tf.dynamic_stitch([[0, 1, 2, 3], [4, 5, 6, 7]], [a, b]),
+}
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("name", MIXED)
+def test_differing_inputs_never_raise(low, matrix, name, graph):
+    call = tf.function(MIXED[name]) if graph else MIXED[name]
+    x = tf.cast(matrix, low)
+    for level in ("O1", "O2", "OD"):
+        with under(level, low):
+            found = call(x, matrix)
+        if level == "O1" and found.dtype != tf.bool:
+            assert found.dtype == tf.float32
+
+
+def test_variables_take_low_values(low, matrix):
+    variable = tf.Variable(tf.zeros([4, 4]))
+    with under(low=low):
+        variable.assign(matrix @ matrix)
+        variable.assign_add(tf.cast(matrix, low))
+        variable.assign_sub(tf.cast(matrix, low))
+    assert variable.dtype == tf.float32
+    same(variable.value(), tf.cast(tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)), tf.float32) + 0.0)
+
+
+def test_random_numbers_and_initial_values_keep_their_meaning():
+    for level in ("O2", "O3"):
+        with under(level):
+            numbers = tf.random.normal([64])
+            assert numbers.dtype == tf.float32
+            assert tf.random.stateless_uniform([2], [1, 2]).dtype == tf.float32
+            assert tf.keras.initializers.GlorotUniform(1)([8, 8]).dtype == tf.float32
+        assert np.any(tf.cast(tf.cast(numbers, tf.bfloat16), tf.float32) != numbers)
+
+
+# --- regions -----------------------------------------------------------------------------------------------------------------
+
+
+def test_nesting_and_exceptions(matrix):
+    with under(low=tf.float16):
+        with under(low=tf.bfloat16):
+            assert (matrix @ matrix).dtype == tf.bfloat16
+        with unamp.autocast(enabled=False):
+            assert (matrix @ matrix).dtype == tf.float32
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            matrix @ tf.ones([3, 3])
+        assert (matrix @ matrix).dtype == tf.float16
+    with pytest.raises(ValueError, match="mine"), under():
+        raise ValueError("mine")
+    assert (matrix @ matrix).dtype == tf.float32
+
+
+def test_the_other_spellings(matrix):
+    with unamp.auto_cast(custom_white_list=["elementwise_add"], custom_black_list=["matmul_v2"]):
+        assert ((matrix @ matrix).dtype, (matrix + matrix).dtype) == (tf.float32, tf.float16)
+
+    @unamp.amp_guard(dtype="bfloat16")
+    def product(x):
+        return x @ x
+
+    assert product(matrix).dtype == tf.bfloat16
+
+
+def test_a_region_of_another_framework_or_device_changes_nothing(matrix):
+    with unamp.autocast("gpu", dtype="float16"):
+        assert (matrix @ matrix).dtype == tf.float32
+    with unamp.autocast(preset="native", dtype="bfloat16"):
+        assert (matrix @ matrix).dtype == tf.float32
+
+
+def test_lists_take_functions_layers_and_operation_types():
+    policy = Policy(allow=[tf.nn.relu, tf.keras.layers.LayerNormalization], deny=[tf.raw_ops.MatMul, "tf.keras.layers.Dense"])
+    assert [policy.decide(op) for op in ("relu", "layer_norm", "matmul", "linear")] == [Rule.LOW] * 2 + [Rule.FP32] * 2
+
+
+def test_inputs_that_take_float32_alone_get_it(low):
+    image, boxes = tf.ones([1, 4, 4, 1]), tf.constant([[0.0, 0.0, 1.0, 1.0]])
+    for graph in (False, True):
+
+        def crop(image, boxes):
+            return tf.image.crop_and_resize(image, boxes, [0], [2, 2])
+
+        crop = tf.function(crop) if graph else crop
+        with under(low=low):
+            assert crop(image, tf.cast(boxes, low)).dtype == tf.float32
+            assert crop(tf.ones([1, 4, 4, 1], tf.uint8), tf.cast(boxes, low)).shape == [1, 2, 2, 1]
+        with under(low=low, allow="crop_and_resize"):
+            assert crop(image, boxes).dtype == low

@@ -1,0 +1,259 @@
+"""Regions and graphs: tf.function, AutoGraph, control flow, XLA, tf.data, SavedModel."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+import unamp
+from unamp import Policy, policy_region
+
+BF16 = Policy("O1", "bfloat16")
+
+
+def low_product(x):
+    """What a product in bfloat16 gives, to the bit."""
+    return tf.matmul(tf.cast(x, tf.bfloat16), tf.cast(x, tf.bfloat16))
+
+
+def same(a, b):
+    assert a.dtype == b.dtype
+    tf.debugging.assert_equal(tf.cast(a, tf.float32), tf.cast(b, tf.float32))
+
+
+def test_one_trace_for_each_policy_and_none_leaks(matrix):
+    traces = []
+
+    @tf.function
+    def product(x):
+        traces.append(unamp.current_policy())
+        return tf.matmul(x, x)
+
+    off = product(matrix).dtype
+    with unamp.autocast(dtype="bfloat16"):
+        on = product(matrix)
+    with unamp.autocast(dtype="float16"):
+        half = product(matrix).dtype
+    assert product(matrix).dtype == off == tf.float32
+    with unamp.autocast(dtype="bfloat16"):
+        again = product(matrix)
+    same(on, low_product(matrix))
+    same(on, again)
+    assert half == tf.float16
+    assert len(traces) == product.experimental_get_tracing_count() == 3
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_region_inside_a_function(matrix, jit):
+    @tf.function(jit_compile=jit)
+    def both(x):
+        with unamp.autocast(dtype="bfloat16"):
+            fast = tf.matmul(x, x)
+            with unamp.autocast(enabled=False):
+                exact = tf.matmul(x, x)
+        return fast, exact, tf.matmul(x, x)
+
+    fast, exact, after = both(matrix)
+    same(fast, low_product(matrix))
+    assert (exact.dtype, after.dtype) == (tf.float32, tf.float32)
+    assert unamp.current_policy() is None
+
+
+def test_a_decorated_function_is_still_converted(matrix):
+    @tf.function
+    @unamp.autocast(dtype="bfloat16")
+    def loop(x):
+        total = tf.zeros([4, 4])
+        for _ in tf.range(3):
+            total += tf.matmul(x, x)
+        return total
+
+    same(loop(matrix), 3.0 * tf.cast(low_product(matrix), tf.float32))
+
+
+def test_a_function_inside_a_function_follows_its_caller(matrix):
+    inner = tf.function(lambda x: tf.matmul(x, x))
+    outer = tf.function(lambda x: inner(x))
+    assert outer(matrix).dtype == tf.float32
+    with unamp.autocast(dtype="bfloat16"):
+        same(outer(matrix), low_product(matrix))
+    assert outer(matrix).dtype == tf.float32
+
+
+def test_xla(matrix):
+    product = tf.function(lambda x: tf.matmul(x, x), jit_compile=True)
+    with unamp.autocast(dtype="bfloat16"):
+        same(product(matrix), low_product(matrix))
+    assert product(matrix).dtype == tf.float32
+
+
+def test_what_a_graph_returns_is_not_an_operation_of_the_users(matrix):
+    function = tf.function(lambda x: (x + 1.0, tf.identity(x)))
+    with unamp.autocast(dtype="bfloat16", allow="identity"):
+        assert [each.dtype for each in function(matrix)] == [tf.float32, tf.bfloat16]
+
+
+# --- control flow ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_loops_keep_the_dtype_that_they_start_with(matrix, jit):
+    @tf.function(jit_compile=jit)
+    def powers(x):
+        y = x
+        for _ in tf.range(2):
+            y = tf.matmul(y, x)
+        n = 0
+        while n < tf.constant(2):
+            y = tf.matmul(y, x)
+            n += 1
+        return y
+
+    with unamp.autocast(dtype="bfloat16"):
+        found = powers(matrix)
+    y = matrix
+    for _ in range(4):
+        y = tf.cast(tf.matmul(tf.cast(y, tf.bfloat16), tf.cast(matrix, tf.bfloat16)), tf.float32)
+    assert found.dtype == tf.float32
+    tf.debugging.assert_near(found, y, rtol=1e-6)
+
+
+def test_a_loop_over_a_dataset(matrix):
+    @tf.function
+    def total(x):
+        y = x
+        for item in tf.data.Dataset.from_tensors(x).repeat(3):
+            y = tf.matmul(y, item)
+        return y
+
+    with unamp.autocast(dtype="bfloat16"):
+        assert total(matrix).dtype == tf.float32
+
+
+def test_branches_that_differ_are_widened_and_others_are_not(matrix):
+    @tf.function
+    def choose(x, first):
+        if first:
+            differ, agree = tf.matmul(x, x), tf.matmul(x, x)
+        else:
+            differ, agree = x, tf.matmul(x, x + 0.0)
+        return differ, agree
+
+    @tf.function
+    def swapped(x, first):
+        differ = x
+        if not first:
+            differ = tf.matmul(x, x)
+        return differ
+
+    with unamp.autocast(dtype="bfloat16"):
+        for first in (True, False):
+            differ, agree = choose(matrix, tf.constant(first))
+            assert (differ.dtype, agree.dtype) == (tf.float32, tf.bfloat16)
+            assert swapped(matrix, tf.constant(first)).dtype == tf.float32
+        same(choose(matrix, tf.constant(True))[0], tf.cast(low_product(matrix), tf.float32))
+
+
+def test_cond_case_and_while_loop_by_name(matrix):
+    @tf.function
+    def by_name(x, n):
+        a = tf.cond(n > 1, lambda: tf.matmul(x, x), lambda: x)
+        b = tf.switch_case(n, [lambda: x, lambda: tf.matmul(x, x), lambda: tf.matmul(x, x)])
+        _, c = tf.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, tf.matmul(y, x)), (0, x))
+        d = tf.cond(n > 1, lambda: tf.matmul(x, x), lambda: tf.matmul(x, x))
+        return a, b, c, d
+
+    with unamp.autocast(dtype="bfloat16"):
+        found = by_name(matrix, tf.constant(2))
+    assert [each.dtype for each in found] == [tf.float32, tf.float32, tf.float32, tf.bfloat16]
+    same(found[0], tf.cast(low_product(matrix), tf.float32))
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_scan_map_fn_and_tensor_array(matrix, graph):
+    stack = tf.stack([matrix] * 3)
+
+    def run(stack):
+        scanned = tf.scan(lambda y, x: tf.matmul(y, x), stack)
+        mapped = tf.map_fn(lambda x: tf.matmul(x, x), stack)
+        array = tf.TensorArray(tf.float32, 2).write(0, tf.matmul(stack[0], stack[0])).write(1, stack[1])
+        return scanned, mapped, array.stack()
+
+    run = tf.function(run) if graph else run
+    with unamp.autocast(dtype="bfloat16"):
+        scanned, mapped, written = run(stack)
+    assert [each.dtype for each in (scanned, mapped, written)] == [tf.float32] * 3
+    product = tf.cast(low_product(matrix), tf.float32)
+    same(mapped[2], product)
+    same(written[0], product)
+    same(scanned[1], product)
+
+
+# --- tf.data, SavedModel, functions made before -------------------------------------------------------------------------------
+
+
+def test_dataset_map(matrix):
+    with unamp.autocast(dtype="bfloat16"):
+        data = tf.data.Dataset.from_tensors(matrix).map(lambda x: tf.matmul(x, x))
+    same(next(iter(data)), low_product(matrix))
+
+
+def test_a_saved_model_carries_the_policy_that_it_was_traced_under(matrix, tmp_path):
+    class Model(tf.Module):
+        def __init__(self):
+            self.w = tf.Variable(matrix)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 4])])
+        def __call__(self, x):
+            return tf.matmul(x, self.w)
+
+    with unamp.autocast(dtype="bfloat16"):
+        tf.saved_model.save(Model(), str(tmp_path))
+    same(tf.saved_model.load(str(tmp_path))(matrix), low_product(matrix))
+
+
+def test_a_function_that_was_traced_before_is_finished(matrix):
+    traced = tf.function(lambda x: tf.matmul(x, x)).get_concrete_function(matrix)
+    with unamp.autocast(dtype="bfloat16"):
+        assert traced(matrix).dtype == tf.float32
+
+
+def test_emulated_operations_in_a_graph_under_a_tape(matrix):
+    spd = tf.matmul(matrix, matrix, transpose_b=True) + 4.0 * tf.eye(4)
+
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.linalg.cholesky(x)
+            total = tf.reduce_sum(y)
+        return y, tape.gradient(total, x)
+
+    with policy_region(Policy("O1", "bfloat16", allow="linalg_cholesky")):
+        y, slope = gradient(spd)
+    assert (y.dtype, slope.dtype) == (tf.bfloat16, tf.float32)
+    rounded = tf.cast(tf.cast(spd, tf.bfloat16), tf.float32)
+    same(y, tf.cast(tf.linalg.cholesky(rounded), tf.bfloat16))
+    with tf.GradientTape() as tape:
+        tape.watch(rounded)
+        total = tf.reduce_sum(tf.linalg.cholesky(rounded))
+    tf.debugging.assert_near(slope, tape.gradient(total, rounded), rtol=1e-2)
+
+
+def test_results_are_widened_in_graphs_too(matrix):
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.matmul(x, x)
+            total = tf.reduce_sum(y)
+        return y, tape.gradient(total, x)
+
+    with policy_region(Policy("O1", "bfloat16", widen_results=True)):
+        y, slope = gradient(matrix)
+    same(y, tf.cast(low_product(matrix), tf.float32))
+    assert slope.dtype == tf.float32
+    with tf.GradientTape() as tape:
+        tape.watch(matrix)
+        total = tf.reduce_sum(tf.cast(low_product(matrix), tf.float32))
+    same(slope, tape.gradient(total, matrix))
