@@ -19,8 +19,9 @@ tf.config.set_logical_device_configuration(
 from tensorflow.python import pywrap_tfe  # noqa: E402
 from unamp_tensorflow import hooks, wholes  # noqa: E402
 from unamp_tensorflow.casting import execute  # noqa: E402
-from unamp_tensorflow.replacing import Code  # noqa: E402
 from unamp_tensorflow.state import thread  # noqa: E402
+
+from unamp.replacing import Code  # noqa: E402
 
 LOW = {"float16": tf.float16, "bfloat16": tf.bfloat16}
 
@@ -28,7 +29,7 @@ LOW = {"float16": tf.float16, "bfloat16": tf.bfloat16}
 def patched() -> list[str]:
     """What is not as TensorFlow made it."""
     changes = [*hooks._base().changes, *(whole.change for whole in (*wholes.functions(), *wholes.keras()))]
-    found = [c.function.__qualname__ for c in changes if isinstance(c, Code) and c.function.__code__ is not c._own]
+    found = [c.function.__qualname__ for c in changes if isinstance(c, Code) and c.is_in]
     return found + ["TFE_Py_FastPathExecute"] * (pywrap_tfe.TFE_Py_FastPathExecute is not execute)
 
 

@@ -9,16 +9,16 @@ from tensorflow.python.framework import op_def_library
 from tensorflow.python.ops import cond_v2, gen_math_ops, tensor_array_ops
 from unamp_tensorflow import hooks, wholes
 from unamp_tensorflow.casting import execute
-from unamp_tensorflow.replacing import Code
 
 import unamp
 from unamp.adapter import adapter_for
+from unamp.replacing import Code
 
 
 def patched():
     """What is not as TensorFlow made it."""
     changes = [*hooks._base().changes, *(whole.change for whole in (*wholes.functions(), *wholes.keras()))]
-    return [c.function.__qualname__ for c in changes if isinstance(c, Code) and c.function.__code__ is not c._own]
+    return [c.function.__qualname__ for c in changes if isinstance(c, Code) and c.is_in]
 
 
 def test_the_probe_passes_here():
