@@ -235,3 +235,22 @@ def test_updates_and_metrics_are_float32_at_every_level(level, eagerly):
             mean.update_state(1.0)
         assert mean.result().dtype == tf.float32
     assert float(mean.count) == 300.0
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_auto_mixed_precision_takes_a_model_of_keras(level, low):
+    network, (x, _) = model(), data()
+    mixed = unamp.auto_mixed_precision(network, level, low.name)
+    assert isinstance(mixed, tf.keras.Model)
+    found, plain = mixed(x[:4]), network(x[:4])
+    assert found.dtype == plain.dtype == tf.float32
+    assert not np.array_equal(found, plain), "nothing was rounded"
+    np.testing.assert_allclose(found, plain, rtol=0.1, atol=0.1)
+    assert all(variable.dtype == "float32" for variable in mixed.trainable_variables)
+
+
+def test_auto_mixed_precision_at_o0_is_the_model_itself():
+    network = model()
+    assert unamp.auto_mixed_precision(network) is network
+    with pytest.raises(ValueError, match="unknown amp_level 'O4'; valid: O0, O1, O2, O3"):
+        unamp.auto_mixed_precision(network, "O4")
