@@ -143,8 +143,12 @@ def _multi_head_attention(
 def _batch_norm(
     input: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, *, training: bool, momentum: float
 ) -> Tensor:
-    layer = built("BatchNormalization", input, momentum=1.0 - momentum, epsilon=1e-5)
     x = last(input)
+    # One for each number of axes: which of them it reduces, it decides when it is built.
+    layer = built("BatchNormalization", input, momentum=1.0 - momentum, epsilon=1e-5, name=f"axes_{x.ndim}")
+    if not layer.built:
+        with tf.init_scope():
+            layer.build(x.shape)
     statistics = [each if isinstance(each, tf.Variable) else tf.Variable(each) for each in (mean, variance)]
     parameters = {"gamma": weight, "beta": bias, "moving_mean": statistics[0], "moving_variance": statistics[1]}
     result = _with({layer: parameters}, lambda: layer(x, training=training))
