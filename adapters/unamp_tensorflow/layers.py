@@ -38,13 +38,13 @@ def channels(function: Function) -> Function:
 
 
 @cache
-def _made(name: str, dtype: str, *args: Any, **kwargs: Any) -> Any:
-    layer = keras(f"layers.{name}")(*args, **kwargs, dtype=dtype)
+def _made(kind: str, dtype: str, /, *args: Any, **kwargs: Any) -> Any:
+    layer = keras(f"layers.{kind}")(*args, **kwargs, dtype=dtype)
     layer.autocast = False  # a layer's code meets tensors in the dtypes in which they are given
     return layer
 
 
-def built(name: str, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+def built(name: str, input: Tensor, /, *args: Any, **kwargs: Any) -> Any:
     """A layer for an input; one of float64 for the suite's reference, else of float32, as a user's."""
     return _made(name, "float64" if input.dtype is tf.float64 else "float32", *args, **kwargs)
 
@@ -145,7 +145,7 @@ def _batch_norm(
 ) -> Tensor:
     x = last(input)
     # One for each number of axes: which of them it reduces, it decides when it is built.
-    layer = built("BatchNormalization", input, momentum=1.0 - momentum, epsilon=1e-5, name=f"axes_{x.ndim}")
+    layer = built("BatchNormalization", input, momentum=1.0 - momentum, epsilon=1e-5, name=f"axes_{len(x.shape)}")
     if not layer.built:
         with tf.init_scope():
             layer.build(x.shape)
