@@ -11,14 +11,15 @@ from mindspore import nn
 
 from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
+from unamp.observing import observe
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_mindspore import hooks, networks, observing, plans
+from unamp_mindspore import hooks, networks, plans
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.spellings import spelling
-from unamp_mindspore.state import DTYPES, Tensor
+from unamp_mindspore.state import DTYPES, Tensor, thread
 
 __all__ = ["MindSporeAdapter"]
 
@@ -69,7 +70,7 @@ class MindSporeAdapter:
             hooks.acquire()
             return plans.idle(watching=True)
 
-        return observing.observe(sink, watched, hooks.release)
+        return observe(thread, sink, watched, hooks.release)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, Tensor)

@@ -15,6 +15,7 @@ from typing import Any
 from mindspore._c_expression import typing as _typing
 
 from unamp.errors import BannedOperation
+from unamp.observing import traced
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_mindspore import observing
@@ -114,7 +115,7 @@ def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) ->
     if operator.casts or plan.passes(op):
         return operator.call(*args, **kwargs)
     rule = plan.rule(op)
-    if thread.sink is not None and observing.traced(op):
+    if thread.sink is not None and traced(op):
         return observing.report(op, operator, rule, lambda: _perform(operator, op, rule, plan, args, kwargs), args, kwargs)
     return _perform(operator, op, rule, plan, args, kwargs)[0]
 

@@ -12,13 +12,14 @@ import paddle
 from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.networks import twin, under
+from unamp.observing import observe
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_paddle import hooks, observing, plans
+from unamp_paddle import hooks, plans
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.spellings import spelling
-from unamp_paddle.state import DTYPES, Tensor, Value
+from unamp_paddle.state import DTYPES, Tensor, Value, thread
 
 __all__ = ["PaddleAdapter"]
 
@@ -70,7 +71,7 @@ class PaddleAdapter:
             hooks.acquire(idle)
             return idle
 
-        return observing.observe(sink, watched, lambda: hooks.release(idle))
+        return observe(thread, sink, watched, lambda: hooks.release(idle))
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (Tensor, Value))

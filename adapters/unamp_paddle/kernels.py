@@ -20,6 +20,7 @@ from paddle.base import core
 from paddle.base.framework import _dygraph_tracer
 
 from unamp.errors import BannedOperation
+from unamp.observing import traced
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_paddle import observing
@@ -141,7 +142,7 @@ def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) ->
         return operator.call(*args, **kwargs)
     op = operator.op if operator.which is None else operator.which(args, kwargs)
     rule = plan.rule(op)
-    if thread.sink is not None and observing.traced(op):
+    if thread.sink is not None and traced(op):
         return observing.report(op, operator, rule, lambda: _perform(operator, op, rule, plan, args, kwargs), args, kwargs)
     return _perform(operator, op, rule, plan, args, kwargs)[0]
 

@@ -10,12 +10,13 @@ import tensorflow as tf
 
 from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
+from unamp.observing import observe
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_tensorflow import casting, hooks, networks, observing, plans
+from unamp_tensorflow import casting, hooks, networks, plans
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.spellings import spelling
-from unamp_tensorflow.state import DTYPES
+from unamp_tensorflow.state import DTYPES, thread
 
 __all__ = ["TensorFlowAdapter"]
 
@@ -78,7 +79,7 @@ class TensorFlowAdapter:
             hooks.acquire(idle)
             return idle
 
-        return observing.observe(sink, watched, hooks.release)
+        return observe(thread, sink, watched, hooks.release)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (tf.Tensor, tf.Variable))

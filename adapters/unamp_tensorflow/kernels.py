@@ -17,6 +17,7 @@ from tensorflow.python.eager.core import _FallbackException
 from tensorflow.python.framework import op_def_library
 
 from unamp.errors import BannedOperation
+from unamp.observing import traced
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
@@ -106,7 +107,7 @@ class Action:
         """Execute under the rule."""
         op_type = self.op_type
         positions = op_type.positions
-        if thread.sink is not None and observing.traced(op_type.op):
+        if thread.sink is not None and traced(op_type.op):
             return observing.report(self, lambda: self._eager(ctx, name, args), [args[n] for n in positions])
         if self._agreeable:
             a, b = args[positions[0]], args[positions[1]]

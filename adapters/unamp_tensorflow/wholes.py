@@ -15,6 +15,7 @@ from typing import Any
 from tensorflow.python.eager import context
 
 from unamp.errors import BannedOperation
+from unamp.observing import traced
 from unamp.policy import Rule
 from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
@@ -100,7 +101,7 @@ def _perform(whole: Whole, plan: Any, args: tuple[Any, ...], kwargs: dict[str, A
     if plan.passes_through(op):
         return whole.call(*args, **kwargs)
     rule = plan.rule(op)
-    if thread.sink is not None and observing.traced(op):
+    if thread.sink is not None and traced(op):
         given = list(tensors([args, kwargs]))
         if given:
             given = given[:1] if _activation_only(op) else given + ([] if whole.layers is None else _parameters(args[0]))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from unamp.errors import BannedOperation
+from unamp.observing import traced
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_torch import observing
@@ -43,9 +44,6 @@ NO_KERNEL = (
     "could not create a primitive",
 )
 
-#: The groups of operations that move data or make it.
-_NOT_COMPUTING = frozenset({"shape", "creation", "random", "cast"})
-
 Action = Callable[["Operator", Any, dict[str, Any], torch.dtype], Any]
 
 
@@ -70,7 +68,7 @@ class Operator:
         self.op = op
         self.name = overload.name()
         self.overload = overload
-        self.computes = vocabulary()[op].group not in _NOT_COMPUTING
+        self.computes = traced(op)
         self.call = _binding(overload)
         self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(self.name, "CompositeImplicitAutograd")
         self.eligible = Eligible(schema, activation_only)
