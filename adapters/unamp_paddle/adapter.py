@@ -8,11 +8,11 @@ from typing import Any
 
 import paddle
 
-from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_paddle import hooks, observing, plans
+from unamp_paddle import hooks, observing, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.spellings import spelling
@@ -78,6 +78,15 @@ class PaddleAdapter:
 
     def dtype_of(self, tensor: Any) -> str:
         return str(tensor.dtype).removeprefix("paddle.")
+
+    def is_optimizer(self, value: object) -> bool:
+        return isinstance(value, paddle.optimizer.Optimizer)
+
+    def scale_loss(self, loss: Any, scale: float) -> Any:
+        return scaling.scale_loss(loss, scale)
+
+    def gradients(self, optimizer: Any, given: Any) -> Gradients:
+        return scaling.PaddleGradients(optimizer, given)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

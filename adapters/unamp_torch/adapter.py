@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_torch import compiling, hooks, observing, plans
+from unamp_torch import compiling, hooks, observing, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.spellings import spelling
 from unamp_torch.state import thread
@@ -59,6 +59,7 @@ class TorchAdapter:
     def probe(self) -> None:
         """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
         hooks.probe()
+        scaling.probe()
 
     def devices(self) -> tuple[str, ...]:
         """The CPU, and a GPU where CUDA finds one."""
@@ -97,6 +98,15 @@ class TorchAdapter:
 
     def dtype_of(self, tensor: Any) -> str:
         return str(tensor.dtype).removeprefix("torch.")
+
+    def is_optimizer(self, value: object) -> bool:
+        return isinstance(value, torch.optim.Optimizer)
+
+    def scale_loss(self, loss: Any, scale: float) -> Any:
+        return scaling.scale_loss(loss, scale)
+
+    def gradients(self, optimizer: Any, given: Any) -> Gradients:
+        return scaling.TorchGradients(optimizer, given)
 
     def spelling(self, value: object) -> str | None:
         """See `unamp_torch.spellings.spelling`."""
