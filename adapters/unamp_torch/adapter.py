@@ -40,6 +40,10 @@ GAPS = (
         "closes; close the region before the optimizer's step, or open it with cache_enabled=False",
     ),
     Gap(
+        "GradScaler with fused optimizers waits for the GPU once in every step",
+        "its step says whether it was taken; torch.amp.GradScaler leaves that to the optimizer's kernel, and does not know",
+    ),
+    Gap(
         "backward in a low dtype on CUDA for an operator that has a low kernel forward but none backward",
         "such operators are known for the CPU, where they were measured; deny the operation",
     ),

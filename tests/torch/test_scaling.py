@@ -120,7 +120,11 @@ def two_losses(network: Any, optimizer: Any, scaler: Any, step: int) -> None:
     scaler.step(optimizer)
 
 
-@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def fused(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=lr, fused=True)
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, fused])
 @pytest.mark.parametrize("manner", [plain, clipping, accumulating, penalised, two_losses])
 def test_training_is_torchs_own_to_the_bit(manner: Any, make: Any) -> None:
     ended = []
