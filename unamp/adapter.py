@@ -259,7 +259,10 @@ class Adapter(Protocol):
     def scale_loss(self, loss: Any, scale: float) -> Any:
         """A tensor times the loss scale; the gradient flows back through the product.
 
-        A low scalar gives float32: the product need not fit into a low dtype. No region is open.
+        A low scalar gives float32: the product need not fit into a low dtype. No policy is in force.
+
+        Raises:
+            NotExpressible: in a function that a compiler traces, where the scale of that moment would stay in the graph.
         """
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:

@@ -66,7 +66,12 @@ class TorchGradients:
     def first_nonfinite(self, network: Any) -> str | None:
         names = {} if network is None else {id(parameter): name for name, parameter in network.named_parameters()}
         for own_name, parameter in self._named():
-            if parameter.grad is not None and not torch.isfinite(_numbers(parameter.grad)).all():
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if hasattr(gradient, "to_local"):  # of a sharded one, this rank's part: the other ranks may not be asking
+                gradient = gradient.to_local()
+            if not torch.isfinite(_numbers(gradient)).all():
                 return names.get(id(parameter), own_name)
         return None
 

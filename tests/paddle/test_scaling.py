@@ -274,6 +274,35 @@ def test_a_region_that_casts_everything_leaves_the_scale_alone():
     assert w.numpy().tolist() == [0.0] * 3
 
 
+def _compiled(scaler, net, *, whole):
+    @paddle.jit.to_static(full_graph=whole)
+    def step(x):
+        with unamp.auto_cast(dtype="float16"):
+            loss = net(x).square().mean()
+        return scaler.scale(loss)
+
+    return step
+
+
+def test_a_compiled_function_follows_the_scale():
+    net, scaler, x = network(), unamp.GradScaler(64.0, growth_interval=1), paddle.ones([2, 8])
+    optimizer, step = paddle.optimizer.SGD(0.0, parameters=net.parameters()), _compiled(scaler, net, whole=False)
+    for scale in (64.0, 128.0, 256.0):
+        loss = step(x)
+        with unamp.auto_cast(dtype="float16"):
+            assert float(loss) == float(net(x).square().mean()) * scale
+        loss.backward()
+        assert scaler.step(optimizer) is True
+        optimizer.clear_grad()
+        scaler.update()
+
+
+def test_a_program_that_would_keep_the_scale_is_refused():
+    step = _compiled(unamp.GradScaler(), network(), whole=True)
+    with pytest.raises(unamp.NotExpressible, match="scale the loss outside of the function that is compiled"):
+        step(paddle.ones([2, 8]))
+
+
 def test_a_checkpoint_moves_to_paddles_own_and_back():
     ours = unamp.GradScaler(64.0, 4.0, 0.25, 7, backoff_interval=3)
     w = paddle.create_parameter([3], "float32")

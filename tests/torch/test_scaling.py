@@ -69,6 +69,32 @@ def test_after_any_sequence_it_is_where_torchs_own_is(events: Any, **settings: A
     assert ours.scaler.skipped == sum(event == BAD for pair, _ in events for event in pair)
 
 
+def _call(side: Side, name: str, which: int) -> bool:
+    """Make one call; whether it was accepted."""
+    scaler, optimizer = side.scaler, side.optimizers[which]
+    if name in (GOOD, BAD):
+        optimizer.zero_grad()
+        scaler.scale((side.weights[which] * (math.inf if name == BAD else 0.25)).sum()).backward()
+        return True
+    try:
+        scaler.update() if name == "update" else getattr(scaler, name)(optimizer)
+    except (RuntimeError, AssertionError):
+        return False
+    return True
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.tuples(st.sampled_from([GOOD, BAD, "unscale_", "step", "update"]), st.integers(0, 1)), max_size=24))
+def test_it_accepts_and_refuses_what_torchs_own_does(calls: list[tuple[str, int]]) -> None:
+    ours, theirs = Side(unamp.GradScaler(1024.0, growth_interval=2)), Side(native(init_scale=1024.0, growth_interval=2))
+    for call in [(GOOD, 0), (GOOD, 1), *calls]:
+        assert _call(ours, *call) == _call(theirs, *call)
+        assert ours.scaler.state_dict("torch") == theirs.scaler.state_dict()
+        for mine, own in zip(ours.weights, theirs.weights, strict=True):
+            torch.testing.assert_close(mine, own, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(mine.grad, own.grad, rtol=0, atol=0, equal_nan=True)
+
+
 def _network() -> torch.nn.Module:
     torch.manual_seed(7)
     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
@@ -248,6 +274,25 @@ def test_it_waits_for_the_device_as_often_as_torchs_own() -> None:
     assert counts[0] == counts[1] == 4
 
 
+def test_a_compiled_function_follows_the_scale() -> None:
+    network = _network()
+    scaler = unamp.GradScaler(64.0, growth_interval=1)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
+    compiled = torch.compile(lambda x: scaler.scale(_loss_on(network, x)), backend="aot_eager", fullgraph=True)
+    for scale in (64.0, 128.0, 256.0):
+        x, _ = _data(0)
+        loss = compiled(x)
+        assert loss.item() == _loss_on(network, x).item() * scale
+        loss.backward()
+        assert scaler.step(optimizer) is True
+        scaler.update()
+
+
+def _loss_on(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with unamp.autocast(dtype="bfloat16"):
+        return network(x).square().mean()
+
+
 def test_sparse_gradients() -> None:
     embedding = torch.nn.Embedding(5, 3, sparse=True)
     before = embedding.weight.detach().clone()
@@ -311,13 +356,19 @@ def test_gradients_are_not_kept_alive_until_the_update() -> None:
     scaler.update()
 
 
-def test_an_overflow_on_one_rank_skips_the_step_on_every_rank(tmp_path: Path) -> None:
+@pytest.mark.parametrize("manner", ["replicated", "sharded"])
+def test_an_overflow_on_one_rank_skips_the_step_on_every_rank(manner: str, tmp_path: Path) -> None:
     script = Path(__file__).with_name("data_parallel.py")
-    command = [sys.executable, str(script), str(tmp_path / "meeting")]
+    command = [sys.executable, str(script), manner, str(tmp_path / "meeting")]
     ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
-    first, second = [json.loads(rank.communicate(timeout=120)[0].splitlines()[-1]) for rank in ranks]
+    try:
+        first, second = [json.loads(rank.communicate(timeout=120)[0].splitlines()[-1]) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()  # where one fails, the other waits for it
     assert first["ran"] == second["ran"] == [True, True, False, True, True, True]
     assert first["scales"] == second["scales"] == [1024.0, 1024.0, 512.0, 512.0, 512.0, 1024.0]
     assert first["parameters"] == second["parameters"]
     assert all(map(math.isfinite, first["parameters"]))
-    assert (first["named"], second["named"]) == ("module.0.weight", "module.0.weight")
+    name = {"replicated": "module.0.weight", "sharded": "0.weight"}[manner]
+    assert (first["named"], second["named"]) == ({"replicated": name, "sharded": None}[manner], name)
