@@ -47,6 +47,10 @@ class PaddleAdapter:
         return (
             Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
             Gap(
+                "GradScaler.scale inside a function that paddle.jit.to_static compiles with full_graph=True",
+                "the scale of that moment would stay in the program; scale the loss outside of the function",
+            ),
+            Gap(
                 "static programs built by hand (paddle.enable_static)",
                 "a region covers eager mode and paddle.jit.to_static; static.amp decorates programs of one's own",
             ),
