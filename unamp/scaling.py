@@ -298,6 +298,10 @@ class GradScaler:
         elif pending.stepped:
             raise RuntimeError("step() was called already for this optimizer since the last update()")
         elif given is not None:
+            if pending.gradients.values is None:
+                raise TypeError(
+                    "unscale_() was called without gradients: the optimizer's parameters hold them, and step() takes none"
+                )
             pending.gradients.values = given
         overflow = pending.gradients.overflow()
         if overflow is None:

@@ -175,6 +175,14 @@ def test_gradients_that_are_handed_over(scaled: Any, tensor: Any, optimizer: Any
     assert o.total == 4.0
 
 
+def test_gradients_are_not_handed_over_half_way(scaled: Any, tensor: Any, optimizer: Any) -> None:
+    scaler, o = scaled(8.0), optimizer(w=tensor("float32", 8.0))
+    scaler.unscale_(o)
+    with pytest.raises(TypeError, match="the optimizer's parameters hold them"):
+        scaler.step(o, gradients={"w": tensor("float32", 1.0)})
+    assert scaler.step(o) is True
+
+
 def test_the_first_overflow_is_named(scaled: Any, tensor: Any, optimizer: Any) -> None:
     scaler = scaled()
     o = optimizer(a=tensor("float32", 1.0), b=tensor("float32", math.nan), c=tensor("float32", math.inf))
