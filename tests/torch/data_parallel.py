@@ -24,9 +24,7 @@ def network(manner: str) -> torch.nn.Module:
     return fully_shard(plain, mesh=init_device_mesh("cpu", (2,)))
 
 
-def main(manner: str, meeting: str, rank: int) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+def train(manner: str, rank: int) -> dict[str, object]:
     trained = network(manner)
     optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
     scaler = unamp.GradScaler(1024.0, growth_interval=3)
@@ -48,8 +46,16 @@ def main(manner: str, meeting: str, rank: int) -> None:
         done["scales"].append(scaler.get_scale())
     whole = [p if manner == "replicated" else p.full_tensor() for p in trained.parameters()]
     done["parameters"] = torch.nn.utils.parameters_to_vector(whole).tolist()
-    print(json.dumps(done))
+    return done
+
+
+def main(manner: str, meeting: str, rank: int) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    done = train(manner, rank)  # in a function of its own: what uses the group is gone before the group
+    distributed.barrier()
     distributed.destroy_process_group()
+    print(json.dumps(done))
 
 
 if __name__ == "__main__":
