@@ -16,6 +16,7 @@ from unamp.regions import (
     is_autocast_enabled,
     policy_region,
 )
+from unamp.scaling import GradScaler
 from unamp.tracing import OpRecord, Trace, trace
 from unamp.vocabulary import vocabulary
 
@@ -29,6 +30,7 @@ __all__ = [
     "Decision",
     "Explanation",
     "FrameworkNotSupported",
+    "GradScaler",
     "NotExpressible",
     "OpRecord",
     "Policy",

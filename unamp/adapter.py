@@ -35,6 +35,7 @@ __all__ = [
     "DEVICES",
     "Adapter",
     "Gap",
+    "Gradients",
     "How",
     "NamedOperations",
     "OpRecord",
@@ -179,6 +180,39 @@ class NamedOperations:
         return self._found[op]
 
 
+class Gradients(Protocol):
+    """One optimizer's gradients of one step, on their way from the scaled backward pass to the optimizer.
+
+    In some frameworks the optimizer's parameters hold them (PyTorch, PaddlePaddle); in others they are values, which the
+    caller hands over (MindSpore, TensorFlow). Dense or sparse, on one device or on several.
+    """
+
+    values: Any  #: what the caller handed over, in the framework's usual form, unscaled once `unscale` ran; None where held
+
+    def dtypes(self) -> frozenset[str]:
+        """The names of their dtypes; empty where there are no gradients."""
+
+    def unscale(self, scale: float) -> None:
+        """Divide them by the loss scale (in float32 where they are lower), and check that they are finite.
+
+        Those that are held are changed where they are; those handed over are replaced in `values`. What is not finite stays
+        so: it is there to be named. Does not wait for the device where the framework can do without.
+        """
+
+    def overflow(self) -> bool | None:
+        """Whether one was infinite or NaN when `unscale` ran; None where there were no gradients. May wait for the device."""
+
+    def first_nonfinite(self, network: Any) -> str | None:
+        """The name of the first parameter, in the optimizer's order, whose gradient is infinite or NaN now; None where none is.
+
+        Args:
+            network: whose names to use; None is whatever name the framework or the optimizer gave the parameter.
+        """
+
+    def apply(self, *args: Any, **kwargs: Any) -> None:
+        """Let the optimizer take its step with them; further arguments are the optimizer's."""
+
+
 class Adapter(Protocol):
     """One framework's package, as the core sees it."""
 
@@ -233,6 +267,29 @@ class Adapter(Protocol):
         """A network that computes under a policy, with its floating inputs cast and its floating results back in float32.
 
         Parameters are those of the given network, as they are. See `unamp.auto_mixed_precision`.
+        """
+
+    def is_optimizer(self, value: object) -> bool:
+        """Whether a value is one of the framework's optimizers."""
+
+    def scale_loss(self, loss: Any, scale: float) -> Any:
+        """A tensor times the loss scale; the gradient flows back through the product.
+
+        A low scalar gives float32: the product need not fit into a low dtype. No policy is in force.
+
+        Raises:
+            NotExpressible: in a function that a compiler traces, where the scale of that moment would stay in the graph.
+        """
+
+    def gradients(self, optimizer: Any, given: Any) -> Gradients:
+        """The gradients for an optimizer's next step. Nothing is read from the parameters before it is asked for.
+
+        Args:
+            optimizer: the optimizer; None where a caller only wants `given` unscaled.
+            given: the gradients where the caller hands them over; None: the optimizer's parameters hold them.
+
+        Raises:
+            TypeError: where the framework holds gradients and some are given, or where it does not and none are.
         """
 
     def spelling(self, value: object) -> str | None:

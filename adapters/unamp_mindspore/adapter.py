@@ -9,12 +9,12 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
-from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.observing import observe
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_mindspore import hooks, networks, plans
+from unamp_mindspore import hooks, networks, plans, scaling
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.observing import dtype_name
@@ -86,6 +86,15 @@ class MindSporeAdapter:
 
     def wrap(self, network: Any, policy: Policy) -> Any:
         return networks.wrap(self, network, policy)
+
+    def is_optimizer(self, value: object) -> bool:
+        return isinstance(value, nn.Optimizer)
+
+    def scale_loss(self, loss: Any, scale: float) -> Any:
+        return scaling.scale_loss(loss, scale)
+
+    def gradients(self, optimizer: Any, given: Any) -> Gradients:
+        return scaling.MindSporeGradients(optimizer, given)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

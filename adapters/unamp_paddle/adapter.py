@@ -9,13 +9,13 @@ from typing import Any
 
 import paddle
 
-from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.networks import twin, under
 from unamp.observing import observe
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_paddle import hooks, plans
+from unamp_paddle import hooks, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.spellings import spelling
@@ -49,6 +49,10 @@ class PaddleAdapter:
     def gaps(self) -> tuple[Gap, ...]:
         return (
             Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
+            Gap(
+                "GradScaler.scale inside a function that paddle.jit.to_static compiles with full_graph=True",
+                "the scale of that moment would stay in the program; scale the loss outside of the function",
+            ),
             Gap(
                 "static programs built by hand (paddle.enable_static)",
                 "a region covers eager mode and paddle.jit.to_static; static.amp decorates programs of one's own",
@@ -87,6 +91,15 @@ class PaddleAdapter:
 
     def wrap(self, network: Any, policy: Policy) -> Any:
         return twin(network, "forward", partial(under, self, policy), partial(self.wrap, policy=policy))
+
+    def is_optimizer(self, value: object) -> bool:
+        return isinstance(value, paddle.optimizer.Optimizer)
+
+    def scale_loss(self, loss: Any, scale: float) -> Any:
+        return scaling.scale_loss(loss, scale)
+
+    def gradients(self, optimizer: Any, given: Any) -> Gradients:
+        return scaling.PaddleGradients(optimizer, given)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

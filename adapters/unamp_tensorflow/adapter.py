@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.observing import observe
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_tensorflow import casting, hooks, networks, plans
+from unamp_tensorflow import casting, hooks, networks, plans, scaling
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.spellings import spelling
 from unamp_tensorflow.state import DTYPES, thread
@@ -34,6 +34,10 @@ GAPS = (
     Gap(
         "a region limited to the CPU on a machine with a GPU, or the other way round",
         "where a node of a graph runs is decided later, so such a region covers both",
+    ),
+    Gap(
+        "GradScaler.scale inside tf.function",
+        "the scale of that moment would stay in the graph; scale the loss outside, or hand the function the scale as a tensor",
     ),
     Gap("the preset 'native'", "TensorFlow's own rewriter, grappler, works on whole graphs and for the whole process"),
 )
@@ -97,6 +101,15 @@ class TensorFlowAdapter:
     def wrap(self, network: Any, policy: Policy) -> Any:
         """A Keras model that computes under a policy, floating results back in float32, parameters as they are."""
         return networks.wrap(network, policy)
+
+    def is_optimizer(self, value: object) -> bool:
+        return scaling.is_optimizer(value)
+
+    def scale_loss(self, loss: Any, scale: float) -> Any:
+        return scaling.scale_loss(loss, scale)
+
+    def gradients(self, optimizer: Any, given: Any) -> Gradients:
+        return scaling.TensorFlowGradients(optimizer, given)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from unamp.adapter import Gap, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.networks import twin, under
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_torch import compiling, hooks, observing, plans
+from unamp_torch import compiling, hooks, observing, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.spellings import spelling
 from unamp_torch.state import thread
@@ -42,6 +42,10 @@ GAPS = (
         "closes; close the region before the optimizer's step, or open it with cache_enabled=False",
     ),
     Gap(
+        "GradScaler with fused optimizers waits for the GPU once in every step",
+        "its step says whether it was taken; torch.amp.GradScaler leaves that to the optimizer's kernel, and does not know",
+    ),
+    Gap(
         "backward in a low dtype on CUDA for an operator that has a low kernel forward but none backward",
         "such operators are known for the CPU, where they were measured; deny the operation",
     ),
@@ -61,6 +65,7 @@ class TorchAdapter:
     def probe(self) -> None:
         """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
         hooks.probe()
+        scaling.probe()
 
     def devices(self) -> tuple[str, ...]:
         """The CPU, and a GPU where CUDA finds one."""
@@ -105,6 +110,15 @@ class TorchAdapter:
 
     def wrap(self, network: Any, policy: Policy) -> Any:
         return twin(network, "forward", partial(under, self, policy), partial(self.wrap, policy=policy))
+
+    def is_optimizer(self, value: object) -> bool:
+        return isinstance(value, torch.optim.Optimizer)
+
+    def scale_loss(self, loss: Any, scale: float) -> Any:
+        return scaling.scale_loss(loss, scale)
+
+    def gradients(self, optimizer: Any, given: Any) -> Gradients:
+        return scaling.TorchGradients(optimizer, given)
 
     def spelling(self, value: object) -> str | None:
         """See `unamp_torch.spellings.spelling`."""

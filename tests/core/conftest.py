@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -18,8 +19,59 @@ from unamp.regions import Region
 
 
 class FakeTensor:
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype: str, value: float = 0.0) -> None:
         self.dtype = dtype
+        self.value = value
+
+
+class FakeOptimizer:
+    """Adds its parameters' gradients up; a parameter is a name with a gradient or None."""
+
+    def __init__(self, **gradients: FakeTensor | None) -> None:
+        self.gradients = gradients
+        self.total = 0.0
+        self.steps: list[tuple[object, ...]] = []
+
+    def step(self, *args: object, **kwargs: object) -> None:
+        self.steps.append((*args, *kwargs.items()))
+        self.total += sum(g.value for g in self.gradients.values() if g is not None)
+
+
+class FakeGradients:
+    """Held by the optimizer's parameters, or a dictionary that is handed over."""
+
+    def __init__(self, optimizer: FakeOptimizer, values: dict[str, FakeTensor] | None) -> None:
+        self.optimizer, self.values = optimizer, values
+        self.found: bool | None = None
+
+    def _named(self) -> dict[str, FakeTensor]:
+        named = self.optimizer.gradients if self.values is None else self.values
+        return {name: gradient for name, gradient in named.items() if gradient is not None}
+
+    def dtypes(self) -> frozenset[str]:
+        return frozenset(gradient.dtype for gradient in self._named().values())
+
+    def unscale(self, scale: float) -> None:
+        named = self._named()
+        if named:
+            self.found = not all(math.isfinite(g.value) for g in named.values())
+        unscaled = {name: FakeTensor(g.dtype, g.value / scale) for name, g in named.items()}
+        if self.values is None:
+            self.optimizer.gradients.update(unscaled)
+        else:
+            self.values = unscaled
+
+    def overflow(self) -> bool | None:
+        return self.found
+
+    def first_nonfinite(self, network: Any) -> str | None:
+        found = next((name for name, g in self._named().items() if not math.isfinite(g.value)), None)
+        return found if found is None or network is None else network[found]
+
+    def apply(self, *args: Any, **kwargs: Any) -> None:
+        if self.values is not None:
+            self.optimizer.gradients.update(self.values)
+        self.optimizer.step(*args, **kwargs)
 
 
 class FakeNetwork:
@@ -66,6 +118,8 @@ class FakeAdapter:
         self.fails_on_exit: BaseException | None = None
         self.fails_on_prepare: BaseException | None = None
         self.has_gpu = False
+        self.tensor, self.optimizer = FakeTensor, FakeOptimizer
+        self.scaled_under: list[bool] = []
         self.is_compiling = False
         self.captured: list[tuple[str, Region]] = []
         self.capturable: list[Region] = []
@@ -106,7 +160,7 @@ class FakeAdapter:
         return observing()
 
     def is_tensor(self, value: object) -> bool:
-        return isinstance(value, FakeTensor)
+        return isinstance(value, self.tensor)
 
     def cast(self, tensor: Any, dtype: str) -> Any:
         return FakeTensor(dtype)
@@ -122,6 +176,16 @@ class FakeAdapter:
 
     def wrap(self, network: FakeNetwork, policy: Policy) -> Any:
         return twin(network, "forward", partial(under, self, policy), partial(self.wrap, policy=policy))
+
+    def is_optimizer(self, value: object) -> bool:
+        return isinstance(value, self.optimizer)
+
+    def scale_loss(self, loss: Any, scale: float) -> Any:
+        self.scaled_under.append(unamp.is_autocast_enabled())
+        return FakeTensor("float32", loss.value * scale)
+
+    def gradients(self, optimizer: Any, given: Any) -> FakeGradients:
+        return FakeGradients(optimizer, given)
 
     def spelling(self, value: object) -> str | None:
         return "torch.nn.Linear" if value is FakeTensor.__init__ else None
@@ -176,6 +240,12 @@ def fake_class() -> type[FakeAdapter]:
 def tensor() -> type[FakeTensor]:
     """The fake framework's tensors."""
     return FakeTensor
+
+
+@pytest.fixture
+def optimizer() -> type[FakeOptimizer]:
+    """The fake framework's optimizers."""
+    return FakeOptimizer
 
 
 @pytest.fixture(autouse=True)

@@ -72,7 +72,7 @@ SHARED = frozenset(
     f"{name}.py"
     for name in (
         "__init__", "activation", "adapter", "casting", "compiling", "facts", "hooks", "kernels", "observing", "operations",
-        "plans", "spellings", "state",
+        "plans", "scaling", "spellings", "state",
     )
 )  # fmt: skip
 

@@ -1,0 +1,61 @@
+"""Scaled losses, and the gradients that are handed to an optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mindspore import ops
+
+from unamp_mindspore.casting import cast
+from unamp_mindspore.observing import dtype_name
+from unamp_mindspore.state import FLOAT32, Tensor
+
+__all__ = ["MindSporeGradients", "scale_loss"]
+
+# The originals, not the names, behind which a region puts other things.
+_all, _isfinite, _mul = ops.ReduceAll(), ops.IsFinite(), ops.Mul()
+
+
+def scale_loss(loss: Any, scale: float) -> Any:
+    """See `unamp.adapter.Adapter.scale_loss`. bfloat16 has few kernels on the CPU: every low loss becomes float32."""
+    return _mul(cast(loss, FLOAT32), _number(scale))
+
+
+class MindSporeGradients:
+    """See `unamp.adapter.Gradients`. They are a tuple of tensors, or one tensor, in the order of the optimizer's parameters."""
+
+    def __init__(self, optimizer: Any, given: Any) -> None:
+        if given is None:
+            raise TypeError("MindSpore's gradients are values: hand them over, as in step(optimizer, gradients=gradients)")
+        self.values = (given,) if isinstance(given, Tensor) else tuple(given)
+        self._optimizer = optimizer
+        self._finite: list[Any] = []
+
+    def dtypes(self) -> frozenset[str]:
+        return frozenset(dtype_name(gradient.dtype) for gradient in self.values)
+
+    def unscale(self, scale: float) -> None:
+        # In float32, which is also what has the kernels: on the CPU bfloat16 has next to none.
+        wide = [cast(gradient, FLOAT32) for gradient in self.values]
+        self._finite = [_all(_isfinite(gradient)) for gradient in wide]
+        unscaled = [_mul(gradient, _number(1.0 / scale)) for gradient in wide]
+        self.values = tuple(cast(new, old.dtype) for new, old in zip(unscaled, self.values, strict=True))
+
+    def overflow(self) -> bool | None:
+        return not all(bool(finite) for finite in self._finite) if self._finite else None
+
+    def first_nonfinite(self, network: Any) -> str | None:
+        parameters = self._optimizer.parameters
+        names = {} if network is None else {id(p): name for name, p in network.parameters_and_names()}
+        for parameter, gradient in zip(parameters, self.values, strict=True):
+            if not bool(_all(_isfinite(cast(gradient, FLOAT32)))):
+                return names.get(id(parameter), parameter.name)
+        return None
+
+    def apply(self, *args: Any, **kwargs: Any) -> None:
+        self._optimizer(self.values, *args, **kwargs)
+
+
+def _number(value: float) -> Any:
+    return Tensor(np.float32(value))

@@ -1,0 +1,78 @@
+"""Scaled losses, and the gradients that are handed to an optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from unamp.errors import NotExpressible
+from unamp_tensorflow.spellings import keras_in_use
+
+__all__ = ["TensorFlowGradients", "is_optimizer", "scale_loss"]
+
+_LOW = (tf.float16, tf.bfloat16)
+
+
+def is_optimizer(value: object) -> bool:
+    """Whether a value is one of Keras' optimizers, where Keras computes with TensorFlow."""
+    return keras_in_use() and isinstance(value, tf.keras.optimizers.Optimizer)
+
+
+def scale_loss(loss: Any, scale: float) -> Any:
+    """See `unamp.adapter.Adapter.scale_loss`."""
+    if not tf.executing_eagerly():
+        raise NotExpressible(
+            "tf.function makes the loss scale a constant of its graph; scale the loss outside of it, "
+            "or hand it scaler.get_scale() as a tensor"
+        )
+    wide = tf.cast(loss, tf.float32) if loss.dtype in _LOW else tf.convert_to_tensor(loss)
+    return wide * tf.constant(scale, wide.dtype)
+
+
+class TensorFlowGradients:
+    """See `unamp.adapter.Gradients`. They are a list in the order of the optimizer's variables; None where there is none."""
+
+    def __init__(self, optimizer: Any, given: Any) -> None:
+        if given is None:
+            raise TypeError("TensorFlow's gradients are values: hand them over, as in step(optimizer, gradients=gradients)")
+        self.values = list(given)
+        self._optimizer = optimizer
+        self._finite: list[Any] = []
+
+    def dtypes(self) -> frozenset[str]:
+        return frozenset(gradient.dtype.name for gradient in self.values if gradient is not None)
+
+    def unscale(self, scale: float) -> None:
+        self._finite = [_finite(gradient) for gradient in self.values if gradient is not None]
+        self.values = [gradient if gradient is None else _divided(gradient, scale) for gradient in self.values]
+
+    def overflow(self) -> bool | None:
+        return not bool(tf.reduce_all(self._finite)) if self._finite else None
+
+    def first_nonfinite(self, network: Any) -> str | None:
+        variables = self._optimizer._trainable_variables if network is None else network.trainable_variables
+        for variable, gradient in zip(variables, self.values, strict=True):
+            if gradient is not None and not bool(_finite(gradient)):
+                return str(variable.path)
+        return None
+
+    def apply(self, *args: Any, **kwargs: Any) -> None:
+        self._optimizer.apply(self.values, *args, **kwargs)
+
+
+def _numbers(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _finite(gradient: Any) -> Any:
+    return tf.reduce_all(tf.math.is_finite(_numbers(gradient)))
+
+
+def _divided(gradient: Any, scale: float) -> Any:
+    numbers = _numbers(gradient)
+    wide = tf.cast(numbers, tf.float32) if numbers.dtype in _LOW else numbers
+    divided = tf.cast(wide * (1.0 / scale), numbers.dtype)
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(divided, gradient.indices, gradient.dense_shape)
+    return divided

@@ -1,0 +1,98 @@
+"""Scaled losses, and the gradients that an optimizer's parameters hold."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from unamp.errors import FrameworkNotSupported
+
+__all__ = ["TorchGradients", "probe", "scale_loss"]
+
+_LOW = (torch.float16, torch.bfloat16)
+
+
+def probe() -> None:
+    """Check the private operator that unscales and checks; see `unamp.adapter.Adapter.probe`."""
+    if not hasattr(torch, "_amp_foreach_non_finite_check_and_unscale_"):
+        raise FrameworkNotSupported(
+            f"torch {torch.__version__} has no torch._amp_foreach_non_finite_check_and_unscale_, which unamp needs"
+        )
+
+
+def scale_loss(loss: torch.Tensor, scale: float) -> torch.Tensor:
+    """See `unamp.adapter.Adapter.scale_loss`; PyTorch's own scale is a float32 tensor, which makes a low scalar float32."""
+    return (loss.float() if loss.dim() == 0 and loss.dtype in _LOW else loss) * scale
+
+
+class TorchGradients:
+    """See `unamp.adapter.Gradients`. The parameters hold them; one operator for each device and dtype does all the work."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, given: Any) -> None:
+        if given is not None:
+            raise TypeError("PyTorch's parameters hold their gradients: none can be given")
+        self.values = None
+        self._optimizer = optimizer
+        self._groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] | None = None
+        self._found: list[torch.Tensor] = []  # one number for each device; not zero means infinite or NaN
+        self._overflow: bool | None = None
+
+    def dtypes(self) -> frozenset[str]:
+        self._groups = self._grouped()
+        return frozenset(str(dtype).removeprefix("torch.") for _, dtype in self._groups)
+
+    def unscale(self, scale: float) -> None:
+        groups = self._grouped() if self._groups is None else self._groups
+        numbers: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+        with torch.no_grad():
+            for (device, _), gradients in groups.items():
+                if device not in numbers:
+                    numbers[device] = tuple(  # type: ignore[assignment]
+                        torch.full((), value, dtype=torch.float32, device=device) for value in (0.0, 1.0 / scale)
+                    )
+                found, inverse = numbers[device]
+                torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
+        self._found = [found for found, _ in numbers.values()]
+        self._groups = None  # gradients that are cleared before the next update are not kept alive here
+
+    def overflow(self) -> bool | None:
+        if self._overflow is None and self._found:
+            self._overflow = any(found.item() != 0.0 for found in self._found)
+        return self._overflow
+
+    def first_nonfinite(self, network: Any) -> str | None:
+        names = {} if network is None else {id(parameter): name for name, parameter in network.named_parameters()}
+        for own_name, parameter in self._named():
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if hasattr(gradient, "to_local"):  # of a sharded one, this rank's part: the other ranks may not be asking
+                gradient = gradient.to_local()
+            if not torch.isfinite(_numbers(gradient)).all():
+                return names.get(id(parameter), own_name)
+        return None
+
+    def apply(self, *args: Any, **kwargs: Any) -> None:
+        self._optimizer.step(*args, **kwargs)
+
+    def _grouped(self) -> dict[tuple[torch.device, torch.dtype], list[torch.Tensor]]:
+        groups = defaultdict(list)
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    numbers = _numbers(parameter.grad)
+                    groups[numbers.device, numbers.dtype].append(numbers)
+        return groups
+
+    def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The parameters by the names that the optimizer was given with them, or by their places."""
+        for index, group in enumerate(self._optimizer.param_groups):
+            places = (f"parameter {place} of group {index}" for place in range(len(group["params"])))
+            yield from zip(group.get("param_names") or places, group["params"], strict=True)
+
+
+def _numbers(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient._values() if gradient.is_sparse else gradient

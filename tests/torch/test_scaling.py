@@ -1,0 +1,374 @@
+"""The scaler on PyTorch, held against torch.amp's own."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import unamp
+
+GOOD, BAD, UNSCALED, SET = "good", "bad", "unscaled", "set"
+
+
+def native(**kwargs: Any) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu", **kwargs)
+
+
+class Side:
+    """A scaler with two optimizers of its own; the second is of another dtype and sees its own loss."""
+
+    def __init__(self, scaler: Any) -> None:
+        self.scaler = scaler
+        self.weights = [torch.ones(3, requires_grad=True), torch.ones(2, dtype=torch.float64, requires_grad=True)]
+        self.optimizers = [torch.optim.SGD([w], lr=0.125) for w in self.weights]
+
+    def iterate(self, events: tuple[str, str], new_scale: float | None) -> None:
+        losses = [(w * (math.inf if event == BAD else 0.25)).sum() for w, event in zip(self.weights, events, strict=True)]
+        for loss in self.scaler.scale(losses):
+            loss.backward()
+        for optimizer, event in zip(self.optimizers, events, strict=True):
+            if event == UNSCALED:
+                self.scaler.unscale_(optimizer)
+            self.scaler.step(optimizer)
+            optimizer.zero_grad()
+        self.scaler.update(new_scale)
+
+
+iterations = st.tuples(
+    st.tuples(st.sampled_from([GOOD, BAD, UNSCALED]), st.sampled_from([GOOD, BAD, UNSCALED])),
+    st.none() | st.floats(2.0**-10, 2.0**20, width=32),
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    events=st.lists(iterations, max_size=12),
+    init_scale=st.floats(2.0**-20, 2.0**100, width=32),
+    growth_factor=st.floats(1.0, 1e6, exclude_min=True),
+    backoff_factor=st.floats(1e-3, 1.0, exclude_max=True),
+    growth_interval=st.integers(1, 4),
+)
+def test_after_any_sequence_it_is_where_torchs_own_is(events: Any, **settings: Any) -> None:
+    ours, theirs = Side(unamp.GradScaler(**settings)), Side(native(**settings))
+    for each in events:
+        ours.iterate(*each)
+        theirs.iterate(*each)
+        assert ours.scaler.state_dict("torch") == theirs.scaler.state_dict()
+    for mine, own in zip(ours.weights, theirs.weights, strict=True):
+        torch.testing.assert_close(mine, own, rtol=0, atol=0, equal_nan=True)
+    assert ours.scaler.skipped == sum(event == BAD for pair, _ in events for event in pair)
+
+
+def _call(side: Side, name: str, which: int) -> bool:
+    """Make one call; whether it was accepted."""
+    scaler, optimizer = side.scaler, side.optimizers[which]
+    if name in (GOOD, BAD):
+        optimizer.zero_grad()
+        scaler.scale((side.weights[which] * (math.inf if name == BAD else 0.25)).sum()).backward()
+        return True
+    try:
+        scaler.update() if name == "update" else getattr(scaler, name)(optimizer)
+    except (RuntimeError, AssertionError):
+        return False
+    return True
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.tuples(st.sampled_from([GOOD, BAD, "unscale_", "step", "update"]), st.integers(0, 1)), max_size=24))
+def test_it_accepts_and_refuses_what_torchs_own_does(calls: list[tuple[str, int]]) -> None:
+    ours, theirs = Side(unamp.GradScaler(1024.0, growth_interval=2)), Side(native(init_scale=1024.0, growth_interval=2))
+    for call in [(GOOD, 0), (GOOD, 1), *calls]:
+        assert _call(ours, *call) == _call(theirs, *call)
+        assert ours.scaler.state_dict("torch") == theirs.scaler.state_dict()
+        for mine, own in zip(ours.weights, theirs.weights, strict=True):
+            torch.testing.assert_close(mine, own, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(mine.grad, own.grad, rtol=0, atol=0, equal_nan=True)
+
+
+def _network() -> torch.nn.Module:
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+
+
+def _data(step: int, *, overflow: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+    return (x * math.inf if overflow else x), x.sum(1, keepdim=True).sin()
+
+
+def _loss(network: torch.nn.Module, step: int, *, overflow: bool = False, **policy: Any) -> torch.Tensor:
+    x, y = _data(step, overflow=overflow)
+    with unamp.autocast(**{"dtype": "float16"} | policy):
+        return torch.nn.functional.mse_loss(network(x), y)
+
+
+def plain(network: Any, optimizer: Any, scaler: Any, step: int) -> None:
+    scaler.scale(_loss(network, step, overflow=step == 5)).backward()
+    scaler.step(optimizer)
+
+
+def clipping(network: Any, optimizer: Any, scaler: Any, step: int) -> None:
+    scaler.scale(_loss(network, step, overflow=step == 5)).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 0.1)
+    scaler.step(optimizer)
+
+
+def accumulating(network: Any, optimizer: Any, scaler: Any, step: int) -> None:
+    for part in range(3):
+        scaler.scale(_loss(network, 100 * part + step, overflow=(step, part) == (5, 1)) / 3).backward()
+    scaler.step(optimizer)
+
+
+def penalised(network: Any, optimizer: Any, scaler: Any, step: int) -> None:
+    loss = _loss(network, step, overflow=step == 5)
+    parameters = list(network.parameters())
+    scaled = torch.autograd.grad(scaler.scale(loss), parameters, create_graph=True)
+    gradients = [gradient / scaler.get_scale() for gradient in scaled]
+    with unamp.autocast(dtype="float16"):
+        loss = loss + 0.1 * sum(gradient.square().sum() for gradient in gradients).sqrt()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+
+
+def two_losses(network: Any, optimizer: Any, scaler: Any, step: int) -> None:
+    for loss in scaler.scale((_loss(network, step), _loss(network, step + 50, overflow=step == 5))):
+        loss.backward()
+    scaler.step(optimizer)
+
+
+def fused(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=lr, fused=True)
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, fused])
+@pytest.mark.parametrize("manner", [plain, clipping, accumulating, penalised, two_losses])
+def test_training_is_torchs_own_to_the_bit(manner: Any, make: Any) -> None:
+    ended = []
+    for scaler in (unamp.GradScaler(4096.0, growth_interval=4), native(init_scale=4096.0, growth_interval=4)):
+        network = _network()
+        optimizer = make(network.parameters(), lr=0.01)
+        for step in range(12):
+            optimizer.zero_grad()
+            manner(network, optimizer, scaler, step)
+            scaler.update()
+        ended.append((scaler.get_scale(), [p.detach().clone() for p in network.parameters()]))
+    assert ended[0][0] == ended[1][0] != 4096.0
+    assert all(torch.equal(a, b) for a, b in zip(ended[0][1], ended[1][1], strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_training_with_an_overflow_reaches_the_loss_of_float32(dtype: str) -> None:
+    def train(scaler: unamp.GradScaler, **kwargs: Any) -> float:
+        network = _network()
+        optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
+        for step in range(200):
+            optimizer.zero_grad()
+            before = [p.detach().clone() for p in network.parameters()]
+            scaler.scale(_loss(network, step, overflow=scaler.is_enabled() and step == 50, **kwargs)).backward()
+            scale, ran = scaler.get_scale(), scaler.step(optimizer)
+            scaler.update()
+            if scaler.is_enabled():
+                assert ran is (step != 50)
+                assert all(p.isfinite().all() for p in network.parameters())
+            if not ran:
+                assert scaler.get_scale() == scale / 2
+                assert all(torch.equal(*pair) for pair in zip(before, network.parameters(), strict=True))
+        return sum(_loss(network, 1000 + step, **kwargs).item() for step in range(8)) / 8
+
+    scaler = unamp.GradScaler(1024.0)
+    low, exact = train(scaler, dtype=dtype), train(unamp.GradScaler(enabled=False), enabled=False)
+    assert scaler.skipped == 1
+    assert low == pytest.approx(exact, rel=0.03)
+
+
+def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path: Path) -> None:
+    def start() -> tuple[Any, Any, unamp.GradScaler]:
+        network = _network()
+        return network, torch.optim.Adam(network.parameters(), lr=0.01), unamp.GradScaler(4096.0, growth_interval=3)
+
+    def run(network: Any, optimizer: Any, scaler: unamp.GradScaler, steps: range) -> None:
+        for step in steps:
+            optimizer.zero_grad()
+            scaler.scale(_loss(network, step, overflow=step in (4, 11))).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    whole = start()
+    run(*whole, range(20))
+    first = start()
+    run(*first, range(8))
+    torch.save([each.state_dict() for each in first], tmp_path / "checkpoint")
+    resumed = start()
+    for each, state in zip(resumed, torch.load(tmp_path / "checkpoint"), strict=True):
+        each.load_state_dict(state)
+    run(*resumed, range(8, 20))
+    assert resumed[2].state_dict() == whole[2].state_dict()
+    assert all(torch.equal(*pair) for pair in zip(resumed[0].parameters(), whole[0].parameters(), strict=True))
+
+
+def test_a_checkpoint_moves_to_torchs_own_and_back() -> None:
+    ours = unamp.GradScaler(64.0, 4.0, 0.25, 7)
+    side = Side(ours)
+    for event in (BAD, GOOD, GOOD):
+        side.iterate((event, GOOD), None)
+    for form in ("torch", "unamp"):
+        theirs = native()
+        theirs.load_state_dict(ours.state_dict(form))
+        assert theirs.state_dict() == ours.state_dict("torch")
+        back = unamp.GradScaler()
+        back.load_state_dict(theirs.state_dict())
+        assert back.state_dict() == ours.state_dict()
+
+
+def test_a_low_scalar_does_not_overflow_by_the_scale_itself() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        loss = torch.tensor(3.0, dtype=dtype, requires_grad=True)
+        scaled, theirs = unamp.GradScaler().scale(loss), native().scale(loss)
+        assert (scaled.dtype, scaled.item()) == (theirs.dtype, theirs.item()) == (torch.float32, 3 * 65536.0)
+
+
+def test_a_region_that_casts_everything_leaves_the_scale_alone() -> None:
+    w = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    scaler = unamp.GradScaler(2.0**20)
+    loss = w.sum()
+    with unamp.autocast(dtype="float16", level="O3"):
+        scaled = scaler.scale(loss)
+        assert (loss * 2.0**20).item() == math.inf
+        scaled.backward()
+        assert scaler.step(optimizer) is True
+    assert scaled.item() == 3 * 2.0**20
+    assert torch.equal(w, torch.zeros(3))
+
+
+class _Reads(TorchDispatchMode):
+    """Counts where a tensor's number is read, which on a GPU waits for the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_it_waits_for_the_device_as_often_as_torchs_own() -> None:
+    counts = []
+    for scaler in (unamp.GradScaler(), native()):
+        side = Side(scaler)
+        with _Reads() as reads:
+            for events in ((GOOD, BAD), (UNSCALED, GOOD)):
+                side.iterate(events, None)
+        counts.append(reads.count)
+    assert counts[0] == counts[1] == 4
+
+
+def test_a_compiled_function_follows_the_scale() -> None:
+    network = _network()
+    scaler = unamp.GradScaler(64.0, growth_interval=1)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
+    compiled = torch.compile(lambda x: scaler.scale(_loss_on(network, x)), backend="aot_eager", fullgraph=True)
+    for scale in (64.0, 128.0, 256.0):
+        x, _ = _data(0)
+        loss = compiled(x)
+        assert loss.item() == _loss_on(network, x).item() * scale
+        loss.backward()
+        assert scaler.step(optimizer) is True
+        scaler.update()
+
+
+def _loss_on(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with unamp.autocast(dtype="bfloat16"):
+        return network(x).square().mean()
+
+
+def test_sparse_gradients() -> None:
+    embedding = torch.nn.Embedding(5, 3, sparse=True)
+    before = embedding.weight.detach().clone()
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
+    scaler = unamp.GradScaler()
+    scaler.scale(embedding(torch.tensor([1, 1, 2])).sum()).backward()
+    assert scaler.step(optimizer) is True
+    scaler.update()
+    torch.testing.assert_close(before - embedding.weight, torch.tensor([0.0, 2.0, 1.0, 0.0, 0.0])[:, None].expand(5, 3))
+    scaler.scale(embedding(torch.tensor([3])).sum() * math.inf).backward()
+    assert scaler.step(optimizer) is False
+    assert scaler.first_nonfinite(optimizer, embedding) == "weight"
+
+
+def test_the_first_overflow_is_named() -> None:
+    network = _network()
+    scaler = unamp.GradScaler()
+    by_place = torch.optim.SGD([{"params": network[0].parameters()}, {"params": network[3].parameters()}], lr=0.1)
+    by_name = torch.optim.SGD(network.named_parameters(), lr=0.1)
+    scaler.scale(network(_data(0)[0]).sum()).backward()
+    assert scaler.first_nonfinite(by_place) is None
+    network[3].weight.grad[0, 3] = math.nan
+    network[3].bias.grad[0] = math.inf
+    assert scaler.step(by_place) is False
+    assert scaler.first_nonfinite(by_place) == "parameter 0 of group 1"
+    assert scaler.first_nonfinite(by_place, network) == "3.weight"
+    assert scaler.first_nonfinite(by_name) == "3.weight"
+
+
+def test_low_parameters_are_refused_before_anything_happens() -> None:
+    network = torch.nn.Linear(4, 1).half()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    scaler = unamp.GradScaler(8.0)
+    scaler.scale(network(torch.ones(2, 4).half()).float().sum()).backward()
+    gradient = network.weight.grad.clone()
+    with pytest.raises(ValueError, match="there are float16 gradients"):
+        scaler.step(optimizer)
+    assert torch.equal(network.weight.grad, gradient)
+
+
+def test_gradients_cannot_be_handed_over() -> None:
+    w = torch.ones(3, requires_grad=True)
+    scaler = unamp.GradScaler()
+    scaler.scale(w.sum()).backward()
+    with pytest.raises(TypeError, match="PyTorch's parameters hold their gradients"):
+        scaler.step(torch.optim.SGD([w], lr=0.1), gradients=[w.grad])
+    with pytest.raises(TypeError, match=r"SGD has no minimize\(\)"):
+        scaler.minimize(torch.optim.SGD([w], lr=0.1))
+
+
+def test_gradients_are_not_kept_alive_until_the_update() -> None:
+    w = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    scaler = unamp.GradScaler()
+    scaler.scale(w.sum()).backward()
+    gone = []
+    torch.utils.weak.weakref.finalize(w.grad.untyped_storage(), gone.append, True)
+    scaler.step(optimizer)
+    optimizer.zero_grad()
+    assert gone == [True]
+    scaler.update()
+
+
+@pytest.mark.parametrize("manner", ["replicated", "sharded"])
+def test_an_overflow_on_one_rank_skips_the_step_on_every_rank(manner: str, tmp_path: Path) -> None:
+    script = Path(__file__).with_name("data_parallel.py")
+    command = [sys.executable, str(script), manner, str(tmp_path / "meeting")]
+    ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
+    try:
+        first, second = [json.loads(rank.communicate(timeout=120)[0].splitlines()[-1]) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()  # where one fails, the other waits for it
+    assert first["ran"] == second["ran"] == [True, True, False, True, True, True]
+    assert first["scales"] == second["scales"] == [1024.0, 1024.0, 512.0, 512.0, 512.0, 1024.0]
+    assert first["parameters"] == second["parameters"]
+    assert all(map(math.isfinite, first["parameters"]))
+    name = {"replicated": "module.0.weight", "sharded": "0.weight"}[manner]
+    assert (first["named"], second["named"]) == ({"replicated": name, "sharded": None}[manner], name)

@@ -1,0 +1,184 @@
+"""The loss scale: a value that knows what becomes of it after a step that overflowed, and after one that did not."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+__all__ = ["FORMS", "LossScale", "number"]
+
+#: The smallest scale whose reciprocal float32 holds, and holds exactly.
+SMALLEST = 2.0**-126
+#: The largest float32 number.
+LARGEST = 2.0**128 - 2.0**104
+
+_TORCH = {
+    "scale": "scale",
+    "growth_factor": "growth_factor",
+    "backoff_factor": "backoff_factor",
+    "growth_interval": "growth_interval",
+    "_growth_tracker": "growth_tracker",
+}
+
+#: The forms of a saved state: for each, its keys, and the field of `LossScale` that each key holds. unamp's own is torch's
+#: with what that cannot hold beside it; `torch.amp.GradScaler` reads what it knows and leaves the rest.
+#: Sources: `state_dict` of torch.amp.GradScaler (torch 2.13) and of paddle.amp.GradScaler (paddlepaddle 3.3).
+FORMS: Mapping[str, Mapping[str, str]] = {
+    "unamp": _TORCH | {name: name for name in ("backoff_interval", "backoff_tracker", "dynamic")},
+    "torch": _TORCH,
+    "paddle": {
+        "scale": "scale",
+        "incr_ratio": "growth_factor",
+        "decr_ratio": "backoff_factor",
+        "incr_every_n_steps": "growth_interval",
+        "decr_every_n_nan_or_inf": "backoff_interval",
+        "incr_count": "growth_tracker",
+        "decr_count": "backoff_tracker",
+        "use_dynamic_loss_scaling": "dynamic",
+    },
+}
+
+_COUNTS = {"growth_interval": 1, "backoff_interval": 1, "growth_tracker": 0, "backoff_tracker": 0}  # each with its least
+
+
+class LossScale(NamedTuple):
+    """A loss scale, and the rules by which it moves.
+
+    Attributes:
+        scale: the factor itself, a float32 number.
+        growth_factor: what it is multiplied by after `growth_interval` updates in a row without an overflow.
+        backoff_factor: what it is multiplied by after `backoff_interval` updates in a row with one.
+        growth_interval, backoff_interval: see there.
+        growth_tracker, backoff_tracker: how many updates in a row there have been.
+        dynamic: False keeps the scale where it is.
+        minimum, maximum: what it stays within.
+    """
+
+    scale: float = 2.0**16
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+    backoff_interval: int = 1
+    growth_tracker: int = 0
+    backoff_tracker: int = 0
+    dynamic: bool = True
+    minimum: float = SMALLEST
+    maximum: float = math.inf
+
+    def checked(self) -> LossScale:
+        """The same with its scales as float32 numbers, its factors as floats and its counts as integers.
+
+        Raises:
+            TypeError: for what is no number.
+            ValueError: for a number that the rules cannot work with.
+        """
+        fields: dict[str, Any] = {
+            **{name: _float32(number(getattr(self, name), name)) for name in ("scale", "minimum", "maximum")},
+            **{name: number(getattr(self, name), name) for name in ("growth_factor", "backoff_factor")},
+            **{name: _count(getattr(self, name), name, least) for name, least in _COUNTS.items()},
+        }
+        made = self._replace(dynamic=bool(self.dynamic), **fields)
+        least, most = made.minimum, made.maximum
+        for kept, rule in (
+            (1.0 < made.growth_factor < math.inf, f"growth_factor must be above 1, not {self.growth_factor}"),
+            (0.0 < made.backoff_factor < 1.0, f"backoff_factor must be between 0 and 1, not {self.backoff_factor}"),
+            (SMALLEST <= least < math.inf, f"minimum must be a finite number of at least 2**-126, not {self.minimum}"),
+            (least <= most, f"maximum must be at least the minimum {least}, not {self.maximum}"),
+            (
+                least <= made.scale <= most and made.scale < math.inf,
+                f"scale must be finite, from {least} to {most}, not {self.scale}",
+            ),
+        ):
+            if not kept:
+                raise ValueError(rule)
+        return made
+
+    def after(self, overflow: bool) -> LossScale:
+        """What it is after a step.
+
+        As `torch._amp_update_scale_`: products are rounded to float32, and one that float32 cannot hold is not taken.
+        """
+        if not self.dynamic:
+            return self
+        if overflow:
+            bad = self.backoff_tracker + 1
+            if bad < self.backoff_interval:
+                return self._replace(growth_tracker=0, backoff_tracker=bad)
+            scale = max(_float32(self.scale * self.backoff_factor), self.minimum)
+            return self._replace(scale=scale, growth_tracker=0, backoff_tracker=0)
+        good = self.growth_tracker + 1
+        if good < self.growth_interval:
+            return self._replace(growth_tracker=good, backoff_tracker=0)
+        grown = _float32(self.scale * self.growth_factor)
+        scale = self.scale if math.isinf(grown) else min(grown, self.maximum)
+        return self._replace(scale=scale, growth_tracker=0, backoff_tracker=0)
+
+    def state(self, form: str) -> dict[str, Any]:
+        """What to save, in one of `FORMS`.
+
+        Raises:
+            ValueError: for an unknown form.
+        """
+        if form not in FORMS:
+            raise ValueError(f"unknown form {form!r} of a scaler's state; valid: {', '.join(FORMS)}")
+        state = {key: getattr(self, field) for key, field in FORMS[form].items()}
+        if form == "paddle":
+            state["scale"] = [self.scale]  # Paddle takes the first of what it finds there
+        return state
+
+    def restored(self, state: Mapping[str, Any]) -> LossScale:
+        """The same with everything that a saved state, in any of `FORMS`, says otherwise.
+
+        Raises:
+            TypeError, ValueError: where it is not such a state; the message names the keys.
+        """
+        form = _form_of(state)
+        fields = {field: state[key] for key, field in FORMS[form].items()}
+        return self._replace(**{"backoff_tracker": 0} | fields).checked()
+
+
+def number(value: Any, name: str) -> float:
+    """A number as a float, also from an array or tensor that holds nothing else.
+
+    Raises:
+        TypeError: for anything else; the message names it.
+    """
+    found = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+    with suppress(ValueError, RuntimeError):  # it may hold more than one
+        found = found.item() if hasattr(found, "item") else found
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        raise TypeError(f"{name} must be a number, not {value!r:.40}")
+    return float(found)
+
+
+def _count(value: Any, name: str, least: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, not {value!r:.40}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, not {value}")
+    return int(value)
+
+
+def _float32(value: float) -> float:
+    try:
+        rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.inf
+    return rounded
+
+
+def _form_of(state: Mapping[str, Any]) -> str:
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a scaler's state is a dictionary, not {type(state).__name__}")
+    for form, keys in FORMS.items():
+        if state.keys() == keys.keys():
+            return form
+    form = max(FORMS, key=lambda form: len(FORMS[form].keys() & state.keys()) - len(FORMS[form].keys() - state.keys()))
+    different = {"missing": FORMS[form].keys() - state.keys(), "unknown": state.keys() - FORMS[form].keys()}
+    said = [f"{what}: {', '.join(sorted(map(repr, keys)))}" for what, keys in different.items() if keys]
+    raise ValueError(
+        f"not a scaler's state ({', '.join(FORMS)}): its keys are nearest to {form}'s, {'; '.join(said)}; nothing was loaded"
+    )

@@ -1,0 +1,345 @@
+"""Loss scaling: `GradScaler`, which is torch.amp's for every framework.
+
+It multiplies losses by the loss scale, so that gradients in float16 do not vanish, divides the gradients by it before the
+optimizer sees them, leaves out the steps whose gradients overflowed, and moves the scale. What the scale is, `LossScale`
+knows; what gradients are, the frameworks' adapters do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from unamp import adapter as _adapters
+from unamp.adapter import Adapter, Gradients
+from unamp.loss_scale import SMALLEST, LossScale, number
+from unamp.policy import Policy
+from unamp.regions import is_autocast_enabled, policy_region
+
+__all__ = ["GradScaler"]
+
+_OFF = Policy(enabled=False)
+
+
+class _Pending:
+    """What an optimizer has been through since the last update: its gradients are unscaled, and it may have stepped."""
+
+    __slots__ = ("gradients", "optimizer", "stepped")
+
+    def __init__(self, optimizer: Any, gradients: Gradients) -> None:
+        self.optimizer = optimizer  # kept, so that its id stays its own
+        self.gradients = gradients
+        self.stepped = False
+
+
+class GradScaler:
+    """Scales losses and unscales gradients, skips the steps that overflow, and adjusts the scale.
+
+    ::
+
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)  # optional: to clip or look at the gradients
+        scaler.step(optimizer)
+        scaler.update()
+
+    One scaler serves the models, losses and optimizers of one training, in one framework: the first whose loss it scaled.
+
+    Args:
+        init_scale: the scale to start with.
+        growth_factor: what the scale is multiplied by after `growth_interval` updates in a row without an overflow.
+        backoff_factor: what it is multiplied by after `backoff_interval` updates in a row with one.
+        growth_interval: see there.
+        enabled: False makes it do nothing: losses stay as they are, and every step is taken.
+        backoff_interval: see there; torch's is always 1.
+        dynamic: False keeps the scale where it is; steps that overflow are skipped all the same, and no `update` is needed.
+        minimum, maximum: what the scale stays within.
+
+    Raises:
+        TypeError, ValueError: for bad arguments.
+
+    Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        *,
+        backoff_interval: int = 1,
+        dynamic: bool = True,
+        minimum: float = SMALLEST,
+        maximum: float = math.inf,
+    ) -> None:
+        if isinstance(init_scale, str):
+            raise TypeError(f"init_scale must be a number, not {init_scale!r}; a scaler needs no device: it serves every one")
+        self._loss_scale = LossScale(
+            init_scale,
+            growth_factor,
+            backoff_factor,
+            growth_interval,
+            backoff_interval,
+            dynamic=dynamic,
+            minimum=minimum,
+            maximum=maximum,
+        ).checked()
+        self._enabled = bool(enabled)
+        self._adapter: Adapter | None = None
+        self._pending: dict[int, _Pending] = {}
+        #: How many steps were skipped, over all optimizers, since the scaler was made.
+        self.skipped = 0
+
+    def __repr__(self) -> str:
+        return f"GradScaler({self.get_scale()!r})" if self._enabled else "GradScaler(enabled=False)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._pending:
+            raise RuntimeError("a scaler can be copied and pickled between update() and the next step, not in between")
+        return vars(self) | {"_adapter": None}
+
+    def is_enabled(self) -> bool:
+        """Whether it does anything."""
+        return self._enabled
+
+    def get_scale(self) -> float:
+        """The loss scale; 1.0 where the scaler is disabled."""
+        return self._loss_scale.scale if self._enabled else 1.0
+
+    def scale(self, outputs: Any) -> Any:
+        """A loss times the scale, or several losses in any nesting of lists, tuples and other iterables.
+
+        The product is computed outside of every policy.
+
+        Raises:
+            TypeError: for what holds anything but one framework's tensors.
+        """
+        if not self._enabled:
+            return outputs
+        with _no_policy():
+            return self._scaled(outputs)
+
+    def unscale_(self, optimizer: Any, gradients: Any = None) -> Any:
+        """Divide an optimizer's gradients by the scale, to clip or look at them before `step`.
+
+        Args:
+            optimizer: the optimizer.
+            gradients: the gradients, in a framework where they are handed to the optimizer and not held by its parameters.
+
+        Returns:
+            The unscaled gradients where they were given, else None.
+
+        Raises:
+            RuntimeError: a second time before `update`, or where no loss has been scaled.
+            TypeError: for what is no optimizer of the scaler's framework.
+            ValueError: where gradients are float16: the parameters are low already, and unscaling would lose what scaling won.
+        """
+        if not self._enabled:
+            return gradients
+        pending = self._pending.get(id(optimizer))
+        if pending is not None:
+            said = "step() was called before it" if pending.stepped else "it was called already"
+            raise RuntimeError(f"unscale_() is called once for each optimizer, before its step; {said} since the last update()")
+        pending = self._pending[id(optimizer)] = self._unscaled(optimizer, gradients)
+        return pending.gradients.values
+
+    def step(self, optimizer: Any, *args: Any, gradients: Any = None, **kwargs: Any) -> bool:
+        """Unscale an optimizer's gradients, if `unscale_` has not, and let it take its step where they are finite.
+
+        Args:
+            optimizer: the optimizer.
+            *args: for the optimizer's own step, which must not be given a closure.
+            gradients: as for `unscale_`; after it, what became of those that it returned.
+            **kwargs: for the optimizer's own step.
+
+        Returns:
+            Whether the step was taken.
+
+        Raises:
+            RuntimeError: a second time before `update`, without gradients, or with a closure.
+            TypeError, ValueError: as `unscale_`.
+        """
+        if not self._enabled:
+            self._adapter_of_optimizer(optimizer).gradients(optimizer, gradients).apply(*args, **kwargs)
+            return True
+        if "closure" in kwargs or any(map(callable, args)):
+            raise RuntimeError("step() takes no closure: it would compute gradients anew, scaled and not checked")
+        return self._step(optimizer, gradients, lambda held: held.apply(*args, **kwargs))
+
+    def minimize(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """`step` and `update` in one, in the spelling of `paddle.amp.GradScaler.minimize`.
+
+        Args:
+            optimizer: the optimizer, one that has `minimize`.
+            *args: for the optimizer's own ``minimize``: the scaled loss, after ``backward()``.
+            **kwargs: for the optimizer's own ``minimize``.
+
+        Returns:
+            What the optimizer's ``minimize`` returns; ``(None, None)`` where the step was skipped.
+
+        Raises:
+            TypeError: for an optimizer without ``minimize``; else as `step`.
+        """
+        if not callable(getattr(optimizer, "minimize", None)):
+            raise TypeError(f"{type(optimizer).__name__} has no minimize(); call step() and update()")
+        if not self._enabled:
+            return optimizer.minimize(*args, **kwargs)
+        result: Any = (None, None)
+
+        def take(held: Gradients) -> None:
+            nonlocal result
+            result = optimizer.minimize(*args, **kwargs)
+
+        self._step(optimizer, None, take)
+        self.update()
+        return result
+
+    def update(self, new_scale: Any = None) -> None:
+        """Adjust the scale after the steps of an iteration: one overflow in any of them is an overflow.
+
+        Args:
+            new_scale: the scale to set instead: a number, or a tensor that holds one.
+
+        Raises:
+            RuntimeError: where no gradients have been checked since the last update.
+            TypeError, ValueError: for a scale that is no number or out of bounds.
+        """
+        if not self._enabled:
+            return
+        if new_scale is not None:
+            self._loss_scale = self._loss_scale._replace(scale=number(new_scale, "new_scale")).checked()
+        elif self._loss_scale.dynamic:
+            found = [found for each in self._pending.values() if (found := each.gradients.overflow()) is not None]
+            if not found:
+                raise RuntimeError("update() found no gradients that were checked; call step() or unscale_() before it")
+            self._loss_scale = self._loss_scale.after(any(found))
+        self._pending.clear()
+
+    def first_nonfinite(self, optimizer: Any, network: Any = None, gradients: Any = None) -> str | None:
+        """The name of the first parameter whose gradient is infinite or NaN, to find out where a skipped step went wrong.
+
+        It looks at the gradients when it is called: call it before they are cleared.
+
+        Args:
+            optimizer: the optimizer, whose parameters are looked through in its order.
+            network: the network whose names for the parameters to use; None: the framework's or the optimizer's own.
+            gradients: as for `unscale_`.
+
+        Returns:
+            The name; None where every gradient is finite.
+        """
+        with _no_policy():
+            return self._adapter_of_optimizer(optimizer).gradients(optimizer, gradients).first_nonfinite(network)
+
+    def state_dict(self, form: str = "unamp") -> dict[str, Any]:
+        """What to save; empty where the scaler is disabled.
+
+        Args:
+            form: whose keys: ``"unamp"`` (torch's and a few more, which `torch.amp.GradScaler` loads as well), ``"torch"`` or
+                ``"paddle"``. What torch's keys cannot hold is then not saved.
+
+        Raises:
+            ValueError: for an unknown form.
+        """
+        state = self._loss_scale.state(form)
+        return state if self._enabled else {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a saved state, in any of the forms of `state_dict`. A disabled scaler takes none.
+
+        Raises:
+            RuntimeError: for the empty state of a disabled scaler.
+            TypeError, ValueError: for what is not a scaler's state, by its keys or by its values.
+        """
+        if not self._enabled:
+            return
+        if isinstance(state_dict, Mapping) and not state_dict:
+            raise RuntimeError("the state is empty: it was saved from a scaler that was disabled; nothing was loaded")
+        self._loss_scale = self._loss_scale.restored(state_dict)
+        self._pending.clear()
+
+    def _scaled(self, outputs: Any) -> Any:
+        adapter = self._owner(outputs, lambda each: each.is_tensor(outputs))
+        if adapter is None:
+            return self._scaled_each(outputs)
+        self._adapter = adapter
+        return adapter.scale_loss(outputs, self._loss_scale.scale)
+
+    def _scaled_each(self, outputs: Any) -> Any:
+        if not isinstance(outputs, Iterable) or isinstance(outputs, (str, bytes, Mapping)):
+            _adapters.check_suitable()
+            raise TypeError(f"scale() takes tensors, and lists and tuples of them, not {type(outputs).__name__}")
+        scaled = [self._scaled(each) for each in outputs]
+        if not isinstance(outputs, tuple):
+            return scaled
+        return type(outputs)(*scaled) if hasattr(outputs, "_fields") else type(outputs)(scaled)
+
+    def _unscaled(self, optimizer: Any, given: Any) -> _Pending:
+        adapter = self._adapter_of_optimizer(optimizer)
+        if self._adapter is None:
+            raise RuntimeError("no loss has been scaled; call scale(loss) and its backward pass first")
+        gradients = adapter.gradients(optimizer, given)
+        if "float16" in gradients.dtypes():
+            raise ValueError(
+                "there are float16 gradients: the optimizer's parameters are low already; keep parameters in float32 and let a "
+                "region cast them, or give the optimizer float32 master weights"
+            )
+        with _no_policy():
+            gradients.unscale(self._loss_scale.scale)
+        return _Pending(optimizer, gradients)
+
+    def _step(self, optimizer: Any, given: Any, take: Callable[[Gradients], None]) -> bool:
+        pending = self._pending.get(id(optimizer))
+        if pending is None:
+            pending = self._unscaled(optimizer, given)
+        elif pending.stepped:
+            raise RuntimeError("step() was called already for this optimizer since the last update()")
+        elif given is not None:
+            if pending.gradients.values is None:
+                raise TypeError(
+                    "unscale_() was called without gradients: the optimizer's parameters hold them, and step() takes none"
+                )
+            pending.gradients.values = given
+        overflow = pending.gradients.overflow()
+        if overflow is None:
+            raise RuntimeError(
+                "none of the optimizer's parameters has a gradient; run the backward pass of a scaled loss first"
+            )
+        self._pending[id(optimizer)] = pending
+        if overflow:
+            self.skipped += 1
+        else:
+            take(pending.gradients)
+        pending.stepped = True
+        if not self._loss_scale.dynamic:
+            del self._pending[id(optimizer)]
+        return not overflow
+
+    def _adapter_of_optimizer(self, optimizer: Any) -> Adapter:
+        adapter = self._owner(optimizer, lambda each: each.is_optimizer(optimizer))
+        if adapter is None:
+            _adapters.check_suitable()
+            known = ", ".join(each.framework for each in _adapters.adapters_in_use()) or "none"
+            raise TypeError(f"{type(optimizer).__name__} is no optimizer of a framework that is in use: {known}")
+        return adapter
+
+    def _owner(self, value: Any, knows: Callable[[Adapter], bool]) -> Adapter | None:
+        """The adapter that knows a value, if any does; an error where it is not the scaler's."""
+        own = self._adapter
+        if own is not None and knows(own):
+            return own
+        adapter = next((each for each in _adapters.adapters_in_use() if knows(each)), None)
+        if own is not None and adapter is not None:
+            raise TypeError(
+                f"this scaler scales losses of {own.framework}; {type(value).__name__} is {adapter.framework}'s, which needs a "
+                "scaler of its own"
+            )
+        return adapter
+
+
+def _no_policy() -> AbstractContextManager[object]:
+    """Numbers that the scale depends on are computed in the dtypes that they have, whatever region is open."""
+    return policy_region(_OFF) if is_autocast_enabled() else nullcontext()
