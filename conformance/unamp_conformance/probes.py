@@ -95,9 +95,7 @@ class Probe:
         Raises:
             Unsuitable: where they do not.
         """
-        _ = self.outside
-        if self._sensitive:
-            _ = self._draws
+        _ = self._draws if self._sensitive else self.outside
 
     def look(self, region: Region, feed: str = "float32", low: str = "bfloat16") -> list[Finding]:
         """Run the operation inside a region and report what the numbers say.
