@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from pretenders import Confused
-from unamp_conformance import agreement, runner
+from unamp_conformance import agreement, runner, summary
 from unamp_conformance.cases import cases
 from unamp_conformance.plan import Selection, items
 from unamp_conformance.probes import Probe
@@ -165,6 +165,12 @@ def test_another_function_that_is_known_is_a_gap_and_must_be_one(factor, status)
 def test_two_that_are_both_known_to_differ_are_not_compared():
     details = {"count": 4, "sample": SAMPLE}
     assert agreement.pairs([looked_at(f, "unique", details) for f in ("tensorflow", "mindspore")]) == ()
+
+
+def test_operations_that_were_compared_are_shown_as_operations():
+    details = {"count": 4, "sample": SAMPLE}
+    (run,) = agreement.pairs([looked_at(f, "sum", details) for f in ("torch", "paddle")])
+    assert (list(summary.matrix(run).rows), list(summary.operations(run))) == ([], ["sum"])
 
 
 def test_asking_for_agreement_looks_at_operations_without_probing_them():
