@@ -190,7 +190,7 @@ def _real(input: Tensor) -> Tensor:
 
 
 def _std(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda input, *, dim: function(input, axis=dim, ddof=1)
+    return lambda input, *, dim, correction=1: function(input, axis=dim, ddof=correction)
 
 
 def _binary(function: Callable[..., Tensor], plain: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
@@ -236,6 +236,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "fold": lambda input, size, kernel: ops.fold(input, Tensor(size, _INT32), kernel),
     "fractional_max_pool2d": partial(_fractional_max_pool, ops.fractional_max_pool2d),
     "fractional_max_pool3d": partial(_fractional_max_pool, ops.fractional_max_pool3d),
+    "full": lambda size, value: ops.full(tuple(size), value, dtype=mindspore.float32),
     "gru": lambda input, h0, *weights: _recurrent(nn.GRU, input, h0, weights),
     "gru_cell": lambda input, h0, *weights: _cell(nn.GRUCell, input, h0, weights),
     "index": _index,
@@ -281,7 +282,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "rnn": lambda input, h0, *weights: _recurrent(nn.RNN, input, h0, weights),
     "rnn_cell": lambda input, h0, *weights: _cell(nn.RNNCell, input, h0, weights),
     "rot90": lambda input: ops.rot90(input, 1, (0, 1)),
-    "rrelu": lambda input, training: _built(nn.RReLU, 0.2, 0.2)(input),
+    "rrelu": lambda input, training: _built(nn.RReLU, 11 / 48, 11 / 48)(input),
     "segment_pool": _segment_pool,
     # The gradient of `mint.select` fails: "InplaceCopy, an unexpected kernel has been launched".
     "select": lambda input, dim, index: input[(slice(None),) * dim + (index,)],
@@ -297,7 +298,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
         nn.TripletMarginWithDistanceLoss, margin=margin, reduction=reduction
     )(a, p, n),
     "unflatten": lambda input, dim, sizes: _built(nn.Unflatten, dim, tuple(sizes))(input),
-    "upsample_bicubic2d": lambda input, size: ops.ResizeBicubic()(input, Tensor(size, _INT32)),
+    "upsample_bicubic2d": lambda input, size: ops.ResizeBicubic(half_pixel_centers=True)(input, Tensor(size, _INT32)),
     "upsample_bilinear2d": partial(_resize, ops.ResizeBilinearV2(half_pixel_centers=True)),
     "upsample_linear1d": lambda input, size: ops.ResizeLinear1D("half_pixel")(input, Tensor(size, _INT32)),
     "upsample_nearest1d": lambda input, size: auto_generate.UpsampleNearest1D()(input, tuple(size), None),

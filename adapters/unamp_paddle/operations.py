@@ -227,7 +227,7 @@ def _real(input: Tensor) -> Tensor:
 
 
 def _std(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda input, *, dim: function(input, axis=dim, unbiased=True)
+    return lambda input, *, dim, correction=1: function(input, axis=dim, unbiased=bool(correction))
 
 
 def _chunked(input: Tensor, size: int, dim: int = 0) -> list[Tensor]:
@@ -290,7 +290,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "grid_sample": lambda input, grid: F.grid_sample(input, grid, align_corners=False),
     "gru": lambda input, h0, *weights: _recurrent("GRU", input, [h0], weights),
     "gru_cell": lambda input, h0, *weights: _cell(paddle.nn.GRUCell, input, h0, weights),
-    "huber_loss": lambda input, target, reduction: paddle._C_ops.huber_loss(input, target, 1.0)[0],
+    "huber_loss": lambda input, target, reduction: paddle._C_ops.huber_loss(input, target, 1.0),
     "index": _index,
     "index_fill": lambda input, dim, index, value: paddle.index_fill(input, index, dim, value),
     "index_put": lambda input, index, values: paddle.index_put(input, (index,), values),
@@ -331,6 +331,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "tensordot": lambda a, b, dims: paddle.tensordot(a, b, axes=dims),
     "transformer_decoder_layer": _decoder_layer,
     "transformer_encoder_layer": _encoder_layer,
+    "uniform": lambda input: paddle.uniform(input.shape, min=0.0, max=1.0),
     "upsample_bicubic2d": _resize("bicubic"),
     "upsample_bilinear2d": _resize("bilinear"),
     "upsample_linear1d": _resize("linear"),

@@ -90,7 +90,14 @@ def _fft(name: str, *, to_complex: bool = True) -> Function:
 
 
 def _stft(input: Tensor, n_fft: int, *, return_complex: bool = True, center: bool = True) -> Tensor:
-    return tf.signal.stft(input, n_fft, n_fft // 4, n_fft, window_fn=None)
+    return tf.linalg.matrix_transpose(tf.signal.stft(input, n_fft, n_fft // 4, n_fft, window_fn=None))
+
+
+def _istft(input: Tensor, n_fft: int) -> Tensor:
+    frames, step = tf.transpose(input), n_fft // 4
+    joined = tf.signal.inverse_stft(frames, n_fft, step, n_fft, window_fn=None)
+    overlaps = tf.signal.overlap_and_add(tf.ones([frames.shape[0], n_fft], joined.dtype), step)
+    return (joined / overlaps)[n_fft // 2 : -(n_fft // 2)]
 
 
 def _segment_pool(data: Tensor, lengths: Tensor) -> Tensor:
@@ -98,8 +105,9 @@ def _segment_pool(data: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _lu(input: Tensor) -> Any:
-    lu, pivots = tf.linalg.lu(input)
-    return lu, pivots, lu
+    lu, rows = tf.linalg.lu(input)
+    lower = tf.linalg.set_diag(tf.linalg.band_part(lu, -1, 0), tf.ones_like(lu[..., 0]))
+    return tf.linalg.matrix_transpose(tf.one_hot(rows, lu.shape[-1], dtype=lu.dtype)), lower, tf.linalg.band_part(lu, 0, -1)
 
 
 def _svd(input: Tensor) -> Any:
@@ -109,6 +117,41 @@ def _svd(input: Tensor) -> Any:
 
 def _permutation(pivots: Tensor) -> Tensor:
     return tf.cast(pivots - 1, tf.int32)
+
+
+def _window(function: Function) -> Function:
+    """A periodic window: PyTorch's default, where TensorFlow's functions give symmetric ones."""
+    return lambda size: function(size + 1)[:-1]
+
+
+def _spread(function: Function) -> Function:
+    """A variance or a deviation: TensorFlow divides by the number of elements, and by nothing else."""
+
+    def spread(input: Tensor, *, dim: int, correction: int = 1) -> Any:
+        if correction:
+            raise NotImplementedError("TensorFlow's has no correction")
+        return function(input, dim)
+
+    return spread
+
+
+def _shuffled(input: Tensor, factor: int) -> Tensor:
+    """A pixel shuffle: a block's pixels stand before its channels in TensorFlow, and after them in PyTorch."""
+    count, channels, *size = input.shape
+    blocks = tf.reshape(input, [count, channels // factor**2, factor**2, *size])
+    ordered = tf.reshape(tf.transpose(blocks, [0, 3, 4, 2, 1]), [count, *size, channels])
+    return first(tf.nn.depth_to_space(ordered, factor))
+
+
+def _unshuffled(input: Tensor, factor: int) -> Tensor:
+    blocks = tf.nn.space_to_depth(last(input), factor)
+    count, *size, channels = blocks.shape
+    parted = tf.reshape(blocks, [count, *size, factor**2, channels // factor**2])
+    return tf.reshape(tf.transpose(parted, [0, 4, 3, 1, 2]), [count, channels, *size])
+
+
+def _rolled(input: Tensor, shift: int) -> Tensor:
+    return tf.reshape(tf.roll(tf.reshape(input, [-1]), shift, 0), input.shape)
 
 
 def _embedding_bag(index: Tensor, table: Tensor, *, mode: str) -> Tensor:
@@ -168,6 +211,12 @@ def _fake_quantize(input: Tensor, scale: float, zero: int, low: int, high: int) 
     return tf.quantization.fake_quant_with_min_max_vars(input, scale * low, scale * high, 16)
 
 
+def _fake_quantize_channels(input: Tensor, scale: Tensor, zero: Tensor, axis: int, low: int, high: int) -> Tensor:
+    channels_last = _swapped(input, axis, input.ndim - 1)
+    found = tf.quantization.fake_quant_with_min_max_vars_per_channel(channels_last, scale * low, scale * high, 16)
+    return _swapped(found, axis, input.ndim - 1)
+
+
 def _pad(mode: str) -> Function:
     def pad(input: Tensor, padding: Sequence[int]) -> Tensor:
         pairs = [list(padding[n : n + 2]) for n in range(0, len(padding), 2)]
@@ -189,11 +238,10 @@ _SHAPES: dict[str, Function] = {
     "meshgrid": lambda a, b: tf.meshgrid(a, b, indexing="ij"),
     "movedim": lambda input, source, target: _op("moveaxis")(input, source, target),
     "permute": _permuted,
-    "pixel_shuffle": channels(tf.nn.depth_to_space),
-    "pixel_unshuffle": channels(tf.nn.space_to_depth),
+    "pixel_shuffle": _shuffled,
+    "pixel_unshuffle": _unshuffled,
     "real": tf.math.real,
-    "repeat": lambda input, repeats: tf.repeat(input, repeats[0], 0),
-    "roll": lambda input, shift: tf.roll(input, shift, 0),
+    "roll": _rolled,
     "select": _select,
     "slice": _slice,
     "split": _chunked,
@@ -258,11 +306,11 @@ _REDUCTIONS: dict[str, Function] = {
     "prod": _reduced(tf.reduce_prod),
     "quantile": lambda input, q, *, dim: _op("quantile")(input, q, axis=dim),
     "segment_pool": _segment_pool,
-    "std": _reduced(tf.math.reduce_std),
+    "std": _spread(tf.math.reduce_std),
     "sum": lambda input, *, dim=None: tf.reduce_sum(input, dim),
     "trapezoid": _reduced(_op("trapezoid")),
-    "var": _reduced(tf.math.reduce_variance),
-    "var_mean": lambda input, *, dim: tf.nn.moments(input, [dim])[::-1],
+    "var": _spread(tf.math.reduce_variance),
+    "var_mean": _spread(lambda input, dim: tf.nn.moments(input, [dim])[::-1]),
 }
 
 _PRODUCTS: dict[str, Function] = {
@@ -299,14 +347,14 @@ _LINALG: dict[str, Function] = {
     "fft_rfft": _fft("rfft", to_complex=False),
     "fft_rfft2": _fft("rfft2d", to_complex=False),
     "fft_rfftn": _fft("rfftnd", to_complex=False),
-    "istft": lambda input, n_fft: tf.signal.inverse_stft(tf.transpose(input), n_fft, n_fft // 4, n_fft, window_fn=None),
+    "istft": _istft,
     "stft": _stft,
 }
 
 _LOSSES: dict[str, Function] = {
     "binary_cross_entropy": _loss("binary_crossentropy"),
     "binary_cross_entropy_with_logits": _with_logits,
-    "cosine_similarity": lambda a, b: keras("losses.cosine_similarity")(a, b),
+    "cosine_similarity": lambda a, b: -keras("losses.cosine_similarity")(a, b),  # a loss: the less, the more similar
     "cross_entropy": _cross_entropy,
     "ctc_loss": _ctc_loss,
     "huber_loss": _loss("huber"),
@@ -333,11 +381,16 @@ _OTHERS: dict[str, Function] = {
     "upsample_nearest2d": _raw_resize("ResizeNearestNeighbor"),
     "allclose": lambda a, b, *, rtol, atol: _op("allclose")(a, b, rtol=rtol, atol=atol),
     "isclose": lambda a, b, *, rtol, atol: _op("isclose")(a, b, rtol=rtol, atol=atol),
+    "bartlett_window": _window(_op("bartlett")),
+    "blackman_window": _window(_op("blackman")),
+    "kaiser_window": _window(tf.signal.kaiser_window),
+    "leaky_relu": lambda input, negative_slope=0.01: tf.nn.leaky_relu(input, negative_slope),
     "bitwise_shift": tf.bitwise.left_shift,
     "bucketize": lambda input, boundaries: tf.raw_ops.Bucketize(input=input, boundaries=boundaries.numpy().tolist()),
     "cast": lambda input, dtype: tf.cast(input, dtype),
     "clamp": tf.clip_by_value,
     "dropout": lambda input, p, training: tf.nn.dropout(input, p),
+    "fake_quantize_per_channel_affine": _fake_quantize_channels,
     "fake_quantize_per_tensor_affine": _fake_quantize,
     "full": tf.fill,
     "gamma": lambda input: tf.random.gamma([], input),
@@ -349,7 +402,7 @@ _OTHERS: dict[str, Function] = {
     "logical_not": lambda a: tf.logical_not(tf.not_equal(a, 0.0)),
     "logical_or": lambda a, b: tf.logical_or(tf.not_equal(a, 0.0), tf.not_equal(b, 0.0)),
     "logical_xor": lambda a, b: tf.math.logical_xor(tf.not_equal(a, 0.0), tf.not_equal(b, 0.0)),
-    "multinomial": lambda input, count: tf.random.categorical(tf.math.log(input)[None], count),
+    "multinomial": lambda input, count: tf.random.categorical(tf.math.log(input)[None], count)[0],
     "normal": lambda mean, std: tf.random.normal(mean.shape, mean, std),
     "normalize": lambda input: tf.math.l2_normalize(input, 1),
     "one_hot": lambda input: tf.one_hot(input, 5),

@@ -1,4 +1,8 @@
-"""Frameworks held against each other: identical networks, the same policy, so the same decisions and the same numbers."""
+"""Frameworks held against each other: identical networks, the same policy, so the same decisions and the same numbers.
+
+And the same operations: outside any region each is the function that its canonical signature says, or a known gap of the
+framework that has another.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,24 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+from operator import sub
 from typing import Any
 
+from unamp_conformance import gaps
+from unamp_conformance.gaps import KnownGap
 from unamp_conformance.results import FrameworkRun, Result
 
-__all__ = ["NEEDED", "agreement", "pairs"]
+__all__ = ["NEEDED", "NEEDED_OF_OPERATIONS", "agreement", "pairs"]
 
-#: The kinds of check whose observations are compared.
+#: The kinds of check whose observations are compared, of networks and of operations.
 NEEDED = ("decisions", "outputs")
+NEEDED_OF_OPERATIONS = ("coverage",)
 
 #: How far the same computation in float32 may be apart: the order of summation differs, and little else.
 _FLOAT32 = 1e-5
+
+#: How far an operation's results may be apart, of the largest: enough for approximations, too little for another function.
+_SAME_FUNCTION = 1e-3
 
 
 def pairs(runs: Sequence[FrameworkRun]) -> tuple[FrameworkRun, ...]:
@@ -29,12 +40,45 @@ def pairs(runs: Sequence[FrameworkRun]) -> tuple[FrameworkRun, ...]:
     return tuple(found)
 
 
+def _gaps(run: FrameworkRun) -> list[KnownGap]:
+    return [gap for gap in gaps.gaps_of(run.framework) if gap.check == "agreement" and gap.applies_to(run.version)]
+
+
 def agreement(first: FrameworkRun, second: FrameworkRun) -> Iterator[Result]:
-    """A result for every network and policy that both ran.
+    """A result for every network and policy that both ran, and for every operation.
 
     What either of them already got wrong is not compared; nor is the preset ``native``, which means each framework's own
-    lists.
+    lists. Where both are known to compute another function than the canonical one, nothing is said about the two of them.
     """
+    ours, theirs = _gaps(first), _gaps(second)
+    for result in (*_networks(first, second), *_operations(first, second)):
+        covering = [gap for known in (ours, theirs) if (gap := next((g for g in known if g.covers(result)), None))]
+        if len(covering) < 2:
+            yield gaps.mark(result, covering[0]) if covering else result
+
+
+def _operations(first: FrameworkRun, second: FrameworkRun) -> Iterator[Result]:
+    ours, theirs = _samples(first), _samples(second)
+    for op in ours:
+        if op not in theirs:
+            continue
+        counts, (x, y) = (ours[op]["count"], theirs[op]["count"]), (ours[op]["sample"], theirs[op]["sample"])
+        if counts[0] != counts[1]:
+            message, details = f"{counts[0]} numbers on {first.framework}, {counts[1]} on {second.framework}", {}
+        else:
+            apart = max(map(abs, map(sub, x, y)), default=0.0) / (max(map(abs, (*x, *y)), default=0.0) or 1.0)
+            details = {"error": apart, "bound": _SAME_FUNCTION}
+            message = f"another function: {apart:.3g} apart outside any region" if apart > _SAME_FUNCTION else ""
+        yield Result("agreement", op, "-", first.device, "failed" if message else "passed", message, details=details)
+
+
+def _samples(run: FrameworkRun) -> Mapping[str, Mapping[str, Any]]:
+    """By operation what its example call came to, where the suite can look at it."""
+    covered = (r for r in run.results if r.check in NEEDED_OF_OPERATIONS and r.status == "passed")
+    return {r.subject: r.details for r in covered if "sample" in r.details}
+
+
+def _networks(first: FrameworkRun, second: FrameworkRun) -> Iterator[Result]:
     ours, theirs = _observed(first), _observed(second)
     for subject, policy in ours:
         if (subject, policy) not in theirs or policy.endswith(" native"):

@@ -12,6 +12,8 @@ The calls are data, in ``cases/*.toml``. Each entry of ``case`` holds:
 - ``out``: which of the results is looked at; the first floating one unless said;
 - ``insensitive``: why the result's numbers cannot tell the precision. Then only its dtype is looked at;
 - ``layer``: true for a layer made of operations that have rules of their own: it is looked at only where a policy names it;
+- ``undetermined``: true where the result is random, or memory as it was found, or one of several that are right: frameworks
+  need not come to the same numbers;
 - ``own_dtype``: true where the result's dtype does not follow the inputs';
 - ``reference``: ``"float32"`` where frameworks have the operation in no higher precision.
 """
@@ -45,6 +47,7 @@ class Case:
     insensitive: str = ""
     layer: bool = False
     own_dtype: bool = False
+    undetermined: bool = False
     reference: str = "float64"
 
     def inputs(self, draw: int) -> list[np.ndarray]:

@@ -1,6 +1,8 @@
 """Known gaps: what is expected to fail, with the reason, in one file per framework.
 
 A gap must say exactly what fails: where one of its checks passes, or where it matches no check at all, that is an error.
+Gaps of ``agreement`` say where a framework's function is another than the canonical one: they are held against its
+comparisons with the frameworks that have no such gap.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from importlib import resources
 
 from unamp_conformance.results import Result
 
-__all__ = ["BadGaps", "KnownGap", "apply", "gaps_of", "parse"]
+__all__ = ["BadGaps", "KnownGap", "apply", "gaps_of", "mark", "parse"]
 
 _VERSION = re.compile(r"\d+(\.\d+)*")
 _CONDITION = re.compile(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)")
@@ -100,14 +102,15 @@ def apply(
         index = next((n for n, gap in enumerate(current) if gap.covers(result)), None)
         if index is not None:
             used.add(index)
-            marked.append(_mark(result, current[index]))
+            marked.append(mark(result, current[index]))
         else:
             marked.append(result)
     useless = [gap for n, gap in enumerate(current) if n not in used] if whole else []
     return tuple(marked), tuple(f"the known gap {g.check} {' '.join(g.subjects)} matches no check" for g in useless)
 
 
-def _mark(result: Result, gap: KnownGap) -> Result:
+def mark(result: Result, gap: KnownGap) -> Result:
+    """A result as a gap that covers it makes it: expected where it failed, and an error where it passed."""
     if result.status in ("failed", "crashed", "hung"):
         return replace(result, status="gap", reason=f"{gap.reason} {gap.link}".strip())
     if result.status == "passed":

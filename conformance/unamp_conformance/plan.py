@@ -10,7 +10,7 @@ from typing import Any
 from unamp.dtypes import LOW_DTYPES
 from unamp.policy import LEVELS, Policy
 from unamp.presets import PRESETS
-from unamp_conformance.agreement import NEEDED
+from unamp_conformance.agreement import NEEDED, NEEDED_OF_OPERATIONS
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.netchecks import NETWORK_CHECKS
 from unamp_conformance.networks import NETWORKS
@@ -27,7 +27,7 @@ CHECKS: Mapping[str, str] = {
     "gradients": "are gradients within the dtype's bound of float64?",
     "dtypes": "do float32 parameters keep their dtype and get float32 gradients?",
     "statistics": "are running statistics updated, and in float32?",
-    "agreement": "do frameworks, each in a process of its own, decide alike and come to the same numbers?",
+    "agreement": "do frameworks, each in a process of its own, come to the same decisions and numbers, operation by operation?",
     "behaviour": "nesting, exceptions, threads, training with loss scaling",
 }
 
@@ -110,7 +110,7 @@ def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
         for name in BEHAVIOURS:
             for dtype in selection.dtypes or LOW_DTYPES:
                 yield Item("behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",))
-    compared = NEEDED if "agreement" in selection.checks else ()
+    compared = (*NEEDED, *NEEDED_OF_OPERATIONS) if "agreement" in selection.checks else ()
     networks = tuple(check for check in NETWORK_CHECKS if selection.wants(check) or check in compared)
     if networks and not selection.ops:
         for name, network in NETWORKS.items():
@@ -118,8 +118,8 @@ def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
                 checks = tuple(c for c in networks if c != "statistics" or network.buffers)
                 for policy in _matrix(selection):
                     yield Item("network", name, {policy_name(policy): policy}, checks)
-    if (selection.wants("probe") or selection.wants("coverage")) and not selection.networks:
-        checks = tuple(check for check in ("coverage", "probe") if selection.wants(check))
+    checks = tuple(check for check in ("coverage", "probe") if selection.wants(check) or check in compared)
+    if checks and not selection.networks:
         for op in spelled:
             if not selection.ops or any(fnmatchcase(op, pattern) for pattern in selection.ops):
                 yield Item("operation", op, _probed(selection, op), checks)

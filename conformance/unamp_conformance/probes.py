@@ -27,6 +27,7 @@ __all__ = ["FEEDS", "Finding", "Probe", "Unsuitable"]
 FEEDS = ("float32", "low", "mixed")
 
 _ENOUGH = 24  # elements that a verdict rests on
+_SAMPLE = 16  # numbers by which frameworks are held against each other
 _DRAWS = 64  # at most so many calls to collect them
 
 Region = Callable[[], AbstractContextManager[Any]]
@@ -128,6 +129,14 @@ class Probe:
             precisions, note = explain(values, prediction)
             findings.append(Finding(name, precisions, dtype, note))
         return findings
+
+    def sample(self) -> dict[str, Any]:
+        """How many numbers the result has outside any region, and a few of them; empty where they mean nothing elsewhere."""
+        values = _flat([self.outside.values])
+        chosen = values[np.linspace(0, values.size - 1, min(values.size, _SAMPLE)).round().astype(int)]
+        if self.case.undetermined or not np.isfinite(chosen).all():
+            return {}
+        return {"count": values.size, "sample": [float(f"{v:.9g}") for v in chosen]}
 
     def _names(self) -> list[str]:
         return ["forward", *(f"backward of input {n}" for n in self.case.differentiable(self.case.inputs(0)))]

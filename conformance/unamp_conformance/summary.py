@@ -47,7 +47,7 @@ def matrix(run: FrameworkRun) -> Matrix:
     cells: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     columns: dict[str, None] = {}
     for result in run.results:
-        if result.check in ("coverage", "probe", "item"):
+        if result.check in ("probe", "item") or result.policy == "-":  # of operations
             continue
         column = " ".join(result.policy.split()[:2])
         columns[column] = None
@@ -59,6 +59,6 @@ def operations(run: FrameworkRun) -> dict[str, Cell]:
     """Every operation that was probed."""
     found: dict[str, list[str]] = defaultdict(list)
     for result in run.results:
-        if result.check in ("coverage", "probe"):
+        if result.check == "probe" or (result.policy == "-" and result.check != "item"):
             found[result.subject].append(result.status)
     return {op: Cell(Counter(statuses)) for op, statuses in found.items()}

@@ -77,7 +77,7 @@ def _result(check: str, subject: Subject, item: Item, policy: str, message: str,
 def _operation(subject: Subject, item: Item, full: bool) -> Iterator[Result]:
     probe, why = _probe(subject, item.subject)
     if "coverage" in item.checks:
-        yield _result("coverage", subject, item, "-", why, {})
+        yield _result("coverage", subject, item, "-", why, probe.sample() if probe else {})
     if probe is None or "probe" not in item.checks:
         return
     for name, policy in item.policies.items():

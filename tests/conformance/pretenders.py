@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -93,3 +93,18 @@ class Pretender(TorchOperations):
             return self.manner(lambda *given: function(*given, **kw), args, dtypes[rule])
 
         return call
+
+
+class Confused(TorchOperations):
+    """torch's operations, some of them bound wrongly: arguments in another order, another axis, another default."""
+
+    WRONG: Mapping[str, Callable[..., Any]] = {
+        "sub": lambda a, b: b - a,
+        "pixel_shuffle": lambda input, factor: torch.pixel_shuffle(input.flip(1), factor),
+        "sum": lambda input, dim: input.sum(1 - dim),
+        "std": lambda input, dim, correction: input.std(dim),
+        "leaky_relu": lambda input: torch.nn.functional.leaky_relu(input, 0.2),
+    }
+
+    def __getitem__(self, op: str) -> Callable[..., Any]:
+        return self.WRONG.get(op) or super().__getitem__(op)

@@ -3,10 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from unamp_conformance import agreement, runner
+from pretenders import Confused
+from unamp_conformance import agreement, runner, summary
+from unamp_conformance.cases import cases
 from unamp_conformance.plan import Selection, items
+from unamp_conformance.probes import Probe
 from unamp_conformance.report import render
 from unamp_conformance.results import FrameworkRun, Result
+from unamp_torch.operations import TorchOperations
 
 TRACE = ["linear: low, float32 float32 float32 -> bfloat16 -> bfloat16", "softmax: float32, bfloat16 -> float32 -> float32"]
 SAMPLE = [1.0, -2.0, 0.5, 4.0]
@@ -114,3 +118,61 @@ def test_asking_for_agreement_runs_what_it_needs():
 def test_frameworks_that_ran_nothing_are_not_compared():
     absent = replace(ran("paddle"), ended="not run", results=())
     assert agreement.pairs([ran("torch"), absent]) == ()
+
+
+def looked_at(framework, op, details, status="passed"):
+    version = {"tensorflow": "2.21.0", "mindspore": "2.10.0"}.get(framework, "1.0")
+    return FrameworkRun(framework, version, "cpu", "finished", (Result("coverage", op, "-", "cpu", status, details=details),))
+
+
+def sampled(op, operations):
+    return Probe(cases()[op], operations).sample()
+
+
+@pytest.mark.parametrize("op", ["sub", "pixel_shuffle", "sum", "std", "leaky_relu"])
+def test_an_operation_that_is_bound_to_another_function_is_a_failure(op):
+    right, wrong = (looked_at("torch", op, sampled(op, made)) for made in (TorchOperations(), Confused()))
+    assert compared(right, replace(right, framework="paddle")).status == "passed"
+    found = compared(right, replace(wrong, framework="paddle"))
+    assert (found.check, found.subject, found.status) == ("agreement", op, "failed")
+
+
+def test_an_operation_that_gives_more_numbers_is_a_failure():
+    found = compared(
+        looked_at("torch", "sum", {"count": 8, "sample": SAMPLE}), looked_at("paddle", "sum", {"count": 4, "sample": SAMPLE})
+    )
+    assert (found.status, found.message) == ("failed", "8 numbers on torch, 4 on paddle")
+
+
+@pytest.mark.parametrize("op", ["rand", "empty", "bernoulli", "linalg_eig"])
+def test_what_is_random_or_one_of_several_answers_is_not_compared(op):
+    found = looked_at("torch", op, sampled(op, TorchOperations()))
+    assert agreement.pairs([found, replace(found, framework="paddle")]) == ()
+
+
+def test_an_operation_whose_example_call_fails_is_not_compared():
+    details = {"count": 4, "sample": SAMPLE}
+    assert agreement.pairs([looked_at("torch", "sum", details), looked_at("paddle", "sum", details, status="gap")]) == ()
+
+
+@pytest.mark.parametrize(("factor", "status"), [(2.0, "gap"), (1.0, "fixed")])
+def test_another_function_that_is_known_is_a_gap_and_must_be_one(factor, status):
+    first = looked_at("torch", "unique", {"count": 4, "sample": SAMPLE})
+    second = looked_at("tensorflow", "unique", {"count": 4, "sample": scaled(factor)})
+    assert compared(first, second).status == status
+
+
+def test_two_that_are_both_known_to_differ_are_not_compared():
+    details = {"count": 4, "sample": SAMPLE}
+    assert agreement.pairs([looked_at(f, "unique", details) for f in ("tensorflow", "mindspore")]) == ()
+
+
+def test_operations_that_were_compared_are_shown_as_operations():
+    details = {"count": 4, "sample": SAMPLE}
+    (run,) = agreement.pairs([looked_at(f, "sum", details) for f in ("torch", "paddle")])
+    assert (list(summary.matrix(run).rows), list(summary.operations(run))) == ([], ["sum"])
+
+
+def test_asking_for_agreement_looks_at_operations_without_probing_them():
+    (found,) = items(Selection(checks=("agreement",), ops=("add",)), ["add"])
+    assert found.checks == agreement.NEEDED_OF_OPERATIONS
