@@ -8,17 +8,39 @@
 
 namespace {
 
-// How many threads' regions share torch's cache of casts, by low dtype. The GIL is held wherever it is touched.
+// How many regions share torch's cache of casts, by low dtype.
+std::mutex sharing_mutex;
 std::array<long, 2> sharing{};
 
+// A tensor in torch's cache may need the GIL to be destroyed, while another thread holds the cache's own lock: whoever waits for
+// one of the locks must not hold the GIL meanwhile.
+void clear_cache() {
+  Py_BEGIN_ALLOW_THREADS at::autocast::clear_cache();
+  Py_END_ALLOW_THREADS
+}
+
+std::unique_lock<std::mutex> lock_sharing() {
+  std::unique_lock<std::mutex> lock(sharing_mutex, std::try_to_lock);
+  if (!lock) {
+    Py_BEGIN_ALLOW_THREADS lock.lock();
+    Py_END_ALLOW_THREADS
+  }
+  return lock;
+}
+
 bool start_sharing(ScalarType low) {
+  const auto lock = lock_sharing();
   if (sharing[1 - low_index(low)] > 0) return false;
   ++sharing[low_index(low)];
   return true;
 }
 
-void stop_sharing(ScalarType low) {
-  if (--sharing[low_index(low)] == 0) at::autocast::clear_cache();
+// Whether the cache was cleared: with the last region, before one of another dtype can start.
+bool stop_sharing(ScalarType low) {
+  const auto lock = lock_sharing();
+  if (--sharing[low_index(low)] > 0) return false;
+  clear_cache();
+  return true;
 }
 
 // What hooks.py holds: [(namespace, name, original, replacement)], [(module, ...)] still to be imported, the finder that waits for
@@ -212,14 +234,15 @@ PyObject* activation_exit(PyObject* object, PyObject* given) {
   here.plan = token->table;
   here.innermost = reinterpret_cast<PyObject*>(token->innermost);
   here.keeps_casts = token->keeps_casts;
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  const bool outermost = at::autocast::decrement_nesting() == 0;
   at::autocast::set_autocast_cache_enabled(token->caching);
   for (int i = 0; i < kDevices; ++i) {
     if (!(self->devices >> i & 1)) continue;
     c10::impl::tls_set_dispatch_key_excluded(kNativeKeys[i], token->off[i]);
     at::autocast::set_autocast_dtype(kDeviceTypes[i], token->dtype[i]);
   }
-  if (token->shared) stop_sharing(self->low);
+  const bool cleared = token->shared && stop_sharing(self->low);
+  if (outermost && !cleared) clear_cache();
   if (token->outer == Py_None) {
     if (!here.casts.empty()) here.casts.clear();
     if (!release_hooks()) return nullptr;
