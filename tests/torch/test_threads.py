@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
+from unamp_torch import hooks
 
 import unamp
 from unamp import Policy, policy_region
@@ -253,3 +256,31 @@ def test_a_generator_is_under_its_policy_only_while_it_runs() -> None:
     for dtype in batches():
         assert dtype == BF16
         assert report() == NOTHING
+
+
+def test_threads_that_open_the_first_region_at_once_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+            # What stands there now is new to unamp, which makes its replacement anew, in Python that gives others their turn.
+            original = torch.autograd._engine_run_backward
+            theirs = functools.partial(original)
+            monkeypatch.setattr(torch.autograd, "_engine_run_backward", theirs)
+            together = threading.Barrier(4)
+
+            def work(together: threading.Barrier = together) -> None:
+                together.wait()
+                with policy_region(TAKES_OVER):
+                    pass
+
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert torch.autograd._engine_run_backward is theirs
+            assert not any(isinstance(finder, hooks._Imports) for finder in sys.meta_path)
+            monkeypatch.undo()
+    finally:
+        sys.setswitchinterval(switching)

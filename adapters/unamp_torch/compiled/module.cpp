@@ -223,7 +223,9 @@ PyObject* unshare(PyObject*, PyObject* object) {
 
 // In a forked process only the forking thread exists, and it has closed its own regions.
 PyObject* forget_other_threads(PyObject*, PyObject*) {
-  new (&sharing_mutex) std::mutex;  // another thread may have held it
+  // Another thread may have held them.
+  new (&sharing_mutex) std::mutex;
+  new (&hooks_mutex) std::recursive_mutex;
   sharing = {};
   if (open_regions > 0) {
     open_regions = 1;

@@ -19,8 +19,9 @@ void clear_cache() {
   Py_END_ALLOW_THREADS
 }
 
-std::unique_lock<std::mutex> lock_sharing() {
-  std::unique_lock<std::mutex> lock(sharing_mutex, std::try_to_lock);
+template <class Mutex>
+std::unique_lock<Mutex> locked(Mutex& mutex) {
+  std::unique_lock<Mutex> lock(mutex, std::try_to_lock);
   if (!lock) {
     Py_BEGIN_ALLOW_THREADS lock.lock();
     Py_END_ALLOW_THREADS
@@ -29,7 +30,7 @@ std::unique_lock<std::mutex> lock_sharing() {
 }
 
 bool start_sharing(ScalarType low) {
-  const auto lock = lock_sharing();
+  const auto lock = locked(sharing_mutex);
   if (sharing[1 - low_index(low)] > 0) return false;
   ++sharing[low_index(low)];
   return true;
@@ -37,7 +38,7 @@ bool start_sharing(ScalarType low) {
 
 // Whether the cache was cleared: with the last region, before one of another dtype can start.
 bool stop_sharing(ScalarType low) {
-  const auto lock = lock_sharing();
+  const auto lock = locked(sharing_mutex);
   if (--sharing[low_index(low)] > 0) return false;
   clear_cache();
   return true;
@@ -54,6 +55,8 @@ struct Hooks {
 };
 Hooks hooks;
 long open_regions = 0;
+// Held while hooks go in and out: what does it in Python gives other threads their turn. The same thread may come back for it.
+std::recursive_mutex hooks_mutex;
 
 bool called(PyObject* function) {
   PyObject* result = PyObject_CallNoArgs(function);
@@ -80,6 +83,7 @@ bool still_waiting() {
 }
 
 bool acquire_hooks() {
+  const auto lock = locked(hooks_mutex);
   if (open_regions == 0) {
     PyObject* finders = PySys_GetObject("meta_path");
     const bool waiting = PyList_GET_SIZE(hooks.waiting) > 0;
@@ -95,6 +99,7 @@ bool acquire_hooks() {
 }
 
 bool release_hooks() {
+  const auto lock = locked(hooks_mutex);
   if (--open_regions > 0) return true;
   PyObject* finders = PySys_GetObject("meta_path");
   const bool first = PyList_GET_SIZE(finders) > 0 && PyList_GET_ITEM(finders, 0) == hooks.finder;
