@@ -1,5 +1,7 @@
 """unamp: one automatic-mixed-precision policy for PyTorch, PaddlePaddle, MindSpore and TensorFlow."""
 
+from typing import TYPE_CHECKING, Any
+
 from unamp.custom_function import custom_bwd, custom_fwd
 from unamp.errors import AdapterError, BannedOperation, FrameworkNotSupported, NotExpressible
 from unamp.explaining import Explanation, explain
@@ -16,11 +18,13 @@ from unamp.regions import (
     is_autocast_enabled,
     policy_region,
 )
-from unamp.scaling import GradScaler
 from unamp.tracing import OpRecord, Trace, trace
 from unamp.vocabulary import vocabulary
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from unamp.scaling import GradScaler
 
 __all__ = [
     "LEVELS",
@@ -51,3 +55,13 @@ __all__ = [
     "trace",
     "vocabulary",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Who only opens regions does not load it.
+    if name == "GradScaler":
+        from unamp.scaling import GradScaler
+
+        globals()[name] = GradScaler
+        return GradScaler
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
