@@ -321,7 +321,8 @@ class Adapter(Protocol):
 
         Raises:
             TypeError: where an excluded layer is none.
-            ValueError: where a parameter is low already, or an optimizer has state already. Nothing is changed then.
+            ValueError: where a parameter to be cast is low already, or an optimizer has state or is decorated already.
+                Nothing is changed then.
         """
 
     def spelling(self, value: object) -> str | None:

@@ -45,7 +45,8 @@ def decorate(
         master_weight: False lets optimizers step the low parameters themselves. None is True.
         save_dtype: the dtype that floating parameters have in the networks' `state_dict`; None: the dtype that they have.
         master_grad: keep the gradients of low parameters in float32 from the moment that they are added up, for clipping
-            and accumulation. Otherwise they become float32 only for the step (or for `GradScaler.unscale_`).
+            and accumulation. Otherwise they become float32 only for the step (or for `GradScaler.unscale_`). It goes with
+            master weights.
         excluded_layers: layers or classes of layers (one, or a list or tuple) whose parameters, and those of the layers
             inside, stay in float32.
 
@@ -54,13 +55,15 @@ def decorate(
 
     Raises:
         TypeError: for what is no network, optimizer or layer of one imported framework.
-        ValueError: for an unknown level or dtype, for parameters that are low already, and for an optimizer that has begun.
-            Nothing is changed then.
+        ValueError: for an unknown level or dtype, for `master_grad` without master weights, for parameters that are low
+            already, and for an optimizer that has begun or is decorated already. Nothing is changed then.
 
     Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/decorate_en.html
     """
     if level not in _LEVELS:
         raise ValueError(f"unknown level {level!r}; valid: {', '.join(_LEVELS)}")
+    if master_grad and master_weight is not None and not master_weight:
+        raise ValueError("master_grad goes with master weights: leave master_weight out, or leave master_grad out")
     networks, steppers = _listed(models), [] if optimizers is None else _listed(optimizers)
     decoration = Decoration(
         low_dtype(dtype),
