@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import torch
 
-from unamp.adapter import Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.networks import twin, under
 from unamp.policy import Policy
 from unamp.regions import Region
@@ -119,6 +119,11 @@ class TorchAdapter:
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         return scaling.TorchGradients(optimizer, given)
+
+    def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+        from unamp_torch.decoration import decorate  # few programs use it
+
+        decorate(networks, optimizers, decoration)
 
     def spelling(self, value: object) -> str | None:
         """See `unamp_torch.spellings.spelling`."""
