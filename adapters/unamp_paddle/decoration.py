@@ -1,0 +1,157 @@
+"""Layers with low parameters; `masters` has what becomes of the optimizers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle.nn import Layer
+from paddle.nn.layer.norm import _BatchNormBase
+
+from unamp.adapter import Decoration
+from unamp_paddle.masters import add_up_wide, adopt, exchange_memory
+from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES
+
+__all__ = ["decorate"]
+
+# The function itself, not the module's attribute, which a region replaces.
+_cast = paddle._C_ops.cast
+
+#: Norms that keep statistics. (Paddle's instance norm keeps none.)
+_STATISTICS = (_BatchNormBase, paddle.nn.BatchNorm)
+
+
+def decorate(networks: Sequence[Layer], optimizers: Sequence[Any], decoration: Decoration) -> None:
+    """See `unamp.adapter.Adapter.decorate`."""
+    chosen = _to_cast(networks, decoration.excluded)
+    for optimizer in optimizers:
+        _check_fresh(optimizer)
+    weights = {id(parameter): _lower(parameter, decoration) for parameter in chosen}
+    if decoration.master_weights or not paddle.is_compiled_with_cuda():  # on the CPU there are no low kernels
+        for optimizer in optimizers:
+            adopt(optimizer, weights, kept=decoration.master_weights)
+    for network in networks:
+        network.__class__ = _derived(type(network))
+        if decoration.save_dtype is not None:
+            network.register_state_dict_hook(_Saved(network, decoration.save_dtype))
+
+
+def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
+    """The parameters to cast, each once.
+
+    Raises:
+        TypeError: where an excluded layer is none.
+        ValueError: where a parameter is low already, or a network is made for several processes already.
+    """
+    kept = {id(parameter) for layer in _kept(networks, excluded) for parameter in layer.parameters()}
+    chosen = {}
+    for network in networks:
+        if isinstance(network, paddle.DataParallel):
+            raise ValueError("decorate the layer itself, and make the paddle.DataParallel of it after that")
+        for name, parameter in network.named_parameters():
+            if id(parameter) in kept:
+                continue
+            if parameter.dtype in LOW:
+                raise ValueError(
+                    f"parameter {name} is {NAMES[parameter.dtype]} already: decorate makes parameters low itself, and keeps "
+                    "what they were as master weights"
+                )
+            if parameter.dtype is FLOAT32:
+                chosen[id(parameter)] = parameter
+    return list(chosen.values())
+
+
+def _kept(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> Iterator[Layer]:
+    """The layers that stay in float32 with all that is in them."""
+    for each in excluded:
+        if not (isinstance(each, Layer) or (isinstance(each, type) and issubclass(each, Layer))):
+            raise TypeError(f"excluded_layers takes paddle.nn.Layers and classes of them, not {each!r}")
+    instances = {id(each) for each in excluded if isinstance(each, Layer)}
+    classes = tuple(each for each in excluded if isinstance(each, type))
+    for network in networks:
+        for layer in network.sublayers(include_self=True):
+            if isinstance(layer, (*_STATISTICS, *classes)) or id(layer) in instances:
+                yield layer
+
+
+def _check_fresh(optimizer: Any) -> None:
+    if hasattr(optimizer, "_unamp_masters"):
+        raise ValueError(f"this {type(optimizer).__name__} is decorated already")
+    if optimizer._accumulators or optimizer._accumulators_holder or optimizer._master_weights:
+        raise ValueError(
+            f"this {type(optimizer).__name__} has taken steps, or has loaded some: decorate it as it is made, and load after"
+        )
+
+
+def _lower(parameter: Any, decoration: Decoration) -> Any:
+    """Cast a parameter where it is; what it was is its master weight."""
+    low = DTYPES[decoration.dtype]
+    with paddle.no_grad():
+        master = paddle.Tensor(parameter.get_tensor())
+        exchange_memory(parameter, _cast(master, low))
+        gradient = parameter._grad_ivar()
+        if gradient is not None and gradient.dtype is FLOAT32 and not decoration.master_grad:
+            exchange_memory(gradient, _cast(gradient, low))
+    if decoration.master_grad and not parameter.stop_gradient:
+        add_up_wide(parameter)
+    return master
+
+
+class _Saved:
+    """Casts a network's floating parameters in its ``state_dict``, which may be a part of a larger one's."""
+
+    def __init__(self, network: Layer, dtype: str) -> None:
+        self._network, self._dtype = network, dtype
+
+    def __call__(self, state_dict: dict[str, Any]) -> None:
+        statistics = {id(each) for layer in _kept([self._network], ()) for each in (layer._mean, layer._variance)}
+        own = {each.data_ptr() for each in self._network.parameters() if id(each) not in statistics}
+        for name, value in state_dict.items():
+            if isinstance(value, paddle.Tensor) and value.is_floating_point() and value.data_ptr() in own:
+                state_dict[name] = cast = _cast(value.detach(), getattr(paddle, self._dtype))
+                cast.name = value.name
+
+
+class _Decorated:
+    """What stands in front of a network's own class: Paddle loads values of a parameter's own dtype only."""
+
+    _unamp_class: type
+
+    def set_state_dict(self: Any, state_dict: dict[str, Any], use_structured_name: bool = True) -> Any:
+        given = dict(state_dict)
+        for name, own in self.state_dict(use_hook=False).items():
+            key = name if use_structured_name else own.name
+            if key in given and own.dtype in NAMES:
+                given[key] = _as(given[key], own.dtype)
+        return super().set_state_dict(given, use_structured_name)  # type: ignore[misc]
+
+    set_dict = load_dict = set_state_dict
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _new, (self._unamp_class,), vars(self)
+
+
+def _as(value: Any, dtype: Any) -> Any:
+    """A loaded value in a parameter's dtype, if it is a floating one."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        value = paddle.to_tensor(value)
+    if isinstance(value, paddle.Tensor) and value.is_floating_point() and value.dtype is not dtype:
+        return _cast(value.detach(), dtype)
+    return value
+
+
+def _new(own: type) -> Any:
+    decorated = _derived(own)
+    return decorated.__new__(decorated)
+
+
+@functools.cache
+def _derived(own: type) -> type:
+    """A decorated network's class, under the name of its own."""
+    if issubclass(own, _Decorated):
+        return own
+    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "_unamp_class": own}
+    return type(own.__name__, (_Decorated, own), body)
