@@ -22,7 +22,17 @@ import paddle
 from unamp.errors import FrameworkNotSupported
 from unamp_paddle.state import FLOAT32, LOW
 
-__all__ = ["MASTER_WEIGHTS", "Masters", "adopt", "add_up_wide", "exchange_memory", "masters_of", "memory", "parameters", "probe"]
+__all__ = [
+    "MASTER_WEIGHTS",
+    "Masters",
+    "adopt",
+    "add_up_wide",
+    "exchange_memory",
+    "masters_of",
+    "memory",
+    "parameters",
+    "probe",
+]
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _add, _assign_out_, _cast = paddle._C_ops.add, paddle._C_ops.assign_out_, paddle._C_ops.cast
@@ -36,7 +46,9 @@ MASTER_WEIGHTS = "master_weights"
 def probe() -> None:
     """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
     tensor = _Tensor
-    missing = [f"paddle.Tensor.{name}" for name in ("get_tensor", "_grad_ivar", "_register_backward_hook") if not hasattr(tensor, name)]
+    missing = [
+        f"paddle.Tensor.{name}" for name in ("get_tensor", "_grad_ivar", "_register_backward_hook") if not hasattr(tensor, name)
+    ]
     if not hasattr(paddle.base.core.DenseTensor, "_share_data_with"):
         missing.append("paddle.base.core.DenseTensor._share_data_with")
     if missing:

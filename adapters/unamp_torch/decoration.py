@@ -37,8 +37,9 @@ def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> 
 
     Raises:
         TypeError: where an excluded layer is none.
-        ValueError: where a parameter is low already, or has no shape yet.
+        ValueError: where a parameter is low already, or has no shape yet, or a network is distributed already.
     """
+    _check_whole(networks)
     kept = {id(parameter) for layer in _kept(networks, excluded) for parameter in layer.parameters()}
     chosen: dict[torch.Tensor, None] = {}
     for network in networks:
@@ -55,6 +56,17 @@ def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> 
             if parameter.dtype is torch.float32:
                 chosen[parameter] = None
     return list(chosen)
+
+
+def _check_whole(networks: Iterable[torch.nn.Module]) -> None:
+    for network in networks:
+        if any(isinstance(module, DistributedDataParallel) for module in network.modules()):
+            raise ValueError("the network is distributed already: decorate the module, then make DistributedDataParallel of it")
+        if any(map(sharding.is_sharded, network.parameters())):
+            raise ValueError(
+                "the network is distributed already, in parts: torch.distributed.fsdp keeps float32 parameters and casts them "
+                "by its own MixedPrecision"
+            )
 
 
 def _kept(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> Iterator[torch.nn.Module]:
@@ -74,7 +86,8 @@ def _kept(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> Ite
 def _check_fresh(optimizer: torch.optim.Optimizer) -> None:
     if masters_of(optimizer) is not None:
         raise ValueError(f"this {type(optimizer).__name__} is decorated already")
-    if optimizer.state:
+    # Adagrad makes its state when it is made itself, and counts from 0.
+    if any(not isinstance(own, dict) or float(own.get("step", 1)) for own in optimizer.state.values()):
         raise ValueError(
             f"this {type(optimizer).__name__} has taken steps, or has loaded some: decorate it as it is made, and load after"
         )

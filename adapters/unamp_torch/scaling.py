@@ -45,7 +45,9 @@ class TorchGradients:
     def dtypes(self) -> frozenset[str]:
         self._groups = self._grouped()
         wide = masters_of(self._optimizer) is not None
-        return frozenset("float32" if wide and dtype in _LOW else str(dtype).removeprefix("torch.") for _, dtype in self._groups)
+        return frozenset(
+            "float32" if wide and dtype in _LOW else str(dtype).removeprefix("torch.") for _, dtype in self._groups
+        )
 
     def unscale(self, scale: float) -> None:
         if (masters := masters_of(self._optimizer)) is not None:

@@ -8,7 +8,7 @@ import torch
 
 from unamp.errors import FrameworkNotSupported
 
-__all__ = ["agreed"]
+__all__ = ["agreed", "is_sharded"]
 
 
 def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -28,14 +28,23 @@ def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[
     return [together]
 
 
+def is_sharded(parameter: torch.Tensor) -> bool:
+    """Whether a parameter is a part of one, on each rank another."""
+    return hasattr(parameter, "to_local") or _is_flattened(parameter)
+
+
 def _sharded(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
     """A parameter of the optimizer's that `FullyShardedDataParallel` has a part of; None where there is none."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return next(filter(_is_flattened, parameters), None)
+
+
+def _is_flattened(parameter: torch.Tensor) -> bool:
     common = sys.modules.get("torch.distributed.fsdp._common_utils")
-    if common is None:
-        return None
+    if common is None:  # nobody can have made one
+        return False
     if not hasattr(common, "_is_fsdp_flattened"):
         raise FrameworkNotSupported(
             f"torch {torch.__version__} has no torch.distributed.fsdp._common_utils._is_fsdp_flattened, which unamp needs"
         )
-    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    return next((each for each in parameters if common._is_fsdp_flattened(each)), None)
+    return bool(common._is_fsdp_flattened(parameter))

@@ -89,6 +89,9 @@ def test_one_framework_at_a_time(make_adapter: Callable[..., Any], fake: Any, op
 
 
 def test_who_only_opens_regions_does_not_load_it() -> None:
-    asked = "import sys, unamp; before = 'unamp.decoration' in sys.modules; unamp.decorate; print(before, 'unamp.decoration' in sys.modules)"
+    asked = (
+        "import sys, unamp; before = 'unamp.decoration' in sys.modules; "
+        "unamp.decorate; print(before, 'unamp.decoration' in sys.modules)"
+    )
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60).stdout
     assert told.split() == ["False", "True"]
