@@ -12,7 +12,7 @@ from paddle.nn import Layer
 from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
-from unamp_paddle.masters import add_up_wide, adopt, exchange_memory
+from unamp_paddle.masters import add_up_wide, adopt, alias, exchange_memory
 from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES
 
 __all__ = ["decorate"]
@@ -73,8 +73,13 @@ def _kept(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> Iterator[Laye
     classes = tuple(each for each in excluded if isinstance(each, type))
     for network in networks:
         for layer in network.sublayers(include_self=True):
-            if isinstance(layer, (*_STATISTICS, *classes)) or id(layer) in instances:
+            if isinstance(layer, (*_STATISTICS, *classes)) or id(layer) in instances or _gives_sparse_gradients(layer):
                 yield layer
+
+
+def _gives_sparse_gradients(layer: Layer) -> bool:
+    # Paddle has no cast for them, so on the CPU low ones cannot come about.
+    return isinstance(layer, paddle.nn.Embedding) and layer._sparse and not paddle.is_compiled_with_cuda()
 
 
 def _check_fresh(optimizer: Any) -> None:
@@ -90,7 +95,7 @@ def _lower(parameter: Any, decoration: Decoration) -> Any:
     """Cast a parameter where it is; what it was is its master weight."""
     low = DTYPES[decoration.dtype]
     with paddle.no_grad():
-        master = paddle.Tensor(parameter.get_tensor())
+        master = alias(parameter)
         exchange_memory(parameter, _cast(master, low))
         gradient = parameter._grad_ivar()
         if gradient is not None and gradient.dtype is FLOAT32 and not decoration.master_grad:
@@ -107,7 +112,8 @@ class _Saved:
         self._network, self._dtype = network, dtype
 
     def __call__(self, state_dict: dict[str, Any]) -> None:
-        statistics = {id(each) for layer in _kept([self._network], ()) for each in (layer._mean, layer._variance)}
+        norms = (layer for layer in self._network.sublayers(include_self=True) if isinstance(layer, _STATISTICS))
+        statistics = {id(each) for norm in norms for each in (norm._mean, norm._variance)}
         own = {each.data_ptr() for each in self._network.parameters() if id(each) not in statistics}
         for name, value in state_dict.items():
             if isinstance(value, paddle.Tensor) and value.is_floating_point() and value.data_ptr() in own:

@@ -25,11 +25,11 @@ from unamp_paddle.state import FLOAT32, LOW
 __all__ = [
     "MASTER_WEIGHTS",
     "Masters",
-    "adopt",
     "add_up_wide",
+    "adopt",
+    "alias",
     "exchange_memory",
     "masters_of",
-    "memory",
     "parameters",
     "probe",
 ]
@@ -108,7 +108,7 @@ class Masters:
         for parameter in _low_parameters(self._owner()):
             gradient = parameter._grad_ivar()
             if gradient is not None and gradient.dtype in LOW:
-                exchange_memory(gradient, _cast(_Tensor(memory(gradient)), FLOAT32))
+                exchange_memory(gradient, _cast(alias(gradient), FLOAT32))
 
     def follow(self) -> None:
         """Have master weights follow where somebody else has changed low parameters."""
@@ -136,7 +136,8 @@ class Masters:
         """Take master weights over, while they are exchanged; the parameters will follow."""
         for each in self._exchanged or ():
             if (weight := weights.get(each.parameter.name)) is not None:
-                _assign_out_(_cast(paddle.to_tensor(weight), FLOAT32), each.master)
+                weight = weight if isinstance(weight, _Tensor) else paddle.to_tensor(weight)
+                _assign_out_(_cast(weight, FLOAT32), each.master)
 
     def _outside(self, argument: Any) -> Any:
         """An argument of a step; a closure, which computes the loss anew, sees the low parameters."""
@@ -186,11 +187,11 @@ class _Exchange:
 
     def __init__(self, parameter: Any, master: Any) -> None:
         self.parameter, self.master = parameter, master
-        self._low = _Tensor(parameter.get_tensor())
+        self._low = alias(parameter)
         self._gradient = None
         gradient = parameter._grad_ivar()
         if gradient is not None and gradient.dtype in LOW:
-            self._gradient = _Tensor(memory(gradient))
+            self._gradient = alias(gradient)
             exchange_memory(gradient, _cast(self._gradient, FLOAT32))
         exchange_memory(parameter, master)
 
@@ -248,27 +249,29 @@ def add_up_wide(parameter: Any) -> None:
     def before(gradient: Any) -> None:
         found = alive()._grad_ivar()  # type: ignore[union-attr]
         if found is not None and found.dtype is FLOAT32:
-            held.append(_Tensor(memory(found)))
+            held.append(alias(found))
             alive().clear_gradient(False)  # type: ignore[union-attr]
 
     def after(*_: Any) -> None:
         gradient = alive()._grad_ivar()  # type: ignore[union-attr]
         with paddle.no_grad():
-            wide = _cast(_Tensor(memory(gradient)), FLOAT32)
+            wide = _cast(alias(gradient), FLOAT32)
             exchange_memory(gradient, _add(wide, held.pop()) if held else wide)
 
     parameter.register_hook(before)
     parameter._register_backward_hook(after)
 
 
-def memory(tensor: Any) -> Any:
-    """What holds a tensor's numbers; of a sparse gradient, its rows. It is no longer there than the tensor."""
-    return tensor.get_selected_rows().get_tensor() if tensor.is_selected_rows() else tensor.get_tensor()
+def alias(tensor: Any) -> Any:
+    """A tensor's memory as a tensor of its own, which keeps it; of a sparse gradient, its rows."""
+    rows = tensor.get_selected_rows() if tensor.is_selected_rows() else tensor  # what is under it goes with it
+    return _Tensor(rows.get_tensor())
 
 
 def exchange_memory(tensor: Any, other: Any) -> None:
-    """Let a tensor have another's memory, and with it its dtype."""
-    memory(tensor)._share_data_with(other.get_tensor())
+    """Let a tensor have another's memory, and with it its dtype; or a sparse gradient another's rows."""
+    rows = tensor.get_selected_rows() if tensor.is_selected_rows() else tensor
+    rows.get_tensor()._share_data_with(other.get_tensor())
 
 
 def parameters(optimizer: Any) -> Iterator[Any]:

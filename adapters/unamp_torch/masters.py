@@ -268,7 +268,7 @@ def _derived(own: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
 
 
 def _within(optimizer: weakref.ref[Any], step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step that somebody has put on one optimizer. (A cycle of references would keep a whole network in memory.)"""
+    """A step that somebody has put on one optimizer; a cycle of references would keep a whole network in memory."""
 
     @functools.wraps(step)
     def exchanged(*args: Any, **kwargs: Any) -> Any:
