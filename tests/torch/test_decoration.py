@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import io
@@ -684,6 +685,25 @@ def test_networks_that_are_distributed_already_are_refused() -> None:
         with pytest.raises(ValueError, match="distributed already"):
             unamp.decorate(nn.Sequential(distributed), level="O2")
         assert {p.dtype for p in distributed.parameters()} == {F32}
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["", "by a trace"])
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.RMSNorm(8), nn.InstanceNorm1d(8, affine=True)], ids=repr)
+def test_norms_with_low_parameters(norm: nn.Module, dtype: str, watched: bool) -> None:
+    exact, norm = norm, copy.deepcopy(norm)
+    nn.init.uniform_(norm.weight)
+    unamp.decorate(norm, level="O2", dtype=dtype)
+    exact.load_state_dict(norm.state_dict())
+    x = torch.randn(4, 8, 8)
+    low = x.to(LOW[dtype])
+    for deny, given, atol in (("layer_norm group_norm rms_norm instance_norm".split(), x, 1e-6), ((), low, 0.05)):
+        with unamp.trace() if watched else contextlib.nullcontext(), unamp.autocast(dtype=dtype, level="O3", deny=deny):
+            found = norm(given)
+        assert found.dtype is (F32 if deny else LOW[dtype])
+        torch.testing.assert_close(found.float(), exact(given.float()), rtol=0, atol=atol)
+        found.float().sum().backward()
+        assert norm.weight.grad.dtype is LOW[dtype]
 
 
 def test_other_optimizers_are_not_affected() -> None:
