@@ -51,6 +51,10 @@ class PaddleAdapter:
         return (
             Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
             Gap(
+                "decorate for embeddings with sparse gradients on the CPU",
+                "Paddle has no kernel that makes low ones there, and no cast for them; such a layer stays in float32",
+            ),
+            Gap(
                 "GradScaler.scale inside a function that paddle.jit.to_static compiles with full_graph=True",
                 "the scale of that moment would stay in the program; scale the loss outside of the function",
             ),

@@ -42,6 +42,14 @@ GAPS = (
         "closes; close the region before the optimizer's step, or open it with cache_enabled=False",
     ),
     Gap(
+        "decorate with master_grad under DistributedDataParallel",
+        "its buckets take gradients in the dtype of their parameters: the backward pass raises; leave master_grad out",
+    ),
+    Gap(
+        "decorate for modules of torch.distributed.fsdp",
+        "those keep float32 parameters, each rank its part, and cast them by their own MixedPrecision; a region serves as well",
+    ),
+    Gap(
         "GradScaler with fused optimizers waits for the GPU once in every step",
         "its step says whether it was taken; torch.amp.GradScaler leaves that to the optimizer's kernel, and does not know",
     ),
