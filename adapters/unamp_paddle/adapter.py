@@ -55,6 +55,10 @@ class PaddleAdapter:
                 "Paddle has no kernel that makes low ones there, and no cast for them; such a layer stays in float32",
             ),
             Gap(
+                "decorate in float16 with paddle.DataParallel on the CPU",
+                "gloo's all_reduce of float16 numbers is infinite in Paddle 3.3: every step is skipped; use bfloat16",
+            ),
+            Gap(
                 "GradScaler.scale inside a function that paddle.jit.to_static compiles with full_graph=True",
                 "the scale of that moment would stay in the program; scale the loss outside of the function",
             ),

@@ -689,7 +689,9 @@ def test_networks_that_are_distributed_already_are_refused() -> None:
 
 @pytest.mark.parametrize("watched", [False, True], ids=["", "by a trace"])
 @pytest.mark.parametrize("dtype", LOW)
-@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.RMSNorm(8), nn.InstanceNorm1d(8, affine=True)], ids=repr)
+@pytest.mark.parametrize(
+    "norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.RMSNorm(8), nn.InstanceNorm1d(8, affine=True)], ids=repr
+)
 def test_norms_with_low_parameters(norm: nn.Module, dtype: str, watched: bool) -> None:
     exact, norm = norm, copy.deepcopy(norm)
     nn.init.uniform_(norm.weight)
