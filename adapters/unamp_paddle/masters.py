@@ -13,13 +13,15 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import paddle
 
 from unamp.errors import FrameworkNotSupported
+from unamp.policy import Policy
+from unamp.regions import current_policy, policy_region
 from unamp_paddle.state import FLOAT32, LOW
 
 __all__ = [
@@ -38,6 +40,8 @@ __all__ = [
 _add, _assign_out_, _cast = paddle._C_ops.add, paddle._C_ops.assign_out_, paddle._C_ops.cast
 _equal, _where = paddle._C_ops.equal, paddle._C_ops.where
 _Tensor = paddle.Tensor
+
+_OFF = Policy(enabled=False)
 
 #: The key of Paddle's own in an optimizer's ``state_dict``.
 MASTER_WEIGHTS = "master_weights"
@@ -88,20 +92,25 @@ class Masters:
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """Inside, the optimizer's low parameters are their master weights, with float32 gradients."""
+        """Inside, low parameters are their master weights, with float32 gradients, and no policy is in force."""
         if self._exchanged is not None:
             yield
             return
-        try:
-            self._exchange()
-            yield
-        finally:
-            self._give_back()
+        with _under(_OFF if current_policy() is not None else None):
+            try:
+                self._exchange()
+                yield
+            finally:
+                self._give_back()
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Let the optimizer do something with its master weights."""
+        policy = current_policy()
         with self.exchanged():
-            return function(*map(self._outside, args), **{name: self._outside(each) for name, each in kwargs.items()})
+            return function(
+                *(self._outside(each, policy) for each in args),
+                **{name: self._outside(each, policy) for name, each in kwargs.items()},
+            )
 
     def widen_gradients(self) -> None:
         """Turn low gradients into float32 ones, which low parameters then hold."""
@@ -139,8 +148,8 @@ class Masters:
                 weight = weight if isinstance(weight, _Tensor) else paddle.to_tensor(weight)
                 _assign_out_(_cast(weight, FLOAT32), each.master)
 
-    def _outside(self, argument: Any) -> Any:
-        """An argument of a step; a closure, which computes the loss anew, sees the low parameters."""
+    def _outside(self, argument: Any, policy: Policy | None) -> Any:
+        """An argument of a step; a closure, which computes the loss anew, sees the low parameters, and the caller's policy."""
         if not callable(argument):
             return argument
 
@@ -148,7 +157,8 @@ class Masters:
         def closure(*args: Any, **kwargs: Any) -> Any:
             self._give_back()
             try:
-                return argument(*args, **kwargs)
+                with _under(policy):
+                    return argument(*args, **kwargs)
             finally:
                 self._exchange()
 
@@ -285,6 +295,10 @@ def parameters(optimizer: Any) -> Iterator[Any]:
 
 def _low_parameters(optimizer: Any) -> Iterator[Any]:
     return (parameter for parameter in parameters(optimizer) if parameter.dtype in LOW and not parameter.stop_gradient)
+
+
+def _under(policy: Policy | None) -> AbstractContextManager[object]:
+    return nullcontext() if policy is None else policy_region(policy, framework="paddle")
 
 
 def _same(first: Any, second: Any) -> bool:

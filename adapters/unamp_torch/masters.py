@@ -13,15 +13,20 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
 import torch
 
+from unamp.policy import Policy
+from unamp.regions import current_policy, policy_region
+
 __all__ = ["LOW", "MASTER_WEIGHT", "Masters", "adopt", "masters_of"]
 
 LOW = (torch.float16, torch.bfloat16)
+
+_OFF = Policy(enabled=False)
 
 #: What a parameter's master weight is called in its state in an optimizer's ``state_dict``.
 MASTER_WEIGHT = "master_weight"
@@ -64,26 +69,28 @@ class Masters:
 
     @contextmanager
     def exchanged(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        """Inside, master weights with float32 gradients stand in the place of the optimizer's low parameters."""
+        """Inside, master weights with float32 gradients stand in for low parameters, and no policy is in force."""
         if self._exchanged is not None:
             yield
             return
-        self._exchange(optimizer)
-        try:
-            yield
-        finally:
-            self._give_back(optimizer)
+        with _under(_OFF if current_policy() is not None else None):
+            self._exchange(optimizer)
+            try:
+                yield
+            finally:
+                self._give_back(optimizer)
 
     def step(self, optimizer: Any, step: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Take an optimizer's own step."""
+        policy = current_policy()
         with self.exchanged(optimizer):
             return step(
-                *(self._outside(optimizer, each) for each in args),
-                **{name: self._outside(optimizer, each) for name, each in kwargs.items()},
+                *(self._outside(optimizer, each, policy) for each in args),
+                **{name: self._outside(optimizer, each, policy) for name, each in kwargs.items()},
             )
 
-    def _outside(self, optimizer: torch.optim.Optimizer, argument: Any) -> Any:
-        """An argument of a step; a closure, which computes the loss anew, sees the low parameters."""
+    def _outside(self, optimizer: torch.optim.Optimizer, argument: Any, policy: Policy | None) -> Any:
+        """An argument of a step; a closure, which computes the loss anew, sees the low parameters, and the caller's policy."""
         if not callable(argument):
             return argument
 
@@ -91,7 +98,8 @@ class Masters:
         def closure(*args: Any, **kwargs: Any) -> Any:
             self._give_back(optimizer)
             try:
-                return argument(*args, **kwargs)
+                with _under(policy):
+                    return argument(*args, **kwargs)
             finally:
                 self._exchange(optimizer)
 
@@ -304,6 +312,10 @@ def _places(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> Ite
     """The parameters, each with what stands for it in a ``state_dict``."""
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     return zip(saved, chain.from_iterable(group["params"] for group in optimizer.param_groups), strict=False)
+
+
+def _under(policy: Policy | None) -> AbstractContextManager[object]:
+    return nullcontext() if policy is None else policy_region(policy, framework="torch")
 
 
 def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:

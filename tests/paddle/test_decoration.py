@@ -291,6 +291,20 @@ def test_a_closure_sees_the_low_weights():
     assert float(closure()) < 0.5 * first
 
 
+@pytest.mark.parametrize("name", ["SGD", "Momentum", "Lamb"])
+def test_a_step_in_an_open_region_is_the_same(name):
+    ended = []
+    for inside in (False, True):
+        network = made()
+        optimizer, _ = grouped(name, network)
+        unamp.decorate(network, optimizer, "O3")
+        loss_of(network, 0, level="O3", dtype="float16").backward()
+        with unamp.autocast(enabled=inside, level="O3", dtype="float16"):
+            optimizer.step()
+        ended.append(weights(optimizer, network))
+    assert same(*ended)
+
+
 def test_whatever_happens_in_a_step_everything_is_put_back():
     class Fails(paddle.optimizer.SGD):
         def step(self):

@@ -256,6 +256,38 @@ def test_a_closure_sees_the_low_weights() -> None:
     optimizer.step(closure=closure)
 
 
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor", "RMSprop"])
+def test_a_step_in_an_open_region_is_the_same(name: str) -> None:
+    ended = []
+    for inside in (False, True):
+        network = made()
+        optimizer = getattr(torch.optim, name)(network.parameters(), lr=0.01)
+        unamp.decorate(network, optimizer, "O3")
+        for step in range(3):
+            optimizer.zero_grad()
+            loss_of(network, step, level="O3", dtype="float16").backward()
+            with unamp.autocast(enabled=inside, level="O3", dtype="float16"):
+                optimizer.step()
+        ended.append(values(optimizer))
+    assert all(map(torch.equal, *ended))
+
+
+def test_a_closure_sees_the_policy_around_the_step() -> None:
+    network = made()
+    optimizer = unamp.decorate(network, sgd(network), "O2")[1]
+    seen = []
+
+    def closure() -> None:
+        seen.append(unamp.current_policy())
+
+    with unamp.autocast(level="O3", dtype="float16"):
+        optimizer.step(closure)
+        seen.append(unamp.current_policy())
+    optimizer.step(closure)
+    assert seen[0] is seen[1] is not None
+    assert seen[2] is None
+
+
 def test_whatever_happens_in_a_step_everything_is_put_back() -> None:
     class Fails(torch.optim.SGD):
         def step(self, closure: Any = None) -> None:
