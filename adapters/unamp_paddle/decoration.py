@@ -1,4 +1,4 @@
-"""Layers with low parameters; `masters` has what becomes of the optimizers."""
+"""Layers with low parameters, and the optimizers that train them: both get classes derived from their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paddle.nn import Layer
 from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
-from unamp_paddle.masters import add_up_wide, adopt, alias, exchange_memory
+from unamp_paddle.masters import MASTER_WEIGHTS, Masters, add_up_wide, alias, exchange_memory, low_parameters
 from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES
 
 __all__ = ["decorate"]
@@ -32,9 +32,9 @@ def decorate(networks: Sequence[Layer], optimizers: Sequence[Any], decoration: D
     weights = {id(parameter): _lower(parameter, decoration) for parameter in chosen}
     if decoration.master_weights or not paddle.is_compiled_with_cuda():  # on the CPU there are no low kernels
         for optimizer in optimizers:
-            adopt(optimizer, weights, kept=decoration.master_weights)
+            _adopt(optimizer, weights, kept=decoration.master_weights)
     for network in networks:
-        network.__class__ = _derived(type(network))
+        network.__class__ = _decorated_network(type(network))
         if decoration.save_dtype is not None:
             network.register_state_dict_hook(_Saved(network, decoration.save_dtype))
 
@@ -121,7 +121,7 @@ class _Saved:
                 cast.name = value.name
 
 
-class _Decorated:
+class _Network:
     """What stands in front of a network's own class: Paddle loads values of a parameter's own dtype only."""
 
     _unamp_class: type
@@ -150,14 +150,65 @@ def _as(value: Any, dtype: Any) -> Any:
 
 
 def _new(own: type) -> Any:
-    decorated = _derived(own)
+    decorated = _decorated_network(own)
     return decorated.__new__(decorated)
 
 
 @functools.cache
-def _derived(own: type) -> type:
+def _decorated_network(own: type) -> type:
     """A decorated network's class, under the name of its own."""
-    if issubclass(own, _Decorated):
+    if issubclass(own, _Network):
         return own
     body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "_unamp_class": own}
-    return type(own.__name__, (_Decorated, own), body)
+    return type(own.__name__, (_Network, own), body)
+
+
+def _adopt(optimizer: Any, weights: dict[int, Any], *, kept: bool) -> None:
+    """Have an optimizer step master weights.
+
+    Args:
+        optimizer: the optimizer, which is another class's from here on.
+        weights: what parameters were before they became low, by their ids.
+        kept: False forgets master weights after the step: it is one of the low parameters, computed in float32.
+    """
+    own = ((p, weights[id(p)]) for p in low_parameters(optimizer) if id(p) in weights) if kept else ()
+    optimizer._master_weights = {parameter.name: weight for parameter, weight in own}
+    optimizer._unamp_masters = Masters(optimizer, kept=kept)
+    optimizer.__class__ = _decorated_optimizer(type(optimizer))
+
+
+class _Optimizer:
+    """What stands in front of an optimizer's own class."""
+
+    _unamp_masters: Masters
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._unamp_masters.call(super().step, args, kwargs)  # type: ignore[misc]
+
+    def minimize(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._unamp_masters.call(super().minimize, args, kwargs)  # type: ignore[misc]
+
+    def apply_gradients(self: Any, params_grads: Any) -> Any:
+        with self._unamp_masters.exchanged():
+            wide = [(parameter, _cast(g, FLOAT32) if g.dtype in LOW else g) for parameter, g in params_grads]
+            return super().apply_gradients(wide)  # type: ignore[misc]
+
+    def state_dict(self: Any) -> dict[str, Any]:
+        self._unamp_masters.follow()
+        return super().state_dict()  # type: ignore[misc, no-any-return]
+
+    def set_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+        masters, weights = self._unamp_masters, state_dict.get(MASTER_WEIGHTS, {})
+        masters.check(weights)
+        with masters.exchanged():
+            super().set_state_dict({name: each for name, each in state_dict.items() if name != MASTER_WEIGHTS})  # type: ignore[misc]
+            masters.load(weights)
+
+    load_state_dict = set_state_dict
+
+
+@functools.cache
+def _decorated_optimizer(own: type) -> type:
+    """A decorated optimizer's class, under the name of its own, which Paddle's optimizers look at."""
+    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__}
+    return type(own.__name__, (_Optimizer, own), body)

@@ -28,9 +28,9 @@ __all__ = [
     "MASTER_WEIGHTS",
     "Masters",
     "add_up_wide",
-    "adopt",
     "alias",
     "exchange_memory",
+    "low_parameters",
     "masters_of",
     "parameters",
     "probe",
@@ -57,20 +57,6 @@ def probe() -> None:
         missing.append("paddle.base.core.DenseTensor._share_data_with")
     if missing:
         raise FrameworkNotSupported(f"paddle {paddle.__version__} has no {missing[0]}, which unamp needs")
-
-
-def adopt(optimizer: Any, weights: dict[int, Any], *, kept: bool) -> None:
-    """Have an optimizer step master weights.
-
-    Args:
-        optimizer: the optimizer, which is another class's from here on.
-        weights: what parameters were before they became low, by their ids.
-        kept: False forgets master weights after the step: it is one of the low parameters, computed in float32.
-    """
-    own = ((p, weights[id(p)]) for p in _low_parameters(optimizer) if id(p) in weights) if kept else ()
-    optimizer._master_weights = {parameter.name: weight for parameter, weight in own}
-    optimizer._unamp_masters = Masters(optimizer, kept=kept)
-    optimizer.__class__ = _derived(type(optimizer))
 
 
 def masters_of(optimizer: Any) -> Masters | None:
@@ -114,7 +100,7 @@ class Masters:
 
     def widen_gradients(self) -> None:
         """Turn low gradients into float32 ones, which low parameters then hold."""
-        for parameter in _low_parameters(self._owner()):
+        for parameter in low_parameters(self._owner()):
             gradient = parameter._grad_ivar()
             if gradient is not None and gradient.dtype in LOW:
                 exchange_memory(gradient, _cast(alias(gradient), FLOAT32))
@@ -122,7 +108,7 @@ class Masters:
     def follow(self) -> None:
         """Have master weights follow where somebody else has changed low parameters."""
         if self._exchanged is None and self.kept:
-            for parameter in _low_parameters(self._owner()):
+            for parameter in low_parameters(self._owner()):
                 self._master(parameter)
 
     def check(self, weights: Mapping[str, Any]) -> None:
@@ -167,7 +153,7 @@ class Masters:
     def _exchange(self) -> None:
         self._exchanged = []
         with paddle.no_grad():
-            for parameter in _low_parameters(self._owner()):
+            for parameter in low_parameters(self._owner()):
                 self._exchanged.append(_Exchange(parameter, self._master(parameter)))
 
     def _give_back(self) -> None:
@@ -215,43 +201,6 @@ class _Exchange:
             exchange_memory(gradient, self._gradient)
 
 
-class _Decorated:
-    """What stands in front of an optimizer's own class."""
-
-    _unamp_masters: Masters
-
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._unamp_masters.call(super().step, args, kwargs)  # type: ignore[misc]
-
-    def minimize(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._unamp_masters.call(super().minimize, args, kwargs)  # type: ignore[misc]
-
-    def apply_gradients(self: Any, params_grads: Any) -> Any:
-        with self._unamp_masters.exchanged():
-            wide = [(parameter, _cast(g, FLOAT32) if g.dtype in LOW else g) for parameter, g in params_grads]
-            return super().apply_gradients(wide)  # type: ignore[misc]
-
-    def state_dict(self: Any) -> dict[str, Any]:
-        self._unamp_masters.follow()
-        return super().state_dict()  # type: ignore[misc, no-any-return]
-
-    def set_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
-        masters, weights = self._unamp_masters, state_dict.get(MASTER_WEIGHTS, {})
-        masters.check(weights)
-        with masters.exchanged():
-            super().set_state_dict({name: each for name, each in state_dict.items() if name != MASTER_WEIGHTS})  # type: ignore[misc]
-            masters.load(weights)
-
-    load_state_dict = set_state_dict
-
-
-@functools.cache
-def _derived(own: type) -> type:
-    """A decorated optimizer's class, under the name of its own, which Paddle's optimizers look at."""
-    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__}
-    return type(own.__name__, (_Decorated, own), body)
-
-
 def add_up_wide(parameter: Any) -> None:
     """Have a low parameter's gradient added up in float32, which Paddle itself cannot do on the CPU."""
     alive, held = weakref.ref(parameter), []  # the hooks belong to the parameter
@@ -293,7 +242,8 @@ def parameters(optimizer: Any) -> Iterator[Any]:
             yield each
 
 
-def _low_parameters(optimizer: Any) -> Iterator[Any]:
+def low_parameters(optimizer: Any) -> Iterator[Any]:
+    """Those of an optimizer's parameters that have master weights, in its order."""
     return (parameter for parameter in parameters(optimizer) if parameter.dtype in LOW and not parameter.stop_gradient)
 
 

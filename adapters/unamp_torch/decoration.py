@@ -1,8 +1,10 @@
-"""Modules with low parameters; `masters` has what becomes of the optimizers."""
+"""Modules with low parameters, and the optimizers that train them, which get a class derived from their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from unamp.adapter import Decoration
 from unamp_torch import sharding
-from unamp_torch.masters import LOW, adopt, masters_of
+from unamp_torch.masters import LOW, Masters, low_parameters, masters_of, twin
 
 __all__ = ["decorate"]
 
@@ -26,7 +28,7 @@ def decorate(networks: Sequence[torch.nn.Module], optimizers: Sequence[torch.opt
     weights = {parameter: _lower(parameter, decoration) for parameter in chosen}
     if decoration.master_weights:
         for optimizer in optimizers:
-            adopt(optimizer, weights, decoration.master_grad)
+            _adopt(optimizer, weights, decoration.master_grad)
     if decoration.save_dtype is not None:
         for network in networks:
             network.register_state_dict_post_hook(_Saved(getattr(torch, decoration.save_dtype)))
@@ -115,3 +117,86 @@ class _Saved:
         for name, parameter in module.named_parameters(prefix.removesuffix("."), remove_duplicate=False):
             if name in state_dict and parameter.is_floating_point():
                 state_dict[name] = state_dict[name].to(self._dtype)
+
+
+def _adopt(optimizer: Any, weights: dict[torch.Tensor, torch.Tensor], keep_gradients: bool) -> None:
+    """Have an optimizer step master weights.
+
+    Args:
+        optimizer: the optimizer, which is another class's from here on.
+        weights: what parameters were before they became low.
+        keep_gradients: whether their gradients are added up in float32.
+    """
+    own = {parameter: weights[parameter] for parameter in low_parameters(optimizer) if parameter in weights}
+    optimizer._unamp_masters = Masters({p: twin(p, weight) for p, weight in own.items()}, keep_gradients)
+    optimizer.__class__ = _derived(type(optimizer))
+    if (step := vars(optimizer).get("step")) is not None:  # a schedule's, made before, which goes past the class
+        optimizer.step = _within(weakref.ref(optimizer), step)
+
+
+class _Decorated:
+    """What stands in front of an optimizer's own class."""
+
+    _unamp_class: type[torch.optim.Optimizer]  #: the optimizer's own class
+    _unamp_masters: Masters
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._unamp_masters.step(self, super().step, args, kwargs)  # type: ignore[misc]
+
+    step.hooked = True  # type: ignore[attr-defined]  # the own class's step calls the hooks; PyTorch would call them here too
+
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
+        super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+        self._unamp_masters.narrow_gradients(self)
+
+    def state_dict(self: Any) -> dict[str, Any]:
+        # PyTorch calls it first, so what users hook sees the master weights.
+        handle = self.register_state_dict_post_hook(self._unamp_masters.saved, prepend=True)
+        try:
+            return super().state_dict()  # type: ignore[misc, no-any-return]
+        finally:
+            handle.remove()
+
+    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+        loaded: dict[torch.Tensor, torch.Tensor] = {}
+        # PyTorch calls it last, after what users hook.
+        handle = self.register_load_state_dict_pre_hook(functools.partial(self._unamp_masters.take, loaded))
+        try:
+            with self._unamp_masters.exchanged(self):  # state is cast to the dtype of what it belongs to
+                super().load_state_dict(state_dict)  # type: ignore[misc]
+                self._unamp_masters.load(loaded)
+        finally:
+            handle.remove()
+
+    def __getstate__(self: Any) -> dict[str, Any]:
+        return {**super().__getstate__(), "_unamp_masters": self._unamp_masters}  # type: ignore[dict-item]
+
+    def __setstate__(self: Any, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[misc]
+        self._unamp_masters.mark()
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _new, (self._unamp_class,), self.__getstate__()
+
+
+def _new(own: type[torch.optim.Optimizer]) -> Any:
+    decorated = _derived(own)
+    return decorated.__new__(decorated)
+
+
+@functools.cache
+def _derived(own: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """A decorated optimizer's class, under the name of its own."""
+    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "_unamp_class": own}
+    return type(own.__name__, (_Decorated, own), body)
+
+
+def _within(optimizer: weakref.ref[Any], step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step that somebody has put on one optimizer; a cycle of references would keep a whole network in memory."""
+
+    @functools.wraps(step)
+    def exchanged(*args: Any, **kwargs: Any) -> Any:
+        owner = optimizer()
+        return owner._unamp_masters.step(owner, step, args, kwargs)  # type: ignore[union-attr]
+
+    return exchanged

@@ -11,7 +11,6 @@ gradients are added up, and with it the hooks that `DistributedDataParallel` has
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
@@ -22,7 +21,7 @@ import torch
 from unamp.policy import Policy
 from unamp.regions import current_policy, policy_region
 
-__all__ = ["LOW", "MASTER_WEIGHT", "Masters", "adopt", "masters_of"]
+__all__ = ["LOW", "MASTER_WEIGHT", "Masters", "low_parameters", "masters_of", "twin"]
 
 LOW = (torch.float16, torch.bfloat16)
 
@@ -30,21 +29,6 @@ _OFF = Policy(enabled=False)
 
 #: What a parameter's master weight is called in its state in an optimizer's ``state_dict``.
 MASTER_WEIGHT = "master_weight"
-
-
-def adopt(optimizer: Any, weights: dict[torch.Tensor, torch.Tensor], keep_gradients: bool) -> None:
-    """Have an optimizer step master weights.
-
-    Args:
-        optimizer: the optimizer, which is another class's from here on.
-        weights: what parameters were before they became low.
-        keep_gradients: whether their gradients are added up in float32.
-    """
-    own = {parameter: weights[parameter] for parameter in _low_parameters(optimizer) if parameter in weights}
-    optimizer._unamp_masters = Masters({p: _twin(p, weight) for p, weight in own.items()}, keep_gradients)
-    optimizer.__class__ = _derived(type(optimizer))
-    if (step := vars(optimizer).get("step")) is not None:  # a schedule's, made before, which goes past the class
-        optimizer.step = _within(weakref.ref(optimizer), step)
 
 
 def masters_of(optimizer: torch.optim.Optimizer) -> Masters | None:
@@ -107,14 +91,14 @@ class Masters:
 
     def widen_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Turn low gradients into float32 ones, which low parameters then hold."""
-        for parameter in _low_parameters(optimizer):
+        for parameter in low_parameters(optimizer):
             if parameter.grad is not None and parameter.grad.dtype in LOW:
                 parameter.grad_dtype = None  # any; it stays so, and what is added up is low as before
                 parameter.grad = parameter.grad.float()
 
     def narrow_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Undo `widen_gradients`, for gradients that are not cleared but set to zero."""
-        for parameter in _low_parameters(optimizer):
+        for parameter in low_parameters(optimizer):
             if parameter.grad is not None and parameter.grad_dtype is None:
                 parameter.grad = parameter.grad.to(parameter.dtype)
 
@@ -170,7 +154,7 @@ class Masters:
                 parameter.copy_(weight)
 
     def _exchange(self, optimizer: torch.optim.Optimizer) -> None:
-        exchanges = [_Exchange(parameter, self._follow(parameter)) for parameter in _low_parameters(optimizer)]
+        exchanges = [_Exchange(parameter, self._follow(parameter)) for parameter in low_parameters(optimizer)]
         self._exchanged = {each.master: each for each in exchanges}
         _replace(optimizer, {each.parameter: each.master for each in exchanges})
 
@@ -182,7 +166,7 @@ class Masters:
 
     def _follow(self, parameter: torch.Tensor) -> torch.Tensor:
         if parameter not in self.weights:
-            self.weights[parameter] = _twin(parameter, parameter.detach().float())
+            self.weights[parameter] = twin(parameter, parameter.detach().float())
         return self._current(parameter)  # type: ignore[return-value]
 
     @torch.no_grad()
@@ -218,81 +202,15 @@ class _Exchange:
         self.master.grad = None
 
 
-class _Decorated:
-    """What stands in front of an optimizer's own class."""
-
-    _unamp_class: type[torch.optim.Optimizer]  #: the optimizer's own class
-    _unamp_masters: Masters
-
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._unamp_masters.step(self, super().step, args, kwargs)  # type: ignore[misc]
-
-    step.hooked = True  # type: ignore[attr-defined]  # the own class's step calls the hooks; PyTorch would call them here too
-
-    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
-        super().zero_grad(*args, **kwargs)  # type: ignore[misc]
-        self._unamp_masters.narrow_gradients(self)
-
-    def state_dict(self: Any) -> dict[str, Any]:
-        # PyTorch calls it first, so what users hook sees the master weights.
-        handle = self.register_state_dict_post_hook(self._unamp_masters.saved, prepend=True)
-        try:
-            return super().state_dict()  # type: ignore[misc, no-any-return]
-        finally:
-            handle.remove()
-
-    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
-        loaded: dict[torch.Tensor, torch.Tensor] = {}
-        # PyTorch calls it last, after what users hook.
-        handle = self.register_load_state_dict_pre_hook(functools.partial(self._unamp_masters.take, loaded))
-        try:
-            with self._unamp_masters.exchanged(self):  # state is cast to the dtype of what it belongs to
-                super().load_state_dict(state_dict)  # type: ignore[misc]
-                self._unamp_masters.load(loaded)
-        finally:
-            handle.remove()
-
-    def __getstate__(self: Any) -> dict[str, Any]:
-        return {**super().__getstate__(), "_unamp_masters": self._unamp_masters}  # type: ignore[dict-item]
-
-    def __setstate__(self: Any, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[misc]
-        self._unamp_masters.mark()
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _new, (self._unamp_class,), self.__getstate__()
+def twin(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """What stands in for a parameter in an optimizer, with the numbers of `weight`."""
+    made = torch.nn.Parameter(weight)
+    vars(made).update(vars(parameter))  # what optimizers are told about single parameters
+    return made
 
 
-def _new(own: type[torch.optim.Optimizer]) -> Any:
-    decorated = _derived(own)
-    return decorated.__new__(decorated)
-
-
-@functools.cache
-def _derived(own: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """A decorated optimizer's class, under the name of its own."""
-    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "_unamp_class": own}
-    return type(own.__name__, (_Decorated, own), body)
-
-
-def _within(optimizer: weakref.ref[Any], step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step that somebody has put on one optimizer; a cycle of references would keep a whole network in memory."""
-
-    @functools.wraps(step)
-    def exchanged(*args: Any, **kwargs: Any) -> Any:
-        owner = optimizer()
-        return owner._unamp_masters.step(owner, step, args, kwargs)  # type: ignore[union-attr]
-
-    return exchanged
-
-
-def _twin(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    twin = torch.nn.Parameter(weight)
-    vars(twin).update(vars(parameter))  # what optimizers are told about single parameters
-    return twin
-
-
-def _low_parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+def low_parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Those of an optimizer's parameters that have master weights, in its order."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.dtype in LOW and parameter.requires_grad:
