@@ -24,6 +24,7 @@ from unamp.vocabulary import vocabulary
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from unamp.decoration import decorate
     from unamp.scaling import GradScaler
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "current_policy",
     "custom_bwd",
     "custom_fwd",
+    "decorate",
     "explain",
     "get_autocast_dtype",
     "is_autocast_enabled",
@@ -57,11 +59,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Who only opens regions does not load it.
-    if name == "GradScaler":
-        from unamp.scaling import GradScaler
+_LAZY = {"GradScaler": "unamp.scaling", "decorate": "unamp.decoration"}
 
-        globals()[name] = GradScaler
-        return GradScaler
+
+def __getattr__(name: str) -> Any:
+    # Who only opens regions does not load them.
+    if name in _LAZY:
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEVICES",
     "Adapter",
+    "Decoration",
     "Gap",
     "Gradients",
     "How",
@@ -180,6 +181,24 @@ class NamedOperations:
         return self._found[op]
 
 
+class Decoration(NamedTuple):
+    """What `unamp.decorate` asks for; see there.
+
+    Attributes:
+        dtype: what parameters are cast to, of `unamp.dtypes.LOW_DTYPES`.
+        master_weights: whether optimizers step float32 copies of the low parameters.
+        master_grad: whether the gradients of low parameters are kept in float32.
+        save_dtype: the dtype of floating parameters in what is saved of a network; None leaves them.
+        excluded: layers and classes of layers that stay in float32, with all that is in them.
+    """
+
+    dtype: str
+    master_weights: bool = True
+    master_grad: bool = False
+    save_dtype: str | None = None
+    excluded: tuple[Any, ...] = ()
+
+
 class Gradients(Protocol):
     """One optimizer's gradients of one step, on their way from the scaled backward pass to the optimizer.
 
@@ -190,7 +209,10 @@ class Gradients(Protocol):
     values: Any  #: what the caller handed over, in the framework's usual form, unscaled once `unscale` ran; None where held
 
     def dtypes(self) -> frozenset[str]:
-        """The names of their dtypes; empty where there are no gradients."""
+        """The names of the dtypes in which the optimizer will take them; empty where there are no gradients.
+
+        Low gradients of parameters with float32 master weights count as ``"float32"``, and are that once `unscale` ran.
+        """
 
     def unscale(self, scale: float) -> None:
         """Divide them by the loss scale (in float32 where they are lower), and check that they are finite.
@@ -290,6 +312,17 @@ class Adapter(Protocol):
 
         Raises:
             TypeError: where the framework holds gradients and some are given, or where it does not and none are.
+        """
+
+    def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+        """Cast networks' parameters where they are, and let optimizers step their master weights. See `unamp.decorate`.
+
+        The objects stay the same ones: a parameter, a group and a schedule that somebody holds goes on being in use.
+
+        Raises:
+            TypeError: where an excluded layer is none.
+            ValueError: where a parameter to be cast is low already, or an optimizer has state or is decorated already.
+                Nothing is changed then.
         """
 
     def spelling(self, value: object) -> str | None:

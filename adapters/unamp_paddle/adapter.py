@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import paddle
 
-from unamp.adapter import Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.networks import twin, under
 from unamp.observing import observe
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_paddle import hooks, plans, scaling
+from unamp_paddle import hooks, masters, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.spellings import spelling
@@ -37,6 +37,7 @@ class PaddleAdapter:
     def probe(self) -> None:
         """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
         hooks.probe()
+        masters.probe()
 
     def devices(self) -> tuple[str, ...]:
         """The CPU, and a GPU where CUDA finds one."""
@@ -49,6 +50,14 @@ class PaddleAdapter:
     def gaps(self) -> tuple[Gap, ...]:
         return (
             Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
+            Gap(
+                "decorate for embeddings with sparse gradients on the CPU",
+                "Paddle has no kernel that makes low ones there, and no cast for them; such a layer stays in float32",
+            ),
+            Gap(
+                "decorate in float16 with paddle.DataParallel on the CPU",
+                "gloo's all_reduce of float16 numbers is infinite in Paddle 3.3: every step is skipped; use bfloat16",
+            ),
             Gap(
                 "GradScaler.scale inside a function that paddle.jit.to_static compiles with full_graph=True",
                 "the scale of that moment would stay in the program; scale the loss outside of the function",
@@ -100,6 +109,11 @@ class PaddleAdapter:
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         return scaling.PaddleGradients(optimizer, given)
+
+    def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+        from unamp_paddle.decoration import decorate  # few programs use it
+
+        decorate(networks, optimizers, decoration)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

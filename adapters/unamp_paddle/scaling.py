@@ -8,6 +8,7 @@ from typing import Any
 import paddle
 
 from unamp.errors import NotExpressible
+from unamp_paddle.masters import masters_of, parameters
 from unamp_paddle.state import FLOAT32, LOW, NAMES, Value, dtype_of
 
 __all__ = ["PaddleGradients", "scale_loss"]
@@ -43,11 +44,15 @@ class PaddleGradients:
         self._overflow: bool | None = None
 
     def dtypes(self) -> frozenset[str]:
-        return frozenset(NAMES.get(gradient.dtype) or str(gradient.dtype) for _, gradient in self._held())
+        wide = masters_of(self._optimizer) is not None
+        dtypes = {FLOAT32 if wide and gradient.dtype in LOW else gradient.dtype for _, gradient in self._held()}
+        return frozenset(NAMES.get(dtype) or str(dtype) for dtype in dtypes)
 
     def unscale(self, scale: float) -> None:
         inverse = 1.0 / scale
         with paddle.no_grad():
+            if (masters := masters_of(self._optimizer)) is not None:
+                masters.widen_gradients()
             for _, gradient in self._held():
                 self._norms.append(_finiteness(gradient))
                 _scale_(gradient, inverse, 0.0, True)
@@ -76,18 +81,10 @@ class PaddleGradients:
 
     def _held(self) -> Iterator[tuple[Any, Any]]:
         """The parameters that have a gradient, each with the memory of its gradient."""
-        for parameter in _parameters(self._optimizer):
+        for parameter in parameters(self._optimizer):
             gradient = parameter._grad_ivar()
             if gradient is not None:
                 yield parameter, _dense(gradient)
-
-
-def _parameters(optimizer: Any) -> Iterator[Any]:
-    for each in optimizer._param_groups or ():
-        if isinstance(each, dict):
-            yield from each["params"]
-        else:
-            yield each
 
 
 def _dense(gradient: Any) -> Any:

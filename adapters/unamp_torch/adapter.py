@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import torch
 
-from unamp.adapter import Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.networks import twin, under
 from unamp.policy import Policy
 from unamp.regions import Region
@@ -40,6 +40,14 @@ GAPS = (
         "changing a parameter in place inside a region that stays open",
         "torch's own autocast, which carries out its own lists, keeps the first cast of a parameter until the outermost region "
         "closes; close the region before the optimizer's step, or open it with cache_enabled=False",
+    ),
+    Gap(
+        "decorate with master_grad under DistributedDataParallel",
+        "its buckets take gradients in the dtype of their parameters: the backward pass raises; leave master_grad out",
+    ),
+    Gap(
+        "decorate for modules of torch.distributed.fsdp",
+        "those keep float32 parameters, each rank its part, and cast them by their own MixedPrecision; a region serves as well",
     ),
     Gap(
         "GradScaler with fused optimizers waits for the GPU once in every step",
@@ -119,6 +127,11 @@ class TorchAdapter:
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         return scaling.TorchGradients(optimizer, given)
+
+    def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+        from unamp_torch.decoration import decorate  # few programs use it
+
+        decorate(networks, optimizers, decoration)
 
     def spelling(self, value: object) -> str | None:
         """See `unamp_torch.spellings.spelling`."""

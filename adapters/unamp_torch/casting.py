@@ -69,14 +69,18 @@ class Eligible:
 
     Args:
         schema: the operator's schema.
-        activation_only: only the first tensor (norms, whose parameters and statistics stay as they are).
+        activation_only: only the first tensor (norms, whose parameters and statistics stay as they are; what computes in
+            float32 takes no low parameters, however).
     """
 
-    __slots__ = ("keywords", "positions", "single")
+    __slots__ = ("keywords", "parameters", "positions", "single")
 
     def __init__(self, schema: Any, activation_only: bool) -> None:
         tensors = [(i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type) and a.name not in _NEVER_FLOATING]
+        #: By position, what is cast to float32 only.
+        self.parameters: tuple[int, ...] = ()
         if activation_only:
+            self.parameters = tuple(i for i, a in tensors if a.name in ("weight", "bias"))
             tensors = tensors[:1]
         self.positions = tuple(i for i, a in tensors if not a.kwarg_only)
         self.keywords = tuple(a.name for i, a in tensors if a.kwarg_only)
@@ -111,6 +115,10 @@ class Eligible:
                     converted[i] = _convert(to, dtype, value)
                 elif (current := value.dtype) is not dtype and current in ELIGIBLE:
                     converted[i] = to(value, dtype) if keep and value.is_leaf and value.requires_grad else method(value)
+        if self.parameters and dtype is _FLOAT32:
+            for i in self.parameters:
+                if i < count:
+                    converted[i] = _convert(to, dtype, converted[i])
         if self.keywords and kwargs:
             kwargs = {name: _convert(to, dtype, value) if name in self.keywords else value for name, value in kwargs.items()}
         return converted, kwargs

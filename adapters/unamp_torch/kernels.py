@@ -344,7 +344,8 @@ def _add_compiled(operator: Operator) -> int:
     positions = (*operator.eligible.positions, *map(names.index, operator.eligible.keywords))
     missing = tuple((_DEVICE_NUMBERS[device], dtype) for device, dtype in operator.no_kernel)
     dtype_position = -1 if operator.dtype_position is None else operator.dtype_position
-    return library.add(operator.composite, positions, dtype_position, missing)  # type: ignore[union-attr, no-any-return]
+    parameters = operator.eligible.parameters
+    return library.add(operator.composite, positions, parameters, dtype_position, missing)  # type: ignore[union-attr, no-any-return]
 
 
 def compiled_plan(

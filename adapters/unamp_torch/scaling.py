@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from unamp.errors import FrameworkNotSupported
+from unamp_torch import sharding
+from unamp_torch.masters import masters_of
 
 __all__ = ["TorchGradients", "probe", "scale_loss"]
 
@@ -42,9 +44,15 @@ class TorchGradients:
 
     def dtypes(self) -> frozenset[str]:
         self._groups = self._grouped()
-        return frozenset(str(dtype).removeprefix("torch.") for _, dtype in self._groups)
+        wide = masters_of(self._optimizer) is not None
+        return frozenset(
+            "float32" if wide and dtype in _LOW else str(dtype).removeprefix("torch.") for _, dtype in self._groups
+        )
 
     def unscale(self, scale: float) -> None:
+        if (masters := masters_of(self._optimizer)) is not None:
+            masters.widen_gradients(self._optimizer)
+            self._groups = None
         groups = self._grouped() if self._groups is None else self._groups
         numbers: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
         with torch.no_grad():
@@ -55,7 +63,7 @@ class TorchGradients:
                     )
                 found, inverse = numbers[device]
                 torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
-        self._found = [found for found, _ in numbers.values()]
+        self._found = sharding.agreed(self._optimizer, [found for found, _ in numbers.values()])
         self._groups = None  # gradients that are cleared before the next update are not kept alive here
 
     def overflow(self) -> bool | None:

@@ -12,7 +12,7 @@ import pytest
 
 import unamp
 from unamp import adapter as contract
-from unamp.adapter import Gap, How, OpRecord, Support
+from unamp.adapter import Decoration, Gap, How, OpRecord, Support
 from unamp.networks import twin, under
 from unamp.policy import Policy
 from unamp.regions import Region
@@ -121,6 +121,7 @@ class FakeAdapter:
         self.tensor, self.optimizer = FakeTensor, FakeOptimizer
         self.scaled_under: list[bool] = []
         self.is_compiling = False
+        self.decorated: list[tuple[list[Any], list[Any], Decoration]] = []
         self.captured: list[tuple[str, Region]] = []
         self.capturable: list[Region] = []
 
@@ -186,6 +187,9 @@ class FakeAdapter:
 
     def gradients(self, optimizer: Any, given: Any) -> FakeGradients:
         return FakeGradients(optimizer, given)
+
+    def decorate(self, networks: Any, optimizers: Any, decoration: Decoration) -> None:
+        self.decorated.append((list(networks), list(optimizers), decoration))
 
     def spelling(self, value: object) -> str | None:
         return "torch.nn.Linear" if value is FakeTensor.__init__ else None

@@ -71,8 +71,8 @@ def test_there_are_adapters() -> None:
 SHARED = frozenset(
     f"{name}.py"
     for name in (
-        "__init__", "activation", "adapter", "casting", "compiling", "facts", "hooks", "kernels", "observing", "operations",
-        "plans", "scaling", "spellings", "state",
+        "__init__", "activation", "adapter", "casting", "compiling", "decoration", "facts", "hooks", "kernels", "observing",
+        "operations", "plans", "scaling", "spellings", "state",
     )
 )  # fmt: skip
 

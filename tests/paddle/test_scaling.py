@@ -1,6 +1,11 @@
 """The scaler on PaddlePaddle, on the CPU, where Paddle's own is switched off."""
 
+import json
 import math
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import paddle
@@ -326,3 +331,33 @@ def test_gradients_cannot_be_handed_over():
     scaler.scale(w.sum()).backward()
     with pytest.raises(TypeError, match="PaddlePaddle's parameters hold their gradients"):
         scaler.step(paddle.optimizer.SGD(1.0, parameters=[w]), gradients=[w.grad])
+
+
+MANNERS = ("replicated", "decorated")
+
+
+@pytest.fixture(scope="module")
+def two_ranks():
+    """What happened on each of two ranks, by whether the network is decorated."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, str(Path(__file__).with_name("data_parallel.py")), str(port)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), *MANNERS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for rank in range(2)
+    ]
+    try:
+        return [json.loads(rank.communicate(timeout=240)[0].splitlines()[-1]) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()  # where one fails, the other waits for it
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+def test_an_overflow_on_one_rank_skips_the_step_on_every_rank(manner, two_ranks):
+    first, second = [rank[manner] for rank in two_ranks]
+    assert first["ran"] == second["ran"] == [True, True, False, True, True, True]
+    assert first["scales"] == second["scales"] == [1024.0, 1024.0, 512.0, 512.0, 512.0, 1024.0]
+    assert first["parameters"] == second["parameters"]
+    assert all(map(math.isfinite, first["parameters"]))

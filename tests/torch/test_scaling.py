@@ -356,19 +356,35 @@ def test_gradients_are_not_kept_alive_until_the_update() -> None:
     scaler.update()
 
 
-@pytest.mark.parametrize("manner", ["replicated", "sharded"])
-def test_an_overflow_on_one_rank_skips_the_step_on_every_rank(manner: str, tmp_path: Path) -> None:
-    script = Path(__file__).with_name("data_parallel.py")
-    command = [sys.executable, str(script), manner, str(tmp_path / "meeting")]
-    ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
+#: What the rank whose gradient overflowed calls it. Where gradients are averaged, every rank has it.
+NAMED = {
+    "replicated": "module.0.weight",
+    "decorated": "module.0.weight",
+    "sharded": "0.weight",
+    "flattened": "_fsdp_wrapped_module._flat_param",
+    "flattened-named": "_fsdp_wrapped_module.0.weight",
+}
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What happened on each of two ranks, by the manner of sharing the work."""
+    script, meeting = Path(__file__).with_name("data_parallel.py"), tmp_path_factory.mktemp("ranks") / "meeting"
+    command = [sys.executable, str(script), str(meeting)]
+    ranks = [subprocess.Popen([*command, str(rank), *NAMED], stdout=subprocess.PIPE, text=True) for rank in range(2)]
     try:
-        first, second = [json.loads(rank.communicate(timeout=120)[0].splitlines()[-1]) for rank in ranks]
+        return [json.loads(rank.communicate(timeout=240)[0].splitlines()[-1]) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()  # where one fails, the other waits for it
+
+
+@pytest.mark.parametrize("manner", NAMED)
+def test_an_overflow_on_one_rank_skips_the_step_on_every_rank(manner: str, two_ranks: list[dict[str, Any]]) -> None:
+    first, second = [rank[manner] for rank in two_ranks]
     assert first["ran"] == second["ran"] == [True, True, False, True, True, True]
     assert first["scales"] == second["scales"] == [1024.0, 1024.0, 512.0, 512.0, 512.0, 1024.0]
     assert first["parameters"] == second["parameters"]
     assert all(map(math.isfinite, first["parameters"]))
-    name = {"replicated": "module.0.weight", "sharded": "0.weight"}[manner]
-    assert (first["named"], second["named"]) == ({"replicated": name, "sharded": None}[manner], name)
+    name = NAMED[manner]
+    assert (first["named"], second["named"]) == (name if name.startswith("module.") else None, name)

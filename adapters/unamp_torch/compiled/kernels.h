@@ -56,7 +56,8 @@ enum class Action : uint8_t { kNone, kLow, kLowWidened, kFloat32, kWidest, kUnto
 struct Operator {
   size_t index;
   bool composite;
-  std::vector<size_t> positions;  // of the arguments that a rule casts
+  std::vector<size_t> positions;   // of the arguments that a rule casts
+  std::vector<size_t> parameters;  // of those that are cast to float32 only
   std::optional<size_t> dtype_position;
   // Low dtypes known not to have a kernel, and known to have one, by device.
   std::array<std::array<std::atomic<bool>, 2>, kDevices> missing{};
@@ -199,6 +200,8 @@ class Call {
 
   void convert_arguments(ScalarType dtype, bool keep) {
     for (const size_t position : op_.positions) convert((*stack_)[base_ + position], dtype, keep);
+    if (dtype != at::kFloat) return;
+    for (const size_t position : op_.parameters) convert((*stack_)[base_ + position], dtype, keep);
   }
 
   void convert_results(ScalarType dtype) {

@@ -1,0 +1,214 @@
+"""Layers with low parameters, and the optimizers that train them: both get classes derived from their own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle.nn import Layer
+from paddle.nn.layer.norm import _BatchNormBase
+
+from unamp.adapter import Decoration
+from unamp_paddle.masters import MASTER_WEIGHTS, Masters, add_up_wide, alias, exchange_memory, low_parameters
+from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES
+
+__all__ = ["decorate"]
+
+# The function itself, not the module's attribute, which a region replaces.
+_cast = paddle._C_ops.cast
+
+#: Norms that keep statistics. (Paddle's instance norm keeps none.)
+_STATISTICS = (_BatchNormBase, paddle.nn.BatchNorm)
+
+
+def decorate(networks: Sequence[Layer], optimizers: Sequence[Any], decoration: Decoration) -> None:
+    """See `unamp.adapter.Adapter.decorate`."""
+    chosen = _to_cast(networks, decoration.excluded)
+    for optimizer in optimizers:
+        _check_fresh(optimizer)
+    weights = {id(parameter): _lower(parameter, decoration) for parameter in chosen}
+    if decoration.master_weights or not paddle.is_compiled_with_cuda():  # on the CPU there are no low kernels
+        for optimizer in optimizers:
+            _adopt(optimizer, weights, kept=decoration.master_weights)
+    for network in networks:
+        network.__class__ = _decorated_network(type(network))
+        if decoration.save_dtype is not None:
+            network.register_state_dict_hook(_Saved(network, decoration.save_dtype))
+
+
+def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
+    """The parameters to cast, each once.
+
+    Raises:
+        TypeError: where an excluded layer is none.
+        ValueError: where a parameter is low already, or a network is made for several processes already.
+    """
+    kept = {id(parameter) for layer in _kept(networks, excluded) for parameter in layer.parameters()}
+    chosen = {}
+    for network in networks:
+        if isinstance(network, paddle.DataParallel):
+            raise ValueError("decorate the layer itself, and make the paddle.DataParallel of it after that")
+        for name, parameter in network.named_parameters():
+            if id(parameter) in kept:
+                continue
+            if parameter.dtype in LOW:
+                raise ValueError(
+                    f"parameter {name} is {NAMES[parameter.dtype]} already: decorate makes parameters low itself, and keeps "
+                    "what they were as master weights"
+                )
+            if parameter.dtype is FLOAT32:
+                chosen[id(parameter)] = parameter
+    return list(chosen.values())
+
+
+def _kept(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> Iterator[Layer]:
+    """The layers that stay in float32 with all that is in them."""
+    for each in excluded:
+        if not (isinstance(each, Layer) or (isinstance(each, type) and issubclass(each, Layer))):
+            raise TypeError(f"excluded_layers takes paddle.nn.Layers and classes of them, not {each!r}")
+    instances = {id(each) for each in excluded if isinstance(each, Layer)}
+    classes = tuple(each for each in excluded if isinstance(each, type))
+    for network in networks:
+        for layer in network.sublayers(include_self=True):
+            if isinstance(layer, (*_STATISTICS, *classes)) or id(layer) in instances or _gives_sparse_gradients(layer):
+                yield layer
+
+
+def _gives_sparse_gradients(layer: Layer) -> bool:
+    # Paddle has no cast for them, so on the CPU low ones cannot come about.
+    return isinstance(layer, paddle.nn.Embedding) and layer._sparse and not paddle.is_compiled_with_cuda()
+
+
+def _check_fresh(optimizer: Any) -> None:
+    if hasattr(optimizer, "_unamp_masters"):
+        raise ValueError(f"this {type(optimizer).__name__} is decorated already")
+    if optimizer._accumulators or optimizer._accumulators_holder or optimizer._master_weights:
+        raise ValueError(
+            f"this {type(optimizer).__name__} has taken steps, or has loaded some: decorate it as it is made, and load after"
+        )
+
+
+def _lower(parameter: Any, decoration: Decoration) -> Any:
+    """Cast a parameter where it is; what it was is its master weight."""
+    low = DTYPES[decoration.dtype]
+    with paddle.no_grad():
+        master = alias(parameter)
+        exchange_memory(parameter, _cast(master, low))
+        gradient = parameter._grad_ivar()
+        if gradient is not None and gradient.dtype is FLOAT32 and not decoration.master_grad:
+            exchange_memory(gradient, _cast(gradient, low))
+    if decoration.master_grad and not parameter.stop_gradient:
+        add_up_wide(parameter)
+    return master
+
+
+class _Saved:
+    """Casts a network's floating parameters in its ``state_dict``, which may be a part of a larger one's."""
+
+    def __init__(self, network: Layer, dtype: str) -> None:
+        self._network, self._dtype = network, dtype
+
+    def __call__(self, state_dict: dict[str, Any]) -> None:
+        norms = (layer for layer in self._network.sublayers(include_self=True) if isinstance(layer, _STATISTICS))
+        statistics = {id(each) for norm in norms for each in (norm._mean, norm._variance)}
+        own = {each.data_ptr() for each in self._network.parameters() if id(each) not in statistics}
+        for name, value in state_dict.items():
+            if isinstance(value, paddle.Tensor) and value.is_floating_point() and value.data_ptr() in own:
+                state_dict[name] = cast = _cast(value.detach(), getattr(paddle, self._dtype))
+                cast.name = value.name
+
+
+class _Network:
+    """What stands in front of a network's own class: Paddle loads values of a parameter's own dtype only."""
+
+    _unamp_class: type
+
+    def set_state_dict(self: Any, state_dict: dict[str, Any], use_structured_name: bool = True) -> Any:
+        given = dict(state_dict)
+        for name, own in self.state_dict(use_hook=False).items():
+            key = name if use_structured_name else own.name
+            if key in given and own.dtype in NAMES:
+                given[key] = _as(given[key], own.dtype)
+        return super().set_state_dict(given, use_structured_name)  # type: ignore[misc]
+
+    set_dict = load_dict = set_state_dict
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _new, (self._unamp_class,), vars(self)
+
+
+def _as(value: Any, dtype: Any) -> Any:
+    """A loaded value in a parameter's dtype, if it is a floating one."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        value = paddle.to_tensor(value)
+    if isinstance(value, paddle.Tensor) and value.is_floating_point() and value.dtype is not dtype:
+        return _cast(value.detach(), dtype)
+    return value
+
+
+def _new(own: type) -> Any:
+    decorated = _decorated_network(own)
+    return decorated.__new__(decorated)
+
+
+@functools.cache
+def _decorated_network(own: type) -> type:
+    """A decorated network's class, under the name of its own."""
+    if issubclass(own, _Network):
+        return own
+    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "_unamp_class": own}
+    return type(own.__name__, (_Network, own), body)
+
+
+def _adopt(optimizer: Any, weights: dict[int, Any], *, kept: bool) -> None:
+    """Have an optimizer step master weights.
+
+    Args:
+        optimizer: the optimizer, which is another class's from here on.
+        weights: what parameters were before they became low, by their ids.
+        kept: False forgets master weights after the step: it is one of the low parameters, computed in float32.
+    """
+    own = ((p, weights[id(p)]) for p in low_parameters(optimizer) if id(p) in weights) if kept else ()
+    optimizer._master_weights = {parameter.name: weight for parameter, weight in own}
+    optimizer._unamp_masters = Masters(optimizer, kept=kept)
+    optimizer.__class__ = _decorated_optimizer(type(optimizer))
+
+
+class _Optimizer:
+    """What stands in front of an optimizer's own class."""
+
+    _unamp_masters: Masters
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._unamp_masters.call(super().step, args, kwargs)  # type: ignore[misc]
+
+    def minimize(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._unamp_masters.call(super().minimize, args, kwargs)  # type: ignore[misc]
+
+    def apply_gradients(self: Any, params_grads: Any) -> Any:
+        with self._unamp_masters.exchanged():
+            wide = [(parameter, _cast(g, FLOAT32) if g.dtype in LOW else g) for parameter, g in params_grads]
+            return super().apply_gradients(wide)  # type: ignore[misc]
+
+    def state_dict(self: Any) -> dict[str, Any]:
+        self._unamp_masters.follow()
+        return super().state_dict()  # type: ignore[misc, no-any-return]
+
+    def set_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+        masters, weights = self._unamp_masters, state_dict.get(MASTER_WEIGHTS, {})
+        masters.check(weights)
+        with masters.exchanged():
+            super().set_state_dict({name: each for name, each in state_dict.items() if name != MASTER_WEIGHTS})  # type: ignore[misc]
+            masters.load(weights)
+
+    load_state_dict = set_state_dict
+
+
+@functools.cache
+def _decorated_optimizer(own: type) -> type:
+    """A decorated optimizer's class, under the name of its own, which Paddle's optimizers look at."""
+    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__}
+    return type(own.__name__, (_Optimizer, own), body)

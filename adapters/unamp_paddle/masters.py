@@ -1,0 +1,256 @@
+"""Optimizers that step the float32 master weights of low parameters.
+
+An optimizer is decorated by giving it a class derived from its own. While that takes its step, the memory of each low
+parameter and of its gradient is exchanged for float32 memory: the parameter keeps its name, by which Paddle's optimizers keep
+their state, and its place in groups and clips. So the optimizer's own step runs as it was written, with float32 kernels, the
+only ones that there are on the CPU; then the low memory takes over the rounded values.
+
+Master weights are kept where Paddle's own ``multi_precision`` keeps them, and are saved under its key.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import paddle
+
+from unamp.errors import FrameworkNotSupported
+from unamp.policy import Policy
+from unamp.regions import current_policy, policy_region
+from unamp_paddle.state import FLOAT32, LOW
+
+__all__ = [
+    "MASTER_WEIGHTS",
+    "Masters",
+    "add_up_wide",
+    "alias",
+    "exchange_memory",
+    "low_parameters",
+    "masters_of",
+    "parameters",
+    "probe",
+]
+
+# The functions themselves, not the module's attributes, which a region replaces.
+_add, _assign_out_, _cast = paddle._C_ops.add, paddle._C_ops.assign_out_, paddle._C_ops.cast
+_equal, _where = paddle._C_ops.equal, paddle._C_ops.where
+_Tensor = paddle.Tensor
+
+_OFF = Policy(enabled=False)
+
+#: The key of Paddle's own in an optimizer's ``state_dict``.
+MASTER_WEIGHTS = "master_weights"
+
+
+def probe() -> None:
+    """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
+    tensor = _Tensor
+    missing = [
+        f"paddle.Tensor.{name}" for name in ("get_tensor", "_grad_ivar", "_register_backward_hook") if not hasattr(tensor, name)
+    ]
+    if not hasattr(paddle.base.core.DenseTensor, "_share_data_with"):
+        missing.append("paddle.base.core.DenseTensor._share_data_with")
+    if missing:
+        raise FrameworkNotSupported(f"paddle {paddle.__version__} has no {missing[0]}, which unamp needs")
+
+
+def masters_of(optimizer: Any) -> Masters | None:
+    """A decorated optimizer's master weights; None for any other, and for one that keeps none."""
+    masters: Masters | None = getattr(optimizer, "_unamp_masters", None)
+    return masters if masters is not None and masters.kept else None
+
+
+class Masters:
+    """An optimizer's float32 master weights, and their exchange with the low parameters.
+
+    Parameters that are made trainable later get one at their first step.
+    """
+
+    def __init__(self, optimizer: Any, *, kept: bool) -> None:
+        self.kept = kept
+        self._owner = weakref.ref(optimizer)
+        self._exchanged: list[_Exchange] | None = None
+
+    @contextmanager
+    def exchanged(self) -> Iterator[None]:
+        """Inside, low parameters are their master weights, with float32 gradients, and no policy is in force."""
+        if self._exchanged is not None:
+            yield
+            return
+        with _under(_OFF if current_policy() is not None else None):
+            try:
+                self._exchange()
+                yield
+            finally:
+                self._give_back()
+
+    def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Let the optimizer do something with its master weights."""
+        policy = current_policy()
+        with self.exchanged():
+            return function(
+                *(self._outside(each, policy) for each in args),
+                **{name: self._outside(each, policy) for name, each in kwargs.items()},
+            )
+
+    def widen_gradients(self) -> None:
+        """Turn low gradients into float32 ones, which low parameters then hold."""
+        for parameter in low_parameters(self._owner()):
+            gradient = parameter._grad_ivar()
+            if gradient is not None and gradient.dtype in LOW:
+                exchange_memory(gradient, _cast(alias(gradient), FLOAT32))
+
+    def follow(self) -> None:
+        """Have master weights follow where somebody else has changed low parameters."""
+        if self._exchanged is None and self.kept:
+            for parameter in low_parameters(self._owner()):
+                self._master(parameter)
+
+    def check(self, weights: Mapping[str, Any]) -> None:
+        """Check master weights that are to be loaded.
+
+        Raises:
+            ValueError: for one that no parameter has, or of another shape.
+        """
+        own = {parameter.name: parameter for parameter in parameters(self._owner())}
+        for name, weight in weights.items():
+            if name not in own:
+                raise ValueError(f"the optimizer has no parameter {name}, whose master weight is to be loaded")
+            if list(weight.shape) != list(own[name].shape):
+                raise ValueError(
+                    f"the loaded master weight of {name} has the shape {list(weight.shape)}, "
+                    f"the parameter has {list(own[name].shape)}"
+                )
+
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """Take master weights over, while they are exchanged; the parameters will follow."""
+        for each in self._exchanged or ():
+            if (weight := weights.get(each.parameter.name)) is not None:
+                weight = weight if isinstance(weight, _Tensor) else paddle.to_tensor(weight)
+                _assign_out_(_cast(weight, FLOAT32), each.master)
+
+    def _outside(self, argument: Any, policy: Policy | None) -> Any:
+        """An argument of a step; a closure, which computes the loss anew, sees the low parameters, and the caller's policy."""
+        if not callable(argument):
+            return argument
+
+        @functools.wraps(argument)
+        def closure(*args: Any, **kwargs: Any) -> Any:
+            self._give_back()
+            try:
+                with _under(policy):
+                    return argument(*args, **kwargs)
+            finally:
+                self._exchange()
+
+        return closure
+
+    def _exchange(self) -> None:
+        self._exchanged = []
+        with paddle.no_grad():
+            for parameter in low_parameters(self._owner()):
+                self._exchanged.append(_Exchange(parameter, self._master(parameter)))
+
+    def _give_back(self) -> None:
+        exchanged, self._exchanged = self._exchanged or [], None
+        with paddle.no_grad():
+            for each in exchanged:
+                each.finish()
+
+    def _master(self, parameter: Any) -> Any:
+        weights = self._owner()._master_weights
+        master = weights.get(parameter.name)
+        if master is None:
+            master = _cast(parameter.detach(), FLOAT32)
+            if self.kept:
+                weights[parameter.name] = master
+            return master
+        rounded = _cast(master, parameter.dtype)
+        # On a GPU nothing is asked: the answer would have to be waited for.
+        if not (parameter.place.is_cpu_place() and _same(rounded, parameter.detach())):
+            wide = _cast(parameter.detach(), FLOAT32)
+            _assign_out_(_where(_equal(_cast(rounded, FLOAT32), wide), master, wide), master)
+        return master
+
+
+class _Exchange:
+    """One low parameter that is its master weight."""
+
+    def __init__(self, parameter: Any, master: Any) -> None:
+        self.parameter, self.master = parameter, master
+        self._low = alias(parameter)
+        self._gradient = None
+        gradient = parameter._grad_ivar()
+        if gradient is not None and gradient.dtype in LOW:
+            self._gradient = alias(gradient)
+            exchange_memory(gradient, _cast(self._gradient, FLOAT32))
+        exchange_memory(parameter, master)
+
+    def finish(self) -> None:
+        """Round the master weight into the low memory, and put that and the gradient's back."""
+        exchange_memory(self.master, self.parameter)  # an optimizer may have given the parameter other memory
+        _assign_out_(_cast(self.master, self._low.dtype), self._low)
+        exchange_memory(self.parameter, self._low)
+        gradient = self.parameter._grad_ivar()
+        if self._gradient is not None and gradient is not None:
+            exchange_memory(gradient, self._gradient)
+
+
+def add_up_wide(parameter: Any) -> None:
+    """Have a low parameter's gradient added up in float32, which Paddle itself cannot do on the CPU."""
+    alive, held = weakref.ref(parameter), []  # the hooks belong to the parameter
+
+    def before(gradient: Any) -> None:
+        found = alive()._grad_ivar()  # type: ignore[union-attr]
+        if found is not None and found.dtype is FLOAT32:
+            held.append(alias(found))
+            alive().clear_gradient(False)  # type: ignore[union-attr]
+
+    def after(*_: Any) -> None:
+        gradient = alive()._grad_ivar()  # type: ignore[union-attr]
+        with paddle.no_grad():
+            wide = _cast(alias(gradient), FLOAT32)
+            exchange_memory(gradient, _add(wide, held.pop()) if held else wide)
+
+    parameter.register_hook(before)
+    parameter._register_backward_hook(after)
+
+
+def alias(tensor: Any) -> Any:
+    """A tensor's memory as a tensor of its own, which keeps it; of a sparse gradient, its rows."""
+    rows = tensor.get_selected_rows() if tensor.is_selected_rows() else tensor  # what is under it goes with it
+    return _Tensor(rows.get_tensor())
+
+
+def exchange_memory(tensor: Any, other: Any) -> None:
+    """Let a tensor have another's memory, and with it its dtype; or a sparse gradient another's rows."""
+    rows = tensor.get_selected_rows() if tensor.is_selected_rows() else tensor
+    rows.get_tensor()._share_data_with(other.get_tensor())
+
+
+def parameters(optimizer: Any) -> Iterator[Any]:
+    """An optimizer's parameters, in its order."""
+    for each in optimizer._param_groups or ():
+        if isinstance(each, dict):
+            yield from each["params"]
+        else:
+            yield each
+
+
+def low_parameters(optimizer: Any) -> Iterator[Any]:
+    """Those of an optimizer's parameters that have master weights, in its order."""
+    return (parameter for parameter in parameters(optimizer) if parameter.dtype in LOW and not parameter.stop_gradient)
+
+
+def _under(policy: Policy | None) -> AbstractContextManager[object]:
+    return nullcontext() if policy is None else policy_region(policy, framework="paddle")
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two low tensors on the CPU are the same to the bit."""
+    return bool(np.array_equal(first.numpy().view(np.uint16), second.numpy().view(np.uint16)))

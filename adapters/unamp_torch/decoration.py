@@ -1,0 +1,202 @@
+"""Modules with low parameters, and the optimizers that train them, which get a class derived from their own."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from unamp.adapter import Decoration
+from unamp_torch import sharding
+from unamp_torch.masters import LOW, Masters, low_parameters, masters_of, twin
+
+__all__ = ["decorate"]
+
+
+def decorate(networks: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], decoration: Decoration) -> None:
+    """See `unamp.adapter.Adapter.decorate`."""
+    chosen = _to_cast(networks, decoration.excluded)
+    for optimizer in optimizers:
+        _check_fresh(optimizer)
+    weights = {parameter: _lower(parameter, decoration) for parameter in chosen}
+    if decoration.master_weights:
+        for optimizer in optimizers:
+            _adopt(optimizer, weights, decoration.master_grad)
+    if decoration.save_dtype is not None:
+        for network in networks:
+            network.register_state_dict_post_hook(_Saved(getattr(torch, decoration.save_dtype)))
+
+
+def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The parameters to cast, each once.
+
+    Raises:
+        TypeError: where an excluded layer is none.
+        ValueError: where a parameter is low already, or has no shape yet, or a network is distributed already.
+    """
+    _check_whole(networks)
+    kept = {id(parameter) for layer in _kept(networks, excluded) for parameter in layer.parameters()}
+    chosen: dict[torch.Tensor, None] = {}
+    for network in networks:
+        for name, parameter in network.named_parameters():
+            if id(parameter) in kept:
+                continue
+            if is_lazy(parameter):
+                raise ValueError(f"parameter {name} has no shape yet: call the network once before it is decorated")
+            if parameter.dtype in LOW:
+                raise ValueError(
+                    f"parameter {name} is {str(parameter.dtype).removeprefix('torch.')} already: decorate makes parameters "
+                    "low itself, and keeps what they were as master weights"
+                )
+            if parameter.dtype is torch.float32:
+                chosen[parameter] = None
+    return list(chosen)
+
+
+def _check_whole(networks: Iterable[torch.nn.Module]) -> None:
+    for network in networks:
+        if any(isinstance(module, DistributedDataParallel) for module in network.modules()):
+            raise ValueError("the network is distributed already: decorate the module, then make DistributedDataParallel of it")
+        if any(map(sharding.is_sharded, network.parameters())):
+            raise ValueError(
+                "the network is distributed already, in parts: torch.distributed.fsdp keeps float32 parameters and casts them "
+                "by its own MixedPrecision"
+            )
+
+
+def _kept(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> Iterator[torch.nn.Module]:
+    """The layers that stay in float32 with all that is in them."""
+    instances = {id(each) for each in excluded if isinstance(each, torch.nn.Module)}
+    classes = tuple(each for each in excluded if isinstance(each, type) and issubclass(each, torch.nn.Module))
+    if len(instances) + len(classes) < len({id(each) for each in excluded}):
+        wrong = next(each for each in excluded if id(each) not in instances and each not in classes)
+        raise TypeError(f"excluded_layers takes torch.nn.Modules and classes of them, not {wrong!r}")
+    for network in networks:
+        for module in network.modules():
+            statistics = isinstance(module, _BatchNorm) or (isinstance(module, _InstanceNorm) and module.track_running_stats)
+            if statistics or isinstance(module, classes) or id(module) in instances:
+                yield module
+
+
+def _check_fresh(optimizer: torch.optim.Optimizer) -> None:
+    if masters_of(optimizer) is not None:
+        raise ValueError(f"this {type(optimizer).__name__} is decorated already")
+    # Adagrad makes its state when it is made itself, and counts from 0.
+    if any(not isinstance(own, dict) or float(own.get("step", 1)) for own in optimizer.state.values()):
+        raise ValueError(
+            f"this {type(optimizer).__name__} has taken steps, or has loaded some: decorate it as it is made, and load after"
+        )
+
+
+def _lower(parameter: torch.Tensor, decoration: Decoration) -> torch.Tensor:
+    """Cast a parameter where it is; what it was is its master weight."""
+    gradient, parameter.grad = parameter.grad, None
+    master = parameter.data
+    parameter.data = master.to(getattr(torch, decoration.dtype))
+    if decoration.master_grad:
+        parameter.grad_dtype = torch.float32
+    if gradient is not None:
+        parameter.grad = gradient.to(parameter.grad_dtype)
+    return master
+
+
+class _Saved:
+    """Casts a module's floating parameters in its ``state_dict``."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def __call__(self, module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
+        for name, parameter in module.named_parameters(prefix.removesuffix("."), remove_duplicate=False):
+            if name in state_dict and parameter.is_floating_point():
+                state_dict[name] = state_dict[name].to(self._dtype)
+
+
+def _adopt(optimizer: Any, weights: dict[torch.Tensor, torch.Tensor], keep_gradients: bool) -> None:
+    """Have an optimizer step master weights.
+
+    Args:
+        optimizer: the optimizer, which is another class's from here on.
+        weights: what parameters were before they became low.
+        keep_gradients: whether their gradients are added up in float32.
+    """
+    own = {parameter: weights[parameter] for parameter in low_parameters(optimizer) if parameter in weights}
+    optimizer._unamp_masters = Masters({p: twin(p, weight) for p, weight in own.items()}, keep_gradients)
+    optimizer.__class__ = _derived(type(optimizer))
+    if (step := vars(optimizer).get("step")) is not None:  # a schedule's, made before, which goes past the class
+        optimizer.step = _within(weakref.ref(optimizer), step)
+
+
+class _Decorated:
+    """What stands in front of an optimizer's own class."""
+
+    _unamp_class: type[torch.optim.Optimizer]  #: the optimizer's own class
+    _unamp_masters: Masters
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._unamp_masters.step(self, super().step, args, kwargs)  # type: ignore[misc]
+
+    step.hooked = True  # type: ignore[attr-defined]  # the own class's step calls the hooks; PyTorch would call them here too
+
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
+        super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+        self._unamp_masters.narrow_gradients(self)
+
+    def state_dict(self: Any) -> dict[str, Any]:
+        # PyTorch calls it first, so what users hook sees the master weights.
+        handle = self.register_state_dict_post_hook(self._unamp_masters.saved, prepend=True)
+        try:
+            return super().state_dict()  # type: ignore[misc, no-any-return]
+        finally:
+            handle.remove()
+
+    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+        loaded: dict[torch.Tensor, torch.Tensor] = {}
+        # PyTorch calls it last, after what users hook.
+        handle = self.register_load_state_dict_pre_hook(functools.partial(self._unamp_masters.take, loaded))
+        try:
+            with self._unamp_masters.exchanged(self):  # state is cast to the dtype of what it belongs to
+                super().load_state_dict(state_dict)  # type: ignore[misc]
+                self._unamp_masters.load(loaded)
+        finally:
+            handle.remove()
+
+    def __getstate__(self: Any) -> dict[str, Any]:
+        return {**super().__getstate__(), "_unamp_masters": self._unamp_masters}  # type: ignore[dict-item]
+
+    def __setstate__(self: Any, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[misc]
+        self._unamp_masters.mark()
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _new, (self._unamp_class,), self.__getstate__()
+
+
+def _new(own: type[torch.optim.Optimizer]) -> Any:
+    decorated = _derived(own)
+    return decorated.__new__(decorated)
+
+
+@functools.cache
+def _derived(own: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """A decorated optimizer's class, under the name of its own."""
+    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "_unamp_class": own}
+    return type(own.__name__, (_Decorated, own), body)
+
+
+def _within(optimizer: weakref.ref[Any], step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step that somebody has put on one optimizer; a cycle of references would keep a whole network in memory."""
+
+    @functools.wraps(step)
+    def exchanged(*args: Any, **kwargs: Any) -> Any:
+        owner = optimizer()
+        return owner._unamp_masters.step(owner, step, args, kwargs)  # type: ignore[union-attr]
+
+    return exchanged

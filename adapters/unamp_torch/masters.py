@@ -1,0 +1,247 @@
+"""Optimizers that step the float32 master weights of low parameters.
+
+An optimizer is decorated by giving it a class derived from its own. While that takes its step, a master weight stands in the
+place of each low parameter: in the lists of the groups, and as the key of its state. So the optimizer's own step runs as it
+was written, on float32 weights, gradients and state; then the low parameters take over the rounded values.
+
+(Exchanging the memory of a parameter by `Tensor.data` instead, for one of another dtype, would have PyTorch forget where its
+gradients are added up, and with it the hooks that `DistributedDataParallel` has there.)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
+from typing import Any
+
+import torch
+
+from unamp.policy import Policy
+from unamp.regions import current_policy, policy_region
+
+__all__ = ["LOW", "MASTER_WEIGHT", "Masters", "low_parameters", "masters_of", "twin"]
+
+LOW = (torch.float16, torch.bfloat16)
+
+_OFF = Policy(enabled=False)
+
+#: What a parameter's master weight is called in its state in an optimizer's ``state_dict``.
+MASTER_WEIGHT = "master_weight"
+
+
+def masters_of(optimizer: torch.optim.Optimizer) -> Masters | None:
+    """A decorated optimizer's master weights; None for any other."""
+    return getattr(optimizer, "_unamp_masters", None)
+
+
+class Masters:
+    """An optimizer's float32 master weights, and their exchange with the low parameters.
+
+    Parameters that come to the optimizer later, or that are made trainable later, get one at their first step.
+
+    Args:
+        weights: the master weight of each parameter, a parameter itself.
+        keep_gradients: whether gradients are added up in float32.
+    """
+
+    def __init__(self, weights: dict[torch.Tensor, torch.Tensor], keep_gradients: bool) -> None:
+        self.weights = weights
+        self._keep_gradients = keep_gradients
+        self._exchanged: dict[torch.Tensor, _Exchange] | None = None  # by the master weights, while those are in place
+
+    @contextmanager
+    def exchanged(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        """Inside, master weights with float32 gradients stand in for low parameters, and no policy is in force."""
+        if self._exchanged is not None:
+            yield
+            return
+        with _under(_OFF if current_policy() is not None else None):
+            self._exchange(optimizer)
+            try:
+                yield
+            finally:
+                self._give_back(optimizer)
+
+    def step(self, optimizer: Any, step: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Take an optimizer's own step."""
+        policy = current_policy()
+        with self.exchanged(optimizer):
+            return step(
+                *(self._outside(optimizer, each, policy) for each in args),
+                **{name: self._outside(optimizer, each, policy) for name, each in kwargs.items()},
+            )
+
+    def _outside(self, optimizer: torch.optim.Optimizer, argument: Any, policy: Policy | None) -> Any:
+        """An argument of a step; a closure, which computes the loss anew, sees the low parameters, and the caller's policy."""
+        if not callable(argument):
+            return argument
+
+        @functools.wraps(argument)
+        def closure(*args: Any, **kwargs: Any) -> Any:
+            self._give_back(optimizer)
+            try:
+                with _under(policy):
+                    return argument(*args, **kwargs)
+            finally:
+                self._exchange(optimizer)
+
+        return closure
+
+    def widen_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Turn low gradients into float32 ones, which low parameters then hold."""
+        for parameter in low_parameters(optimizer):
+            if parameter.grad is not None and parameter.grad.dtype in LOW:
+                parameter.grad_dtype = None  # any; it stays so, and what is added up is low as before
+                parameter.grad = parameter.grad.float()
+
+    def narrow_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Undo `widen_gradients`, for gradients that are not cleared but set to zero."""
+        for parameter in low_parameters(optimizer):
+            if parameter.grad is not None and parameter.grad_dtype is None:
+                parameter.grad = parameter.grad.to(parameter.dtype)
+
+    def mark(self) -> None:
+        """Have gradients added up in float32, where they are to be: copied and unpickled parameters have forgotten that."""
+        if self._keep_gradients:
+            for parameter in self.weights:
+                if parameter.grad is None:
+                    parameter.grad_dtype = torch.float32
+
+    def saved(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """An optimizer's ``state_dict``, with the master weights."""
+        state = dict(state_dict["state"])
+        for place, parameter in _places(optimizer, state_dict):
+            weight = parameter if parameter in (self._exchanged or ()) else self._current(parameter)
+            if weight is not None:
+                state[place] = {**state.get(place, {}), MASTER_WEIGHT: weight.detach()}
+        return {**state_dict, "state": state}
+
+    def take(
+        self, found: dict[torch.Tensor, torch.Tensor], optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]
+    ) -> dict[str, Any]:
+        """An optimizer's ``state_dict`` without the master weights, which are added to `found`.
+
+        Raises:
+            ValueError: for one of another shape.
+        """
+        state = dict(state_dict["state"])
+        for place, parameter in _places(optimizer, state_dict):
+            own = state.get(place)
+            if not isinstance(own, dict) or MASTER_WEIGHT not in own:
+                continue
+            weight = found[parameter] = own[MASTER_WEIGHT]
+            if weight.shape != parameter.shape:
+                raise ValueError(
+                    f"the loaded master weight of parameter {place} has the shape {tuple(weight.shape)}, "
+                    f"the parameter has {tuple(parameter.shape)}"
+                )
+            # An optimizer takes a state that is not empty for one that it has made.
+            state[place] = {key: value for key, value in own.items() if key != MASTER_WEIGHT}
+            if not state[place]:
+                del state[place]
+        return {**state_dict, "state": state}
+
+    @torch.no_grad()
+    def load(self, loaded: dict[torch.Tensor, torch.Tensor]) -> None:
+        """Take master weights over, while they are in place; the low parameters will follow."""
+        for parameter, weight in loaded.items():
+            if parameter in (self._exchanged or ()):
+                parameter.copy_(weight)
+            elif parameter in self.weights:  # one that is frozen now
+                self.weights[parameter].copy_(weight)
+                parameter.copy_(weight)
+
+    def _exchange(self, optimizer: torch.optim.Optimizer) -> None:
+        exchanges = [_Exchange(parameter, self._follow(parameter)) for parameter in low_parameters(optimizer)]
+        self._exchanged = {each.master: each for each in exchanges}
+        _replace(optimizer, {each.parameter: each.master for each in exchanges})
+
+    def _give_back(self, optimizer: torch.optim.Optimizer) -> None:
+        exchanged, self._exchanged = self._exchanged or {}, None
+        _replace(optimizer, {master: each.parameter for master, each in exchanged.items()})
+        for each in exchanged.values():
+            each.finish()
+
+    def _follow(self, parameter: torch.Tensor) -> torch.Tensor:
+        if parameter not in self.weights:
+            self.weights[parameter] = twin(parameter, parameter.detach().float())
+        return self._current(parameter)  # type: ignore[return-value]
+
+    @torch.no_grad()
+    def _current(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """A parameter's master weight, where it has one; it follows where somebody else has changed the parameter since."""
+        master = self.weights.get(parameter)
+        if master is not None:
+            rounded = master.to(parameter.dtype)
+            # On a GPU nothing is asked: the answer would have to be waited for.
+            if parameter.device.type != "cpu" or not _equal(rounded, parameter):
+                master.copy_(torch.where(rounded == parameter, master, parameter))
+        return master
+
+
+class _Exchange:
+    """One low parameter whose master weight stands in its place."""
+
+    def __init__(self, parameter: torch.Tensor, master: torch.Tensor) -> None:
+        self.parameter, self.master = parameter, master
+        gradient = parameter.grad
+        self._gradient = master.grad = gradient.float() if gradient is not None and gradient.dtype in LOW else gradient
+        self._version = master._version
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Round the master weight into the parameter."""
+        if self.master.grad is None:
+            if self._gradient is not None:  # cleared by a hook of the step
+                self.parameter.grad = None
+            elif self.master._version == self._version:
+                return  # a graph that needs the parameter as it was can still be used
+        self.parameter.copy_(self.master)
+        self.master.grad = None
+
+
+def twin(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """What stands in for a parameter in an optimizer, with the numbers of `weight`."""
+    made = torch.nn.Parameter(weight)
+    vars(made).update(vars(parameter))  # what optimizers are told about single parameters
+    return made
+
+
+def low_parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Those of an optimizer's parameters that have master weights, in its order."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.dtype in LOW and parameter.requires_grad:
+                yield parameter
+
+
+def _replace(optimizer: torch.optim.Optimizer, replaced: dict[torch.Tensor, torch.Tensor]) -> None:
+    """Put other parameters into an optimizer, where they are: optimizers hold the lists themselves, too."""
+    for group in optimizer.param_groups:
+        group["params"][:] = [replaced.get(parameter, parameter) for parameter in group["params"]]
+    state = [(replaced.get(key, key), value) for key, value in optimizer.state.items()]
+    optimizer.state.clear()
+    optimizer.state.update(state)
+
+
+def _places(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> Iterator[tuple[Any, torch.Tensor]]:
+    """The parameters, each with what stands for it in a ``state_dict``."""
+    saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+    return zip(saved, chain.from_iterable(group["params"] for group in optimizer.param_groups), strict=False)
+
+
+def _under(policy: Policy | None) -> AbstractContextManager[object]:
+    return nullcontext() if policy is None else policy_region(policy, framework="torch")
+
+
+def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two low tensors are the same to the bit. Four numbers at a time it takes a tenth of the time."""
+    if not (first.is_contiguous() and second.is_contiguous()):
+        return torch.equal(first.view(torch.int16), second.view(torch.int16))
+    first, second = first.detach().view(-1), second.detach().view(-1)
+    whole = first.numel() // 4 * 4 if second.storage_offset() % 4 == 0 else 0
+    return torch.equal(first[:whole].view(torch.int64), second[:whole].view(torch.int64)) and torch.equal(
+        first[whole:].view(torch.int16), second[whole:].view(torch.int16)
+    )

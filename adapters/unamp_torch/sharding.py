@@ -1,0 +1,50 @@
+"""What ranks must agree on where each has a part of a network's parameters (`torch.distributed.fsdp`)."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from unamp.errors import FrameworkNotSupported
+
+__all__ = ["agreed", "is_sharded"]
+
+
+def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Whether an overflow was found, on this rank or on another, as numbers that are not zero where one was.
+
+    `FullyShardedDataParallel` leaves it to the scaler to ask, as `torch.distributed.fsdp.sharded_grad_scaler` does, of all
+    ranks. With `fully_shard` gradients are distributed tensors, whose operators ask by themselves.
+    """
+    sharded = _sharded(optimizer)
+    if sharded is None:
+        return found
+    if not found:  # small parameters may lie on other ranks altogether
+        found = [torch.zeros((), device=sharded.device)]
+    # One exchange, whichever devices this rank has gradients on: every rank must take part in as many.
+    together = torch.stack([each.to(sharded.device) for each in found]).amax()
+    torch.distributed.all_reduce(together, torch.distributed.ReduceOp.MAX)
+    return [together]
+
+
+def is_sharded(parameter: torch.Tensor) -> bool:
+    """Whether a parameter is a part of one, on each rank another."""
+    return hasattr(parameter, "to_local") or _is_flattened(parameter)
+
+
+def _sharded(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
+    """A parameter of the optimizer's that `FullyShardedDataParallel` has a part of; None where there is none."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return next(filter(_is_flattened, parameters), None)
+
+
+def _is_flattened(parameter: torch.Tensor) -> bool:
+    common = sys.modules.get("torch.distributed.fsdp._common_utils")
+    if common is None:  # nobody can have made one
+        return False
+    if not hasattr(common, "_is_fsdp_flattened"):
+        raise FrameworkNotSupported(
+            f"torch {torch.__version__} has no torch.distributed.fsdp._common_utils._is_fsdp_flattened, which unamp needs"
+        )
+    return bool(common._is_fsdp_flattened(parameter))

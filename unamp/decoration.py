@@ -1,0 +1,110 @@
+"""Pure low precision: `decorate` casts a network's parameters, and lets optimizers step float32 master weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from unamp import adapter as _adapters
+from unamp.adapter import Adapter, Decoration
+from unamp.dtypes import dtype_name, low_dtype
+
+__all__ = ["SAVED", "decorate"]
+
+_LEVELS = {"O0": False, "OD": False, "O1": False, "O2": True, "O3": True}  # whether parameters are cast
+
+#: The dtypes in which parameters can be saved.
+SAVED = ("float16", "bfloat16", "float32", "float64")
+
+
+def decorate(
+    models: Any,
+    optimizers: Any = None,
+    level: str = "O1",
+    dtype: object = "float16",
+    master_weight: bool | None = None,
+    save_dtype: object = None,
+    master_grad: bool = False,
+    excluded_layers: Any = None,
+) -> Any:
+    """Prepare networks, and the optimizers that train them, for pure low precision.
+
+    At O2 and O3 the floating parameters are cast to the low dtype, where they are: half the memory, and nothing left to cast
+    in a region. Norms that keep statistics (batch norm, instance norm) and `excluded_layers` stay in float32. At the other
+    levels everything is left as it is.
+
+    Optimizers go on with the same parameters, groups, schedules and hooks. What they step is a float32 master weight of each
+    low parameter, with their state in float32 too; then the parameter takes over its rounded value. Their `state_dict` holds
+    the master weights, and the networks' parameters are refreshed from them when it is loaded.
+
+    Args:
+        models: a network, or a list or tuple of them, of a framework that is imported.
+        optimizers: an optimizer, or a list or tuple of them, which were made for the networks' parameters.
+        level: ``"O0"``, ``"OD"`` and ``"O1"`` change nothing; ``"O2"`` and ``"O3"`` do.
+        dtype: the low precision.
+        master_weight: False lets optimizers step the low parameters themselves. None is True.
+        save_dtype: the dtype that floating parameters have in the networks' `state_dict`; None: the dtype that they have.
+        master_grad: keep the gradients of low parameters in float32 from the moment that they are added up, for clipping
+            and accumulation. Otherwise they become float32 only for the step (or for `GradScaler.unscale_`). It goes with
+            master weights.
+        excluded_layers: layers or classes of layers (one, or a list or tuple) whose parameters, and those of the layers
+            inside, stay in float32.
+
+    Returns:
+        What was given, in the same form: the models, or the models and the optimizers where there are some.
+
+    Raises:
+        TypeError: for what is no network, optimizer or layer of one imported framework.
+        ValueError: for an unknown level or dtype, for `master_grad` without master weights, for parameters that are low
+            already, and for an optimizer that has begun or is decorated already. Nothing is changed then.
+
+    Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/decorate_en.html
+    """
+    if level not in _LEVELS:
+        raise ValueError(f"unknown level {level!r}; valid: {', '.join(_LEVELS)}")
+    if master_grad and master_weight is not None and not master_weight:
+        raise ValueError("master_grad goes with master weights: leave master_weight out, or leave master_grad out")
+    networks, steppers = _listed(models), [] if optimizers is None else _listed(optimizers)
+    decoration = Decoration(
+        low_dtype(dtype),
+        master_weights=master_weight is None or bool(master_weight),
+        master_grad=bool(master_grad),
+        save_dtype=_saved(save_dtype),
+        excluded=tuple(_listed(excluded_layers)) if excluded_layers is not None else (),
+    )
+    adapter = _owner(networks, steppers)
+    if _LEVELS[level]:
+        adapter.decorate(networks, steppers, decoration)
+    return models if optimizers is None else (models, optimizers)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _saved(dtype: object) -> str | None:
+    if dtype is None:
+        return None
+    name = dtype_name(dtype)
+    if name not in SAVED:
+        raise ValueError(f"save_dtype must be one of {', '.join(SAVED)}, or None; not {dtype!r}")
+    return name
+
+
+def _owner(networks: Sequence[Any], optimizers: Sequence[Any]) -> Adapter:
+    """The one adapter that knows them all."""
+    owners = {_known(each, "network", "is_network").framework for each in networks}
+    if not owners:
+        raise TypeError("there is no model to decorate: models is empty")
+    owners |= {_known(each, "optimizer", "is_optimizer").framework for each in optimizers}
+    if len(owners) > 1:
+        raise TypeError(f"one call decorates what is of one framework, not of {' and '.join(sorted(owners))}")
+    return _adapters.adapter_for(owners.pop())
+
+
+def _known(value: Any, what: str, asked: str) -> Adapter:
+    for adapter in _adapters.adapters_in_use():
+        if getattr(adapter, asked)(value):
+            return adapter
+    _adapters.check_suitable()
+    raise TypeError(f"{type(value).__name__} is no {what} of a framework that is imported and has an adapter installed")
