@@ -1,0 +1,1 @@
+def decorate(networks, optimizers, decoration): pass
