@@ -40,7 +40,7 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
 
 def has_master_weights(optimizer: Any) -> bool:
     """Whether an optimizer steps master weights, so that it takes low gradients."""
-    return optimizer is not None and any(isinstance(inner, _MasterWeights) for inner in _with_inner(optimizer))
+    return any(isinstance(inner, _MasterWeights) for inner in _with_inner(optimizer))
 
 
 def stepped(optimizer: Any) -> list[Any]:
@@ -110,8 +110,8 @@ def _check_new(layers: Sequence[Any], steppers: Sequence[Any]) -> None:
     for optimizer in steppers:
         if isinstance(optimizer, _MasterWeights):
             raise ValueError(f"{optimizer.name} has been decorated already")
-        if int(optimizer._iterations) > 0:
-            raise ValueError(f"{optimizer.name} has begun: it has taken {int(optimizer._iterations)} steps; decorate it before")
+        if (steps := int(tf.convert_to_tensor(optimizer._iterations))) > 0:
+            raise ValueError(f"{optimizer.name} has begun: it has taken {steps} steps; decorate it before")
         if callable(getattr(optimizer, "_optimizer_map", None)) and not hasattr(optimizer._optimizer_map, "values"):
             raise ValueError(f"{optimizer.name} chooses its optimizers by a function; give it an OptimizerMap that lists them")
 
@@ -260,10 +260,12 @@ def _is_low(variable: Any) -> bool:
 
 def _master(optimizer: Any, parameter: Any) -> Any:
     value = getattr(parameter, "value", parameter)
+    # A variable that the traced function itself makes has no value before the first step, which sees to it (`_catch_up`).
+    begun = bool(value.is_initialized())
     with optimizer._distribution_strategy.extended.colocate_vars_with(value):
         master = optimizer.add_variable(
             parameter.shape,
-            initializer=lambda shape, dtype: tf.cast(value, dtype),
+            initializer=(lambda shape, dtype: tf.cast(value, dtype)) if begun else "zeros",
             dtype=FLOAT32,
             name=f"{getattr(parameter, 'path', parameter.name).replace('/', '_').replace(':', '_')}_master_weight",
         )
