@@ -17,7 +17,7 @@ from unamp.regions import Region
 from unamp_mindspore import hooks, networks, plans, scaling
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
-from unamp_mindspore.decoration import decorate
+from unamp_mindspore.decoration import OPTIMIZERS, decorate
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.spellings import spelling
 from unamp_mindspore.state import DTYPES, Tensor, thread
@@ -89,7 +89,7 @@ class MindSporeAdapter:
         return networks.wrap(self, network, policy)
 
     def is_optimizer(self, value: object) -> bool:
-        return isinstance(value, nn.Optimizer)
+        return isinstance(value, OPTIMIZERS)
 
     def scale_loss(self, loss: Any, scale: float) -> Any:
         return scaling.scale_loss(loss, scale)
