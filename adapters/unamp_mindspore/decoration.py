@@ -166,27 +166,23 @@ def _with_masters(kind: type) -> type:
 
 
 def _attach(optimizer: Any, low: set[int]) -> None:
-    masters = [_master(each) if id(each) in low else each for each in optimizer.parameters]
-    made = [master for master, each in zip(masters, optimizer.parameters, strict=True) if master is not each]
+    pairs = [(each, _master(each) if id(each) in low else each) for each in optimizer.parameters]
+    made = [master for parameter, master in pairs if master is not parameter]
     if not made:
         return
     # A tuple of parameters that is an attribute of a cell is part of its checkpoints.
     optimizer.master_weights = ParameterTuple(made)
+    vars(optimizer)["_unamp_pairs"] = pairs
     optimizer.__class__ = _with_masters(type(optimizer))
 
 
 def _pairs(optimizer: Any) -> list[tuple[Any, Any]]:
     """Each parameter, and what is stepped for it."""
-    masters = {master.name: master for master in optimizer.master_weights}
-    return [(each, masters.get(_name(each), each)) for each in optimizer.parameters]
-
-
-def _name(parameter: Any) -> str:
-    return f"master_weight.{parameter.name}"
+    return vars(optimizer)["_unamp_pairs"]  # type: ignore[no-any-return]
 
 
 def _master(parameter: Any) -> Any:
-    return Parameter(cast(parameter, FLOAT32), name=_name(parameter), requires_grad=False)
+    return Parameter(cast(parameter, FLOAT32), name=f"master_weight.{parameter.name}", requires_grad=False)
 
 
 def _each(gradients: Any) -> tuple[Any, ...]:
