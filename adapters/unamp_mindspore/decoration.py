@@ -120,7 +120,12 @@ def _begun(optimizer: Any) -> bool:
     if steps is not None:
         return bool(steps.asnumpy().any())
     # Others count in several ways; but state starts with one number in all places.
-    states = [each for name, held in vars(optimizer).items() if name != "parameters" and isinstance(held, ParameterTuple) for each in held]
+    states = [
+        each
+        for name, held in vars(optimizer).items()
+        if name != "parameters" and isinstance(held, ParameterTuple)
+        for each in held
+    ]
     return any(np.ptp(state.asnumpy()) != 0 for state in states)
 
 
@@ -129,7 +134,10 @@ def _begun(optimizer: Any) -> bool:
 
 def _holders(optimizer: Any) -> list[Any]:
     """An optimizer, and the one inside it, as `nn.LARS` has."""
-    return [optimizer, *(cell for _, cell in optimizer.cells_and_names() if isinstance(cell, OPTIMIZERS) and cell is not optimizer)]
+    return [
+        optimizer,
+        *(cell for _, cell in optimizer.cells_and_names() if isinstance(cell, OPTIMIZERS) and cell is not optimizer),
+    ]
 
 
 class _MasterWeights:

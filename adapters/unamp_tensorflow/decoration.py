@@ -7,7 +7,7 @@ are the variables, and state in float32 follows from that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -25,11 +25,13 @@ __all__ = ["decorate", "has_master_weights", "stepped"]
 def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
     """See `unamp.adapter.Adapter.decorate`. A model may be built or not, and so may an optimizer."""
     _check_expressible(decoration)
-    layers = _to_cast(networks, decoration.excluded)
+    layers, kept = _to_cast(networks, decoration.excluded)
     steppers = [inner for optimizer in optimizers for inner in _with_inner(optimizer)]
     _check_new(layers, steppers)
 
-    replaced = [(each, old) for layer in layers for each in _own(layer) if (old := _cast(each, decoration.dtype)) is not None]
+    # One that is shared with a layer that stays in float32 stays so too.
+    variables = [each for layer in layers for each in _own(layer) if id(each) not in kept]
+    replaced = [(each, old) for each in variables if (old := _cast(each, decoration.dtype)) is not None]
     for layer in layers:
         # What it still has to make will be low; and outside a region it computes in low.
         layer.dtype_policy = decoration.dtype
@@ -64,8 +66,8 @@ def _check_expressible(decoration: Decoration) -> None:
         )
 
 
-def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> list[Any]:
-    """The layers whose variables become low."""
+def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> tuple[list[Any], set[int]]:
+    """The layers whose variables become low, and the ids of the variables that stay in float32."""
     keras = tf.keras
     for each in excluded:
         if not isinstance(each, keras.layers.Layer) and not (isinstance(each, type) and issubclass(each, keras.layers.Layer)):
@@ -73,18 +75,22 @@ def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> list[Any]:
     classes = (keras.layers.BatchNormalization, keras.layers.Normalization, *(e for e in excluded if isinstance(e, type)))
     instances = {id(each) for each in excluded if not isinstance(each, type)}
     seen: set[int] = set()
+    kept: set[int] = set()
 
     def inside(layer: Any) -> Iterator[Any]:
-        if id(layer) in seen or id(layer) in instances or isinstance(layer, classes):
+        if id(layer) in instances or isinstance(layer, classes):
+            kept.update(map(id, layer.variables))
+            return
+        if id(layer) in seen:
             return
         seen.add(id(layer))
         # A model that has no variables of its own leaves its inputs to its layers.
-        if not isinstance(layer, keras.Model) or _own(layer):
+        if not isinstance(layer, (keras.Model, keras.layers.InputLayer)) or _own(layer):
             yield layer
         for each in layer._flatten_layers(include_self=False, recursive=False):
             yield from inside(each)
 
-    return [layer for network in networks for layer in inside(network)]
+    return [layer for network in networks for layer in inside(network)], kept
 
 
 def _own(layer: Any) -> list[Any]:
@@ -102,11 +108,10 @@ def _with_inner(optimizer: Any) -> Iterator[Any]:
 
 
 def _check_new(layers: Sequence[Any], steppers: Sequence[Any]) -> None:
-    for layer in layers:
-        low = next((variable for variable in _own(layer) if variable._dtype in LOW_DTYPES), None)
-        if low is not None or layer.variable_dtype in LOW_DTYPES:
-            name = f"parameter {low.path}" if low is not None else f"layer {layer.name}"
-            raise ValueError(f"{name} is {layer.variable_dtype} already; decorate a model whose parameters are float32, once")
+    low = [f"parameter {each.path} is {each._dtype}" for layer in layers for each in _own(layer) if each._dtype in LOW_DTYPES]
+    low += [f"layer {layer.name} is {layer.variable_dtype}" for layer in layers if layer.variable_dtype in LOW_DTYPES]
+    if low:
+        raise ValueError(f"{low[0]} already; decorate a model whose parameters are float32, once")
     for optimizer in steppers:
         if isinstance(optimizer, _MasterWeights):
             raise ValueError(f"{optimizer.name} has been decorated already")
@@ -297,7 +302,5 @@ def _assign(variable: Any, value: Any) -> None:
     getattr(variable, "value", variable).assign(value)
 
 
-def _register() -> None:
-    """Let Keras load an optimizer with master weights that another process saved."""
-    if keras_in_use():
-        _with_masters(tf.keras.optimizers.SGD)
+if keras_in_use():
+    _with_masters(tf.keras.optimizers.SGD)  # Keras can load what another process saved, whichever optimizer that was
