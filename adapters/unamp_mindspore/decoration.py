@@ -66,13 +66,13 @@ def have_master_weights(optimizer: Any) -> tuple[bool, ...]:
 def _check_expressible(decoration: Decoration) -> None:
     if decoration.master_grad:
         raise NotExpressible(
-            "MindSpore's gradients are values, in the dtype of their parameter (master_grad): cast them to float32 where you add "
-            "them up; GradScaler.unscale_ and the optimizer compute with them in float32"
+            "MindSpore's gradients are values, in the dtype of their parameter (master_grad): cast them to float32 where you "
+            "add them up; GradScaler.unscale_ and the optimizer take them in float32 already"
         )
     if decoration.save_dtype not in (None, decoration.dtype):
         raise NotExpressible(
-            f"mindspore.save_checkpoint saves a parameter in the dtype that it has (save_dtype={decoration.save_dtype!r}): hand "
-            "it a list of {'name': ..., 'data': ...} that you have cast, or save the optimizer, which holds float32 master weights"
+            f"mindspore.save_checkpoint saves a parameter in the dtype that it has (save_dtype={decoration.save_dtype!r}): "
+            "hand it a list of {'name': ..., 'data': ...} with what you cast, or save the optimizer, which holds the master weights"
         )
 
 
@@ -157,8 +157,8 @@ class _MasterWeights:
 
     def construct(self, *inputs):  # type: ignore[no-untyped-def]
         raise ValueError(
-            "a compiled graph cannot step the master weights of unamp.decorate; call the optimizer outside of the function that "
-            "mindspore.jit compiles, or decorate with master_weight=False"
+            "a compiled graph cannot step the master weights of unamp.decorate; call the optimizer outside of the function "
+            "that mindspore.jit compiles, or decorate with master_weight=False"
         )
 
 

@@ -1,7 +1,7 @@
 """Keras models with low variables, and the optimizers that step their master weights."""
 
 import math
-from functools import cache
+from functools import cache, partial
 
 import keras
 import numpy as np
@@ -213,7 +213,7 @@ def test_parameters_are_refreshed_from_an_optimizer_that_is_loaded():
 
 OPTIMIZERS = {
     **{
-        name: lambda kind=getattr(optimizers, name): kind(0.01)
+        name: partial(getattr(optimizers, name), 0.01)
         for name in "RMSprop Adam Adadelta Adagrad Adamax Adafactor Nadam Ftrl Lion Lamb Muon".split()
     },
     "SGD": lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True, clipvalue=0.5),
