@@ -72,7 +72,7 @@ def _check_expressible(decoration: Decoration) -> None:
     if decoration.save_dtype not in (None, decoration.dtype):
         raise NotExpressible(
             f"mindspore.save_checkpoint saves a parameter in the dtype that it has (save_dtype={decoration.save_dtype!r}): "
-            "hand it a list of {'name': ..., 'data': ...} with what you cast, or save the optimizer, which holds the master weights"
+            "hand it a list of {'name': ..., 'data': ...} with what you cast, or save the optimizer and its master weights"
         )
 
 
