@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import mindspore
 from mindspore import nn
 
-from unamp.adapter import Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.observing import observe
 from unamp.policy import Policy
@@ -17,6 +17,7 @@ from unamp.regions import Region
 from unamp_mindspore import hooks, networks, plans, scaling
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
+from unamp_mindspore.decoration import OPTIMIZERS, decorate
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.spellings import spelling
 from unamp_mindspore.state import DTYPES, Tensor, thread
@@ -88,13 +89,16 @@ class MindSporeAdapter:
         return networks.wrap(self, network, policy)
 
     def is_optimizer(self, value: object) -> bool:
-        return isinstance(value, nn.Optimizer)
+        return isinstance(value, OPTIMIZERS)
 
     def scale_loss(self, loss: Any, scale: float) -> Any:
         return scaling.scale_loss(loss, scale)
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         return scaling.MindSporeGradients(optimizer, given)
+
+    def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+        decorate(networks, optimizers, decoration)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -8,6 +8,7 @@ import numpy as np
 from mindspore import ops
 
 from unamp_mindspore.casting import cast
+from unamp_mindspore.decoration import have_master_weights
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.state import FLOAT32, Tensor
 
@@ -33,14 +34,19 @@ class MindSporeGradients:
         self._finite: list[Any] = []
 
     def dtypes(self) -> frozenset[str]:
-        return frozenset(dtype_name(gradient.dtype) for gradient in self.values)
+        return frozenset(dtype_name(dtype) for dtype in self._taken())
 
     def unscale(self, scale: float) -> None:
         # In float32, which is also what has the kernels: on the CPU bfloat16 has next to none.
         wide = [cast(gradient, FLOAT32) for gradient in self.values]
         self._finite = [_all(_isfinite(gradient)) for gradient in wide]
         unscaled = [_mul(gradient, _number(1.0 / scale)) for gradient in wide]
-        self.values = tuple(cast(new, old.dtype) for new, old in zip(unscaled, self.values, strict=True))
+        self.values = tuple(cast(new, dtype) for new, dtype in zip(unscaled, self._taken(), strict=True))
+
+    def _taken(self) -> list[Any]:
+        """The dtypes in which the optimizer takes them."""
+        wide = have_master_weights(self._optimizer) or (False,) * len(self.values)
+        return [FLOAT32 if widened else each.dtype for each, widened in zip(self.values, wide, strict=True)]
 
     def overflow(self) -> bool | None:
         return not all(bool(finite) for finite in self._finite) if self._finite else None

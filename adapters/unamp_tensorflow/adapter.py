@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
-from unamp.adapter import Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.observing import observe
 from unamp.policy import Policy
 from unamp.regions import Region
 from unamp_tensorflow import casting, hooks, networks, plans, scaling
 from unamp_tensorflow.activation import Activation
+from unamp_tensorflow.decoration import decorate
 from unamp_tensorflow.spellings import spelling
 from unamp_tensorflow.state import DTYPES, thread
 
@@ -110,6 +111,9 @@ class TensorFlowAdapter:
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         return scaling.TensorFlowGradients(optimizer, given)
+
+    def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+        decorate(networks, optimizers, decoration)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

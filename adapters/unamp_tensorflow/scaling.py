@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
+from unamp_tensorflow.decoration import has_master_weights, stepped
 from unamp_tensorflow.spellings import keras_in_use
 
 __all__ = ["TensorFlowGradients", "is_optimizer", "scale_loss"]
@@ -31,34 +34,55 @@ def scale_loss(loss: Any, scale: float) -> Any:
 
 
 class TensorFlowGradients:
-    """See `unamp.adapter.Gradients`. They are a list in the order of the optimizer's variables; None where there is none."""
+    """See `unamp.adapter.Gradients`. They are a list in the order of the optimizer's variables; None where there is none.
+
+    Of a strategy with replicas each has its own, not added up yet: the optimizer does that.
+    """
 
     def __init__(self, optimizer: Any, given: Any) -> None:
         if given is None:
             raise TypeError("TensorFlow's gradients are values: hand them over, as in step(optimizer, gradients=gradients)")
         self.values = list(given)
         self._optimizer = optimizer
+        self._widened = optimizer is not None and has_master_weights(optimizer)
         self._finite: list[Any] = []
 
     def dtypes(self) -> frozenset[str]:
-        return frozenset(gradient.dtype.name for gradient in self.values if gradient is not None)
+        names = frozenset(each.dtype.name for gradient in self.values for each in _replicas(gradient))
+        return frozenset("float32" if self._widened and name in LOW_DTYPES else name for name in names)
 
     def unscale(self, scale: float) -> None:
-        self._finite = [_finite(gradient) for gradient in self.values if gradient is not None]
-        self.values = [gradient if gradient is None else _divided(gradient, scale) for gradient in self.values]
+        self._finite = [_finite(each) for gradient in self.values for each in _replicas(gradient)]
+        self.values = [_on_each(gradient, lambda each: _divided(each, scale, self._widened)) for gradient in self.values]
 
     def overflow(self) -> bool | None:
         return not bool(tf.reduce_all(self._finite)) if self._finite else None
 
     def first_nonfinite(self, network: Any) -> str | None:
-        variables = self._optimizer._trainable_variables if network is None else network.trainable_variables
+        variables = stepped(self._optimizer) if network is None else network.trainable_variables
         for variable, gradient in zip(variables, self.values, strict=True):
-            if gradient is not None and not bool(_finite(gradient)):
+            if not all(bool(_finite(each)) for each in _replicas(gradient)):
                 return str(variable.path)
         return None
 
     def apply(self, *args: Any, **kwargs: Any) -> None:
-        self._optimizer.apply(self.values, *args, **kwargs)
+        if not any(isinstance(gradient, tf.distribute.DistributedValues) for gradient in self.values):
+            self._optimizer.apply(self.values, *args, **kwargs)
+        else:
+            self._optimizer._distribution_strategy.run(self._optimizer.apply, (self.values, *args), kwargs)
+
+
+def _replicas(gradient: Any) -> tuple[Any, ...]:
+    """A gradient's tensors, one for each replica."""
+    if gradient is None:
+        return ()
+    return gradient.values if isinstance(gradient, tf.distribute.DistributedValues) else (gradient,)
+
+
+def _on_each(gradient: Any, function: Callable[[Any], Any]) -> Any:
+    if isinstance(gradient, tf.distribute.DistributedValues):
+        return type(gradient)([function(each) for each in gradient.values])
+    return gradient if gradient is None else function(gradient)
 
 
 def _numbers(gradient: Any) -> Any:
@@ -69,10 +93,12 @@ def _finite(gradient: Any) -> Any:
     return tf.reduce_all(tf.math.is_finite(_numbers(gradient)))
 
 
-def _divided(gradient: Any, scale: float) -> Any:
+def _divided(gradient: Any, scale: float, widened: bool) -> Any:
     numbers = _numbers(gradient)
     wide = tf.cast(numbers, tf.float32) if numbers.dtype in _LOW else numbers
-    divided = tf.cast(wide * (1.0 / scale), numbers.dtype)
+    divided = wide * (1.0 / scale)
+    if not widened:
+        divided = tf.cast(divided, numbers.dtype)
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(divided, gradient.indices, gradient.dense_shape)
     return divided

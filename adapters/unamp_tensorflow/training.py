@@ -149,11 +149,13 @@ def merging(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def keras_input(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A float32 layer takes low inputs as they are: the policy decides what they are cast to, not each layer."""
+    """A layer takes low inputs, or float32 ones where it is low, as they are: the policy decides what they are cast to."""
 
     def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
-        if thread.plan is not None and not isinstance(x, np.ndarray) and kind(x) and DTYPES.get(str(dtype)) == FLOAT32:
-            return x
+        if thread.plan is not None and not isinstance(x, np.ndarray) and kind(x):
+            own = DTYPES.get(str(dtype))
+            if own == FLOAT32 or (own and self.variable_dtype == str(dtype)):  # not of a layer whose precision is mixed
+                return x
         return original(self, x, autocast, dtype)
 
     return convert_input

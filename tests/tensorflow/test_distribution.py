@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -80,3 +84,47 @@ def test_replicas_updates_are_float32(strategy, level):
     for value in strategy.experimental_local_results(weight):
         # The step of two replicas; in bfloat16 it would be 0.0020027.
         tf.debugging.assert_near(value, tf.fill([4, 2], 0.998), rtol=0.0, atol=2e-7)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_an_overflow_of_one_replica_skips_the_step_of_all(strategy, level):
+    with strategy.scope():
+        net = keras.Sequential([keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
+        net.build((None, 3))
+        optimizer = keras.optimizers.Adam(0.01)
+        unamp.decorate(net, optimizer, level, "float16")
+        optimizer.build(net.trainable_variables)
+    scaler = unamp.GradScaler(1024.0)
+
+    @tf.function
+    def graded(x, scale):
+        def replica(x):
+            with tf.GradientTape() as tape:
+                with unamp.autocast(level=level, dtype="float16"):
+                    out = net(x)
+                loss = tf.reduce_sum(tf.square(tf.cast(out, tf.float32))) * scale
+            return tape.gradient(loss, net.trainable_variables)
+
+        return strategy.run(replica, (x,))
+
+    def replicas():
+        return [[each.numpy() for each in strategy.experimental_local_results(v.value)] for v in net.trainable_variables]
+
+    for number in range(4):
+        x = np.random.default_rng(number).standard_normal((2, 8, 3), dtype="float32")
+        x[1] *= math.inf if number == 2 else 1.0
+        given = strategy.experimental_distribute_values_from_function(
+            lambda replica, x=x: tf.constant(x[replica.replica_id_in_sync_group])
+        )
+        before, scale = replicas(), scaler.get_scale()
+        gradients = graded(given, scaler.scale(tf.constant(1.0)))
+        if number == 3:
+            gradients = scaler.unscale_(optimizer, gradients)
+        assert scaler.step(optimizer, gradients=gradients) is (number != 2)
+        scaler.update()
+        after = replicas()
+        assert all(np.array_equal(*each) for each in after)
+        assert scaler.get_scale() == (scale / 2 if number == 2 else scale)
+        for old, new in zip(before, after, strict=True):
+            assert all(np.array_equal(*pair) for pair in zip(old, new, strict=True)) is (number == 2)
+    assert scaler.skipped == 1

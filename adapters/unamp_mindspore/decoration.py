@@ -1,0 +1,235 @@
+"""Networks with low parameters, and optimizers that step a float32 master weight of each.
+
+Parameters stay the objects that they are, in the network and in the optimizer. While an optimizer takes its step, its master
+weights stand where its parameters are; its own state was made in float32, before the parameters became low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import ParameterTuple, nn, ops
+from mindspore.experimental.optim.optimizer import Optimizer as GroupedOptimizer
+from mindspore.mint.nn.layer.normalization import _NormBase
+from mindspore.nn.layer.normalization import _BatchNorm, _InstanceNorm
+
+from unamp.adapter import Decoration
+from unamp.dtypes import FLOAT32 as FLOAT32_NAME
+from unamp.dtypes import LOW_DTYPES
+from unamp.errors import NotExpressible
+from unamp_mindspore.casting import cast
+from unamp_mindspore.observing import dtype_name
+from unamp_mindspore.state import DTYPES, FLOAT32, Parameter, Tensor
+
+__all__ = ["OPTIMIZERS", "decorate", "have_master_weights"]
+
+#: MindSpore's base classes of optimizers.
+OPTIMIZERS = (nn.Optimizer, GroupedOptimizer)
+
+_NORMS = (_BatchNorm, nn.BatchNorm3d, _InstanceNorm, _NormBase)
+
+# The originals, not the names, behind which a region puts other things.
+_equal, _select, _assign = ops.Equal(), ops.Select(), ops.Assign()
+
+
+def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+    """See `unamp.adapter.Adapter.decorate`."""
+    _check_expressible(decoration)
+    parameters = _to_cast(networks, decoration.excluded)
+    _check_new(parameters, optimizers)
+
+    for parameter in parameters:
+        if parameter.has_init:
+            parameter.init_data()
+        parameter.set_dtype(DTYPES[decoration.dtype])
+    if decoration.master_weights:
+        low = {id(parameter) for parameter in parameters}
+        for optimizer in optimizers:
+            _attach(optimizer, low)
+
+
+def have_master_weights(optimizer: Any) -> tuple[bool, ...]:
+    """For each of an optimizer's parameters, whether what it steps is a master weight."""
+    if not isinstance(optimizer, _MasterWeights):
+        return ()
+    return tuple(low is not master for low, master in _pairs(optimizer))
+
+
+# --- what is asked for -------------------------------------------------------------------------------------------------------
+
+
+def _check_expressible(decoration: Decoration) -> None:
+    if decoration.master_grad:
+        raise NotExpressible(
+            "MindSpore's gradients are values, in the dtype of their parameter (master_grad): cast them to float32 where you "
+            "add them up; GradScaler.unscale_ and the optimizer take them in float32 already"
+        )
+    if decoration.save_dtype not in (None, decoration.dtype):
+        raise NotExpressible(
+            f"mindspore.save_checkpoint saves a parameter in the dtype that it has (save_dtype={decoration.save_dtype!r}): "
+            "hand it a list of {'name': ..., 'data': ...} with what you cast, or save the optimizer and its master weights"
+        )
+
+
+def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> list[Any]:
+    """The parameters that become low."""
+    for each in excluded:
+        if not isinstance(each, nn.Cell) and not (isinstance(each, type) and issubclass(each, nn.Cell)):
+            raise TypeError(f"excluded_layers takes cells and classes of cells of MindSpore, not {each!r}")
+    classes = (*_NORMS, *(each for each in excluded if isinstance(each, type)))
+    instances = {id(each) for each in excluded if not isinstance(each, type)}
+    found: dict[int, Any] = {}
+    kept: set[int] = set()
+
+    def look(cell: Any) -> None:
+        if id(cell) in instances or isinstance(cell, classes):
+            kept.update(id(parameter) for parameter in cell.get_parameters())
+            return
+        found.update((id(parameter), parameter) for parameter in cell._params.values() if parameter is not None)
+        for inner in cell.cells():
+            if inner is not None:
+                look(inner)
+
+    for network in networks:
+        look(network)
+    # One that is shared with a layer that stays in float32 stays so too.
+    floating = (FLOAT32_NAME, *LOW_DTYPES)
+    return [each for each in found.values() if id(each) not in kept and dtype_name(each.dtype) in floating]
+
+
+def _check_new(parameters: Sequence[Any], optimizers: Sequence[Any]) -> None:
+    for parameter in parameters:
+        if (name := dtype_name(parameter.dtype)) in LOW_DTYPES:
+            raise ValueError(
+                f"parameter {parameter.name} is {name} already; decorate a network whose parameters are float32, once"
+            )
+    for optimizer in optimizers:
+        if isinstance(optimizer, _MasterWeights):
+            raise ValueError(f"{type(optimizer).__name__} has been decorated already")
+        if any(_begun(holder) for holder in _holders(optimizer)):
+            raise ValueError(f"{type(optimizer).__name__} has begun; decorate it before its first step")
+
+
+def _begun(optimizer: Any) -> bool:
+    steps = getattr(optimizer, "global_step", None)
+    if steps is not None:
+        return bool(steps.asnumpy().any())
+    # Others count in several ways; but state starts with one number in all places.
+    states = [
+        each
+        for name, held in vars(optimizer).items()
+        if name != "parameters" and isinstance(held, ParameterTuple)
+        for each in held
+    ]
+    return any(np.ptp(state.asnumpy()) != 0 for state in states)
+
+
+# --- optimizers --------------------------------------------------------------------------------------------------------------
+
+
+def _holders(optimizer: Any) -> list[Any]:
+    """An optimizer, and the one inside it, as `nn.LARS` has."""
+    return [
+        optimizer,
+        *(cell for _, cell in optimizer.cells_and_names() if isinstance(cell, OPTIMIZERS) and cell is not optimizer),
+    ]
+
+
+class _MasterWeights:
+    """What is put before an optimizer's own class."""
+
+    def __call__(self: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+        if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
+            raise NotExpressible(_REFUSED)
+        pairs = [(parameter, master) for parameter, master in _pairs(self) if master is not parameter]
+        for parameter, master in pairs:
+            _catch_up(master, parameter)
+        with _standing_in(self, {id(parameter): master for parameter, master in pairs}):
+            result = self(tuple(cast(each, FLOAT32) for each in _each(gradients)), *args, **kwargs)
+        for parameter, master in pairs:
+            parameter.set_data(cast(master, parameter.dtype))
+        return result
+
+    def construct(self, *inputs):  # type: ignore[no-untyped-def]
+        raise ValueError(
+            "a compiled graph cannot step the master weights of unamp.decorate; call the optimizer outside of the function "
+            "that mindspore.jit compiles, or decorate with master_weight=False"
+        )
+
+
+_REFUSED = (
+    "a compiled graph cannot step the master weights of unamp.decorate; call the optimizer in PYNATIVE_MODE, or decorate with "
+    "master_weight=False"
+)
+
+
+@cache
+def _with_masters(kind: type) -> type:
+    return type(kind.__name__, (_MasterWeights, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+
+
+def _attach(optimizer: Any, low: set[int]) -> None:
+    pairs = [(each, _master(each) if id(each) in low else each) for each in optimizer.parameters]
+    made = [master for parameter, master in pairs if master is not parameter]
+    if not made:
+        return
+    # A tuple of parameters that is an attribute of a cell is part of its checkpoints.
+    optimizer.master_weights = ParameterTuple(made)
+    vars(optimizer)["_unamp_pairs"] = pairs
+    optimizer.__class__ = _with_masters(type(optimizer))
+
+
+def _pairs(optimizer: Any) -> list[tuple[Any, Any]]:
+    """Each parameter, and what is stepped for it."""
+    return vars(optimizer)["_unamp_pairs"]  # type: ignore[no-any-return]
+
+
+def _master(parameter: Any) -> Any:
+    return Parameter(cast(parameter, FLOAT32), name=f"master_weight.{parameter.name}", requires_grad=False)
+
+
+def _each(gradients: Any) -> tuple[Any, ...]:
+    return (gradients,) if isinstance(gradients, Tensor) else tuple(gradients)
+
+
+def _catch_up(master: Any, parameter: Any) -> None:
+    """Where somebody else has given the parameter another value, the master weight takes that over."""
+    value, rounded = cast(parameter, FLOAT32), cast(cast(master, parameter.dtype), FLOAT32)
+    _assign(master, _select(_equal(rounded, value), master, value))
+
+
+@contextmanager
+def _standing_in(optimizer: Any, instead: Mapping[int, Any]) -> Iterator[None]:
+    """The optimizer as it was made, but with its master weights in its parameters' places."""
+    before = [(vars(holder), dict(vars(holder))) for holder in _holders(optimizer)]
+    kind = type(optimizer)
+    try:
+        for attributes, original in before:
+            attributes.update(_exchanged(original, lambda each: instead.get(id(each), each)))
+        optimizer.__class__ = kind.__mro__[2]
+        yield
+    finally:
+        optimizer.__class__ = kind
+        for attributes, original in before:
+            for name in _exchanged(original, lambda each: each):
+                attributes[name] = original[name]
+
+
+def _exchanged(attributes: dict[str, Any], exchange: Callable[[Any], Any]) -> dict[str, Any]:
+    """Those attributes that hold parameters, with others in their places."""
+    found: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if name == "master_weights":
+            continue
+        if isinstance(value, ParameterTuple):
+            found[name] = ParameterTuple(exchange(each) for each in value)
+        elif isinstance(value, (list, tuple)) and value and all(isinstance(each, Parameter) for each in value):
+            found[name] = type(value)(exchange(each) for each in value)
+        elif name == "param_groups":
+            found[name] = [{**group, "params": [exchange(each) for each in group["params"]]} for group in value]
+    return found
