@@ -64,4 +64,8 @@ def __getattr__(name: str) -> Any:
 
         globals()[name] = GradScaler
         return GradScaler
+    if name == "dialects":
+        import unamp.dialects
+
+        return unamp.dialects
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -48,6 +48,7 @@ class TensorFlowAdapter:
 
     framework = "tensorflow"
     requires = ">=2.21,<3"
+    holds_gradients = False
 
     def version(self) -> str:
         """TensorFlow's version."""
@@ -107,6 +108,12 @@ class TensorFlowAdapter:
 
     def scale_loss(self, loss: Any, scale: float) -> Any:
         return scaling.scale_loss(loss, scale)
+
+    def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+        return scaling.backward(compute, network, optimizer)
+
+    def all_finite(self, tensors: Sequence[Any]) -> Any:
+        return scaling.all_finite(tensors)
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         return scaling.TensorFlowGradients(optimizer, given)

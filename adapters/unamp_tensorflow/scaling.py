@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -9,7 +10,7 @@ import tensorflow as tf
 from unamp.errors import NotExpressible
 from unamp_tensorflow.spellings import keras_in_use
 
-__all__ = ["TensorFlowGradients", "is_optimizer", "scale_loss"]
+__all__ = ["TensorFlowGradients", "all_finite", "backward", "is_optimizer", "scale_loss"]
 
 _LOW = (tf.float16, tf.bfloat16)
 
@@ -28,6 +29,20 @@ def scale_loss(loss: Any, scale: float) -> Any:
         )
     wide = tf.cast(loss, tf.float32) if loss.dtype in _LOW else tf.convert_to_tensor(loss)
     return wide * tf.constant(scale, wide.dtype)
+
+
+def backward(compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+    """See `unamp.adapter.Adapter.backward`."""
+    with tf.GradientTape() as tape:
+        scaled, loss = compute()
+    if not optimizer.built:
+        optimizer.build(network.trainable_variables)
+    return loss, tape.gradient(scaled, optimizer._trainable_variables)
+
+
+def all_finite(tensors: Sequence[Any]) -> Any:
+    """See `unamp.adapter.Adapter.all_finite`."""
+    return tf.reduce_all([tf.constant(True), *map(_finite, tensors)])
 
 
 class TensorFlowGradients:
@@ -57,8 +72,8 @@ class TensorFlowGradients:
                 return str(variable.path)
         return None
 
-    def apply(self, *args: Any, **kwargs: Any) -> None:
-        self._optimizer.apply(self.values, *args, **kwargs)
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.apply(self.values, *args, **kwargs)
 
 
 def _numbers(gradient: Any) -> Any:
