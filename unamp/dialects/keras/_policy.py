@@ -78,7 +78,7 @@ class DTypePolicy(metaclass=KerasOwn):
         return f'<DTypePolicy "{self._name}">'
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.name == self._name  # type: ignore[attr-defined]
+        return type(other) is type(self) and other.name == self._name
 
     def __hash__(self) -> int:
         return hash(self._name)

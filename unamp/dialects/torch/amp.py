@@ -132,7 +132,7 @@ def _settings(
     kind = _known(device_type)
     if kind not in _DEVICES:
         raise RuntimeError(
-            f"unsupported autocast device_type {device_type!r}; unamp's regions cover 'cpu' and 'cuda': use torch.autocast there"
+            f"unsupported autocast device_type {device_type!r}; unamp's regions cover 'cpu' and 'cuda': use torch.autocast"
         )
     device = _DEVICES[kind]
     around = innermost_region()

@@ -10,10 +10,8 @@ __all__ = ["black_list", "white_list"]
 def white_list() -> dict[str, dict[str, set[str]]]:
     """Paddle's white lists by dtype and level, in Paddle's names. Changing them changes nothing."""
     white, only_float16 = _table("WHITE_LIST"), _table("ONLY_FP16_WHITE_LIST")
-    return {
-        "float16": {level: white | only_float16 for level in ("OD", "O1", "O2")},
-        "bfloat16": {level: set(white) for level in ("OD", "O1", "O2")},
-    }
+    by_dtype = {"float16": white | only_float16, "bfloat16": white}
+    return {dtype: {level: set(names) for level in ("OD", "O1", "O2")} for dtype, names in by_dtype.items()}
 
 
 def black_list() -> dict[str, dict[str, set[str]]]:

@@ -129,7 +129,7 @@ class AmpScaler(unamp.scaling.GradScaler):
         adapter = super()._adapter_of_optimizer(optimizer)
         if not adapter.holds_gradients:
             raise TypeError(
-                f"gradients of {adapter.framework} are values, which Paddle's scaler has no argument for: use unamp.GradScaler, "
+                f"gradients of {adapter.framework} are values, and Paddle's scaler takes none: use unamp.GradScaler, "
                 "as in step(optimizer, gradients=gradients)"
             )
         return adapter
