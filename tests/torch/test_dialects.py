@@ -410,11 +410,7 @@ def test_mindspores_train_network_takes_the_steps_of_a_loop_by_hand() -> None:
 
     batches = [(torch.randn(16, 4), torch.randn(16, 1)) for _ in range(4)]
     manager = mindspore_amp.DynamicLossScaleManager(1024, 2, 2)
-    for options in (
-        {},
-        {"loss_scale_manager": manager},
-        {"loss_scale_manager": mindspore_amp.FixedLossScaleManager(64, False)},
-    ):
+    for each in (None, manager, mindspore_amp.FixedLossScaleManager(64, False)):
         model, optimizer = made()
         train = mindspore_amp.build_train_network(model.eval(), optimizer, F.mse_loss, loss_scale_manager=each)
         own, own_optimizer = made()
