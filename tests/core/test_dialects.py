@@ -298,6 +298,20 @@ def test_torchs_devices(make_adapter: Any) -> None:
     assert not torch.cuda.amp.amp_definitely_not_available()
 
 
+def test_torchs_tensors_are_left_to_torch_and_others_follow_its_lists(make_adapter: Any) -> None:
+    torch, others = make_adapter("torch"), make_adapter("fake")
+    region = unamp.dialects.torch.autocast("cpu", "float16")
+    late = make_adapter("late")
+    with region, region:
+        assert torch.in_force == [unamp.Policy("O1", "float16", preset="native")] * 2
+        assert others.in_force == late.in_force == [unamp.Policy("O1", "float16", preset="torch-cpu")] * 2
+    others.fails_on_enter = unamp.NotExpressible("not here")
+    with pytest.raises(unamp.NotExpressible), region:
+        raise AssertionError
+    assert torch.in_force == others.in_force == late.in_force == []
+    assert unamp.current_policy() is None
+
+
 def test_paddles_levels_and_dtypes(fake: Any) -> None:
     paddle = unamp.dialects.paddle
     for level in ("O1", "o2", "OD"):

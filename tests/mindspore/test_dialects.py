@@ -118,7 +118,7 @@ def test_custom_lists_compute_what_mindspores_own_computes(lists):
     assert (found.asnumpy() != Net()(x).asnumpy()).any()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(
     st.lists(st.booleans(), min_size=1, max_size=10),
     st.sampled_from([2, 3, 4]),
@@ -138,7 +138,7 @@ def test_after_any_sequence_the_scale_is_where_mindspores_own_is(finites, factor
         assert ours.adjust(answered) is finite
         assert ours.scale_value == pytest.approx(float(own.scale_value.asnumpy()), rel=1e-6)
         assert ours.counter == int(own.counter.asnumpy())
-        # With its scale, not with MindSpore's own products: its compiled function keeps the scale of another scaler.
+        # Not beside MindSpore's own products: its compiled function can keep the scale of a scaler that is gone.
         assert ours.scale((x, [x]))[1][0].asnumpy().tolist() == (x.asnumpy() * np.float32(ours.scale_value)).tolist()
         np.testing.assert_allclose(ours.unscale((x,))[0].asnumpy(), x.asnumpy() / ours.scale_value, rtol=1e-6)
 
@@ -167,7 +167,7 @@ def test_a_train_network_takes_the_steps_of_mindspores_own(level, manager):
         optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9, loss_scale=1.0 if manager is None else manager[0])
         options = {"loss_scale_manager": manager if manager is None else module.FixedLossScaleManager(*manager)}
         train = module.build_train_network(network, optimizer, nn.MSELoss(), level, **options)
-        return [float(train(array(16, 4, seed=step), array(16, 1, seed=9)).asnumpy()) for step in range(6)]
+        return [float(train(array(16, 4, seed=step), array(16, 1, seed=9)).asnumpy()) for step in range(3)]
 
     assert trained(amp) == pytest.approx(trained(mindspore.amp), rel=5e-3)
 

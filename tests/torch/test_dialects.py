@@ -44,6 +44,7 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "mse_loss": lambda x: F.mse_loss(x, x * 2),
     "cat": lambda x: torch.cat([x, x @ x]),
     "exp of low": lambda x: (x @ x).exp(),
+    "clamp of low": lambda x: (x @ x).clamp(min=torch.tensor(0.0)),
     "sum of low": lambda x: (x @ x).sum(),
     "chain": lambda x: F.gelu(F.linear(x, x)) + x,
 }

@@ -3,8 +3,8 @@
 What is different from torch's own:
 
 - Devices are ``"cpu"`` and ``"cuda"``, whichever framework the tensors are of; dtypes may be strings and every framework's.
-- The rules are those of torch's autocast on that device: on torch itself they are left to torch, elsewhere they are the
-  presets ``torch-cpu`` and ``torch-cuda``.
+- On torch's tensors a region is torch's own autocast (the preset ``native``); on others it follows the same lists (the presets
+  ``torch-cpu`` and ``torch-cuda``).
 - Errors that torch finds out late, or not at all, come at once.
 
 Semantics: https://docs.pytorch.org/docs/stable/amp.html (torch 2.13)
@@ -15,13 +15,13 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
 import unamp
 from unamp._capturing import not_converted, once_per_trace
 from unamp._decorating import decorate
+from unamp.adapter import adapters_in_use
 from unamp.dialects._owners import has_gpu
 from unamp.dialects.torch._scaler import GradScaler
 from unamp.dtypes import LOW_DTYPES, dtype_name
@@ -68,18 +68,24 @@ class autocast:  # noqa: N801 - torch's name
         device, low, on, cache = _settings(device_type, dtype, enabled, cache_enabled)
         self.device = device_type
         self.fast_dtype = low if dtype is None else dtype
-        self._region: Any
-        if device is None:
-            self._region = nullcontext()
-        else:
-            self._region = unamp.autocast(device, low, on, cache, preset="torch-cpu" if device == "cpu" else "torch-cuda")
+        self._arguments = (device, low, on, cache)
+        self._open: list[Any] = []
 
     def __enter__(self) -> autocast:
-        self._region.__enter__()
+        opened: list[Any] = []
+        self._open.append(opened)
+        try:
+            for region in _regions(*self._arguments):
+                region.__enter__()
+                opened.append(region)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._region.__exit__(kind, error, trace)
+        for region in reversed(self._open.pop()):
+            region.__exit__(kind, error, trace)
 
     def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate a function: its body runs inside the region.
@@ -92,10 +98,12 @@ class autocast:  # noqa: N801 - torch's name
                 f"autocast()(func) requires a callable, but got {type(func).__name__}; as a context manager it is "
                 "`with autocast(device_type=...):`"
             )
-        return decorate(self._here, func)
+        return decorate(self._again, func)
 
-    def _here(self) -> Any:
-        return self._region.here() if isinstance(self._region, unamp.Region) else self._region
+    def _again(self) -> autocast:
+        made = object.__new__(autocast)
+        made._arguments, made._open = self._arguments, []
+        return made
 
 
 def custom_fwd(fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: object = None) -> Callable[..., Any]:
@@ -120,6 +128,20 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Ca
     if bwd is None:
         return functools.partial(custom_bwd, device_type=device_type)
     return unamp.custom_bwd(bwd)
+
+
+def _regions(device: str | None, dtype: str, enabled: bool, cache: bool) -> list[Any]:
+    """What to open, for the frameworks that are in use by now."""
+    if device is None:
+        return []
+    lists = "torch-cpu" if device == "cpu" else "torch-cuda"
+    presets = [("native" if name == "torch" else lists, name) for name in _in_use()] or [(lists, None)]
+    return [unamp.autocast(device, dtype, enabled, cache, preset=preset, framework=name) for preset, name in presets]
+
+
+@once_per_trace
+def _in_use() -> tuple[str, ...]:
+    return tuple(adapter.framework for adapter in adapters_in_use())
 
 
 @not_converted
