@@ -135,8 +135,11 @@ def _regions(device: str | None, dtype: str, enabled: bool, cache: bool) -> list
     if device is None:
         return []
     lists = "torch-cpu" if device == "cpu" else "torch-cuda"
-    presets = [("native" if name == "torch" else lists, name) for name in _in_use()] or [(lists, None)]
-    return [unamp.autocast(device, dtype, enabled, cache, preset=preset, framework=name) for preset, name in presets]
+    presets: list[tuple[str, str | None]] = [("native" if name == "torch" else lists, name) for name in _in_use()]
+    return [
+        unamp.autocast(device, dtype, enabled, cache, preset=preset, framework=name)
+        for preset, name in presets or [(lists, None)]
+    ]
 
 
 @once_per_trace
