@@ -150,7 +150,8 @@ def test_minimize_and_checkpoints():
     assert (float(theirs._scale[0]), theirs._incr_count) == (1024.0, 1)
     again = amp.GradScaler()
     again.load_state_dict(theirs.state_dict())
-    assert again.state_dict() == scaler.state_dict()
+    assert again.state_dict() == scaler.state_dict() == theirs.state_dict()
+    assert scaler.state_dict()["scale"].dtype == theirs.state_dict()["scale"].dtype == np.float32
     assert again.get_init_loss_scaling() == 1024.0
 
 

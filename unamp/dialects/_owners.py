@@ -27,7 +27,7 @@ def has_gpu() -> bool:
 
 
 def framework_in_use(name: str) -> Any:
-    """A framework's module, where something in this process has imported it; else None."""
+    """A framework's module (or NumPy), where something in this process has imported it; else None."""
     import sys
 
     return sys.modules.get(name)

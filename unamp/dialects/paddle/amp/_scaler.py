@@ -7,6 +7,7 @@ from typing import Any
 
 import unamp.scaling
 from unamp.adapter import Adapter
+from unamp.dialects._owners import framework_in_use
 
 __all__ = ["AmpScaler", "GradScaler"]
 
@@ -113,8 +114,12 @@ class AmpScaler(unamp.scaling.GradScaler):
         self._set(backoff_interval=new_decr_every_n_nan_or_inf)
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """What to save, under Paddle's keys; `unamp.GradScaler.load_state_dict` and every dialect's read them."""
-        return super().state_dict("paddle")
+        """What to save, under Paddle's keys; `unamp.GradScaler.load_state_dict` and every dialect's read them.
+
+        The scale is a NumPy array with one number, as Paddle's; where NumPy is not imported, a list.
+        """
+        state, numpy = super().state_dict("paddle"), framework_in_use("numpy")
+        return state | {"scale": numpy.float32(state["scale"])} if state and numpy else state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a saved state, Paddle's or another framework's; see `unamp.GradScaler.load_state_dict`."""
