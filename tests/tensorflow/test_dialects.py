@@ -171,8 +171,8 @@ def test_mindspores_train_network():
         model = keras.Sequential([layers.Dense(8), layers.BatchNormalization(), layers.ReLU(), layers.Dense(1)])
         return model, keras.optimizers.SGD(0.05)
 
-    x, y = tf.random.normal([16, 4]), tf.random.normal([16, 1])
-    loss_fn = keras.losses.MeanSquaredError()
+    x, y = tf.random.normal([16, 4]), tf.round(tf.random.uniform([16, 1]))
+    loss_fn = keras.losses.BinaryCrossentropy(from_logits=True)  # which takes the label first
     model, optimizer = made()
     plain = mindspore_amp.build_train_network(model, optimizer, loss_fn)
     own, own_optimizer = made()

@@ -7,7 +7,7 @@ from typing import Any
 
 import unamp
 from unamp.adapter import Adapter
-from unamp.dialects._owners import owner
+from unamp.dialects._owners import framework_in_use, owner
 from unamp.dialects.mindspore._managers import DynamicLossScaleManager
 from unamp.dialects.mindspore._networks import auto_mixed_precision
 from unamp.dtypes import ELIGIBLE, dtype_name
@@ -28,7 +28,8 @@ def build_train_network(
     Args:
         network: a network of a framework that is imported.
         optimizer: an optimizer of the same framework, made for the network's parameters.
-        loss_fn: called with the network's output and the label, both in float32; None: the network returns the loss.
+        loss_fn: called with the network's output and the label, both in float32 (one of Keras' losses: with the label first, as
+            those are); None: the network returns the loss.
         level: as for `auto_mixed_precision`. O2 scales the loss with a `DynamicLossScaleManager`, the others do not.
         boost_level: ``"O0"``; the others are MindSpore's own.
         **kwargs: ``cast_model_type`` (float16 or float32), ``keep_batchnorm_fp32`` and ``loss_scale_manager`` override what
@@ -102,7 +103,8 @@ class TrainNetwork:
         if self._loss_fn is None:
             return self._low(*inputs, **mode)
         data, label = inputs
-        return self._loss_fn(self._wide(self._low(data, **mode)), self._wide(label))
+        both = self._wide(self._low(data, **mode)), self._wide(label)
+        return self._loss_fn(*(reversed(both) if _is_keras_loss(self._loss_fn) else both))
 
     def _step_with_all(self, gradients: Any) -> None:
         """A step whatever the gradients are. An optimizer that has a loss scale of its own, as MindSpore's, unscales itself."""
@@ -165,6 +167,11 @@ def _check_options(options: dict[str, Any]) -> None:
     manager = options.get("loss_scale_manager")
     if manager is not None and not callable(getattr(manager, "get_drop_overflow_update", None)):
         raise TypeError(f"The type of 'loss_scale_manager' should be a LossScaleManager, but got {type(manager).__name__!r}.")
+
+
+def _is_keras_loss(loss_fn: object) -> bool:
+    keras = framework_in_use("keras")
+    return keras is not None and isinstance(loss_fn, keras.losses.Loss)
 
 
 def _set_train(network: Any) -> None:
