@@ -64,9 +64,11 @@ _LAZY = {"GradScaler": "unamp.scaling", "decorate": "unamp.decoration"}
 
 def __getattr__(name: str) -> Any:
     # Who only opens regions does not load them.
-    if name in _LAZY:
-        from importlib import import_module
+    from importlib import import_module
 
+    if name in _LAZY:
         value = globals()[name] = getattr(import_module(_LAZY[name]), name)
         return value
+    if name == "dialects":
+        return import_module("unamp.dialects")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -231,8 +231,8 @@ class Gradients(Protocol):
             network: whose names to use; None is whatever name the framework or the optimizer gave the parameter.
         """
 
-    def apply(self, *args: Any, **kwargs: Any) -> None:
-        """Let the optimizer take its step with them; further arguments are the optimizer's."""
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Let the optimizer take its step with them, and return what it returns; further arguments are the optimizer's."""
 
 
 class Adapter(Protocol):
@@ -240,6 +240,7 @@ class Adapter(Protocol):
 
     framework: str  #: its import name
     requires: str  #: the versions that it works with, as in ``">=2.6,<3"``
+    holds_gradients: bool  #: whether parameters hold their gradients; otherwise gradients are values
 
     def version(self) -> str:
         """The framework's version."""
@@ -302,6 +303,22 @@ class Adapter(Protocol):
         Raises:
             NotExpressible: in a function that a compiler traces, where the scale of that moment would stay in the graph.
         """
+
+    def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+        """One backward pass, for the optimizer's parameters in a network.
+
+        Args:
+            compute: gives the scalar to differentiate, and a tensor that is returned: a scaled loss, and the loss itself.
+            network: the network.
+            optimizer: the optimizer. Gradients that its parameters held before are gone; it is built where it has to be.
+
+        Returns:
+            The second tensor of `compute`, and the gradients, in the form in which `gradients` takes them; None where the
+            parameters hold them.
+        """
+
+    def all_finite(self, tensors: Sequence[Any]) -> Any:
+        """A boolean tensor: whether no number in some tensors is infinite or NaN. No policy is in force."""
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         """The gradients for an optimizer's next step. Nothing is read from the parameters before it is asked for.

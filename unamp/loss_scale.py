@@ -25,7 +25,9 @@ _TORCH = {
 
 #: The forms of a saved state: for each, its keys, and the field of `LossScale` that each key holds. unamp's own is torch's
 #: with what that cannot hold beside it; `torch.amp.GradScaler` reads what it knows and leaves the rest.
-#: Sources: `state_dict` of torch.amp.GradScaler (torch 2.13) and of paddle.amp.GradScaler (paddlepaddle 3.3).
+#: MindSpore and Keras have no `state_dict`: these are the names of their attributes, which they save under those names.
+#: Sources: `state_dict` of torch.amp.GradScaler (torch 2.13) and of paddle.amp.GradScaler (paddlepaddle 3.3);
+#: mindspore.amp.DynamicLossScaler (mindspore 2.10) and keras.optimizers.LossScaleOptimizer (keras 3.15).
 FORMS: Mapping[str, Mapping[str, str]] = {
     "unamp": _TORCH | {name: name for name in ("backoff_interval", "backoff_tracker", "dynamic")},
     "torch": _TORCH,
@@ -38,6 +40,17 @@ FORMS: Mapping[str, Mapping[str, str]] = {
         "incr_count": "growth_tracker",
         "decr_count": "backoff_tracker",
         "use_dynamic_loss_scaling": "dynamic",
+    },
+    "mindspore": {
+        "scale_value": "scale",
+        "scale_factor": "growth_factor",
+        "scale_window": "growth_interval",
+        "counter": "growth_tracker",
+    },
+    "keras": {
+        "dynamic_scale": "scale",
+        "dynamic_growth_steps": "growth_interval",
+        "step_counter": "growth_tracker",
     },
 }
 
@@ -120,11 +133,14 @@ class LossScale(NamedTuple):
         """What to save, in one of `FORMS`.
 
         Raises:
-            ValueError: for an unknown form.
+            ValueError: for an unknown form, and for one whose framework would go on with other rules.
         """
         if form not in FORMS:
             raise ValueError(f"unknown form {form!r} of a scaler's state; valid: {', '.join(FORMS)}")
         state = {key: getattr(self, field) for key, field in FORMS[form].items()}
+        for field, value in _implied(form, self.growth_factor).items():
+            if getattr(self, field) != value:
+                raise ValueError(f"{form}'s scalers go on with {field}={value}; they cannot take over {getattr(self, field)}")
         if form == "paddle":
             state["scale"] = [self.scale]  # Paddle takes the first of what it finds there
         return state
@@ -137,7 +153,18 @@ class LossScale(NamedTuple):
         """
         form = _form_of(state)
         fields = {field: state[key] for key, field in FORMS[form].items()}
-        return self._replace(**{"backoff_tracker": 0} | fields).checked()
+        read = self._replace(**{"backoff_tracker": 0} | fields)
+        return read._replace(**_implied(form, number(read.growth_factor, "growth_factor"))).checked()
+
+
+def _implied(form: str, growth_factor: float) -> dict[str, Any]:
+    """What a form leaves unsaid because its framework knows nothing else."""
+    moves = {"backoff_interval": 1, "dynamic": True}
+    if form == "keras":
+        return moves | {"growth_factor": 2.0, "backoff_factor": 0.5}
+    if form == "mindspore":
+        return moves | {"backoff_factor": 1.0 / growth_factor if growth_factor else 0.0}
+    return {}
 
 
 def number(value: Any, name: str) -> float:

@@ -18,9 +18,13 @@ from unamp.loss_scale import SMALLEST, LossScale, number
 from unamp.policy import Policy
 from unamp.regions import is_autocast_enabled, policy_region
 
-__all__ = ["GradScaler"]
+__all__ = ["GradScaler", "NothingChecked", "no_policy"]
 
 _OFF = Policy(enabled=False)
+
+
+class NothingChecked(RuntimeError):
+    """There are no gradients to check, or none were checked."""
 
 
 class _Pending:
@@ -119,7 +123,7 @@ class GradScaler:
         """
         if not self._enabled:
             return outputs
-        with _no_policy():
+        with no_policy():
             return self._scaled(outputs)
 
     def unscale_(self, optimizer: Any, gradients: Any = None) -> Any:
@@ -214,7 +218,7 @@ class GradScaler:
         elif self._loss_scale.dynamic:
             found = [found for each in self._pending.values() if (found := each.gradients.overflow()) is not None]
             if not found:
-                raise RuntimeError("update() found no gradients that were checked; call step() or unscale_() before it")
+                raise NothingChecked("update() found no gradients that were checked; call step() or unscale_() before it")
             self._loss_scale = self._loss_scale.after(any(found))
         self._pending.clear()
 
@@ -231,18 +235,18 @@ class GradScaler:
         Returns:
             The name; None where every gradient is finite.
         """
-        with _no_policy():
+        with no_policy():
             return self._adapter_of_optimizer(optimizer).gradients(optimizer, gradients).first_nonfinite(network)
 
     def state_dict(self, form: str = "unamp") -> dict[str, Any]:
         """What to save; empty where the scaler is disabled.
 
         Args:
-            form: whose keys: ``"unamp"`` (torch's and a few more, which `torch.amp.GradScaler` loads as well), ``"torch"`` or
-                ``"paddle"``. What torch's keys cannot hold is then not saved.
+            form: whose keys: ``"unamp"`` (torch's and a few more, which `torch.amp.GradScaler` loads as well), ``"torch"``,
+                ``"paddle"``, ``"mindspore"`` or ``"keras"``. What torch's keys cannot hold is then not saved.
 
         Raises:
-            ValueError: for an unknown form.
+            ValueError: for an unknown form, and where MindSpore's or Keras' scaler would go on with other rules.
         """
         state = self._loss_scale.state(form)
         return state if self._enabled else {}
@@ -287,7 +291,7 @@ class GradScaler:
                 "there are float16 gradients: the optimizer's parameters are low already; keep parameters in float32 and let a "
                 "region cast them, or give the optimizer float32 master weights"
             )
-        with _no_policy():
+        with no_policy():
             gradients.unscale(self._loss_scale.scale)
         return _Pending(optimizer, gradients)
 
@@ -305,7 +309,7 @@ class GradScaler:
             pending.gradients.values = given
         overflow = pending.gradients.overflow()
         if overflow is None:
-            raise RuntimeError(
+            raise NothingChecked(
                 "none of the optimizer's parameters has a gradient; run the backward pass of a scaled loss first"
             )
         self._pending[id(optimizer)] = pending
@@ -340,6 +344,6 @@ class GradScaler:
         return adapter
 
 
-def _no_policy() -> AbstractContextManager[object]:
+def no_policy() -> AbstractContextManager[object]:
     """Numbers that the scale depends on are computed in the dtypes that they have, whatever region is open."""
     return policy_region(_OFF) if is_autocast_enabled() else nullcontext()

@@ -30,6 +30,7 @@ class MindSporeAdapter:
 
     framework = "mindspore"
     requires = ">=2.10,<3"
+    holds_gradients = False
 
     def version(self) -> str:
         """MindSpore's version."""
@@ -93,6 +94,12 @@ class MindSporeAdapter:
 
     def scale_loss(self, loss: Any, scale: float) -> Any:
         return scaling.scale_loss(loss, scale)
+
+    def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+        return scaling.backward(compute, optimizer)
+
+    def all_finite(self, tensors: Sequence[Any]) -> Any:
+        return scaling.all_finite(tensors)
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         return scaling.MindSporeGradients(optimizer, given)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
+import mindspore
 import numpy as np
 from mindspore import ops
 
@@ -12,15 +15,26 @@ from unamp_mindspore.decoration import have_master_weights
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.state import FLOAT32, Tensor
 
-__all__ = ["MindSporeGradients", "scale_loss"]
+__all__ = ["MindSporeGradients", "all_finite", "backward", "scale_loss"]
 
 # The originals, not the names, behind which a region puts other things.
-_all, _isfinite, _mul = ops.ReduceAll(), ops.IsFinite(), ops.Mul()
+_all, _and, _isfinite, _mul = ops.ReduceAll(), ops.LogicalAnd(), ops.IsFinite(), ops.Mul()
 
 
 def scale_loss(loss: Any, scale: float) -> Any:
     """See `unamp.adapter.Adapter.scale_loss`. bfloat16 has few kernels on the CPU: every low loss becomes float32."""
     return _mul(cast(loss, FLOAT32), _number(scale))
+
+
+def backward(compute: Callable[[], tuple[Any, Any]], optimizer: Any) -> tuple[Any, Any]:
+    """See `unamp.adapter.Adapter.backward`."""
+    (_, loss), gradients = mindspore.value_and_grad(compute, None, optimizer.parameters, has_aux=True)()
+    return loss, gradients
+
+
+def all_finite(tensors: Sequence[Any]) -> Any:
+    """See `unamp.adapter.Adapter.all_finite`."""
+    return reduce(_and, map(_finite, tensors), Tensor(True))
 
 
 class MindSporeGradients:
@@ -39,7 +53,7 @@ class MindSporeGradients:
     def unscale(self, scale: float) -> None:
         # In float32, which is also what has the kernels: on the CPU bfloat16 has next to none.
         wide = [cast(gradient, FLOAT32) for gradient in self.values]
-        self._finite = [_all(_isfinite(gradient)) for gradient in wide]
+        self._finite = [_finite(gradient) for gradient in wide]
         unscaled = [_mul(gradient, _number(1.0 / scale)) for gradient in wide]
         self.values = tuple(cast(new, dtype) for new, dtype in zip(unscaled, self._taken(), strict=True))
 
@@ -55,12 +69,16 @@ class MindSporeGradients:
         parameters = self._optimizer.parameters
         names = {} if network is None else {id(p): name for name, p in network.parameters_and_names()}
         for parameter, gradient in zip(parameters, self.values, strict=True):
-            if not bool(_all(_isfinite(cast(gradient, FLOAT32)))):
+            if not bool(_finite(gradient)):
                 return names.get(id(parameter), parameter.name)
         return None
 
-    def apply(self, *args: Any, **kwargs: Any) -> None:
-        self._optimizer(self.values, *args, **kwargs)
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer(self.values, *args, **kwargs)
+
+
+def _finite(tensor: Any) -> Any:
+    return _all(_isfinite(cast(tensor, FLOAT32)))
 
 
 def _number(value: float) -> Any:

@@ -29,6 +29,7 @@ class PaddleAdapter:
 
     framework = "paddle"
     requires = ">=3.3,<4"
+    holds_gradients = True
 
     def version(self) -> str:
         """PaddlePaddle's version."""
@@ -106,6 +107,12 @@ class PaddleAdapter:
 
     def scale_loss(self, loss: Any, scale: float) -> Any:
         return scaling.scale_loss(loss, scale)
+
+    def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+        return scaling.backward(compute, optimizer)
+
+    def all_finite(self, tensors: Sequence[Any]) -> Any:
+        return scaling.all_finite(tensors)
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         return scaling.PaddleGradients(optimizer, given)

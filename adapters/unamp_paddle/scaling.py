@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import paddle
@@ -11,7 +11,7 @@ from unamp.errors import NotExpressible
 from unamp_paddle.masters import masters_of, parameters
 from unamp_paddle.state import FLOAT32, LOW, NAMES, Value, dtype_of
 
-__all__ = ["PaddleGradients", "scale_loss"]
+__all__ = ["PaddleGradients", "all_finite", "backward", "scale_loss"]
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _add_n, _all, _cast, _isfinite = paddle._C_ops.add_n, paddle._C_ops.all, paddle._C_ops.cast, paddle._C_ops.isfinite
@@ -26,6 +26,20 @@ def scale_loss(loss: Any, scale: float) -> Any:
             "scale the loss outside of the function that is compiled"
         )
     return (loss.cast(FLOAT32) if dtype_of(loss) in LOW else loss) * scale
+
+
+def backward(compute: Callable[[], tuple[Any, Any]], optimizer: Any) -> tuple[Any, None]:
+    """See `unamp.adapter.Adapter.backward`."""
+    optimizer.clear_grad()
+    scaled, loss = compute()
+    scaled.backward()
+    return loss.detach(), None
+
+
+def all_finite(tensors: Sequence[Any]) -> Any:
+    """See `unamp.adapter.Adapter.all_finite`."""
+    with paddle.no_grad():
+        return paddle.to_tensor(all(_is_finite(tensor) for tensor in tensors))
 
 
 class PaddleGradients:
@@ -72,12 +86,12 @@ class PaddleGradients:
         names = {} if network is None else {id(each): name for name, each in network.named_parameters()}
         return names.get(id(parameter), parameter.name)
 
-    def apply(self, *args: Any, **kwargs: Any) -> None:
-        self._optimizer.step(*args, **kwargs)
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.step(*args, **kwargs)
 
     def _first_nonfinite(self) -> Any:
         with paddle.no_grad():
-            return next((p for p, gradient in self._held() if not bool(_all(_isfinite(gradient), [], False))), None)
+            return next((p for p, gradient in self._held() if not _is_finite(gradient)), None)
 
     def _held(self) -> Iterator[tuple[Any, Any]]:
         """The parameters that have a gradient, each with the memory of its gradient."""
@@ -90,6 +104,11 @@ class PaddleGradients:
 def _dense(gradient: Any) -> Any:
     """A gradient, or the rows of a sparse one, which share its memory."""
     return paddle.Tensor(gradient.get_selected_rows().get_tensor()) if gradient.is_selected_rows() else gradient
+
+
+def _is_finite(tensor: Any) -> bool:
+    wide = _cast(tensor, FLOAT32) if tensor.dtype in LOW else tensor
+    return bool(_all(_isfinite(wide), [], False))
 
 
 def _finiteness(gradient: Any) -> Any:

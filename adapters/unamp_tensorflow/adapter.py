@@ -49,6 +49,7 @@ class TensorFlowAdapter:
 
     framework = "tensorflow"
     requires = ">=2.21,<3"
+    holds_gradients = False
 
     def version(self) -> str:
         """TensorFlow's version."""
@@ -108,6 +109,12 @@ class TensorFlowAdapter:
 
     def scale_loss(self, loss: Any, scale: float) -> Any:
         return scaling.scale_loss(loss, scale)
+
+    def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+        return scaling.backward(compute, network, optimizer)
+
+    def all_finite(self, tensors: Sequence[Any]) -> Any:
+        return scaling.all_finite(tensors)
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         return scaling.TensorFlowGradients(optimizer, given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +12,7 @@ from unamp.errors import NotExpressible
 from unamp_tensorflow.decoration import has_master_weights, stepped
 from unamp_tensorflow.spellings import keras_in_use
 
-__all__ = ["TensorFlowGradients", "is_optimizer", "scale_loss"]
+__all__ = ["TensorFlowGradients", "all_finite", "backward", "is_optimizer", "scale_loss"]
 
 _LOW = (tf.float16, tf.bfloat16)
 
@@ -31,6 +31,20 @@ def scale_loss(loss: Any, scale: float) -> Any:
         )
     wide = tf.cast(loss, tf.float32) if loss.dtype in _LOW else tf.convert_to_tensor(loss)
     return wide * tf.constant(scale, wide.dtype)
+
+
+def backward(compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+    """See `unamp.adapter.Adapter.backward`."""
+    with tf.GradientTape() as tape:
+        scaled, loss = compute()
+    if not optimizer.built:
+        optimizer.build(network.trainable_variables)
+    return loss, tape.gradient(scaled, stepped(optimizer))
+
+
+def all_finite(tensors: Sequence[Any]) -> Any:
+    """See `unamp.adapter.Adapter.all_finite`."""
+    return tf.reduce_all([tf.constant(True), *map(_finite, tensors)])
 
 
 class TensorFlowGradients:
@@ -65,11 +79,10 @@ class TensorFlowGradients:
                 return str(variable.path)
         return None
 
-    def apply(self, *args: Any, **kwargs: Any) -> None:
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
         if not any(isinstance(gradient, tf.distribute.DistributedValues) for gradient in self.values):
-            self._optimizer.apply(self.values, *args, **kwargs)
-        else:
-            self._optimizer._distribution_strategy.run(self._optimizer.apply, (self.values, *args), kwargs)
+            return self._optimizer.apply(self.values, *args, **kwargs)
+        return self._optimizer._distribution_strategy.run(self._optimizer.apply, (self.values, *args), kwargs)
 
 
 def _replicas(gradient: Any) -> tuple[Any, ...]:

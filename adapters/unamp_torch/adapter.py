@@ -65,6 +65,7 @@ class TorchAdapter:
 
     framework = "torch"
     requires = ">=2.13,<3"
+    holds_gradients = True
 
     def version(self) -> str:
         """PyTorch's version, with its build."""
@@ -124,6 +125,12 @@ class TorchAdapter:
 
     def scale_loss(self, loss: Any, scale: float) -> Any:
         return scaling.scale_loss(loss, scale)
+
+    def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+        return scaling.backward(compute, optimizer)
+
+    def all_finite(self, tensors: Sequence[Any]) -> Any:
+        return scaling.all_finite(tensors)
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         return scaling.TorchGradients(optimizer, given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from unamp.errors import FrameworkNotSupported
 from unamp_torch import sharding
 from unamp_torch.masters import masters_of
 
-__all__ = ["TorchGradients", "probe", "scale_loss"]
+__all__ = ["TorchGradients", "all_finite", "backward", "probe", "scale_loss"]
 
 _LOW = (torch.float16, torch.bfloat16)
 
@@ -28,6 +28,21 @@ def probe() -> None:
 def scale_loss(loss: torch.Tensor, scale: float) -> torch.Tensor:
     """See `unamp.adapter.Adapter.scale_loss`; PyTorch's own scale is a float32 tensor, which makes a low scalar float32."""
     return (loss.float() if loss.dim() == 0 and loss.dtype in _LOW else loss) * scale
+
+
+def backward(compute: Callable[[], tuple[Any, Any]], optimizer: torch.optim.Optimizer) -> tuple[Any, None]:
+    """See `unamp.adapter.Adapter.backward`."""
+    optimizer.zero_grad()
+    scaled, loss = compute()
+    scaled.backward()
+    return loss.detach(), None
+
+
+def all_finite(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """See `unamp.adapter.Adapter.all_finite`."""
+    with torch.no_grad():
+        found = [torch.isfinite(_numbers(tensor)).all() for tensor in tensors]
+        return torch.stack([each.to(found[0].device) for each in found]).all() if found else torch.tensor(True)
 
 
 class TorchGradients:
@@ -83,8 +98,8 @@ class TorchGradients:
                 return names.get(id(parameter), own_name)
         return None
 
-    def apply(self, *args: Any, **kwargs: Any) -> None:
-        self._optimizer.step(*args, **kwargs)
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.step(*args, **kwargs)
 
     def _grouped(self) -> dict[tuple[torch.device, torch.dtype], list[torch.Tensor]]:
         groups = defaultdict(list)

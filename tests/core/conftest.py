@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -68,10 +68,10 @@ class FakeGradients:
         found = next((name for name, g in self._named().items() if not math.isfinite(g.value)), None)
         return found if found is None or network is None else network[found]
 
-    def apply(self, *args: Any, **kwargs: Any) -> None:
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
         if self.values is not None:
             self.optimizer.gradients.update(self.values)
-        self.optimizer.step(*args, **kwargs)
+        return self.optimizer.step(*args, **kwargs)
 
 
 class FakeNetwork:
@@ -107,6 +107,7 @@ class FakeRealisation:
 
 class FakeAdapter:
     requires = ">=1.0,<2"
+    holds_gradients = True
 
     def __init__(self, framework: str = "fake") -> None:
         self.framework = framework
@@ -184,6 +185,14 @@ class FakeAdapter:
     def scale_loss(self, loss: Any, scale: float) -> Any:
         self.scaled_under.append(unamp.is_autocast_enabled())
         return FakeTensor("float32", loss.value * scale)
+
+    def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: FakeOptimizer) -> tuple[Any, Any]:
+        scaled, loss = compute()
+        optimizer.gradients = dict.fromkeys(optimizer.gradients, scaled)
+        return loss, None
+
+    def all_finite(self, tensors: Sequence[FakeTensor]) -> bool:
+        return all(math.isfinite(tensor.value) for tensor in tensors)
 
     def gradients(self, optimizer: Any, given: Any) -> FakeGradients:
         return FakeGradients(optimizer, given)

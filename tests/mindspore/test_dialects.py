@@ -1,0 +1,244 @@
+"""The dialects on MindSpore: MindSpore's own beside MindSpore's, and the other frameworks' examples on its tensors."""
+
+import math
+
+import mindspore
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mindspore import Parameter, Tensor, nn, ops
+
+import unamp
+from unamp.dialects.keras.mixed_precision import LossScaleOptimizer
+from unamp.dialects.mindspore import amp
+from unamp.dialects.paddle import amp as paddle_amp
+from unamp.dialects.torch import amp as torch_amp
+from unamp.dialects.torch import cpu
+
+F32, F16, BF16 = mindspore.float32, mindspore.float16, mindspore.bfloat16
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        np.random.seed(3)
+        first, second = (Tensor(np.random.randn(*shape).astype("float32") * 0.3) for shape in ((8, 4), (1, 8)))
+        self.one, self.two = nn.Dense(4, 8, weight_init=first), nn.Dense(8, 1, weight_init=second)
+        self.norm = nn.LayerNorm((8,))
+
+    def construct(self, x):
+        return self.two(ops.tanh(self.norm(self.one(x))))
+
+
+def array(*shape, seed=0):
+    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype("float32"))
+
+
+def error_of(call):
+    try:
+        call()
+    except Exception as error:
+        return type(error)
+    return None
+
+
+# --- mindspore.amp beside MindSpore's own ----------------------------------------------------------------------------------
+
+
+def _sgd(net):
+    return nn.SGD(net.trainable_params(), 0.1)
+
+
+MISTAKES = {
+    "level": lambda amp: amp.auto_mixed_precision(Net(), "O4"),
+    "network": lambda amp: amp.auto_mixed_precision(3, "O1"),
+    "network at O0": lambda amp: amp.auto_mixed_precision(ops.relu),
+    "dtype": lambda amp: amp.auto_mixed_precision(Net(), "O1", F32),
+    "no dtype": lambda amp: amp.auto_mixed_precision(Net(), "O1", 3),
+    "custom: network": lambda amp: amp.custom_mixed_precision(3, white_list=[nn.Dense]),
+    "custom: no list": lambda amp: amp.custom_mixed_precision(Net()),
+    "custom: two lists": lambda amp: amp.custom_mixed_precision(Net(), white_list=[], black_list=[]),
+    "custom: tuple": lambda amp: amp.custom_mixed_precision(Net(), white_list=(nn.Dense,)),
+    "custom: number": lambda amp: amp.custom_mixed_precision(Net(), white_list=[3]),
+    "custom: other class": lambda amp: amp.custom_mixed_precision(Net(), black_list=[int]),
+    "custom: dtype": lambda amp: amp.custom_mixed_precision(Net(), white_list=[nn.Dense], dtype=F32),
+    "train: optimizer": lambda amp: amp.build_train_network(Net(), 3),
+    "train: level": lambda amp: amp.build_train_network(Net(), _sgd(Net()), level="O4"),
+    "train: no level": lambda amp: amp.build_train_network(Net(), _sgd(Net()), level=4),
+    "train: boost": lambda amp: amp.build_train_network(Net(), _sgd(Net()), boost_level="O4"),
+    "train: option": lambda amp: amp.build_train_network(Net(), _sgd(Net()), foo=1),
+    "train: loss": lambda amp: amp.build_train_network(Net(), _sgd(Net()), 3),
+    "train: manager": lambda amp: amp.build_train_network(Net(), _sgd(Net()), loss_scale_manager=3),
+    "train: type": lambda amp: amp.build_train_network(Net(), _sgd(Net()), cast_model_type=mindspore.int32),
+    "train: norm": lambda amp: amp.build_train_network(Net(), _sgd(Net()), keep_batchnorm_fp32=3),
+    "static: small": lambda amp: amp.StaticLossScaler(0.5),
+    "static: word": lambda amp: amp.StaticLossScaler("many"),
+    "static: flag": lambda amp: amp.StaticLossScaler(True),
+    "dynamic: small": lambda amp: amp.DynamicLossScaler(0.5, 2, 2),
+    "dynamic: factor 0": lambda amp: amp.DynamicLossScaler(2, 0, 2),
+    "dynamic: factor 1.5": lambda amp: amp.DynamicLossScaler(2, 1.5, 2),
+    "dynamic: window": lambda amp: amp.DynamicLossScaler(2, 2, 0),
+    "manager: small": lambda amp: amp.DynamicLossScaleManager(0),
+    "manager: factor": lambda amp: amp.DynamicLossScaleManager(2, 0),
+    "manager: window": lambda amp: amp.DynamicLossScaleManager(2, 2, 0),
+    "fixed: small": lambda amp: amp.FixedLossScaleManager(0),
+    "abstract": lambda amp: amp.LossScaler(),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_raise_what_mindspores_own_raises(name):
+    own = error_of(lambda: MISTAKES[name](mindspore.amp))
+    assert own is not None
+    assert error_of(lambda: MISTAKES[name](amp)) is own
+
+
+def test_what_is_mindspores_alone_says_what_to_use():
+    with pytest.raises(unamp.NotExpressible, match="unamp.autocast"):
+        amp.auto_mixed_precision(Net(), "auto")
+    with pytest.raises(unamp.NotExpressible, match="mindspore.amp.build_train_network"):
+        amp.build_train_network(Net(), _sgd(Net()), boost_level="O1")
+
+
+def test_the_lists_are_mindspores():
+    assert amp.get_white_list() == mindspore.amp.get_white_list()
+    assert amp.get_black_list() == mindspore.amp.get_black_list()
+
+
+LISTS = [{"white_list": [nn.Dense]}, {"white_list": [nn.Dense, nn.LayerNorm]}, {"black_list": [nn.Dense]}]
+
+
+@pytest.mark.parametrize("lists", LISTS, ids=str)
+def test_custom_lists_compute_what_mindspores_own_computes(lists):
+    x = array(16, 4)
+    own, found = mindspore.amp.custom_mixed_precision(Net(), **lists)(x), amp.custom_mixed_precision(Net(), **lists)(x)
+    assert found.dtype == own.dtype == F32
+    assert np.abs(found.asnumpy() - own.asnumpy()).max() <= np.spacing(np.float16(np.abs(own.asnumpy()).max()))
+    assert (found.asnumpy() != Net()(x).asnumpy()).any()
+
+
+@settings(deadline=None, max_examples=8)
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=10),
+    st.sampled_from([2, 3, 4]),
+    st.integers(1, 3),
+    st.sampled_from([1.0, 64.0]),
+)
+def test_after_any_sequence_the_scale_is_where_mindspores_own_is(finites, factor, window, start):
+    """But for what `adjust` answers: MindSpore's own answers True on an overflow too."""
+    own, ours = mindspore.amp.DynamicLossScaler(start, factor, window), amp.DynamicLossScaler(start, factor, window)
+    x = Tensor(np.float32([0.5, 3.0]))
+    for finite in finites:
+        gradients = (x if finite else Tensor(np.float32([math.inf, 1.0])), x)
+        answered, known = amp.all_finite(gradients), mindspore.amp.all_finite(gradients)
+        assert answered.dtype == known.dtype == mindspore.bool_
+        assert bool(answered) is bool(known) is finite
+        assert own.adjust(known) is True
+        assert ours.adjust(answered) is finite
+        assert ours.scale_value == pytest.approx(float(own.scale_value.asnumpy()), rel=1e-6)
+        assert ours.counter == int(own.counter.asnumpy())
+        # Not beside MindSpore's own products: its compiled function can keep the scale of a scaler that is gone.
+        assert ours.scale((x, [x]))[1][0].asnumpy().tolist() == (x.asnumpy() * np.float32(ours.scale_value)).tolist()
+        np.testing.assert_allclose(ours.unscale((x,))[0].asnumpy(), x.asnumpy() / ours.scale_value, rtol=1e-6)
+
+
+def test_the_static_scaler_is_mindspores():
+    own, ours = mindspore.amp.StaticLossScaler(128), amp.StaticLossScaler(128)
+    assert own.adjust(Tensor(False)) is ours.adjust(Tensor(False)) is False
+    assert float(own.scale_value.asnumpy()) == ours.scale_value == 128.0
+    np.testing.assert_array_equal(ours.scale(array(3)).asnumpy(), array(3).asnumpy() * 128)
+    assert ours.scale(array(3).astype(F16)).dtype == F16
+
+
+def test_all_finite_takes_bfloat16_which_mindspores_own_does_not():
+    low = (Tensor(np.float32([1.0, 2.0])).astype(BF16),)
+    assert error_of(lambda: bool(mindspore.amp.all_finite(low))) is not None
+    assert bool(amp.all_finite(low))
+    assert not bool(amp.all_finite((low[0], Tensor(np.float32([math.nan])).astype(BF16))))
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+@pytest.mark.parametrize("manager", [None, (64.0, False)], ids=["unscaled", "fixed"])
+def test_a_train_network_takes_the_steps_of_mindspores_own(level, manager):
+    def trained(module):
+        network = Net()
+        # Where steps are not dropped, MindSpore's optimizer unscales by itself.
+        optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9, loss_scale=1.0 if manager is None else manager[0])
+        options = {"loss_scale_manager": manager if manager is None else module.FixedLossScaleManager(*manager)}
+        train = module.build_train_network(network, optimizer, nn.MSELoss(), level, **options)
+        return [float(train(array(16, 4, seed=step), array(16, 1, seed=9)).asnumpy()) for step in range(3)]
+
+    assert trained(amp) == pytest.approx(trained(mindspore.amp), rel=5e-3)
+
+
+def test_a_train_network_with_a_scale_that_moves():
+    """On the CPU too, where MindSpore's own raises."""
+    network = Net()
+    optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
+    assert error_of(lambda: mindspore.amp.build_train_network(Net(), optimizer, nn.MSELoss(), "O2")) is ValueError
+    manager = mindspore.amp.DynamicLossScaleManager(1024, 2, 2)  # MindSpore's own are understood
+    train = amp.build_train_network(network, optimizer, nn.MSELoss(), "O2", loss_scale_manager=manager)
+    x, y = array(16, 4), array(16, 1, seed=9)
+    results = [train(x, y) for _ in range(3)]
+    assert [(overflow, scale) for _, overflow, scale in results] == [(False, 1024.0), (False, 1024.0), (False, 2048.0)]
+    before = [p.asnumpy().copy() for p in network.trainable_params()]
+    assert train(x * math.inf, y)[1:] == (True, 2048.0)
+    assert all(np.array_equal(a, b.asnumpy()) for a, b in zip(before, network.trainable_params(), strict=True))
+    assert (train.scaler.get_scale(), train.scaler.skipped) == (1024.0, 1)
+    assert amp.build_train_network(Net(), optimizer, level="O3", cast_model_type=F32, keep_batchnorm_fp32=True)._low is not None
+
+
+# --- the other frameworks' examples ------------------------------------------------------------------------------------------
+
+
+def test_paddles_example():
+    conv2d, data = nn.Conv2d(3, 2, 3), array(10, 3, 32, 32)
+    for region in (paddle_amp.auto_cast, paddle_amp.amp_guard):
+        with region():
+            assert conv2d(data).dtype == F16
+        with region(enable=False):
+            assert conv2d(data).dtype == F32
+        with region(custom_black_list={"conv2d"}):
+            assert conv2d(data).dtype == F32
+        a, b = array(2, 3), array(2, 3)
+        with region(custom_white_list={"elementwise_add"}):
+            assert (a + b).dtype == F16
+        with region(custom_white_list={"elementwise_add"}, level="O2"):
+            assert (a + b).dtype == F16
+            assert (a * b).dtype == F32  # use_promote
+    scaler = paddle_amp.GradScaler()
+    scaler.scale(array())
+    with pytest.raises(TypeError, match=r"use unamp.GradScaler, as in step\(optimizer, gradients=gradients\)"):
+        scaler.step(_sgd(Net()))
+
+
+def test_torchs_examples():
+    a, b, c, d = (array(8, 8, seed=seed) for seed in range(4))
+    with torch_amp.autocast("cpu", dtype="float16"):
+        e = ops.mm(a, b)
+        with torch_amp.autocast("cpu", enabled=False):
+            f = ops.mm(c, e.astype(F32))
+        g = ops.mm(d, f)
+    assert (e.dtype, f.dtype, g.dtype) == (F16, F32, F16)
+    with cpu.amp.autocast():
+        assert nn.Conv2d(64, 128, 3, stride=2)(array(2, 64, 14, 14)).dtype == BF16
+    w = Parameter(Tensor(np.ones(3, "float32")), name="w")
+    optimizer, scaler = nn.SGD([w], 0.5), torch_amp.GradScaler("cpu", 8.0)
+    gradients = mindspore.grad(lambda: scaler.scale((w * 2).sum()), None, [w])()
+    scaler.step(optimizer, gradients=gradients)
+    scaler.update()
+    np.testing.assert_array_equal(w.asnumpy(), np.zeros(3))
+    with pytest.raises(TypeError, match=r"use unamp.GradScaler, whose unscale_\(optimizer, gradients\)"):
+        scaler.unscale_(optimizer)
+
+
+def test_kerass_loss_scale_optimizer():
+    w = Parameter(Tensor(np.ones(3, "float32")), name="w")
+    optimizer = LossScaleOptimizer(nn.SGD([w], 0.5), initial_scale=8.0, dynamic_growth_steps=2)
+    gradients = mindspore.grad(lambda: optimizer.scale_loss((w * 2).sum()), None, [w])()
+    optimizer.apply(gradients, [w])
+    np.testing.assert_array_equal(w.asnumpy(), np.zeros(3))
+    optimizer.apply_gradients([(Tensor(np.full(3, math.nan, "float32")), w)])
+    np.testing.assert_array_equal(w.asnumpy(), np.zeros(3))
+    assert optimizer.state_dict() == {"dynamic_scale": 4.0, "step_counter": 0, "dynamic_growth_steps": 2}

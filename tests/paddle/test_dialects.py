@@ -1,0 +1,274 @@
+"""The dialects on PaddlePaddle: Paddle's own beside Paddle's, and the other frameworks' examples on Paddle tensors."""
+
+import math
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paddle.nn import functional as F
+
+import unamp
+from unamp.dialects.keras.mixed_precision import LossScaleOptimizer
+from unamp.dialects.mindspore import amp as mindspore_amp
+from unamp.dialects.paddle import amp
+from unamp.dialects.torch import amp as torch_amp
+from unamp.dialects.torch import cpu
+
+F32, F16, BF16 = paddle.float32, paddle.float16, paddle.bfloat16
+
+
+def error_of(call):
+    try:
+        call()
+    except Exception as error:
+        return type(error)
+    return None
+
+
+# --- paddle.amp beside Paddle's own ------------------------------------------------------------------------------------------
+
+ARGUMENTS = [
+    {"level": "O4"},
+    {"level": "O3"},
+    {"level": "O4", "enable": False},
+    {"dtype": "float32"},
+    {"level": "o2", "dtype": "BFLOAT16"},
+    {"dtype": paddle.bfloat16},
+    {"custom_white_list": ["conv2d"], "custom_black_list": ("conv2d", "exp")},
+    {"custom_white_list": {"conv2d"}, "custom_black_list": {"conv2d"}, "enable": False},
+    {"custom_white_list": {"tanh"}, "custom_black_list": {"conv2d"}},
+    {"level": "OD"},
+    {"level": "O0"},
+    {"level": 2},
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+@pytest.mark.parametrize("name", ["auto_cast", "amp_guard"])
+def test_a_region_takes_what_paddles_own_takes(name, arguments):
+    def opened(module):
+        with getattr(module, name)(**arguments):
+            pass
+
+    assert error_of(lambda: opened(amp)) is error_of(lambda: opened(paddle.amp))
+
+
+def test_what_paddle_lists():
+    assert amp.white_list() == paddle.amp.white_list()
+    assert amp.black_list() == paddle.amp.black_list()
+    for name in ("is_float16_supported", "is_bfloat16_supported"):
+        assert getattr(amp, name)() is getattr(paddle.amp, name)()
+        assert getattr(amp, name)("cpu") is getattr(paddle.amp, name)("cpu")
+        ours, own = getattr(amp, name), getattr(paddle.amp, name)
+        assert error_of(lambda ours=ours: ours("tpu")) is error_of(lambda own=own: own("tpu")) is ValueError
+    assert amp.is_autocast_enabled() is paddle.amp.is_autocast_enabled() is False
+    assert amp.get_autocast_dtype() == paddle.amp.get_autocast_dtype() == "float16"
+    assert error_of(lambda: amp.decorate(paddle.nn.Linear(2, 2), level="O4")) is ValueError
+    assert error_of(lambda: paddle.amp.decorate(paddle.nn.Linear(2, 2), level="O4")) is ValueError
+
+
+def test_constructors_and_getters_are_paddles():
+    for name in ("GradScaler", "AmpScaler"):
+        ours, own = getattr(amp, name)(False), getattr(paddle.amp, name)(False)
+        for getter in ("is_enable", "is_use_dynamic_loss_scaling", "get_init_loss_scaling", "state_dict"):
+            assert getattr(ours, getter)() == getattr(own, getter)()
+        ours = getattr(amp, name)(True, 512, 3.0, 0.25, 7, 2, True)
+        changes = {"init_loss_scaling": 64, "incr_ratio": 4.0, "decr_ratio": 0.5, "incr_every_n_steps": 9}
+        for key, value in (changes | {"decr_every_n_nan_or_inf": 3}).items():
+            getattr(ours, f"set_{key}")(value)
+            assert getattr(ours, f"get_{key}")() == value
+        assert ours.get_scale() == 64.0
+        for setter in ("set_incr_ratio", "set_decr_ratio"):
+            assert error_of(lambda s=setter, own=own: getattr(own, s)(1.0)) is AssertionError
+            assert error_of(lambda s=setter, ours=ours: getattr(ours, s)(1.0)) is AssertionError
+        assert error_of(lambda name=name: getattr(amp, name)(incr_ratio=1.0)) is AssertionError
+        assert error_of(lambda name=name: getattr(amp, name)(decr_ratio=1.0)) is AssertionError
+
+
+def own_scaler(**rules):
+    """Paddle's own, which is switched off on the CPU: the state machine in it works, if it is switched on by hand.
+
+    Its scale is a number without dimensions here: of the tensor with one that Paddle makes, `_update` takes the `float()` on an
+    overflow, which NumPy 2.4 refuses (the overflow is then not counted).
+    """
+    names = ("init_loss_scaling", "incr_ratio", "decr_ratio", "incr_every_n_steps", "decr_every_n_nan_or_inf")
+    scaler = paddle.amp.GradScaler(enable=False)
+    for name in names:
+        setattr(scaler, f"_{name}", rules[name])
+    scaler._enable = scaler._use_dynamic_loss_scaling = True
+    scaler._incr_count = scaler._decr_count = 0
+    scaler._scale = paddle.to_tensor(rules["init_loss_scaling"], dtype="float32")
+    return scaler
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=12),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from([(2.0, 0.5), (3.0, 0.25), (1.5, 0.8)]),
+)
+def test_after_any_sequence_the_scale_is_where_paddles_own_is(overflows, good, bad, ratios):
+    rules = {
+        **dict(zip(("incr_ratio", "decr_ratio"), ratios, strict=True)),
+        "init_loss_scaling": 1024.0,
+        "incr_every_n_steps": good,
+        "decr_every_n_nan_or_inf": bad,
+    }
+    own, ours = own_scaler(**rules), amp.GradScaler(**rules)
+    w = paddle.create_parameter([2], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
+    optimizer = paddle.optimizer.SGD(0.125, parameters=[w])
+    steps = 0
+    for overflow in overflows:
+        ours.scale((w * (math.inf if overflow else 0.25)).sum()).backward()
+        assert ours.step(optimizer) is ours.update() is None
+        optimizer.clear_grad()
+        own._cache_found_inf = overflow
+        own._update()
+        # Paddle multiplies in float32; unamp rounds the exact product to float32, as torch does.
+        assert ours.get_scale() == pytest.approx(own._scale.item(), rel=1e-6)
+        assert (ours.state_dict()["incr_count"], ours.state_dict()["decr_count"]) == (own._incr_count, own._decr_count)
+        steps += not overflow
+        np.testing.assert_allclose(w.numpy(), 1 - 0.03125 * steps, rtol=1e-6)
+
+
+def test_minimize_and_checkpoints():
+    model = paddle.nn.Linear(3, 1)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    scaler = amp.GradScaler(init_loss_scaling=1024)
+    with amp.auto_cast():
+        loss = model(paddle.rand([4, 3])).astype("float32").mean()
+    scaled = scaler.scale(loss)
+    scaled.backward()
+    _, pairs = scaler.minimize(optimizer, scaled)
+    assert len(pairs) == 2
+    rules = {key: value for key, value in scaler.state_dict().items() if "ratio" in key or "every" in key}
+    theirs = own_scaler(**rules, init_loss_scaling=1.0)
+    theirs.load_state_dict(scaler.state_dict())
+    assert (float(theirs._scale[0]), theirs._incr_count) == (1024.0, 1)
+    again = amp.GradScaler()
+    again.load_state_dict(theirs.state_dict())
+    assert again.state_dict() == scaler.state_dict() == theirs.state_dict()
+    assert scaler.state_dict()["scale"].dtype == theirs.state_dict()["scale"].dtype == np.float32
+    assert again.get_init_loss_scaling() == 1024.0
+
+
+# --- the documentation's examples ------------------------------------------------------------------------------------------
+
+
+def test_paddles_example():
+    conv2d = paddle.nn.Conv2D(3, 2, 3, bias_attr=False)
+    data = paddle.rand([10, 3, 32, 32])
+    for region in (amp.auto_cast, amp.amp_guard):
+        with region():
+            assert conv2d(data).dtype == F16
+        with region(enable=False):
+            assert conv2d(data).dtype == F32
+        with region(custom_black_list={"conv2d"}):
+            assert conv2d(data).dtype == F32
+        a, b = paddle.rand([2, 3]), paddle.rand([2, 3])
+        with region(custom_white_list={"elementwise_add"}):
+            assert (a + b).dtype == F16
+        with region(custom_white_list={"elementwise_add"}, level="O2"):
+            assert (a + b).dtype == F16
+            assert (a * b).dtype == F32  # use_promote
+
+
+def test_paddles_operator_stats(capsys):
+    conv2d = paddle.nn.Conv2D(3, 2, 3)
+    x = paddle.rand([10, 3, 32, 32])
+    with amp.debugging.collect_operator_stats(), amp.auto_cast(enable=True, level="O2"):
+        conv2d(x)
+    rows = {line.split()[0]: line.replace("|", "").split()[1:] for line in capsys.readouterr().out.splitlines() if "|" in line}
+    assert rows["conv2d"] == ["1", "0", "0", "0"]
+
+
+def test_torchs_examples():
+    a, b, c, d = (paddle.rand([8, 8]) for _ in range(4))
+    with torch_amp.autocast("cpu", dtype="float16"):
+        e = paddle.mm(a, b)
+        with torch_amp.autocast("cpu", enabled=False):
+            f = paddle.mm(c, e.astype("float32"))
+        g = paddle.mm(d, f)
+        assert F.softmax(c).dtype == F32
+    assert (e.dtype, f.dtype, g.dtype) == (F16, F32, F16)
+    model = paddle.nn.Conv2D(64, 128, (3, 3), stride=(2, 2), padding=(1, 1), bias_attr=False)
+    optimizer = paddle.optimizer.SGD(0.001, parameters=model.parameters())
+    scaler = torch_amp.GradScaler("cpu")
+    with cpu.amp.autocast():
+        y = model(paddle.rand([2, 64, 14, 14]))
+        loss = y.astype("float32").mean()
+    assert y.dtype == BF16
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.state_dict()["_growth_tracker"] == 1
+
+
+def test_regions_in_a_compiled_function():
+    def product(x):
+        with torch_amp.autocast("cpu"):
+            return paddle.matmul(x, x)
+
+    def again(x):
+        with amp.auto_cast(dtype="bfloat16"):
+            return paddle.matmul(x, x)
+
+    x = paddle.rand([4, 4])
+    for function in (product, again):
+        assert paddle.jit.to_static(function)(x).dtype == function(x).dtype == BF16
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_mindspores_example(level):
+    network = paddle.nn.Sequential(paddle.nn.Linear(8, 8), paddle.nn.ReLU(), paddle.nn.Softmax())
+    net = mindspore_amp.auto_mixed_precision(network, level, "bfloat16")
+    with unamp.trace() as trace:
+        assert net(paddle.rand([2, 8])).dtype == F32
+    low = {"O0": set(), "O1": {"relu", "linear"}}.get(level, {"relu", "linear", "softmax"})
+    assert {record.op for record in trace.records if record.compute == "bfloat16"} == low
+
+
+def test_mindspores_scalers_on_gradients_that_are_values():
+    w = paddle.rand([3])
+    w.stop_gradient = False
+    scaler = mindspore_amp.DynamicLossScaler(2**10, 2, 1)
+    gradients = paddle.grad(scaler.scale((w * w).sum()), [w])
+    finite = mindspore_amp.all_finite(gradients)
+    assert (finite.dtype, bool(finite)) == (paddle.bool, True)
+    np.testing.assert_array_equal(scaler.unscale(gradients)[0].numpy(), (w * 2).numpy())
+    assert scaler.adjust(finite) is True
+    assert not mindspore_amp.all_finite((w, paddle.to_tensor([math.nan]).astype("bfloat16")))
+    assert scaler.adjust(False) is False
+    assert scaler.scale_value == 1024.0
+
+
+def test_mindspores_train_network():
+    model = paddle.nn.Sequential(paddle.nn.Linear(4, 8), paddle.nn.BatchNorm1D(8), paddle.nn.ReLU(), paddle.nn.Linear(8, 1))
+    optimizer = paddle.optimizer.Momentum(0.05, parameters=model.parameters())
+    x, y = paddle.rand([16, 4]), paddle.rand([16, 1])
+    manager = mindspore_amp.DynamicLossScaleManager(1024, 2, 2)
+    train = mindspore_amp.build_train_network(model, optimizer, F.mse_loss, "O2", loss_scale_manager=manager)
+    results = [train(x, y) for _ in range(4)]
+    assert [(overflow, scale) for _, overflow, scale in results] == [(False, s) for s in (1024, 1024, 2048, 2048)]
+    assert results[-1][0].item() < results[0][0].item()
+    trained = [p for p in model.parameters() if not p.stop_gradient]
+    before = [p.numpy() for p in trained]
+    assert train(x * math.inf, y)[1:] == (True, 4096.0)
+    assert all(np.array_equal(a, b.numpy()) for a, b in zip(before, trained, strict=True))
+    plain = mindspore_amp.build_train_network(model, optimizer, F.mse_loss)
+    assert plain(x, y).item() < results[0][0].item()
+
+
+def test_kerass_loss_scale_optimizer():
+    w = paddle.create_parameter([3], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
+    optimizer = LossScaleOptimizer(paddle.optimizer.SGD(0.5, parameters=[w]), initial_scale=8.0, dynamic_growth_steps=1)
+    optimizer.scale_loss((w * 2).sum()).backward()
+    optimizer.apply([w.grad], [w])
+    assert w.tolist() == [0.0] * 3
+    optimizer.apply_gradients([(paddle.full([3], math.nan), w)])
+    assert w.tolist() == [0.0] * 3
+    assert optimizer.state_dict() == {"dynamic_scale": 8.0, "step_counter": 0, "dynamic_growth_steps": 1}

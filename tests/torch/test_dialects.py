@@ -1,0 +1,456 @@
+"""The dialects on PyTorch: torch's own beside torch's, and the other frameworks' examples on torch tensors."""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import unamp
+from unamp.dialects.keras.mixed_precision import DTypePolicy, LossScaleOptimizer, set_global_policy
+from unamp.dialects.mindspore import amp as mindspore_amp
+from unamp.dialects.paddle import amp as paddle_amp
+from unamp.dialects.torch import amp, cpu, cuda
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+
+def error_of(call: Callable[[], Any]) -> type[BaseException] | None:
+    try:
+        call()
+    except Exception as error:
+        return type(error)
+    return None
+
+
+# --- torch.amp beside torch's own ----------------------------------------------------------------------------------------
+
+CALLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "matmul": lambda x: x @ x,
+    "linear": lambda x: F.linear(x, x, x[0]),
+    "conv2d": lambda x: F.conv2d(x[None, None], x[None, None, :3, :3]),
+    "softmax": lambda x: F.softmax(x, -1),
+    "layer_norm": lambda x: F.layer_norm(x, [8]),
+    "mse_loss": lambda x: F.mse_loss(x, x * 2),
+    "cat": lambda x: torch.cat([x, x @ x]),
+    "exp of low": lambda x: (x @ x).exp(),
+    "clamp of low": lambda x: (x @ x).clamp(min=torch.tensor(0.0)),
+    "sum of low": lambda x: (x @ x).sum(),
+    "chain": lambda x: F.gelu(F.linear(x, x)) + x,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("dtype", [F16, BF16, None], ids=str)
+def test_numbers_and_dtypes_are_torchs_own(name: str, dtype: torch.dtype | None) -> None:
+    x = torch.randn(8, 8)
+    with amp.autocast("cpu", dtype):
+        found = CALLS[name](x)
+    with torch.amp.autocast("cpu", dtype):
+        own = CALLS[name](x)
+    assert found.dtype == own.dtype
+    assert torch.equal(found, own)
+
+
+@pytest.mark.parametrize("device", ["foo", "CPU", "gpu", "meta", "fpga", None, 3, "cpu", "cpu:0"])
+def test_devices_as_torch_takes_them(device: Any) -> None:
+    for ours, own in ((amp.autocast, torch.amp.autocast), (amp.is_autocast_available, torch.amp.is_autocast_available)):
+        assert error_of(lambda make=ours: make(device)) is error_of(lambda make=own: make(device)), ours
+    for name in ("custom_fwd", "custom_bwd"):
+        ours, own = getattr(amp, name), getattr(torch.amp, name)
+        assert error_of(lambda f=ours: f(device_type=device)) is error_of(lambda f=own: f(device_type=device))
+    if error_of(lambda: torch.amp.is_autocast_available(device)) is None:
+        assert amp.is_autocast_available(device) is torch.amp.is_autocast_available(device)
+
+
+def test_devices_that_unamp_does_not_cover_say_what_to_use() -> None:
+    with pytest.raises(RuntimeError, match="use torch.autocast"):
+        amp.autocast("xpu")
+    assert not amp.is_autocast_available("xpu")
+    with pytest.raises(TypeError, match="as a context manager"):
+        amp.autocast("cpu")(3)  # type: ignore[arg-type]
+    assert error_of(lambda: torch.amp.autocast("cpu")(3)) is TypeError
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.float64])
+def test_other_dtypes_warn_and_switch_off(dtype: torch.dtype) -> None:
+    x = torch.rand(2, 2)
+    for module in (amp, torch.amp):
+        with pytest.warns(UserWarning, match="In CPU autocast, but the target dtype"):
+            region = module.autocast("cpu", dtype)
+        with region:
+            assert (x @ x).dtype == F32
+
+
+def test_cuda_means_cuda_as_in_torch() -> None:
+    """Without a GPU both warn and do nothing; with one, both leave the CPU alone."""
+    x = torch.rand(2, 2)
+    seen = []
+    for module in (cuda.amp, torch.cuda.amp):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            region, scaler = module.autocast(), module.GradScaler()
+        with region:
+            dtype = (x @ x).dtype
+        warned = [each.category for each in caught if each.category is not FutureWarning]
+        seen.append((warned, dtype, scaler.is_enabled(), scaler.get_scale(), scaler.state_dict()))
+    assert seen[0] == seen[1]
+    assert seen[0][1] == F32
+
+
+def test_regions_of_one_device_nest_as_torchs() -> None:
+    x = torch.rand(2, 2)
+    found: list[list[torch.dtype]] = []
+    for module in (amp, torch.amp):
+        seen = []
+        with module.autocast("cpu", F16):
+            seen.append((x @ x).dtype)
+            with module.autocast("cpu"):  # None is the dtype around it
+                seen.append((x @ x).dtype)
+            with module.autocast("cpu", BF16):
+                seen.append((x @ x).dtype)
+            with module.autocast("cpu", enabled=False), module.autocast("cpu"):
+                seen.append((x @ x).dtype)
+        found.append(seen)
+    assert found[0] == found[1]
+
+
+def test_a_region_in_a_compiled_function_and_as_a_decorator() -> None:
+    def product(x: Tensor) -> Tensor:
+        with amp.autocast("cpu", dtype=F16):
+            return x @ x
+
+    x = torch.rand(4, 4)
+    decorated = amp.autocast("cpu", F16)(lambda x: x @ x)
+    expected = product(x)
+    assert expected.dtype == F16
+    for function in (product, decorated):
+        compiled = torch.compile(function, backend="eager", fullgraph=True)
+        assert torch.equal(compiled(x), expected)
+        assert torch.equal(function(x), expected)
+    assert (x @ x).dtype == F32
+
+
+class Square(torch.autograd.Function):
+    seen: list[Any]
+
+    @staticmethod
+    @amp.custom_fwd(device_type="cpu", cast_inputs=F32)
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        Square.seen = [x.dtype, unamp.is_autocast_enabled()]
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @functools.partial(amp.custom_bwd, device_type="cpu")
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        Square.seen += [unamp.is_autocast_enabled()]
+        return 2 * gradient * ctx.saved_tensors[0]
+
+
+def test_custom_functions() -> None:
+    x = torch.rand(3, dtype=BF16, requires_grad=True)
+    with amp.autocast("cpu"):
+        out = Square.apply(x)
+    out.sum().backward()
+    assert Square.seen == [F32, False, False]
+    assert (out.dtype, x.grad.dtype) == (F32, BF16)
+    assert cuda.amp.custom_fwd(cast_inputs=F16)(lambda ctx, x: x)(types.SimpleNamespace(), x) is x  # outside regions: nothing
+
+
+# --- torch.amp.GradScaler beside torch's own -------------------------------------------------------------------------------
+
+
+def trained(make: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+    """Steps of one parameter with a scaler; each tells what a user could see."""
+    w = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([w], 0.125)
+    scaler = make()
+
+    def step(overflow: bool, unscale: bool, new_scale: float | None) -> tuple[Any, ...]:
+        optimizer.zero_grad()
+        scaler.scale((w * (math.inf if overflow else 0.25)).sum()).backward()
+        if unscale:
+            scaler.unscale_(optimizer)
+        result = scaler.step(optimizer)
+        scaler.update(new_scale)
+        return result, scaler.get_scale(), scaler.state_dict(), w.tolist()
+
+    return step
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans(), st.sampled_from([None] * 6 + [2.0**10])), min_size=1, max_size=12),
+    st.sampled_from([{}, {"growth_interval": 2}, {"growth_factor": 3.0, "backoff_factor": 0.3, "growth_interval": 1}]),
+)
+def test_after_any_sequence_the_scaler_is_where_torchs_own_is(steps: list[tuple[Any, ...]], rules: dict[str, Any]) -> None:
+    ours = trained(lambda: amp.GradScaler("cpu", 1024.0, **rules))
+    own = trained(lambda: torch.amp.GradScaler("cpu", 1024.0, **rules))
+    for each in steps:
+        assert ours(*each) == own(*each)
+
+
+def test_getters_and_setters_are_torchs() -> None:
+    ours, own = amp.GradScaler("cpu"), torch.amp.GradScaler("cpu")
+    for scaler in (ours, own):
+        scaler.set_growth_factor(3.0)
+        scaler.set_backoff_factor(0.25)
+        scaler.set_growth_interval(7)
+    for name in ("get_growth_factor", "get_backoff_factor", "get_growth_interval", "get_scale", "is_enabled", "state_dict"):
+        assert getattr(ours, name)() == getattr(own, name)(), name
+
+
+def _begun(module: Any) -> tuple[Any, torch.optim.Optimizer, nn.Parameter]:
+    w = nn.Parameter(torch.ones(1))
+    scaler = module.GradScaler("cpu")
+    scaler.scale(w.sum()).backward()
+    return scaler, torch.optim.SGD([w], 0.1), w
+
+
+def _twice(method: str) -> Callable[[Any], Any]:
+    def calls(module: Any) -> None:
+        scaler, optimizer, _ = _begun(module)
+        getattr(scaler, method)(optimizer)
+        getattr(scaler, method)(optimizer)
+
+    return calls
+
+
+def _low(module: Any) -> None:
+    scaler, optimizer, _ = _begun(module)
+    w = nn.Parameter(torch.ones(1, dtype=F16))
+    w.grad = torch.ones(1, dtype=F16)
+    optimizer.add_param_group({"params": [w]})
+    scaler.step(optimizer)
+
+
+def _without_gradients(module: Any) -> None:
+    scaler, optimizer, _ = _begun(module)
+    optimizer.zero_grad()
+    scaler.step(optimizer)
+
+
+MISTAKES: dict[str, Callable[[Any], Any]] = {
+    "growth factor": lambda module: module.GradScaler("cpu", growth_factor=1.0),
+    "backoff factor": lambda module: module.GradScaler("cpu", backoff_factor=1.0),
+    "no tensor": lambda module: module.GradScaler("cpu").scale(3),
+    "update first": lambda module: module.GradScaler("cpu").update(),
+    "step first": lambda module: module.GradScaler("cpu").step(torch.optim.SGD([torch.ones(1)], 0.1)),
+    "unscale first": lambda module: module.GradScaler("cpu").unscale_(torch.optim.SGD([torch.ones(1)], 0.1)),
+    "update without step": lambda module: _begun(module)[0].update(),
+    "unscale twice": _twice("unscale_"),
+    "step twice": _twice("step"),
+    "closure": lambda module: (lambda s, o, w: s.step(o, closure=w.sum))(*_begun(module)),
+    "float16 gradients": _low,
+    "no gradients": _without_gradients,
+    "empty state": lambda module: module.GradScaler("cpu").load_state_dict({}),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_raise_what_torchs_own_raises(name: str) -> None:
+    own = error_of(lambda: MISTAKES[name](torch.amp))
+    assert own is not None
+    assert error_of(lambda: MISTAKES[name](amp)) is own
+
+
+def test_a_disabled_scaler_steps_and_returns_what_the_optimizer_does() -> None:
+    w = nn.Parameter(torch.ones(1))
+    w.grad = torch.ones(1)
+    optimizer = torch.optim.SGD([w], 0.5)
+    scaler = cpu.amp.GradScaler(enabled=False)
+    assert scaler.step(optimizer, lambda: 7.0) == 7.0
+    assert w.item() == 0.5
+    scaler.update()
+    scaler = amp.GradScaler("cpu")
+    scaler.scale(w.sum()).backward()
+    optimizer.step = lambda: "stepped"  # type: ignore[method-assign,assignment,return-value]
+    assert scaler.step(optimizer) == "stepped"
+
+
+# --- the documentation's examples ------------------------------------------------------------------------------------------
+
+
+def test_torch_cuda_amps_example() -> None:
+    """With the device of this machine: ``torch.cuda.amp`` has no other."""
+    autocast = functools.partial(amp.autocast, "cpu", dtype=F16)
+    a_float32, b_float32, c_float32, d_float32 = (torch.rand((8, 8)) for _ in range(4))
+    with autocast():
+        e_float16 = torch.mm(a_float32, b_float32)
+        with autocast(enabled=False):
+            f_float32 = torch.mm(c_float32, e_float16.float())
+        g_float16 = torch.mm(d_float32, f_float32)
+    assert (e_float16.dtype, f_float32.dtype, g_float16.dtype) == (F16, F32, F16)
+
+
+def test_torch_cpu_amps_example() -> None:
+    conv = nn.Conv2d(64, 128, (3, 3), stride=(2, 2), padding=(1, 1), bias=False)
+    model, x = nn.Sequential(conv).eval(), torch.rand(2, 64, 14, 14)
+    with cpu.amp.autocast():
+        y = model(x)
+        traced = torch.jit.freeze(torch.jit.trace(model, x))
+        assert torch.equal(traced(x), y)
+    assert y.dtype == BF16
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    with cpu.amp.autocast():
+        loss = F.mse_loss(model(x), torch.zeros_like(y))
+    loss.backward()
+    optimizer.step()
+    assert conv.weight.grad.dtype == F32
+
+
+def test_paddles_example() -> None:
+    conv2d, data = nn.Conv2d(3, 2, 3, bias=False), torch.rand([10, 3, 32, 32])
+    for region in (paddle_amp.auto_cast, paddle_amp.amp_guard):
+        with region():
+            assert conv2d(data).dtype == F16
+        with region(enable=False):
+            assert conv2d(data).dtype == F32
+        with region(custom_black_list={"conv2d"}):
+            assert conv2d(data).dtype == F32
+        a, b = torch.rand([2, 3]), torch.rand([2, 3])
+        with region(custom_white_list={"elementwise_add"}):
+            assert (a + b).dtype == F16
+        with region(custom_white_list={"elementwise_add"}, level="O2"):
+            assert (a + b).dtype == F16
+            assert (a * b).dtype == F32  # use_promote
+
+
+def test_paddles_scaler() -> None:
+    model, x = nn.Linear(4, 1), torch.rand(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = paddle_amp.GradScaler(init_loss_scaling=1024, incr_every_n_steps=1, decr_every_n_nan_or_inf=2)
+    scales = []
+    for overflow in (False, True, True, False):
+        optimizer.zero_grad()
+        with paddle_amp.auto_cast():
+            loss = model(x * math.inf if overflow else x).float().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        assert scaler.step(optimizer) is None
+        assert scaler.update() is None
+        scales.append(scaler.get_scale())
+    assert scales == [2048.0, 2048.0, 1024.0, 2048.0]
+    assert scaler.skipped == 2
+    with pytest.raises(TypeError, match=r"SGD has no minimize\(\)"):
+        scaler.minimize(optimizer, loss)
+
+
+def test_paddles_operator_stats(capsys: pytest.CaptureFixture[str]) -> None:
+    x = torch.rand(4, 4)
+    with paddle_amp.debugging.collect_operator_stats(), paddle_amp.auto_cast(dtype="bfloat16"):
+        torch.exp(x @ x)
+    rows = {line.split()[0]: line.replace("|", "").split()[1:] for line in capsys.readouterr().out.splitlines() if "|" in line}
+    assert rows["exp"] == ["0", "0", "1", "0"]
+    assert rows["matmul"] == ["0", "1", "0", "0"]
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_mindspores_example(level: str) -> None:
+    network = nn.Sequential(nn.Conv2d(1, 6, 5), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 28 * 28, 10), nn.Softmax(-1))
+    x = torch.rand(2, 1, 32, 32)
+    net = mindspore_amp.auto_mixed_precision(network, level)
+    with unamp.trace() as trace:
+        assert net(x).dtype == F32
+    computed = {record.op: record.compute for record in trace.records}
+    low = {"O0": set(), "O1": {"conv2d", "relu", "linear"}}.get(level, {"conv2d", "relu", "linear", "softmax"})
+    assert {op for op, dtype in computed.items() if dtype == "float16"} == low
+
+
+def test_mindspores_lists_are_changed_and_handed_back() -> None:
+    network, x = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid(), nn.LayerNorm(4)), torch.rand(2, 4)
+
+    def low(**lists: Any) -> set[str]:
+        with unamp.trace() as trace:
+            assert mindspore_amp.custom_mixed_precision(network, **lists)(x).dtype == F32
+        return {record.op for record in trace.records if record.compute != "float32"}
+
+    white = mindspore_amp.get_white_list()
+    assert low(white_list=white) == {"linear"}
+    assert low(white_list=[*white, nn.Sigmoid], dtype=BF16) == {"linear", "sigmoid"}
+    assert low(white_list=["sigmoid"]) == {"sigmoid"}
+    assert low(black_list=mindspore_amp.get_black_list()) == {"linear", "sigmoid"}
+    assert low(black_list=[nn.Linear]) == {"sigmoid", "layer_norm"}
+
+
+def test_mindspores_scalers_on_gradients_that_are_values() -> None:
+    w = torch.rand(3, requires_grad=True)
+    scaler = mindspore_amp.DynamicLossScaler(scale_value=2**10, scale_factor=2, scale_window=1)
+    gradients = torch.autograd.grad(scaler.scale((w * w).sum()), [w])
+    assert torch.equal(gradients[0], w.detach() * 2 * 1024)
+    finite = mindspore_amp.all_finite(gradients)
+    assert (finite.dtype, bool(finite)) == (torch.bool, True)
+    assert torch.equal(scaler.unscale(gradients)[0], w.detach() * 2)
+    assert scaler.adjust(finite) is True
+    assert scaler.scale_value == 2048.0
+    assert scaler.adjust(mindspore_amp.all_finite((w, torch.tensor([math.nan], dtype=BF16)))) is False
+    assert scaler.scale_value == 1024.0
+    low = scaler.unscale((w.half(), [None, w.bfloat16()]))
+    assert (type(low), low[0].dtype, low[1][0], low[1][1].dtype) == (tuple, F16, None, BF16)
+    for bad in (3, (), (w, 3)):
+        with pytest.raises(TypeError, match="all_finite takes"):
+            mindspore_amp.all_finite(bad)
+
+
+def test_mindspores_train_network_takes_the_steps_of_a_loop_by_hand() -> None:
+    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+        return model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+    batches = [(torch.randn(16, 4), torch.randn(16, 1)) for _ in range(4)]
+    manager = mindspore_amp.DynamicLossScaleManager(1024, 2, 2)
+    for each in (None, manager, mindspore_amp.FixedLossScaleManager(64, False)):
+        model, optimizer = made()
+        train = mindspore_amp.build_train_network(model.eval(), optimizer, F.mse_loss, loss_scale_manager=each)
+        own, own_optimizer = made()
+        for x, y in batches:
+            result = train(x, y)
+            own_optimizer.zero_grad()
+            loss = F.mse_loss(own(x), y)
+            loss.backward()
+            own_optimizer.step()
+            assert torch.equal(result[0] if each is manager else result, loss)
+        assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), own.state_dict().values(), strict=True))
+    x, y = batches[0]
+    train = mindspore_amp.build_train_network(*made(), F.mse_loss, "O2")
+    before = [p.clone() for p in train.network.parameters()]
+    _, overflow, scale = train(x * math.inf, y)
+    assert (overflow, scale, train.scaler.get_scale(), train.scaler.skipped) == (True, 2.0**24, 2.0**23, 1)
+    assert all(torch.equal(a, b) for a, b in zip(before, train.network.parameters(), strict=True))
+
+
+def test_kerass_loss_scale_optimizer() -> None:
+    w = nn.Parameter(torch.ones(3))
+    optimizer = LossScaleOptimizer(torch.optim.SGD([w], 0.5), initial_scale=8.0, dynamic_growth_steps=2)
+    optimizer.scale_loss((w * 2).sum()).backward()
+    assert w.grad.tolist() == [16.0] * 3
+    optimizer.apply([w.grad], [w])
+    assert w.tolist() == [0.0] * 3
+    optimizer.scale_loss(w.sum())
+    optimizer.apply_gradients([(torch.full((3,), 16.0), w)])
+    assert w.tolist() == [-1.0] * 3
+    assert (optimizer.dynamic_scale, optimizer.step_counter) == (16.0, 0)
+    optimizer.apply_gradients([(torch.full((3,), math.nan), w)])
+    assert w.tolist() == [-1.0] * 3
+    assert (optimizer.dynamic_scale, optimizer.scaler.skipped) == (8.0, 1)
+    with pytest.raises(TypeError, match=r"apply\(gradients, parameters\)"):
+        optimizer.apply([w.grad])
+    for wrong in ({"dynamic": False}, {"clipnorm": 1.0}, {"nesterov": True}):
+        with pytest.raises(ValueError, match="LossScaleOptimizer"):
+            LossScaleOptimizer(torch.optim.SGD([w], 0.5), **wrong)
+    with pytest.raises(TypeError, match="inner_optimizer"):
+        LossScaleOptimizer(3)
+    with pytest.raises(unamp.NotExpressible, match="unamp.autocast"):
+        set_global_policy(DTypePolicy("mixed_float16"))

@@ -1,0 +1,89 @@
+"""`DynamicLossScaleManager` and `FixedLossScaleManager`: how `build_train_network` is told to scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unamp.dialects.mindspore._scalers import check_count
+
+__all__ = ["DynamicLossScaleManager", "FixedLossScaleManager", "LossScaleManager"]
+
+
+class LossScaleManager:
+    """What a manager answers. MindSpore's own managers are understood too, by what they answer."""
+
+    def get_loss_scale(self) -> Any:
+        """The loss scale."""
+
+    def update_loss_scale(self, overflow: Any) -> None:
+        """Adjust it, knowing whether there was an overflow."""
+
+    def get_update_cell(self) -> Any:
+        """None: cells are MindSpore's alone."""
+
+
+class FixedLossScaleManager(LossScaleManager):
+    """A scale that stays.
+
+    Args:
+        loss_scale: the scale, at least 1.
+        drop_overflow_update: whether steps that overflow are skipped.
+
+    Raises:
+        ValueError: for a scale below 1.
+    """
+
+    def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
+        if loss_scale < 1:
+            raise ValueError(f"The argument 'loss_scale' must be >= 1, but got {loss_scale}")
+        self._loss_scale = loss_scale
+        self._drop_overflow_update = drop_overflow_update
+
+    def get_loss_scale(self) -> float:
+        """The scale."""
+        return self._loss_scale
+
+    def get_drop_overflow_update(self) -> bool:
+        """Whether steps that overflow are skipped."""
+        return self._drop_overflow_update
+
+
+class DynamicLossScaleManager(LossScaleManager):
+    """A scale that moves.
+
+    Args:
+        init_loss_scale: the scale to start with, at least 1.
+        scale_factor: what it is multiplied by after `scale_window` finite steps in a row, and divided by after an overflow.
+        scale_window: see there.
+
+    Raises:
+        ValueError: for bad arguments.
+    """
+
+    def __init__(self, init_loss_scale: float = 2**24, scale_factor: float = 2, scale_window: int = 2000) -> None:
+        if init_loss_scale < 1.0:
+            raise ValueError(f"The argument 'init_loss_scale' must be > 1, but got {init_loss_scale}")
+        self.scale_window = check_count("scale_window", scale_window)
+        if scale_factor <= 0:
+            raise ValueError(f"The argument 'scale_factor' must be > 0, but got {scale_factor}")
+        self.loss_scale = init_loss_scale
+        self.scale_factor = scale_factor
+        self.cur_iter = 1
+        self.last_overflow_iter = 0
+
+    def get_loss_scale(self) -> float:
+        """The scale of this moment, unless a train network has taken it over."""
+        return self.loss_scale
+
+    def update_loss_scale(self, overflow: bool) -> None:
+        """Adjust the scale after a step."""
+        if overflow:
+            self.loss_scale = max(self.loss_scale / self.scale_factor, 1)
+            self.last_overflow_iter = self.cur_iter
+        elif (self.cur_iter - self.last_overflow_iter) % self.scale_window == 0:
+            self.loss_scale *= self.scale_factor
+        self.cur_iter += 1
+
+    def get_drop_overflow_update(self) -> bool:
+        """True: a scale can move only where overflows are noticed."""
+        return True

@@ -1,0 +1,116 @@
+"""Networks under MindSpore's lists: `auto_mixed_precision`, `custom_mixed_precision` and the lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import unamp
+from unamp._data import load_table
+from unamp.dialects._owners import framework_in_use, owner
+from unamp.dtypes import LOW_DTYPES, dtype_name
+from unamp.errors import NotExpressible
+from unamp.policy import Policy
+from unamp.presets import preset
+
+__all__ = ["auto_mixed_precision", "custom_mixed_precision", "get_black_list", "get_white_list", "low_dtype_of"]
+
+
+def auto_mixed_precision(network: Any, amp_level: str = "O0", dtype: object = "float16") -> Any:
+    """A network that computes under MindSpore's lists and returns float32; see `unamp.auto_mixed_precision`.
+
+    Args:
+        network: a network of a framework that is imported.
+        amp_level: ``"O0"``, ``"O1"``, ``"O2"`` or ``"O3"``.
+        dtype: ``"float16"`` or ``"bfloat16"``, or a framework's own.
+
+    Raises:
+        TypeError: where ``network`` is no network.
+        ValueError: for another level or dtype.
+        NotExpressible: for the level ``"auto"``.
+    """
+    _check_network(network, f"For amp_level {amp_level!r}, the network type should be Cell")
+    low = low_dtype_of(dtype)
+    if amp_level == "auto":
+        raise NotExpressible(
+            "the level 'auto' is MindSpore's own; here it is a region around the call: "
+            f"`with unamp.autocast(dtype={low!r}):`, whose lists are nearly the same"
+        )
+    return unamp.auto_mixed_precision(network, amp_level, low)
+
+
+def custom_mixed_precision(
+    network: Any, *, white_list: list[Any] | None = None, black_list: list[Any] | None = None, dtype: object = "float16"
+) -> Any:
+    """A network that computes under a list of one's own and returns float32.
+
+    Args:
+        network: a network of a framework that is imported.
+        white_list: the operations that run low; their results are cast back to float32 at once. What MindSpore's own list has
+            and this one has not runs in float32.
+        black_list: the operations that run in float32; everything else runs low.
+        dtype: ``"float16"`` or ``"bfloat16"``, or a framework's own.
+
+    Entries are classes of layers and primitives of any framework, and names. One of the two lists must be given.
+
+    Raises:
+        TypeError: where ``network`` is no network, or a list is none.
+        ValueError: for another dtype, an entry that nobody knows, and with no list or two.
+    """
+    _check_network(network, "The network type should be Cell")
+    if (white_list is None) is (black_list is None):
+        raise ValueError("For custom_mixed_precision, one of white_list and black_list must be provided, and not both.")
+    low = low_dtype_of(dtype)
+    if white_list is not None:
+        policy = _policy("O1", low, white_list, "white_list")
+    else:
+        policy = _policy("O2", low, black_list, "black_list")
+    adapter = owner(network, "network")
+    assert adapter is not None
+    return adapter.wrap(network, policy)
+
+
+def get_white_list() -> list[Any]:
+    """MindSpore's white list, as a new list: its classes where MindSpore is imported, else their names."""
+    return _classes("AMP_WHITE_LIST")
+
+
+def get_black_list() -> list[Any]:
+    """MindSpore's black list, as a new list: its classes where MindSpore is imported, else their names."""
+    return _classes("AMP_BLACK_LIST")
+
+
+def low_dtype_of(dtype: object) -> str:
+    """The name of a low dtype.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    name = dtype_name(dtype)
+    if name not in LOW_DTYPES:
+        raise ValueError(f"The dtype should be one of (float16, bfloat16), but got {dtype}.")
+    return name
+
+
+def _policy(level: str, dtype: str, entries: Any, name: str) -> Policy:
+    """The policy with a list in place of MindSpore's."""
+    if not isinstance(entries, list):
+        raise TypeError(f"The type of {name} should be list, but got {type(entries)}")
+    usual = preset("mindspore")
+    if level == "O1":
+        allow = Policy(allow=entries).allow
+        return Policy("O1", dtype, allow, usual.allow - set(allow), "mindspore", widen_results=True)
+    deny = Policy(deny=entries).deny
+    return Policy("O2", dtype, usual.denied("O2", dtype) - set(deny), deny, "mindspore")
+
+
+def _classes(name: str) -> list[Any]:
+    names = load_table("dialects/mindspore.toml")[name]
+    mindspore = framework_in_use("mindspore")
+    if mindspore is None:
+        return [f"mindspore.{each}" for each in names]
+    return [getattr(getattr(mindspore, part), leaf) for part, leaf in (each.split(".") for each in names)]
+
+
+def _check_network(network: object, message: str) -> None:
+    if owner(network, "network") is None:
+        raise TypeError(f"{message}, or another framework's network; not {type(network).__name__}.")

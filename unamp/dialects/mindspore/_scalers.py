@@ -1,0 +1,192 @@
+"""`StaticLossScaler`, `DynamicLossScaler` and `all_finite`: loss scaling for gradients that are values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from unamp.dialects._owners import owner
+from unamp.loss_scale import LossScale
+from unamp.scaling import no_policy
+
+__all__ = ["DynamicLossScaler", "LossScaler", "StaticLossScaler", "all_finite", "check_count", "check_number"]
+
+
+def all_finite(inputs: Any) -> Any:
+    """Whether no number in some tensors is infinite or NaN.
+
+    Args:
+        inputs: a tensor, or a tuple or list of them; None in it is passed over.
+
+    Returns:
+        A boolean tensor of the tensors' framework.
+
+    Raises:
+        TypeError: for what is no tensor.
+    """
+    tensors = [inputs] if owner(inputs, "tensor") else [each for each in _items(inputs) if each is not None]
+    adapter = owner(tensors[0], "tensor") if tensors else None
+    if adapter is None or not all(map(adapter.is_tensor, tensors)):
+        raise TypeError(f"all_finite takes a tensor, or a tuple of tensors of one framework, not {inputs!r:.60}")
+    with no_policy():
+        return adapter.all_finite(tensors)
+
+
+class LossScaler(ABC):
+    """What a loss scaler does: scales a loss, unscales gradients, and adjusts its scale."""
+
+    @abstractmethod
+    def scale(self, inputs: Any) -> Any:
+        """Inputs times the scale."""
+
+    @abstractmethod
+    def unscale(self, inputs: Any) -> Any:
+        """Inputs divided by the scale."""
+
+    @abstractmethod
+    def adjust(self, grads_finite: Any) -> Any:
+        """Adjust the scale, knowing whether the gradients were finite."""
+
+
+class _Scaling(LossScaler):
+    """Scaling by a `LossScale`. Inputs are tensors of any framework, and tuples and lists of them; they keep their dtypes."""
+
+    _loss_scale: LossScale
+
+    @property
+    def scale_value(self) -> float:
+        """The loss scale."""
+        return self._loss_scale.scale
+
+    def scale(self, inputs: Any) -> Any:
+        """Inputs times the scale: a loss, or gradients."""
+        return _times(inputs, self.scale_value)
+
+    def unscale(self, inputs: Any) -> Any:
+        """Inputs divided by the scale."""
+        return _times(inputs, 1.0 / self.scale_value)
+
+
+class StaticLossScaler(_Scaling):
+    """`mindspore.amp.StaticLossScaler`: a scale that stays.
+
+    Args:
+        scale_value: the scale, at least 1.
+
+    Raises:
+        TypeError, ValueError: for a bad scale.
+    """
+
+    def __init__(self, scale_value: float) -> None:
+        self._loss_scale = LossScale(check_number("scale_value", scale_value), dynamic=False).checked()
+
+    def adjust(self, grads_finite: Any) -> bool:
+        """False: nothing is adjusted."""
+        return False
+
+
+class DynamicLossScaler(_Scaling):
+    """`mindspore.amp.DynamicLossScaler`, on top of `unamp.loss_scale.LossScale`.
+
+    Args:
+        scale_value: the scale to start with, at least 1.
+        scale_factor: what the scale is multiplied by after `scale_window` finite steps in a row, and divided by after one that
+            was not; it never falls below 1.
+        scale_window: see there.
+
+    Raises:
+        TypeError, ValueError: for bad arguments.
+    """
+
+    def __init__(self, scale_value: float, scale_factor: int, scale_window: int) -> None:
+        value = check_number("scale_value", scale_value)
+        window, factor = check_count("scale_window", scale_window), check_count("scale_factor", scale_factor)
+        if factor == 1:
+            raise ValueError("scale_factor must be above 1; StaticLossScaler has a scale that stays")
+        self._loss_scale = LossScale(value, float(factor), 1.0 / factor, window, minimum=1.0).checked()
+
+    @property
+    def scale_factor(self) -> int | float:
+        """See the argument."""
+        factor = self._loss_scale.growth_factor
+        return int(factor) if factor.is_integer() else factor
+
+    @property
+    def scale_window(self) -> int:
+        """See the argument."""
+        return self._loss_scale.growth_interval
+
+    @property
+    def counter(self) -> int:
+        """How many finite steps in a row there have been since the scale last changed."""
+        return self._loss_scale.growth_tracker
+
+    def adjust(self, grads_finite: Any) -> bool:
+        """Move the scale.
+
+        Args:
+            grads_finite: what `all_finite` answered: a boolean tensor, or a bool.
+
+        Returns:
+            Whether the gradients were finite.
+        """
+        finite = bool(grads_finite)
+        self._loss_scale = self._loss_scale.after(not finite)
+        return finite
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to save, by the names of MindSpore's attributes; MindSpore's own has no such method."""
+        return self._loss_scale.state("mindspore")
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a saved state, in any of the forms of `unamp.GradScaler.state_dict`.
+
+        Raises:
+            TypeError, ValueError: for what is not a scaler's state.
+        """
+        self._loss_scale = self._loss_scale.restored(state_dict)
+
+
+def check_number(name: str, value: object) -> float:
+    """A scale of at least 1.
+
+    Raises:
+        TypeError, ValueError: for anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"The type of {name!r} should be float or int, but got {type(value).__name__!r}.")
+    if value < 1.0:
+        raise ValueError(f"The argument {name!r} must be >= 1, but got {value}")
+    return float(value)
+
+
+def check_count(name: str, value: object) -> int:
+    """A positive integer.
+
+    Raises:
+        TypeError, ValueError: for anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"The {name!r} must be int, but got {type(value).__name__!r}")
+    if value <= 0:
+        raise ValueError(f"The {name!r} must be int and must > 0, but got {value!r}")
+    return value
+
+
+def _items(inputs: Any) -> list[Any]:
+    return list(inputs) if isinstance(inputs, (tuple, list)) else [inputs]
+
+
+def _times(inputs: Any, factor: float) -> Any:
+    if isinstance(inputs, (tuple, list)):
+        return type(inputs)(_times(each, factor) for each in inputs)
+    if inputs is None:
+        return None
+    adapter = owner(inputs, "tensor")
+    if adapter is None:
+        raise TypeError(f"a loss scaler scales tensors, and tuples of them, not {type(inputs).__name__}")
+    dtype = adapter.dtype_of(inputs)
+    with no_policy():
+        product = adapter.scale_loss(inputs, factor)
+        return product if adapter.dtype_of(product) == dtype else adapter.cast(product, dtype)

@@ -1,0 +1,182 @@
+"""`build_train_network`: a network, its loss, a policy, loss scaling and an optimizer, as one call for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import unamp
+from unamp.adapter import Adapter
+from unamp.dialects._owners import framework_in_use, owner
+from unamp.dialects.mindspore._managers import DynamicLossScaleManager
+from unamp.dialects.mindspore._networks import auto_mixed_precision
+from unamp.dtypes import ELIGIBLE, dtype_name
+from unamp.errors import NotExpressible
+from unamp.scaling import no_policy
+
+__all__ = ["TrainNetwork", "build_train_network"]
+
+_LEVELS = ("O0", "O1", "O2", "O3", "auto")
+_OPTIONS = ("cast_model_type", "keep_batchnorm_fp32", "loss_scale_manager")
+
+
+def build_train_network(
+    network: Any, optimizer: Any, loss_fn: Any = None, level: str = "O0", boost_level: str = "O0", **kwargs: Any
+) -> TrainNetwork:
+    """What trains a network: called with a batch, it computes the loss under a policy, scales it, and takes a step.
+
+    Args:
+        network: a network of a framework that is imported.
+        optimizer: an optimizer of the same framework, made for the network's parameters.
+        loss_fn: called with the network's output and the label, both in float32 (one of Keras' losses: with the label first, as
+            those are); None: the network returns the loss.
+        level: as for `auto_mixed_precision`. O2 scales the loss with a `DynamicLossScaleManager`, the others do not.
+        boost_level: ``"O0"``; the others are MindSpore's own.
+        **kwargs: ``cast_model_type`` (float16 or float32), ``keep_batchnorm_fp32`` and ``loss_scale_manager`` override what
+            comes from the level.
+
+    Returns:
+        A callable. It returns the loss; where a loss scale manager skips steps that overflow, the loss, whether there was an
+        overflow, and the scale that was used.
+
+    Raises:
+        TypeError, ValueError: for bad arguments.
+        NotExpressible: for the level ``"auto"`` and a boost level.
+
+    Semantics: https://www.mindspore.cn/docs/en/r2.7.0/api_python/amp/mindspore.amp.build_train_network.html
+    """
+    adapter = owner(network, "network")
+    if adapter is None:
+        raise TypeError(f"network should be a Cell, or another framework's network, not {type(network).__name__}")
+    if not adapter.is_optimizer(optimizer):
+        raise TypeError(
+            f"The type of 'optimizer' should be an optimizer of {adapter.framework}, not {type(optimizer).__name__}"
+        )
+    _check_level(level, boost_level)
+    _check_options(kwargs)
+    if loss_fn is not None and not callable(loss_fn):
+        raise TypeError(f"The type of 'loss_fn' should be 'Cell', or a function, but got {type(loss_fn).__name__!r}.")
+    manager = kwargs.get("loss_scale_manager", DynamicLossScaleManager() if level == "O2" else None)
+    return TrainNetwork(adapter, network, optimizer, loss_fn, _effective(level, kwargs), manager)
+
+
+class TrainNetwork:
+    """What `build_train_network` returns.
+
+    Attributes:
+        network: the network that was given, whose parameters are trained.
+        optimizer: the optimizer.
+        scaler: the `unamp.GradScaler`, to save its state and to count what was skipped. It is disabled without a manager.
+    """
+
+    def __init__(self, adapter: Adapter, network: Any, optimizer: Any, loss_fn: Any, level: str, manager: Any) -> None:
+        self.network = network
+        self.optimizer = optimizer
+        self.scaler, self._skips = _scaler(manager)
+        self._fixed_scale = None if manager is None or self._skips else float(manager.get_loss_scale())
+        self._adapter = adapter
+        self._low = auto_mixed_precision(network, level)
+        self._loss_fn: Callable[..., Any] | None = loss_fn
+
+    def __call__(self, *inputs: Any) -> Any:
+        """One step with a batch: the data and the label, or whatever the network takes where it has the loss inside."""
+        _set_train(self.network)
+        loss, gradients = self._adapter.backward(lambda: self._scaled_loss(inputs), self.network, self.optimizer)
+        if self._fixed_scale is not None:
+            self._step_with_all(gradients)
+            return loss
+        scale = self.scaler.get_scale()
+        ran = self.scaler.step(self.optimizer, gradients=gradients)
+        self.scaler.update()
+        return (loss, not ran, scale) if self._skips else loss
+
+    def _scaled_loss(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+        loss = self._loss(inputs)
+        if self._fixed_scale is None:
+            return self.scaler.scale(loss), loss
+        with no_policy():
+            return self._adapter.scale_loss(loss, self._fixed_scale), loss
+
+    def _loss(self, inputs: tuple[Any, ...]) -> Any:
+        # Keras says with each call whether it is training.
+        mode = {"training": True} if hasattr(self.network, "trainable_variables") else {}
+        if self._loss_fn is None:
+            return self._low(*inputs, **mode)
+        data, label = inputs
+        both = self._wide(self._low(data, **mode)), self._wide(label)
+        return self._loss_fn(*(reversed(both) if _is_keras_loss(self._loss_fn) else both))
+
+    def _step_with_all(self, gradients: Any) -> None:
+        """A step whatever the gradients are. An optimizer that has a loss scale of its own, as MindSpore's, unscales itself."""
+        held = self._adapter.gradients(self.optimizer, gradients)
+        assert self._fixed_scale is not None
+        if getattr(self.optimizer, "loss_scale", None) != self._fixed_scale:
+            held.unscale(self._fixed_scale)
+        held.apply()
+
+    def _wide(self, value: Any) -> Any:
+        adapter = self._adapter
+        eligible = adapter.is_tensor(value) and adapter.dtype_of(value) in ELIGIBLE
+        return adapter.cast(value, "float32") if eligible else value
+
+
+def _scaler(manager: Any) -> tuple[unamp.GradScaler, bool]:
+    """The scaler that does what a manager says, and whether it skips steps that overflow."""
+    if manager is None or not manager.get_drop_overflow_update():
+        return unamp.GradScaler(enabled=False), False
+    scale = float(manager.get_loss_scale())
+    if not hasattr(manager, "scale_window"):
+        return unamp.GradScaler(scale, dynamic=False), True
+    factor = float(manager.scale_factor)
+    return unamp.GradScaler(scale, factor, 1.0 / factor, manager.scale_window, minimum=1.0), True
+
+
+def _effective(level: str, options: dict[str, Any]) -> str:
+    """The level that comes of a level and what overrides it."""
+    low = "O3" if not options.get("keep_batchnorm_fp32", level == "O2") else "O2"
+    usual = "float16" if level in ("O2", "O3") else "float32"
+    wanted = dtype_name(options.get("cast_model_type", usual))
+    if wanted == "float16":
+        return low
+    if level == "O2" and low == "O3":
+        return "O3"
+    return "O0" if level in ("O2", "O3") else level
+
+
+def _check_level(level: Any, boost_level: Any) -> None:
+    if not isinstance(level, str):
+        raise TypeError(f"The argument `level` must be a string in {list(_LEVELS)}, but got type {type(level)}.")
+    if level not in _LEVELS:
+        raise ValueError(f"The 'level' should be in : {list(_LEVELS)}, but got {level}.")
+    if boost_level not in ("O0", "O1", "O2"):
+        raise ValueError(f"The 'boost_level' should be in : ['O0', 'O1', 'O2'], but got {boost_level}.")
+    if boost_level != "O0":
+        raise NotExpressible("boost is a library of MindSpore's own; use mindspore.amp.build_train_network for it")
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for name in options:
+        if name not in _OPTIONS:
+            raise ValueError(f"Unsupported arg {name!r}; valid: {', '.join(_OPTIONS)}")
+    kind = options.get("cast_model_type", "float32")
+    if dtype_name(kind) not in ("float16", "float32"):
+        raise TypeError(f"The 'cast_model_type' should be one of [float16, float32], but got {kind!r}.")
+    keep = options.get("keep_batchnorm_fp32", False)
+    if not isinstance(keep, bool):
+        raise TypeError(f"The type of 'keep_batchnorm_fp32' should be 'bool', but got {type(keep).__name__!r}.")
+    manager = options.get("loss_scale_manager")
+    if manager is not None and not callable(getattr(manager, "get_drop_overflow_update", None)):
+        raise TypeError(f"The type of 'loss_scale_manager' should be a LossScaleManager, but got {type(manager).__name__!r}.")
+
+
+def _is_keras_loss(loss_fn: object) -> bool:
+    keras = framework_in_use("keras")
+    return keras is not None and isinstance(loss_fn, keras.losses.Loss)
+
+
+def _set_train(network: Any) -> None:
+    """Training mode, as MindSpore's train cell sets it."""
+    for name in ("set_train", "train"):
+        if callable(method := getattr(network, name, None)):
+            method()
+            return

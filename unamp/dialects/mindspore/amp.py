@@ -1,0 +1,37 @@
+"""`mindspore.amp` for every framework.
+
+What is different from MindSpore's own:
+
+- A network is not changed: a second one is returned, with the same parameters (see `unamp.auto_mixed_precision`).
+- The level ``"auto"`` and the boost levels are MindSpore's alone.
+- `DynamicLossScaler.adjust` answers whether the gradients were finite, where MindSpore's answers True whatever happened.
+- `all_finite` takes bfloat16, and scalers and `build_train_network` work on the CPU in every mode of scaling.
+- The scale is a Python number, so none of this can be part of a compiled graph (`mindspore.jit`).
+
+Semantics: https://www.mindspore.cn/docs/en/r2.7.0/api_python/mindspore.amp.html (MindSpore 2.10)
+"""
+
+from unamp.dialects.mindspore._managers import DynamicLossScaleManager, FixedLossScaleManager, LossScaleManager
+from unamp.dialects.mindspore._networks import (
+    auto_mixed_precision,
+    custom_mixed_precision,
+    get_black_list,
+    get_white_list,
+)
+from unamp.dialects.mindspore._scalers import DynamicLossScaler, LossScaler, StaticLossScaler, all_finite
+from unamp.dialects.mindspore._training import build_train_network
+
+__all__ = [
+    "DynamicLossScaleManager",
+    "DynamicLossScaler",
+    "FixedLossScaleManager",
+    "LossScaleManager",
+    "LossScaler",
+    "StaticLossScaler",
+    "all_finite",
+    "auto_mixed_precision",
+    "build_train_network",
+    "custom_mixed_precision",
+    "get_black_list",
+    "get_white_list",
+]

@@ -1,0 +1,39 @@
+"""`paddle.amp.is_float16_supported` and `is_bfloat16_supported`."""
+
+from __future__ import annotations
+
+from unamp import adapter as _adapters
+from unamp.adapter import Support
+from unamp.dialects._owners import framework_in_use, has_gpu
+
+__all__ = ["is_bfloat16_supported", "is_float16_supported"]
+
+
+def is_float16_supported(device: str | None = None) -> bool:
+    """Whether a device computes in float16 by itself; where it does not, a region emulates it.
+
+    Where Paddle is imported, the answer is Paddle's.
+
+    Args:
+        device: ``"cpu"``, ``"gpu"`` or ``"gpu:1"``; None is a GPU where there is one, else the CPU.
+
+    Raises:
+        ValueError: for any other device.
+    """
+    return _supported(device, "float16")
+
+
+def is_bfloat16_supported(device: str | None = None) -> bool:
+    """Whether a device computes in bfloat16 by itself; see `is_float16_supported`."""
+    return _supported(device, "bfloat16")
+
+
+def _supported(device: str | None, dtype: str) -> bool:
+    paddle = framework_in_use("paddle")
+    if paddle is not None:
+        return bool(getattr(paddle.amp, f"is_{dtype}_supported")(device))
+    kind = ("gpu" if has_gpu() else "cpu") if device is None else str(device).partition(":")[0]
+    if kind not in _adapters.DEVICES:
+        raise ValueError(f"The device should be 'cpu', 'gpu' or 'gpu:x', not {device!r}")
+    in_use = [adapter for adapter in _adapters.adapters_in_use() if kind in adapter.devices()]
+    return any(adapter.support(kind, dtype) is Support.NATIVE for adapter in in_use)

@@ -1,0 +1,194 @@
+"""`torch.amp` for every framework.
+
+What is different from torch's own:
+
+- Devices are ``"cpu"`` and ``"cuda"``, whichever framework the tensors are of; dtypes may be strings and every framework's.
+- On torch's tensors a region is torch's own autocast (the preset ``native``); on others it follows the same lists (the presets
+  ``torch-cpu`` and ``torch-cuda``).
+- Errors that torch finds out late, or not at all, come at once.
+
+Semantics: https://docs.pytorch.org/docs/stable/amp.html (torch 2.13)
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import unamp
+from unamp._capturing import not_converted, once_per_trace
+from unamp._decorating import decorate
+from unamp.adapter import adapters_in_use
+from unamp.dialects._owners import has_gpu
+from unamp.dialects.torch._scaler import GradScaler
+from unamp.dtypes import LOW_DTYPES, dtype_name
+from unamp.regions import innermost_region
+
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
+
+_DEVICES = {"cpu": "cpu", "cuda": "gpu"}  # torch's word, and ours
+
+#: What torch knows as devices beside them.
+_OTHER_DEVICES = frozenset(
+    "ipu xpu mkldnn opengl opencl ideep hip ve fpga maia xla lazy vulkan mps meta hpu mtia privateuseone".split()
+)
+
+
+def is_autocast_available(device_type: str) -> bool:
+    """Whether `autocast` takes a device: it takes ``"cpu"`` and ``"cuda"``.
+
+    Raises:
+        TypeError: for what is no string.
+        RuntimeError: for a string that is no device of torch's.
+    """
+    if not isinstance(device_type, str):
+        raise TypeError(f"device_type must be a string, not {type(device_type).__name__}")
+    return _known(device_type) in _DEVICES
+
+
+class autocast:  # noqa: N801 - torch's name
+    """A region in which tensors on one kind of device compute under torch's rules; a context manager and a decorator.
+
+    Args:
+        device_type: ``"cpu"`` or ``"cuda"``. Without a GPU a region for ``"cuda"`` warns and does nothing, as torch's.
+        dtype: the low precision; None is that of the region around it, else float16 for ``"cuda"`` and bfloat16 for ``"cpu"``.
+            Any other dtype warns and switches the region off.
+        enabled: False switches mixed precision off inside.
+        cache_enabled: whether a float32 parameter is cast once in the outermost region; None is as around it, else yes.
+
+    Raises:
+        ValueError: where ``device_type`` is no string.
+        RuntimeError: for another device.
+    """
+
+    def __init__(self, device_type: str, dtype: object = None, enabled: bool = True, cache_enabled: bool | None = None) -> None:
+        device, low, on, cache = _settings(device_type, dtype, enabled, cache_enabled)
+        self.device = device_type
+        self.fast_dtype = low if dtype is None else dtype
+        self._arguments = (device, low, on, cache)
+        self._open: list[Any] = []
+
+    def __enter__(self) -> autocast:
+        opened: list[Any] = []
+        self._open.append(opened)
+        try:
+            for region in _regions(*self._arguments):
+                region.__enter__()
+                opened.append(region)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for region in reversed(self._open.pop()):
+            region.__exit__(kind, error, trace)
+
+    def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate a function: its body runs inside the region.
+
+        Raises:
+            TypeError: for what cannot be called.
+        """
+        if not callable(func):
+            raise TypeError(
+                f"autocast()(func) requires a callable, but got {type(func).__name__}; as a context manager it is "
+                "`with autocast(device_type=...):`"
+            )
+        return decorate(self._again, func)
+
+    def _again(self) -> autocast:
+        made = object.__new__(autocast)
+        made._arguments, made._open = self._arguments, []
+        return made
+
+
+def custom_fwd(fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: object = None) -> Callable[..., Any]:
+    """Decorate the ``forward`` of a custom autograd function; see `unamp.custom_fwd`, which looks at no device.
+
+    Raises:
+        ValueError: where ``device_type`` is no string.
+    """
+    _check_string(device_type)
+    if fwd is None:
+        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+    return unamp.custom_fwd(fwd, cast_inputs=cast_inputs)
+
+
+def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Callable[..., Any]:
+    """Decorate the ``backward`` of a function whose ``forward`` has `custom_fwd`; see `unamp.custom_bwd`.
+
+    Raises:
+        ValueError: where ``device_type`` is no string.
+    """
+    _check_string(device_type)
+    if bwd is None:
+        return functools.partial(custom_bwd, device_type=device_type)
+    return unamp.custom_bwd(bwd)
+
+
+def _regions(device: str | None, dtype: str, enabled: bool, cache: bool) -> list[Any]:
+    """What to open, for the frameworks that are in use by now."""
+    if device is None:
+        return []
+    lists = "torch-cpu" if device == "cpu" else "torch-cuda"
+    presets: list[tuple[str, str | None]] = [("native" if name == "torch" else lists, name) for name in _in_use()]
+    return [
+        unamp.autocast(device, dtype, enabled, cache, preset=preset, framework=name)
+        for preset, name in presets or [(lists, None)]
+    ]
+
+
+@once_per_trace
+def _in_use() -> tuple[str, ...]:
+    return tuple(adapter.framework for adapter in adapters_in_use())
+
+
+@not_converted
+@once_per_trace
+def _settings(
+    device_type: object, dtype: object, enabled: bool, cache_enabled: bool | None
+) -> tuple[str | None, str, bool, bool]:
+    """The device (None where there is none of its kind), low precision, and whether region and cache are on."""
+    _check_string(device_type)
+    kind = _known(device_type)
+    if kind not in _DEVICES:
+        raise RuntimeError(
+            f"unsupported autocast device_type {device_type!r}; unamp's regions cover 'cpu' and 'cuda': use torch.autocast"
+        )
+    device = _DEVICES[kind]
+    around = innermost_region()
+    inherited = around.policy if around is not None and around.device in (None, device) else None
+    if cache_enabled is None:
+        cache_enabled = around is None or around.policy.cache
+    usual = inherited.dtype if inherited is not None else "float16" if device == "gpu" else "bfloat16"
+    low = usual if dtype is None else dtype_name(dtype)
+    missing = device == "gpu" and not has_gpu()
+    if enabled and missing:
+        _warn("CUDA is not available. Disabling autocast.")
+    elif enabled and low not in LOW_DTYPES:
+        _warn(f"In {kind.upper()} autocast, but the target dtype {dtype} is not supported. Disabling autocast.")
+        enabled = False
+    return None if missing else device, low if low in LOW_DTYPES else usual, bool(enabled), bool(cache_enabled)
+
+
+def _check_string(device_type: object) -> None:
+    if not isinstance(device_type, str):
+        raise ValueError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
+
+
+def _known(device_type: Any) -> str:
+    """A device's kind: ``"cuda"`` for ``"cuda:1"``."""
+    kind, _, index = str(device_type).partition(":")
+    if kind not in _DEVICES.keys() | _OTHER_DEVICES or not (index or "0").isdigit():
+        raise RuntimeError(
+            f"unknown device_type {device_type!r}; torch's devices are named cpu, cuda and so on, in small letters"
+        )
+    return kind
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=4)
