@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from unamp.custom_function import custom_bwd, custom_fwd
-from unamp.errors import AdapterError, BannedOperation, FrameworkNotSupported, NotExpressible
+from unamp.errors import AdapterError, AmpWarning, BannedOperation, FrameworkNotSupported, NotExpressible
 from unamp.explaining import Explanation, explain
 from unamp.networks import auto_mixed_precision
 from unamp.policy import LEVELS, Decision, Policy, Rule
@@ -18,18 +18,21 @@ from unamp.regions import (
     is_autocast_enabled,
     policy_region,
 )
-from unamp.tracing import OpRecord, Trace, trace
+from unamp.records import OpRecord
+from unamp.tracing import Trace, trace
 from unamp.vocabulary import vocabulary
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from unamp.comparing import TraceComparison, compare_traces
     from unamp.scaling import GradScaler
 
 __all__ = [
     "LEVELS",
     "PRESETS",
     "AdapterError",
+    "AmpWarning",
     "BannedOperation",
     "Decision",
     "Explanation",
@@ -41,10 +44,12 @@ __all__ = [
     "Region",
     "Rule",
     "Trace",
+    "TraceComparison",
     "amp_guard",
     "auto_cast",
     "auto_mixed_precision",
     "autocast",
+    "compare_traces",
     "current_policy",
     "custom_bwd",
     "custom_fwd",
@@ -57,11 +62,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Who only opens regions does not load it.
-    if name == "GradScaler":
-        from unamp.scaling import GradScaler
+#: What is loaded when it is first used: who only opens regions does without.
+_LATE = {
+    "GradScaler": "unamp.scaling",
+    "TraceComparison": "unamp.comparing",
+    "compare_traces": "unamp.comparing",
+}
 
-        globals()[name] = GradScaler
-        return GradScaler
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        from importlib import import_module
+
+        found = globals()[name] = getattr(import_module(_LATE[name]), name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -80,6 +80,14 @@ class TorchAdapter:
         emulated = dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False)
         return Support.EMULATED if emulated else Support.NATIVE
 
+    def slowdown(self, device: str, dtype: str) -> float:
+        """As in float32 where the CPU has instructions for the dtype and oneDNN uses them; else the loops of a fallback."""
+        if device != "cpu":
+            return 1.0
+        if dtype == "float16":
+            return 1.0 if torch.ops.mkldnn._is_mkldnn_fp16_supported() else 28.0
+        return 1.0 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else 22.0
+
     def gaps(self) -> tuple[Gap, ...]:
         """What PyTorch does not let it do."""
         return GAPS
@@ -90,11 +98,11 @@ class TorchAdapter:
     def how(self, op: str, policy: Policy, device: str) -> How:
         return plans.how(op, policy, device)
 
-    def observe(self, sink: Callable[[OpRecord], None]) -> AbstractContextManager[None]:
+    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
         plans.install_all()
         if thread.plan is not None:
             plans.install_traced(thread.plan)
-        return observing.observe(sink)
+        return observing.observe(sink, values)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, torch.Tensor)
