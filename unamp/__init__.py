@@ -8,6 +8,7 @@ from unamp.explaining import Explanation, explain
 from unamp.networks import auto_mixed_precision
 from unamp.policy import LEVELS, Decision, Policy, Rule
 from unamp.presets import PRESETS
+from unamp.records import OpRecord
 from unamp.regions import (
     Region,
     amp_guard,
@@ -18,7 +19,6 @@ from unamp.regions import (
     is_autocast_enabled,
     policy_region,
 )
-from unamp.records import OpRecord
 from unamp.tracing import Trace, trace
 from unamp.vocabulary import vocabulary
 
