@@ -134,9 +134,10 @@ def diff(
             ran[record.op] = ran.get(record.op, 0) + 1
         found = {op: found[op] for op in ran if op in found}
     if as_json:
-        operations = {op: {"before": _decided(a), "after": _decided(b)} for op, (a, b) in found.items()}
-        for op in operations if ran is not None else ():
-            operations[op]["times"] = ran[op]  # type: ignore[index]
+        operations = {
+            op: {"before": _decided(a), "after": _decided(b), **({} if ran is None else {"times": ran[op]})}
+            for op, (a, b) in found.items()
+        }
         print_json({"before": before, "after": after, "level": level, "dtype": dtype, "operations": operations})
         return
     table = Table("operation", *(() if ran is None else ("times",)), before, after, "came from", "comes from")
