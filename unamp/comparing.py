@@ -23,8 +23,8 @@ class Compared(NamedTuple):
     Attributes:
         reference, other: its records.
         error: the relative error of the other's result: the larger of that of the numbers that both traces kept and that of the
-            norms. Where the shapes differ only norms and largest magnitudes are compared. Infinite where the other alone has
-            infinities or NaN; None where it has no floating result.
+            norms. Where the shapes differ only norms and largest magnitudes are compared. Infinite where one alone has
+            infinities or NaN; None where there is no floating result.
     """
 
     reference: OpRecord
@@ -113,18 +113,26 @@ def _matched(
             pairs.append((record, keyed.pop(key)))
         else:
             left.append(record)
-    right = list(keyed.values())
-    if left and right:
-        import difflib  # slow to import, and only networks that name their layers differently need it
+    more, left, right = _aligned(left, list(keyed.values()))
+    return pairs + more, left, right
 
-        blocks = difflib.SequenceMatcher(
-            None, [r.op for r in left], [r.op for r in right], autojunk=False
-        ).get_matching_blocks()
-        found = [(left[b.a + n], right[b.b + n]) for b in blocks for n in range(b.size)]
-        taken = {id(record) for pair in found for record in pair}
-        pairs += found
-        left, right = ([r for r in records if id(r) not in taken] for records in (left, right))
-    return pairs, left, right
+
+def _aligned(
+    left: list[OpRecord], right: list[OpRecord]
+) -> tuple[list[tuple[OpRecord, OpRecord]], list[OpRecord], list[OpRecord]]:
+    """As `_matched`, by the order of the operations alone."""
+    if not left or not right:
+        return [], left, right
+    import difflib  # slow to import, and only networks that name their layers differently need it
+
+    aligned = difflib.SequenceMatcher(None, [r.op for r in left], [r.op for r in right], autojunk=False)
+    places = [(block.a + n, block.b + n) for block in aligned.get_matching_blocks() for n in range(block.size)]
+    taken_left, taken_right = {a for a, _ in places}, {b for _, b in places}
+    return (
+        [(left[a], right[b]) for a, b in places],
+        [r for n, r in enumerate(left) if n not in taken_left],
+        [r for n, r in enumerate(right) if n not in taken_right],
+    )
 
 
 def _keyed(records: list[OpRecord]) -> Iterator[tuple[tuple[str | None, str, int], OpRecord]]:

@@ -199,7 +199,12 @@ def _kernel(operator: Operator, slot: Any) -> Callable[..., Any]:
 
 
 def _reported(operator: Operator) -> bool:
-    """Whether `unamp.trace` reports an operator here: one that computes, or that the policy in force has a rule for."""
+    """Whether `unamp.trace` reports an operator here: one that computes, or that the policy in force has a rule for.
+
+    A backward pass is not reported: it follows no rule, and inside a region nothing of ours is called in it.
+    """
+    if torch._C._current_graph_task_id() != -1:
+        return False
     return operator.computes or (thread.plan is not None and thread.plan.rule(operator.op) is not Rule.UNTOUCHED)
 
 

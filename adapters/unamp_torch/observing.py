@@ -20,6 +20,7 @@ from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, TRACED, excluded, listen, 
 
 if TYPE_CHECKING:
     from unamp_torch.kernels import Operator
+    from unamp_torch.plans import Plan
 
 __all__ = ["observe", "report"]
 
@@ -79,8 +80,9 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Any, kwargs
     """Run one operation and report what it computed in."""
     sink, thread.sink = thread.sink, None
     plan = thread.plan
-    inputs = tuple(_name(t.dtype) for t in operator.eligible.tensors(args, kwargs) if t.is_floating_point())
-    watch = _Watch(first_only=operator.eligible.single)
+    given = [t for t in operator.eligible.tensors(args, kwargs) if t.is_floating_point()]
+    inputs = tuple(_name(t.dtype) for t in given)
+    watch = _Watch(given, first_only=operator.eligible.single)
 
     def call(*given: Any, **named: Any) -> Any:
         watch.given(operator.eligible.tensors(given, named))
@@ -96,26 +98,23 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Any, kwargs
         with watch:
             result = run(operator.calling(call))
         if torch._guards.TracingContext.try_get() is None:
-            rule = Rule.UNTOUCHED if plan is None else plan.rule(operator.op)
-            emulated = thread.emulated
-            compute = plan.policy.dtype if emulated and plan is not None else watch.compute() if inputs else None
-            count, moved = watch.casts(emulated=emulated) if plan is not None else (0, 0)
-            record = OpRecord(
-                operator.op,
-                operator.name,
-                rule,
-                inputs,
-                compute,
-                _result_dtype(result),
-                emulated,
-                casts=count,
-                cast_bytes=moved,
-            )
-            sink.report(record, lambda: _values(result))
+            sink.report(_record(operator, plan, inputs, watch, result), lambda: _values(result))
     finally:
         set_excluded(TRACED.key, False)
         thread.sink = sink
     return result
+
+
+def _record(operator: Operator, plan: Plan | None, inputs: tuple[str, ...], watch: _Watch, result: Any) -> OpRecord:
+    output, emulated = _result_dtype(result), thread.emulated
+    if plan is None:
+        return OpRecord(operator.op, operator.name, Rule.UNTOUCHED, inputs, watch.compute() if inputs else None, output)
+    compute = plan.policy.dtype if emulated else watch.compute() if inputs else None
+    rule = plan.rule(operator.op)
+    casts, moved = watch.casts(rule, plan.low, emulated=emulated)
+    return OpRecord(
+        operator.op, operator.name, rule, inputs, compute, output, emulated, casts=casts, cast_bytes=moved
+    )  # fmt: skip
 
 
 class _Step(Enum):
@@ -127,8 +126,9 @@ class _Step(Enum):
 class _Watch(TorchDispatchMode):
     """Sees the operators below autograd and autocast, with the tensors that their kernels are really given."""
 
-    def __init__(self, *, first_only: bool) -> None:
+    def __init__(self, inputs: Iterable[torch.Tensor], *, first_only: bool) -> None:
         super().__init__()
+        self.inputs = {_memory(tensor) for tensor in inputs}
         self.first_only = first_only
         self.arguments: list[torch.dtype] = []
         self.seen: list[torch.dtype] = []
@@ -144,12 +144,17 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _TO_COPY and (kwargs or {}).get("dtype") in ELIGIBLE and args[0].dtype in ELIGIBLE:
-            self.cast.append((self.step, args[0].dtype, kwargs["dtype"], args[0].numel()))
+            self._note_cast(args[0], kwargs["dtype"])
         floating = [t for t in _flat(args) if t.is_floating_point()] if self.step is _Step.INSIDE else []
         if floating:
             computes = func.overloadpacket.__name__ not in _NOT_COMPUTING
             (self.seen if computes else self.moved).append(self._dtype(floating))
         return func(*args, **(kwargs or {}))
+
+    def _note_cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+        # Inside, native autocast casts inputs; what else is cast there is the operation's own affair.
+        if self.step is not _Step.INSIDE or _memory(tensor) in self.inputs:
+            self.cast.append((self.step, tensor.dtype, dtype, tensor.numel()))
 
     def _dtype(self, tensors: list[torch.Tensor]) -> torch.dtype:
         # An operator with inputs of differing dtypes computes in float32; parameters and statistics of a norm do not count,
@@ -164,16 +169,21 @@ class _Watch(TorchDispatchMode):
         low = next((d for d in (*self.arguments, *dtypes) if d in (torch.float16, torch.bfloat16)), None)
         return _name(low or dtypes[0]) if dtypes else None
 
-    def casts(self, *, emulated: bool) -> tuple[int, int]:
-        """How many casts were inserted, and how many bytes they read and wrote."""
-        made = [(old, new, size) for step, old, new, size in self.cast if not emulated or self._stands_for_a_cast(step, new)]
-        changing = [(old.itemsize + new.itemsize) * size for old, new, size in made if old is not new]
-        return len(changing), sum(changing)
+    def casts(self, rule: Rule, low: torch.dtype, *, emulated: bool) -> tuple[int, int]:
+        """How many casts a rule took, and how many bytes they read and wrote."""
+        target = low if rule is Rule.LOW else torch.float32 if rule in (Rule.FP32, Rule.WIDEST) else None
+        moved = []
+        for step, old, new, size in self.cast:
+            # Emulation casts low, back to float32, and the result low again: a device with a kernel would do the first alone.
+            back = step is _Step.AFTER and not emulated
+            if old is not new and (back or (step is not _Step.AFTER and new is target)):
+                moved.append((old.itemsize + new.itemsize) * size)
+        return len(moved), sum(moved)
 
-    @staticmethod
-    def _stands_for_a_cast(step: _Step, new: torch.dtype) -> bool:
-        # Emulation casts low, back to float32, and the result low again: a device with a kernel would do the first alone.
-        return step is _Step.BEFORE and new is not torch.float32
+
+def _memory(tensor: torch.Tensor) -> int:
+    """What tells a tensor and its views from others; no number is read."""
+    return int(tensor.untyped_storage()._cdata) if torch._C._has_storage(tensor) else id(tensor)
 
 
 def _values(result: Any) -> Values | None:

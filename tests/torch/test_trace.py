@@ -317,6 +317,23 @@ def test_casts_back_and_casts_of_an_emulated_operation() -> None:
     assert (emulated.emulated, emulated.casts, emulated.cast_bytes) == (True, 1, 6 * 16)
 
 
+def test_what_an_operation_casts_by_itself_is_not_counted() -> None:
+    q, k, v = (torch.rand(1, 2, 4, 4, dtype=BF16) for _ in range(3))
+
+    def call() -> None:
+        F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)  # computes in float32 inside, whatever it is given
+
+    for preset in ("unamp", "native"):
+        assert [r.casts for r in records(Policy("O1", "bfloat16", preset=preset), call)] == [0]
+
+
+def test_backward_passes_are_not_recorded() -> None:
+    net = Net()
+    plain = records(None, lambda: net(torch.rand(3, 8)).sum().backward())
+    low = records(LOW, lambda: net(torch.rand(3, 8)).sum().backward())
+    assert [r.op for r in plain] == [r.op for r in low] == ["linear", "relu", "layer_norm", "linear", "softmax", "sum"]
+
+
 def test_values_are_those_of_the_result() -> None:
     given = torch.randn(30, 7)
     for policy in (None, LOW):
