@@ -32,6 +32,8 @@ _NOT_COMPUTING = frozenset(
 )
 
 _TO_COPY = torch.ops.aten._to_copy.default
+_has_memory = torch._C._has_storage
+_is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def _enter_layer(module: torch.nn.Module, args: Any) -> None:
@@ -183,12 +185,12 @@ class _Watch(TorchDispatchMode):
 
 def _memory(tensor: torch.Tensor) -> int:
     """What tells a tensor and its views from others; no number is read."""
-    return int(tensor.untyped_storage()._cdata) if torch._C._has_storage(tensor) else id(tensor)
+    return int(tensor.untyped_storage()._cdata) if _has_memory(tensor) else id(tensor)
 
 
 def _values(result: Any) -> Values | None:
     found = [t for t in _flat((result,)) if t.is_floating_point()]
-    if not found or any(torch._C._functorch.is_functorch_wrapped_tensor(t) or isinstance(t, FakeTensor) for t in found):
+    if not found or any(_is_transformed(t) or isinstance(t, FakeTensor) for t in found):
         return None  # inside a transform of torch.func there is no one number at a place
     with torch.no_grad():
         return Values.of(found[0].shape, [t.detach().double().reshape(-1) for t in found])
