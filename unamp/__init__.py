@@ -8,7 +8,6 @@ from unamp.explaining import Explanation, explain
 from unamp.networks import auto_mixed_precision
 from unamp.policy import LEVELS, Decision, Policy, Rule
 from unamp.presets import PRESETS
-from unamp.records import OpRecord
 from unamp.regions import (
     Region,
     amp_guard,
@@ -19,14 +18,15 @@ from unamp.regions import (
     is_autocast_enabled,
     policy_region,
 )
-from unamp.tracing import Trace, trace
 from unamp.vocabulary import vocabulary
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from unamp.comparing import TraceComparison, compare_traces
+    from unamp.records import OpRecord
     from unamp.scaling import GradScaler
+    from unamp.tracing import Trace, trace
 
 __all__ = [
     "LEVELS",
@@ -65,8 +65,11 @@ __all__ = [
 #: What is loaded when it is first used: who only opens regions does without.
 _LATE = {
     "GradScaler": "unamp.scaling",
+    "OpRecord": "unamp.records",
+    "Trace": "unamp.tracing",
     "TraceComparison": "unamp.comparing",
     "compare_traces": "unamp.comparing",
+    "trace": "unamp.tracing",
 }
 
 
