@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from unamp.custom_function import custom_bwd, custom_fwd
-from unamp.errors import AdapterError, BannedOperation, FrameworkNotSupported, NotExpressible
+from unamp.errors import AdapterError, AmpWarning, BannedOperation, FrameworkNotSupported, NotExpressible
 from unamp.explaining import Explanation, explain
 from unamp.networks import auto_mixed_precision
 from unamp.policy import LEVELS, Decision, Policy, Rule
@@ -18,19 +18,22 @@ from unamp.regions import (
     is_autocast_enabled,
     policy_region,
 )
-from unamp.tracing import OpRecord, Trace, trace
 from unamp.vocabulary import vocabulary
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from unamp.decoration import decorate
+    from unamp.comparing import TraceComparison, compare_traces
+    from unamp.records import OpRecord
     from unamp.scaling import GradScaler
+    from unamp.tracing import Trace, trace
 
 __all__ = [
     "LEVELS",
     "PRESETS",
     "AdapterError",
+    "AmpWarning",
     "BannedOperation",
     "Decision",
     "Explanation",
@@ -42,10 +45,12 @@ __all__ = [
     "Region",
     "Rule",
     "Trace",
+    "TraceComparison",
     "amp_guard",
     "auto_cast",
     "auto_mixed_precision",
     "autocast",
+    "compare_traces",
     "current_policy",
     "custom_bwd",
     "custom_fwd",
@@ -59,16 +64,26 @@ __all__ = [
 ]
 
 
-_LAZY = {"GradScaler": "unamp.scaling", "decorate": "unamp.decoration"}
+#: What is loaded when it is first used: who only opens regions does without.
+_LATE = {
+    "GradScaler": "unamp.scaling",
+    "OpRecord": "unamp.records",
+    "Trace": "unamp.tracing",
+    "TraceComparison": "unamp.comparing",
+    "compare_traces": "unamp.comparing",
+    "decorate": "unamp.decoration",
+    "trace": "unamp.tracing",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Who only opens regions does not load them.
-    from importlib import import_module
+    if name in _LATE:
+        from importlib import import_module
 
-    if name in _LAZY:
-        value = globals()[name] = getattr(import_module(_LAZY[name]), name)
-        return value
+        found = globals()[name] = getattr(import_module(_LATE[name]), name)
+        return found
     if name == "dialects":
-        return import_module("unamp.dialects")
+        import unamp.dialects
+
+        return unamp.dialects
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,21 +7,24 @@ command, its object a `typer.Typer`.
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import unamp
+from unamp import _showing
 from unamp._doctor import examine_all
+from unamp._showing import print_json, show
 from unamp.adapter import DEVICES, installed
-from unamp.explaining import Explanation, explain
-from unamp.policy import LEVELS, Policy
+from unamp.comparing import compare_traces
+from unamp.explaining import Explanation, differences, explain
+from unamp.policy import LEVELS, Decision, Policy
 from unamp.presets import PRESETS, preset
+from unamp.tracing import Trace
 from unamp.vocabulary import FRAMEWORKS, Operation, vocabulary
 
 app = typer.Typer(
@@ -53,7 +56,7 @@ def doctor(as_json: AsJson = False) -> None:
     """Show the frameworks, their versions, their devices, and which dtypes run natively or emulated."""
     reports = examine_all()
     if as_json:
-        _print_json(reports)
+        print_json(reports)
         return
     table = Table("framework", "version", "device", "float16", "bfloat16", title="what runs here, and how")
     for report in reports:
@@ -61,9 +64,10 @@ def doctor(as_json: AsJson = False) -> None:
             table.add_row(report["framework"], report["status"], report["advice"])
             continue
         for device, support in report["devices"].items():
-            how = (support["float16"], support["bfloat16"]) if support else ("device not present", "")
+            words = (support["float16"], support["bfloat16"]) if support else ("device not present", "")
+            how = map(_showing.support, words)
             table.add_row(report["framework"], report["version"], device, *how)
-    _show(table)
+    show(table)
     for report in reports:
         for gap in report.get("gaps", ()):
             print(f"{report['framework']} cannot do: {gap['what']} ({gap['reason']}) {gap['link']}".rstrip())
@@ -78,7 +82,7 @@ def ops(
     if name is not None:
         _show_operation(_checked(lambda: vocabulary()[vocabulary().resolve(name)]), as_json)
     elif as_json:
-        _print_json({op.name: _as_data(op) for op in vocabulary().values()})
+        print_json({op.name: _as_data(op) for op in vocabulary().values()})
     else:
         _show_vocabulary()
 
@@ -102,13 +106,94 @@ def explain_command(
         lambda: explain(Policy(level, dtype, tuple(allow or ()), tuple(deny or ()), preset, promote=promote), framework, device)
     )
     if as_json:
-        _print_json({op: _explained_as_data(e) for op, e in explained.items()})
+        print_json({op: _explained_as_data(e) for op, e in explained.items()})
         return
     where = sorted({place for e in explained.values() for place in e.how})
     table = Table("operation", "rule", "comes from", *(" on ".join(place) for place in where))
     for op, e in explained.items():
-        table.add_row(op, e.rule.value, e.origin, *(e.how[place].value for place in where))
-    _show(table)
+        how = (_showing.support(e.how[place].value) for place in where)
+        table.add_row(op, _showing.rule(e.rule), e.origin, *how)
+    show(table)
+
+
+@app.command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="PRESET", help="The lists that you know.")],
+    after: Annotated[str, typer.Argument(metavar="PRESET", help="The lists that you move to.")],
+    level: Annotated[str, typer.Option(help=f"One of {', '.join(LEVELS)}.")] = "O1",
+    dtype: Annotated[str, typer.Option(help="float16 or bfloat16.")] = "float16",
+    trace: Annotated[Path | None, typer.Option(help="A trace's JSON: show only what ran in it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the operations whose rule changes from one preset to another: for all networks, or for one that was traced."""
+    found = _checked(lambda: differences(Policy(level, dtype, preset=before), Policy(level, dtype, preset=after)))
+    ran: dict[str, int] | None = None
+    if trace is not None:
+        ran = {}
+        for record in _read_trace(trace).records:
+            ran[record.op] = ran.get(record.op, 0) + 1
+        found = {op: found[op] for op in ran if op in found}
+    if as_json:
+        operations = {
+            op: {"before": _decided(a), "after": _decided(b), **({} if ran is None else {"times": ran[op]})}
+            for op, (a, b) in found.items()
+        }
+        print_json({"before": before, "after": after, "level": level, "dtype": dtype, "operations": operations})
+        return
+    table = Table("operation", *(() if ran is None else ("times",)), before, after, "came from", "comes from")
+    for op, (a, b) in found.items():
+        times = () if ran is None else (str(ran[op]),)
+        table.add_row(op, *times, _showing.rule(a.rule), _showing.rule(b.rule), a.origin, b.origin)
+    table.title = f"{len(found)} operations change at {level} in {dtype}" + (
+        "" if ran is None else f", of the {len(ran)} that ran"
+    )
+    show(table)
+
+
+@app.command("trace")
+def trace_command(
+    trace: Annotated[Path, typer.Argument(help="What Trace.to_json() wrote.")],
+    html: Annotated[Path | None, typer.Option(help="Write a page here instead, with a picture of the network.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a recorded trace: what ran, in which layer and precision, and how often."""
+    recorded = _read_trace(trace)
+    if html is not None:
+        page = _checked(lambda: recorded.to_html(title=trace.stem))
+        html.write_text(page, "utf-8")
+        return
+    if as_json:
+        lines = [{**line._asdict(), "rule": line.rule.value} for line in recorded.summary()]
+        print_json({"frameworks": recorded.frameworks, "never_ran": recorded.never_ran, "lines": lines})
+        return
+    print(recorded.table())
+
+
+@app.command()
+def compare(
+    reference: Annotated[Path, typer.Argument(help="The trace of the run that is right, in float32 say.")],
+    other: Annotated[Path, typer.Argument(help="The trace of the other run.")],
+    limit: Annotated[int | None, typer.Option(help="Show so many operations.", min=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold two recorded traces against each other, the operation with the largest relative error first."""
+    compared = _checked(lambda: compare_traces(_read_trace(reference), _read_trace(other)))
+    if as_json:
+        data = compared.to_data()
+        print_json({**data, "operations": data["operations"][:limit]})
+        return
+    print(compared.table(limit))
+
+
+def _read_trace(path: Path) -> Trace:
+    try:
+        return Trace.from_json(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _decided(decision: Decision) -> dict[str, Any]:
+    return {"rule": decision.rule.value, "origin": decision.origin, "advice": decision.advice}
 
 
 def _mount_commands() -> None:
@@ -129,13 +214,13 @@ def _show_vocabulary() -> None:
     table = Table("operation", "group", *FRAMEWORKS, title=f"{len(vocabulary())} operations, and their first spellings")
     for op in vocabulary().values():
         table.add_row(op.name, op.group, *(_first(op.spellings.get(framework, ())) for framework in FRAMEWORKS))
-    _show(table)
+    show(table)
 
 
 def _show_operation(op: Operation, as_json: bool) -> None:
-    rules = {name: Policy(preset=name).decide(op.name).value for name in PRESETS if not preset(name).delegates}
+    rules = {name: Policy(preset=name).decide(op.name) for name in PRESETS if not preset(name).delegates}
     if as_json:
-        _print_json({"name": op.name, **_as_data(op), "rules": rules})
+        print_json({"name": op.name, **_as_data(op), "rules": {name: rule.value for name, rule in rules.items()}})
         return
     table = Table("", "", title=op.name, show_header=False)
     table.add_row("group", op.group)
@@ -148,8 +233,8 @@ def _show_operation(op: Operation, as_json: bool) -> None:
             table.add_row(f"in {framework}", ", ".join(op.spellings[framework]))
     table.add_section()
     for name, rule in rules.items():
-        table.add_row(f"preset {name}", f"{rule} at O1")
-    _show(table)
+        table.add_row(f"preset {name}", _showing.rule(rule) + " at O1")
+    show(table)
 
 
 def _as_data(op: Operation) -> dict[str, Any]:
@@ -185,18 +270,6 @@ def _checked(make: Callable[[], T]) -> T:
         return make()
     except (ValueError, TypeError, RuntimeError) as error:
         raise typer.BadParameter(str(error)) from error
-
-
-def _print_json(data: object) -> None:
-    print(json.dumps(data, indent=2))
-
-
-def _show(table: Table) -> None:
-    # A table in a pipe or a file must not be folded to the 80 columns of a terminal that is not there.
-    # No markup: `unamp[torch]` is the name of an extra, not a style.
-    terminal = Console(markup=False)
-    console = terminal if terminal.is_terminal else Console(markup=False, width=200)
-    console.print(table)
 
 
 _mount_commands()

@@ -1,10 +1,10 @@
 """What goes wrong, by name.
 
 Bad arguments raise the built-in `ValueError` and `TypeError`; the classes here are for what a caller may want to
-catch apart from those.
+catch apart from those, and what a warning can be told by.
 """
 
-__all__ = ["AdapterError", "BannedOperation", "FrameworkNotSupported", "NotExpressible"]
+__all__ = ["AdapterError", "AmpWarning", "BannedOperation", "FrameworkNotSupported", "NotExpressible"]
 
 
 class AdapterError(RuntimeError):
@@ -21,3 +21,7 @@ class NotExpressible(RuntimeError):
 
 class BannedOperation(RuntimeError):
     """An operation that the policy's preset bans was called; the message says what to use instead."""
+
+
+class AmpWarning(UserWarning):
+    """Something works, and is probably not what was meant; each is given once in a process (see `unamp.advice`)."""

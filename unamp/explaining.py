@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from unamp import adapter as _adapters
 from unamp.adapter import DEVICES, How
-from unamp.policy import Policy, Rule
+from unamp.policy import Decision, Policy, Rule
 from unamp.vocabulary import vocabulary
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["Explanation", "differences", "explain"]
 
 
 class Explanation(NamedTuple):
@@ -55,6 +55,26 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
         )
         for op in vocabulary()
     }
+
+
+def differences(before: Policy, after: Policy) -> dict[str, tuple[Decision, Decision]]:
+    """The operations for which two policies have different rules, each with both decisions.
+
+    Two lists that differ in what they name can come to the same rule: what is on no list runs in the widest dtype of its
+    inputs at O1, as if it were on a promote list. That is no difference.
+
+    Args:
+        before, after: the policies; with the preset ``native`` ask for what it comes to (`Policy.delegated`).
+
+    Raises:
+        TypeError: where one is not a `Policy`.
+        ValueError: for the preset ``native``, which has no lists of its own.
+    """
+    for policy in (before, after):
+        if not isinstance(policy, Policy):
+            raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}")
+    old, new = before.rules, after.rules
+    return {op: (before.reason(op), after.reason(op)) for op in vocabulary() if old[op] is not new[op]}
 
 
 def _stated(policy: Policy, framework: str | None, device: str | None) -> Policy:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from unamp import adapter as _adapters
+from unamp import advice
 from unamp._capturing import not_converted, once_per_trace
 from unamp._decorating import decorate
 from unamp.adapter import DEVICES, Adapter, Realisation
@@ -109,6 +110,8 @@ class Region:
             realisations[0].exit(tokens[0])
         else:
             _leave(realisations, tokens)
+            if not realisations and kind is None:
+                advice.nothing_covered(self.policy)
 
     def __call__(self, function: F) -> F:
         """Decorate a function, method, generator, coroutine or asynchronous generator function."""
@@ -130,6 +133,8 @@ class Region:
         chosen = [a for a in adapters if self.framework in (None, a.framework)]
         realisations = tuple(a.prepare(self.policy, self.device) for a in chosen)
         self._prepared = adapters, realisations
+        for adapter in chosen:
+            advice.slow_dtype(adapter, self.policy, self.device)
         return realisations
 
 

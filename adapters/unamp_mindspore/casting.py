@@ -11,7 +11,7 @@ from mindspore.common.api import _pynative_executor
 
 from unamp_mindspore.state import FLOAT32, LOW, Parameter, Tensor, thread
 
-__all__ = ["cast", "convert", "floats", "map_floats", "recording", "rounded", "tensors", "to_low"]
+__all__ = ["cast", "convert", "floats", "is_kept", "map_floats", "recording", "rounded", "tensors", "to_low"]
 
 # The originals, not the names, behind which a region puts other things.
 _converted_with_gradient = ops.Cast().__call__
@@ -76,6 +76,12 @@ def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
     casts = [_cast(parameter, dtype), None]
     kept[id(parameter)] = (parameter, version, dtype, casts)
     return casts
+
+
+def is_kept(tensor: Any, dtype: Any) -> bool:
+    """Whether a parameter's cast to low is kept from before."""
+    found = None if thread.weights is None or not recording() else thread.weights.get(id(tensor))
+    return found is not None and found[0] is tensor and found[1] == tensor._version and found[2] is dtype
 
 
 def convert(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:

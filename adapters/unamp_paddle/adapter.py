@@ -12,14 +12,13 @@ import paddle
 from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.networks import twin, under
-from unamp.observing import observe
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_paddle import hooks, masters, plans, scaling
+from unamp_paddle import hooks, masters, observing, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.spellings import spelling
-from unamp_paddle.state import DTYPES, Tensor, Value, thread
+from unamp_paddle.state import DTYPES, Tensor, Value
 
 __all__ = ["PaddleAdapter"]
 
@@ -47,6 +46,10 @@ class PaddleAdapter:
 
     def support(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if device == "cpu" else Support.NATIVE
+
+    def slowdown(self, device: str, dtype: str) -> float:
+        """On the CPU, what emulation costs."""
+        return {"float16": 1.6, "bfloat16": 1.2}[dtype] if device == "cpu" else 1.0
 
     def gaps(self) -> tuple[Gap, ...]:
         return (
@@ -78,14 +81,14 @@ class PaddleAdapter:
     def how(self, op: str, policy: Policy, device: str) -> How:
         return plans.how(op, policy, device)
 
-    def observe(self, sink: Callable[[OpRecord], None]) -> AbstractContextManager[None]:
+    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
         idle = plans.idle(watching=True)
 
         def watched() -> plans.Plan:
             hooks.acquire(idle)
             return idle
 
-        return observe(thread, sink, watched, lambda: hooks.release(idle))
+        return observing.observe(sink, values, watched, lambda: hooks.release(idle))
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (Tensor, Value))

@@ -10,7 +10,7 @@ import paddle
 from unamp_paddle.rounding import narrow, nearest, widen
 from unamp_paddle.state import FLOAT32, LOW, Parameter, Tensor, Value, dtype_of, thread
 
-__all__ = ["cast", "chosen", "convert", "floats", "lowered", "map_floats", "rounded", "tensors", "to_low"]
+__all__ = ["cast", "chosen", "convert", "floats", "is_kept", "lowered", "map_floats", "rounded", "tensors", "to_low"]
 
 # The function itself, not the module's attribute, which a region replaces.
 _cast = paddle._C_ops.cast
@@ -73,6 +73,14 @@ def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
     casts = [None, None]
     kept[id(parameter)] = (parameter, version, dtype, casts)
     return casts
+
+
+def is_kept(tensor: Any, dtype: Any) -> bool:
+    """Whether a parameter's cast to low, or its rounded values, are kept from before."""
+    found = None if thread.weights is None else thread.weights.get(id(tensor))
+    if found is None or found[0] is not tensor or found[1] != tensor.inplace_version or found[2] is not dtype:
+        return False
+    return any(cast is not None for cast in found[3])
 
 
 def convert(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:

@@ -84,6 +84,10 @@ class Operator:
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
         self.rounded = in_place if op in facts().own_results else as_it_is if op in facts().choosing else None
 
+    def parameters(self, args: Any) -> dict[int, Any]:
+        """The parameters that are not among the arguments, by their ids."""
+        return _parameters(args[0]) if self.layer else {}
+
 
 @cache
 def _kernels() -> dict[str, list[str]]:
@@ -160,7 +164,7 @@ def _perform(operator: Operator, op: str | None, rule: Rule, plan: Any, args: An
 
 
 def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    own = _parameters(args[0]) if operator.layer else None
+    own = operator.parameters(args)
     seen = floats((args, kwargs, own))
     if not seen or kwargs.get("out") is not None:
         return _quietly(operator, None, args, kwargs), seen[0] if seen else None, False

@@ -10,14 +10,13 @@ import tensorflow as tf
 
 from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
-from unamp.observing import observe
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_tensorflow import casting, hooks, networks, plans, scaling
+from unamp_tensorflow import casting, hooks, networks, observing, plans, scaling
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.decoration import decorate
 from unamp_tensorflow.spellings import spelling
-from unamp_tensorflow.state import DTYPES, thread
+from unamp_tensorflow.state import DTYPES
 
 __all__ = ["TensorFlowAdapter"]
 
@@ -67,6 +66,9 @@ class TensorFlowAdapter:
         """Native; single operation types without a kernel are emulated."""
         return Support.NATIVE if device in self.devices() else Support.UNSUPPORTED
 
+    def slowdown(self, device: str, dtype: str) -> float:
+        return 1.0
+
     def gaps(self) -> tuple[Gap, ...]:
         return GAPS
 
@@ -78,14 +80,14 @@ class TensorFlowAdapter:
     def how(self, op: str, policy: Policy, device: str) -> How:
         return plans.how(op, policy, device)
 
-    def observe(self, sink: Callable[[OpRecord], None]) -> AbstractContextManager[None]:
+    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
         idle = plans.idle()
 
         def watched() -> plans.Plan:
             hooks.acquire(idle)
             return idle
 
-        return observe(thread, sink, watched, hooks.release)
+        return observing.observe(sink, values, watched, hooks.release)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (tf.Tensor, tf.Variable))

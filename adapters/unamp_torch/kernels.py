@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _CPU_KEY, _CUDA_KEY = NATIVE_KEYS[CPU], NATIVE_KEYS[CUDA]
+_backward_in_progress = torch._C._current_graph_task_id  # -1 where there is none in this thread
 
 #: What PyTorch says, among other things, of a dtype that an operator has no kernel for.
 NO_KERNEL = (
@@ -199,7 +200,12 @@ def _kernel(operator: Operator, slot: Any) -> Callable[..., Any]:
 
 
 def _reported(operator: Operator) -> bool:
-    """Whether `unamp.trace` reports an operator here: one that computes, or that the policy in force has a rule for."""
+    """Whether `unamp.trace` reports an operator here: one that computes, or that the policy in force has a rule for.
+
+    A backward pass is not reported: it follows no rule, and inside a region nothing of ours is called in it.
+    """
+    if _backward_in_progress() != -1:
+        return False
     return operator.computes or (thread.plan is not None and thread.plan.rule(operator.op) is not Rule.UNTOUCHED)
 
 

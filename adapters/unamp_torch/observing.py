@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from unamp.adapter import OpRecord
+from unamp.observing import InUse, Layers, Observer, observing
 from unamp.policy import Rule
+from unamp.records import OpRecord, Values
+from unamp_torch.casting import ELIGIBLE
 from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, TRACED, excluded, listen, set_excluded, thread
 
 if TYPE_CHECKING:
     from unamp_torch.kernels import Operator
+    from unamp_torch.plans import Plan
 
 __all__ = ["observe", "report"]
 
@@ -25,16 +31,50 @@ _NOT_COMPUTING = frozenset(
     "transpose unbind unfold unsqueeze view zero_ zeros zeros_like _unsafe_view _reshape_alias _local_scalar_dense".split()
 )
 
+_TO_COPY = torch.ops.aten._to_copy.default
+_has_memory = torch._C._has_storage
+_is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def _enter_layer(module: torch.nn.Module, args: Any) -> None:
+    # A compiler would otherwise follow this, and put it into its graph.
+    if not torch.compiler.is_compiling() and thread.sink is not None:
+        thread.sink.layers.enter(module)
+
+
+def _leave_layer(module: torch.nn.Module, args: Any, result: Any) -> None:
+    if not torch.compiler.is_compiling() and thread.sink is not None:
+        thread.sink.layers.leave()
+
+
+_handles: list[Any] = []
+
+
+def _follow_layers() -> None:
+    _handles.append(register_module_forward_pre_hook(_enter_layer))
+    _handles.append(register_module_forward_hook(_leave_layer, always_call=True))
+
+
+def _let_layers_go() -> None:
+    while _handles:
+        _handles.pop().remove()
+
+
+_layers = InUse(_follow_layers, _let_layers_go)
+
 
 @contextmanager
-def observe(sink: Callable[[OpRecord], None]) -> Iterator[None]:
+def observe(sink: Callable[[OpRecord], None], values: bool) -> Iterator[None]:
     """Report the operations of this thread to `sink`; an outer observer waits. All kernels must be installed."""
-    before, thread.sink = thread.sink, sink
-    listen(thread.plan)
+
+    def observer(layers: Layers | None) -> Observer:
+        return Observer("torch", sink, values, layers or Layers(torch.nn.Module.named_modules))
+
     try:
-        yield
+        with _layers.used(), observing(thread, observer):
+            listen(thread.plan)
+            yield
     finally:
-        thread.sink = before
         listen(thread.plan)
 
 
@@ -42,37 +82,61 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Any, kwargs
     """Run one operation and report what it computed in."""
     sink, thread.sink = thread.sink, None
     plan = thread.plan
-    inputs = tuple(_name(t.dtype) for t in operator.eligible.tensors(args, kwargs) if t.is_floating_point())
-    watch = _Watch(first_only=operator.eligible.single)
+    given = [t for t in operator.eligible.tensors(args, kwargs) if t.is_floating_point()]
+    inputs = tuple(_name(t.dtype) for t in given)
+    watch = _Watch(given, first_only=operator.eligible.single)
 
     def call(*given: Any, **named: Any) -> Any:
         watch.given(operator.eligible.tensors(given, named))
-        with watch:
+        watch.step = _Step.INSIDE
+        try:
             return operator.call(*given, **named)
+        finally:
+            watch.step = _Step.AFTER
 
     thread.emulated = False
-    set_excluded(TRACED.key, True)  # an operation is reported whole
+    set_excluded(TRACED.key, True)  # an operation is reported whole, and looking at its result is none
     try:
-        result = run(operator.calling(call))
+        with watch:
+            result = run(operator.calling(call))
+        if torch._guards.TracingContext.try_get() is None:
+            sink.report(_record(operator, plan, inputs, watch, result), lambda: _values(result))
     finally:
         set_excluded(TRACED.key, False)
         thread.sink = sink
-    if torch._guards.TracingContext.try_get() is None:
-        rule = Rule.UNTOUCHED if plan is None else plan.rule(operator.op)
-        compute = plan.policy.dtype if thread.emulated and plan is not None else watch.compute() if inputs else None
-        sink(OpRecord(operator.op, operator.name, rule, inputs, compute, _result_dtype(result), thread.emulated))
     return result
+
+
+def _record(operator: Operator, plan: Plan | None, inputs: tuple[str, ...], watch: _Watch, result: Any) -> OpRecord:
+    output, emulated = _result_dtype(result), thread.emulated
+    if plan is None:
+        return OpRecord(operator.op, operator.name, Rule.UNTOUCHED, inputs, watch.compute() if inputs else None, output)
+    compute = plan.policy.dtype if emulated else watch.compute() if inputs else None
+    rule = plan.rule(operator.op)
+    casts, moved = watch.casts(rule, plan.low, emulated=emulated)
+    return OpRecord(
+        operator.op, operator.name, rule, inputs, compute, output, emulated, casts=casts, cast_bytes=moved
+    )  # fmt: skip
+
+
+class _Step(Enum):
+    """Where an operation that is watched has come to: the casts before it, itself, or the casts after it."""
+
+    BEFORE, INSIDE, AFTER = range(3)
 
 
 class _Watch(TorchDispatchMode):
     """Sees the operators below autograd and autocast, with the tensors that their kernels are really given."""
 
-    def __init__(self, *, first_only: bool) -> None:
+    def __init__(self, inputs: Iterable[torch.Tensor], *, first_only: bool) -> None:
         super().__init__()
+        self.inputs = {_memory(tensor) for tensor in inputs}
         self.first_only = first_only
         self.arguments: list[torch.dtype] = []
         self.seen: list[torch.dtype] = []
         self.moved: list[torch.dtype] = []
+        self.step = _Step.BEFORE
+        self.cast: list[tuple[_Step, torch.dtype, torch.dtype, int]] = []
 
     def given(self, tensors: Iterable[torch.Tensor]) -> None:
         """Note what the operation is called with, where native autocast does not come in between."""
@@ -81,11 +145,18 @@ class _Watch(TorchDispatchMode):
             self.arguments = [self._dtype(floating)]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        floating = [t for t in _flat(args) if t.is_floating_point()]
+        if func is _TO_COPY and (kwargs or {}).get("dtype") in ELIGIBLE and args[0].dtype in ELIGIBLE:
+            self._note_cast(args[0], kwargs["dtype"])
+        floating = [t for t in _flat(args) if t.is_floating_point()] if self.step is _Step.INSIDE else []
         if floating:
             computes = func.overloadpacket.__name__ not in _NOT_COMPUTING
             (self.seen if computes else self.moved).append(self._dtype(floating))
         return func(*args, **(kwargs or {}))
+
+    def _note_cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+        # Inside, native autocast casts inputs; what else is cast there is the operation's own affair.
+        if self.step is not _Step.INSIDE or _memory(tensor) in self.inputs:
+            self.cast.append((self.step, tensor.dtype, dtype, tensor.numel()))
 
     def _dtype(self, tensors: list[torch.Tensor]) -> torch.dtype:
         # An operator with inputs of differing dtypes computes in float32; parameters and statistics of a norm do not count,
@@ -99,6 +170,30 @@ class _Watch(TorchDispatchMode):
         dtypes = self.seen or self.arguments or self.moved[-1:]
         low = next((d for d in (*self.arguments, *dtypes) if d in (torch.float16, torch.bfloat16)), None)
         return _name(low or dtypes[0]) if dtypes else None
+
+    def casts(self, rule: Rule, low: torch.dtype, *, emulated: bool) -> tuple[int, int]:
+        """How many casts a rule took, and how many bytes they read and wrote."""
+        target = low if rule is Rule.LOW else torch.float32 if rule in (Rule.FP32, Rule.WIDEST) else None
+        moved = []
+        for step, old, new, size in self.cast:
+            # Emulation casts low, back to float32, and the result low again: a device with a kernel would do the first alone.
+            back = step is _Step.AFTER and not emulated
+            if old is not new and (back or (step is not _Step.AFTER and new is target)):
+                moved.append((old.itemsize + new.itemsize) * size)
+        return len(moved), sum(moved)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """What tells a tensor and its views from others; no number is read."""
+    return int(tensor.untyped_storage()._cdata) if _has_memory(tensor) else id(tensor)
+
+
+def _values(result: Any) -> Values | None:
+    found = [t for t in _flat((result,)) if t.is_floating_point()]
+    if not found or any(_is_transformed(t) or isinstance(t, FakeTensor) for t in found):
+        return None  # inside a transform of torch.func there is no one number at a place
+    with torch.no_grad():
+        return Values.of(found[0].shape, [t.detach().double().reshape(-1) for t in found])
 
 
 def _flat(args: Any) -> Iterator[torch.Tensor]:

@@ -12,6 +12,7 @@ import pytest
 
 import unamp
 from unamp import adapter as contract
+from unamp import advice
 from unamp.adapter import Decoration, Gap, How, OpRecord, Support
 from unamp.networks import twin, under
 from unamp.policy import Policy
@@ -115,6 +116,8 @@ class FakeAdapter:
         self.events: list[tuple[str, Policy]] = []
         self.prepared: list[tuple[Policy, str | None]] = []
         self.sinks: list[Callable[[OpRecord], None]] = []
+        self.wants_values: list[bool] = []
+        self.slow: dict[str, float] = {}
         self.fails_on_enter: BaseException | None = None
         self.fails_on_exit: BaseException | None = None
         self.fails_on_prepare: BaseException | None = None
@@ -150,10 +153,14 @@ class FakeAdapter:
     def how(self, op: str, policy: Policy, device: str) -> How:
         return How.INTERCEPTED if policy.active else How.NATIVE
 
-    def observe(self, sink: Callable[[OpRecord], None]) -> AbstractContextManager[None]:
+    def slowdown(self, device: str, dtype: str) -> float:
+        return self.slow.get(dtype, 1.0) if device == "cpu" else 1.0
+
+    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
         @contextmanager
         def observing() -> Iterator[None]:
             self.sinks.append(sink)
+            self.wants_values.append(values)
             try:
                 yield
             finally:
@@ -259,6 +266,12 @@ def tensor() -> type[FakeTensor]:
 def optimizer() -> type[FakeOptimizer]:
     """The fake framework's optimizers."""
     return FakeOptimizer
+
+
+@pytest.fixture(autouse=True)
+def no_warning_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test is a process of its own to the warnings that are given once in one."""
+    monkeypatch.setattr(advice, "_given", set())
 
 
 @pytest.fixture(autouse=True)

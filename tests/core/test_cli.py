@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import unamp
+from unamp.explaining import differences
+from unamp.records import OpRecord, Values
 
 
 def run(*arguments: str, code: int = 0, command: tuple[str, ...] = ("-m", "unamp")) -> subprocess.CompletedProcess[str]:
@@ -34,7 +37,7 @@ def test_version() -> None:
 
 def test_help_lists_the_commands() -> None:
     text = run("--help").stdout
-    for command in ("doctor", "ops", "explain", "conformance"):
+    for command in ("doctor", "ops", "explain", "diff", "trace", "compare", "conformance"):
         assert command in text
 
 
@@ -105,6 +108,112 @@ def test_bad_arguments_are_one_message_and_no_traceback(arguments: tuple[str, ..
     assert says in said(done)
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def text_of(*arguments: str) -> str:
+    """What a command prints, without a process of its own: that takes a second each time."""
+    from unamp._commands import app
+
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def data_of(*arguments: str) -> Any:
+    return json.loads(text_of(*arguments, "--json"))
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A trace's JSON: a matrix product in a layer, and a mean."""
+    trace = unamp.Trace(values=True)
+    values = Values((2,), 0, 2.0, 1.5, 5**0.5, (1.0, 2.0))
+    for op, layer, times in (("bmm", "Net.attention", 3), ("relu", "Net.1", 1), ("mean", None, 1)):
+        record = OpRecord(op, op, unamp.Rule.LOW, ("float32",), "bfloat16", "bfloat16", layer=layer, values=values)
+        trace.records += [record] * times
+    path = tmp_path / "run.json"
+    path.write_text(trace.to_json())
+    return path
+
+
+@pytest.mark.parametrize("level", [level for level in unamp.LEVELS if level != "O0"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_diff_is_where_the_decisions_differ(level: str, dtype: str) -> None:
+    found = differences(*(unamp.Policy(level, dtype, preset=name) for name in ("paddle", "torch-cuda")))
+    for op in unamp.vocabulary():
+        before, after = (unamp.Policy(level, dtype, preset=name).decide(op) for name in ("paddle", "torch-cuda"))
+        assert (op in found) is (before is not after)
+        assert op not in found or tuple(decision.rule for decision in found[op]) == (before, after)
+
+
+def test_diff_says_both_rules_and_where_they_come_from() -> None:
+    data = data_of("diff", "paddle", "torch-cuda")
+    assert (data["before"], data["after"], data["level"], data["dtype"]) == ("paddle", "torch-cuda", "O1", "float16")
+    assert data["operations"]["mean"] == {
+        "before": {"rule": "float32", "origin": "preset paddle: deny list", "advice": ""},
+        "after": {"rule": "widest", "origin": "level O1: on no list", "advice": ""},
+    }
+    assert "sigmoid" in data["operations"]["binary_cross_entropy"]["after"]["advice"]
+    assert "matmul" not in data["operations"]
+    assert data_of("diff", "paddle", "paddle")["operations"] == {}
+    lines = text_of("diff", "paddle", "torch-cuda").splitlines()
+    assert lines[0].split()[:3] == [str(len(data["operations"])), "operations", "change"]
+    assert len(lines) == 2 + len(data["operations"])
+
+
+def test_diff_for_what_ran(recorded: Path) -> None:
+    data = data_of("diff", "paddle", "torch-cuda", "--trace", str(recorded))
+    assert {op: entry["times"] for op, entry in data["operations"].items()} == {"bmm": 3, "mean": 1}
+    lines = text_of("diff", "paddle", "torch-cuda", "--trace", str(recorded)).splitlines()
+    assert lines[0].strip() == "2 operations change at O1 in float16, of the 3 that ran"
+    assert lines[2].split()[:4] == ["bmm", "3", "widest", "low"]
+
+
+def test_a_trace_is_shown(recorded: Path, tmp_path: Path) -> None:
+    assert text_of("trace", str(recorded)).splitlines() == unamp.Trace.from_json(recorded.read_text()).table().splitlines()
+    assert [(line["op"], line["layer"], line["times"]) for line in data_of("trace", str(recorded))["lines"]] == [
+        ("bmm", "Net.attention", 3), ("relu", "Net.1", 1), ("mean", None, 1),
+    ]  # fmt: skip
+    page = tmp_path / "page.html"
+    assert text_of("trace", str(recorded), "--html", str(page)) == ""
+    assert "<title>run</title>" in page.read_text("utf-8")
+
+
+def test_traces_are_compared(recorded: Path) -> None:
+    assert [o["error"] for o in data_of("compare", str(recorded), str(recorded))["operations"]] == [0.0] * 5
+    assert len(text_of("compare", str(recorded), str(recorded), "--limit", "2").splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("diff", "paddle", "x"), "unknown preset 'x'; valid: unamp, torch-cuda"),
+        (("diff", "paddle", "native"), "preset 'native' has no lists of its own"),
+        (("diff", "paddle", "apex", "--level", "O9"), "unknown level 'O9'"),
+        (("diff", "paddle", "apex", "--trace", "absent.json"), "absent.json: No such file or directory"),
+        (("trace", __file__), "this is no trace"),
+        (("compare", "absent.json", "absent.json"), "absent.json: No such file or directory"),
+    ],
+)
+def test_bad_arguments_of_diff_and_of_traces(arguments: tuple[str, ...], says: str) -> None:
+    from unamp._commands import app
+
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 2
+    assert says in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_what_goes_into_a_pipe_is_plain_and_whole() -> None:
+    for command in (("ops",), ("explain",), ("diff", "paddle", "mindspore"), ("ops", "linear")):
+        text = text_of(*command)
+        assert "\x1b" not in text
+        assert not set(text) & set("│┃─━┏└…"), command
+
+
+def test_what_goes_to_a_terminal_has_colours() -> None:
+    code = "import os, pty, sys; os.environ.pop('NO_COLOR', None); os.environ['TERM'] = 'xterm'; "
+    code += "pty.spawn([sys.executable, '-m', 'unamp', 'diff', 'paddle', 'torch-cuda'])"
+    assert "\x1b[32mlow" in run(code, command=("-c",)).stdout
 
 
 def test_doctor_reports_every_framework_with_an_adapter() -> None:

@@ -15,7 +15,7 @@ ADAPTERS = sorted(path for path in (ROOT / "adapters").iterdir() if (path / "__i
 CORE = sorted((ROOT / "unamp").rglob("*.py"))
 CONFORMANCE = sorted((ROOT / "conformance").rglob("*.py"))
 #: What a module of the core may import beyond the standard library; all of it is imported only when the command line runs.
-THIRD_PARTY = {"_commands.py": {"typer", "rich"}}
+THIRD_PARTY = {"_commands.py": {"typer", "rich"}, "_showing.py": {"rich"}, "_trace_page.py": {"jinja2"}}
 
 
 def imports(path: Path) -> set[str]:

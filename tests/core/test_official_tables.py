@@ -403,3 +403,48 @@ def test_the_default_follows_torch_cuda() -> None:
         assert ours[key] == theirs[key], f"preset 'unamp' and 'torch-cuda' differ in {key!r}"
     assert set(ours["deny"]) == {*theirs["deny"], *theirs["banned"]}
     assert ours["banned"] == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What `unamp diff` says
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+#: Groups of operations that no level changes: what is on no list of theirs is left as it is, not widened.
+KEEP_THEIR_MEANING = {"shape", "creation", "random", "cast", "comparison"}
+
+
+def test_diff_lists_exactly_what_the_official_lists_of_paddle_and_torch_disagree_on() -> None:
+    """From the installed packages' own tables; what our presets have on top (`implied`, a ban) is their own business.
+
+    At O1 to be on torch's promote list and to be on no list is the same, but for operations that only move data.
+    """
+    paddle, macros = paddle_lists(), torch_macros()
+    groups = {
+        op: entry["group"] for op, entry in tomllib.loads(DATA.joinpath("vocabulary.toml").read_text("utf-8"))["ops"].items()
+    }
+    official = {
+        "paddle": {
+            "low": canonical("paddle", paddle["FP16_WHITE_LIST"]),
+            "float32": canonical("paddle", paddle["FP16_BLACK_LIST"] | paddle["EXTRA_BLACK_LIST"]),
+        },
+        "torch-cuda": {
+            "low": canonical("torch", macros["LOWER_PRECISION_FP"]),
+            "float32": canonical("torch", set().union(*(macros[key] for key in FP32_MACROS))),
+            "widest": canonical("torch", macros["PROMOTE"]),
+        },
+    }
+
+    def rule(name: str, op: str) -> str:
+        otherwise = "untouched" if groups[op] in KEEP_THEIR_MEANING else "widest"
+        return next((rule for rule, listed in official[name].items() if op in listed), otherwise)
+
+    named = {op for lists in official.values() for listed in lists.values() for op in listed}
+    rules = {op: (rule("paddle", op), rule("torch-cuda", op)) for op in named}
+    own = {op for name in official for key in ("implied", "banned") for op in preset(name).get(key, ())}
+    command = [sys.executable, "-m", "unamp", "diff", "paddle", "torch-cuda", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said = {op: (d["before"]["rule"], d["after"]["rule"]) for op, d in json.loads(done.stdout)["operations"].items()}
+    differing = {op: both for op, both in rules.items() if both[0] != both[1] and op not in own}
+    assert {op: both for op, both in said.items() if op not in own} == differing
+    assert len(differing) > 40

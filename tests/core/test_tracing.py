@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import contextmanager
+import math
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import unamp
 from unamp import OpRecord, Rule, trace
+from unamp.observing import Layers, casts
+from unamp.records import SAMPLE, Values
+from unamp.tracing import dtypes, size
 
-LINEAR = OpRecord("linear", "aten::linear", Rule.LOW, ("float32", "float32"), "bfloat16", "bfloat16")
+LINEAR = OpRecord(
+    "linear", "aten::linear", Rule.LOW, ("float32", "float32"), "bfloat16", "bfloat16",
+    layer="Net.0", casts=2, cast_bytes=1536, framework="torch",
+)  # fmt: skip
 EMULATED = OpRecord("conv2d", "aten::conv2d", Rule.LOW, ("float32",), "float16", "float16", emulated=True)
 NO_FLOATS = OpRecord("argmax", "aten::argmax", Rule.UNTOUCHED, (), None, None)
+VALUES = Values((2,), 0, 2.0, 1.5, 5**0.5, (1.0, 2.0))
 
 
 def test_records_what_adapters_report_while_it_is_open(fake: Any) -> None:
@@ -34,10 +47,47 @@ def test_every_framework_is_observed(make_adapter: Callable[..., Any]) -> None:
 
 
 def test_nested_traces_each_get_everything_inside_them(fake: Any) -> None:
-    with trace() as outer, trace() as inner:
-        for sink in fake.sinks:
-            sink(LINEAR)
-    assert outer.records == inner.records == [LINEAR]
+    with trace() as outer:
+        fake.sinks[-1](NO_FLOATS)
+        with trace() as inner:
+            fake.sinks[-1](LINEAR)  # an adapter reports to the innermost observer
+        fake.sinks[-1](EMULATED)
+    assert inner.records == [LINEAR]
+    assert outer.records == [NO_FLOATS, LINEAR, EMULATED]
+
+
+def test_an_outer_trace_has_values_whatever_the_inner_one_wants(fake: Any) -> None:
+    with trace(values=True) as outer, trace() as inner:
+        fake.sinks[-1](LINEAR._replace(values=VALUES))
+    assert fake.wants_values == [True, True]
+    assert outer.records[0].values == VALUES
+    assert inner.records[0].values is None
+
+
+def test_a_trace_opened_inside_itself_has_everything_once(fake: Any) -> None:
+    t = trace()
+    with t, t:
+        fake.sinks[-1](LINEAR)
+    assert t.records == [LINEAR]
+
+
+def test_another_threads_trace_is_another_threads(fake: Any) -> None:
+    def inside() -> None:
+        with trace():
+            fake.sinks[-1](LINEAR)
+
+    with trace() as mine:
+        thread = threading.Thread(target=inside)
+        thread.start()
+        thread.join()
+    assert mine.records == []
+
+
+def test_it_says_which_frameworks_were_watched(make_adapter: Callable[..., Any]) -> None:
+    make_adapter("one"), make_adapter("two")
+    with trace() as t:
+        pass
+    assert t.frameworks["one"] == t.frameworks["two"] == "1.0"
 
 
 def test_a_trace_can_be_opened_again_and_goes_on(fake: Any) -> None:
@@ -56,7 +106,7 @@ def test_an_exception_inside_ends_the_observation(fake: Any) -> None:
 
 def test_where_one_framework_cannot_be_observed_the_others_are_left_alone(make_adapter: Callable[..., Any]) -> None:
     @contextmanager
-    def cannot(sink: object) -> Any:
+    def cannot(sink: object, values: bool) -> Any:
         raise unamp.NotExpressible("not here")
         yield
 
@@ -71,28 +121,222 @@ def test_table_counts_equal_lines(fake: Any) -> None:
         for record in (LINEAR, EMULATED, LINEAR, NO_FLOATS):
             fake.sinks[0](record)
     assert t.table().splitlines() == [
-        "operation  rule       inputs           computed in         result    count",
-        "linear     low        float32 float32  bfloat16            bfloat16  2",
-        "conv2d     low        float32          float16 (emulated)  float16   1",
-        "argmax     untouched  -                -                   -         1",
+        "layer  operation  rule       inputs           computed in         result    casts  moved    count",
+        "Net.0  linear     low        float32 float32  bfloat16            bfloat16  4      3.0 KiB  2",
+        "-      conv2d     low        float32          float16 (emulated)  float16   -      -        1",
+        "-      argmax     untouched  -                -                   -         -      -        1",
     ]
+    assert [line.times for line in t.summary()] == [2, 1, 1]
 
 
 def test_an_empty_table_has_its_head() -> None:
-    assert trace().table().split() == ["operation", "rule", "inputs", "computed", "in", "result", "count"]
+    assert trace().table().split() == "layer operation rule inputs computed in result casts moved count".split()
+
+
+def test_many_equal_inputs_are_counted() -> None:
+    assert dtypes(("float32",) * 7) == "7 x float32"
+    assert dtypes(("float32",) * 3) == "float32 float32 float32"
+    assert dtypes(("float32", "float16") * 2) == "float32 float16 float32 float16"
+    assert [size(n) for n in (0, 1023, 1536, 3 << 20, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "3.0 MiB", "5.0 GiB"]
+
+
+def test_the_first_infinity_is_named(fake: Any) -> None:
+    bad = VALUES._replace(nonfinite=2)
+    with trace(values=True) as t:
+        for record in (
+            LINEAR._replace(values=VALUES),
+            LINEAR._replace(values=bad, layer="Net.1"),
+            EMULATED._replace(values=bad),
+        ):
+            fake.sinks[0](record)
+    assert t.nonfinite == [t.records[1], t.records[2]]
+    assert t.table().splitlines()[-1] == "first result that is not finite: linear in Net.1, operation 2"
+
+
+def test_a_trace_without_values_cannot_say_what_was_infinite() -> None:
+    with pytest.raises(ValueError, match=r"kept no values; open it with unamp.trace\(values=True\)"):
+        _ = trace().nonfinite
+    with pytest.raises(TypeError, match="values must be True or False, not str"):
+        unamp.Trace(values="yes")  # type: ignore[arg-type]
+
+
+# --- allow entries that never ran -------------------------------------------------------------------------------------------
+
+
+def test_an_allow_entry_that_never_ran_is_named_once(fake: Any) -> None:
+    def run() -> unamp.Trace:
+        with trace() as t, unamp.autocast("cpu", allow=["linear", "softmax", "interpolate", "reshape"]):
+            fake.sinks[0](LINEAR)
+            fake.sinks[0](LINEAR._replace(op="upsample_nearest2d"))
+        return t
+
+    with pytest.warns(unamp.AmpWarning, match="'softmax' is on your allow list and never ran") as given:
+        t = run()
+    assert len(given) == 1
+    assert given[0].filename == __file__
+    assert t.never_ran == ("softmax",)  # a member of `interpolate` ran; `reshape` computes nothing and is not traced
+    assert t.table().splitlines()[-1] == "allowed, but never ran: softmax"
+    assert unamp.Trace.from_json(t.to_json()).never_ran == ("softmax",)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run()
+
+
+def test_a_collective_entry_of_which_nothing_ran_is_named_by_its_own_name(fake: Any) -> None:
+    with pytest.warns(unamp.AmpWarning, match="'interpolate'"), trace() as t, unamp.autocast("cpu", allow="interpolate"):
+        fake.sinks[0](LINEAR)
+    assert t.never_ran == ("interpolate",)
+
+
+def test_after_an_error_nobody_is_told_what_never_ran(fake: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with suppress(LookupError), trace(), unamp.autocast("cpu", allow="softmax"):
+            fake.sinks[0](LINEAR)
+            raise LookupError
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------------
 
 
 def test_json_has_every_field(fake: Any) -> None:
-    with trace() as t:
-        fake.sinks[0](EMULATED)
-    assert json.loads(t.to_json(indent=2)) == [
-        {
-            "op": "conv2d",
-            "native": "aten::conv2d",
-            "rule": "low",
-            "inputs": ["float32"],
-            "compute": "float16",
-            "output": "float16",
-            "emulated": True,
-        }
-    ]
+    with trace(values=True) as t:
+        fake.sinks[0](EMULATED._replace(values=VALUES))
+    data = json.loads(t.to_json(indent=2))
+    assert data["frameworks"].pop("fake") == "1.0"
+    assert data == {
+        "format": "unamp trace",
+        "version": 1,
+        "unamp": unamp.__version__,
+        "frameworks": {},
+        "values": True,
+        "never_ran": [],
+        "records": [
+            {
+                "op": "conv2d",
+                "native": "aten::conv2d",
+                "rule": "low",
+                "inputs": ["float32"],
+                "compute": "float16",
+                "output": "float16",
+                "emulated": True,
+                "layer": None,
+                "casts": 0,
+                "cast_bytes": 0,
+                "framework": "",
+                "values": {
+                    "shape": [2],
+                    "nonfinite": 0,
+                    "max_abs": 2.0,
+                    "mean": 1.5,
+                    "norm": 2.23606798,
+                    "sample": [1.0, 2.0],
+                },
+            }
+        ],
+    }
+
+
+def test_a_trace_survives_json(fake: Any) -> None:
+    infinite = Values((3,), 2, 1.0, 1.0, 1.0, (math.inf, -math.inf, 1.0))
+    with trace(values=True) as t:
+        for record in (LINEAR._replace(values=infinite), NO_FLOATS):
+            fake.sinks[0](record)
+    again = unamp.Trace.from_json(t.to_json())
+    assert again.records == t.records
+    assert (again.frameworks, again.keeps_values) == (t.frameworks, True)
+    assert again.table() == t.table()
+    assert again.to_json() == t.to_json()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "this is no trace: Expecting value"),
+        ("[]", r"this is no trace; Trace.to_json\(\) writes one"),
+        ('{"format": "unamp trace", "version": 2}', r"this trace is of version 2; unamp [\d.]+ reads 1"),
+        ('{"format": "unamp trace", "version": 1}', "this trace is damaged: KeyError: 'values'"),
+    ],
+)
+def test_what_is_no_trace_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        unamp.Trace.from_json(text)
+
+
+def test_the_documented_format_is_the_one_that_is_written() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "trace.md").read_text("utf-8")
+    for field in (*OpRecord._fields, *Values._fields, "format", "version", "frameworks", "never_ran", "records"):
+        assert f"`{field}`" in text, field
+
+
+# --- the statistics ---------------------------------------------------------------------------------------------------------
+
+
+def test_statistics_are_those_of_the_numbers() -> None:
+    numbers = np.random.default_rng(0).normal(size=(30, 7))
+    values = Values.of(numbers.shape, [numbers.reshape(-1)])
+    assert values.shape == (30, 7)
+    assert (values.nonfinite, values.max_abs) == (0, abs(numbers).max())
+    assert values.mean == pytest.approx(numbers.mean())
+    assert values.norm == pytest.approx(np.linalg.norm(numbers))
+    assert len(values.sample) == SAMPLE
+    assert values.sample == tuple(numbers.reshape(-1)[[n * 210 // SAMPLE for n in range(SAMPLE)]])
+
+
+def test_statistics_of_what_is_not_finite_are_those_of_the_rest() -> None:
+    values = Values.of((4,), [np.array([1.0, np.inf, np.nan, -2.0]), np.array([np.nan])])
+    assert (values.nonfinite, values.max_abs, values.mean) == (3, 2.0, -0.5)
+    assert values.norm == pytest.approx(5**0.5)
+    assert Values.of((1,), [np.array([np.nan])])[1:5] == (1, 0.0, 0.0, 0.0)
+    assert Values.of((0,), [np.array([])]) == Values((0,), 0, 0.0, 0.0, 0.0, ())
+    assert Values.of((2,), [np.array([1e300, -1e300])]).norm == pytest.approx(2**0.5 * 1e300)
+    assert Values.of((2,), [np.zeros(2)]).norm == 0.0
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------------
+
+
+class Layer:
+    def __init__(self, **inner: Layer) -> None:
+        self.inner = inner
+
+    def named(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
+        yield prefix, self
+        for name, layer in self.inner.items():
+            yield from layer.named(f"{prefix}.{name}" if prefix else name)
+
+
+def test_layers_are_called_by_their_place_in_the_network() -> None:
+    leaf = Layer()
+    network = Layer(body=Layer(leaf=leaf))
+    layers = Layers(Layer.named)
+    assert layers.path is None
+    layers.enter(network)
+    assert layers.path == "Layer"
+    layers.enter(leaf)
+    assert layers.path == "Layer.body.leaf"
+    layers.enter(Layer())  # one that nobody holds under a name
+    assert layers.path == "Layer.body.leaf.Layer"
+    for expected in ("Layer.body.leaf", "Layer", None):
+        layers.leave()
+        assert layers.path == expected
+
+
+def test_layers_keep_nothing_alive() -> None:
+    network = Layer(leaf=Layer())
+    layers, gone = Layers(Layer.named), weakref.ref(network)
+    layers.enter(network)
+    layers.leave()
+    del network
+    assert gone() is None
+    assert layers._names == {}
+
+
+def test_casts_are_counted_by_what_has_to_change() -> None:
+    inputs = [("float32", 10), ("bfloat16", 5), ("float64", 3)]
+    assert casts(Rule.LOW, inputs, "bfloat16", [("bfloat16", 2)]) == (1, 60)
+    assert casts(Rule.LOW, inputs, "bfloat16", [("float32", 2)]) == (2, 72)  # cast back at once
+    assert casts(Rule.FP32, inputs, "float32", [("float32", 2)]) == (1, 30)
+    assert casts(Rule.WIDEST, inputs, "float32", ()) == (1, 30)
+    assert casts(Rule.UNTOUCHED, inputs, "float32", ()) == (0, 0)
+    assert casts(Rule.LOW, inputs, None, ()) == (0, 0)

@@ -1,12 +1,18 @@
 """`trace` and `explain` on MindSpore."""
 
+import gc
+import threading
+import weakref
+
 import mindspore
 import numpy as np
+import pytest
 from mindspore import Tensor, nn, ops
 
 import unamp
 from unamp import Policy, Rule
 from unamp.adapter import How, Support, adapter_for
+from unamp.records import Values
 
 
 def test_records_say_what_ran():
@@ -38,3 +44,151 @@ def test_the_adapter_says_what_it_can_do():
     assert adapter.support("cpu", "bfloat16") is Support.EMULATED
     assert all(gap.reason for gap in adapter.gaps())
     assert adapter.version() == mindspore.__version__
+
+
+# --- layers, casts, values ----------------------------------------------------------------------------------------------------
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.SequentialCell(nn.Dense(8, 8), nn.ReLU(), nn.LayerNorm((8,)))
+        self.rnn = nn.LSTM(8, 8)
+        self.head = nn.Dense(8, 2)
+
+    def construct(self, x):
+        return ops.softmax(self.head(self.rnn(self.body(x)[None])[0]), -1)
+
+
+PLACES = [
+    ("linear", "Net.body.0"), ("relu", "Net.body.1"), ("layer_norm", "Net.body.2"), ("lstm", "Net.rnn"),
+    ("linear", "Net.head"), ("softmax", "Net"), ("exp", None),
+]  # fmt: skip
+
+
+def rand(*shape):
+    return Tensor(np.random.default_rng(0).random(shape, np.float32))
+
+
+def test_every_operation_says_in_which_layer_it_ran():
+    net = Net()
+    for policy in (Policy("O0"), Policy("O1", "bfloat16"), Policy("O2", "float16", preset="mindspore")):
+        with unamp.trace() as trace, unamp.policy_region(policy):
+            net(rand(3, 8))
+            ops.exp(rand(3))
+        assert [(r.op, r.layer) for r in trace.records if r.op != "index"] == PLACES
+
+
+def test_a_layer_that_raises_is_left_and_the_hook_is_undone():
+    net, own = Net(), nn.Cell.__call__.__code__
+    with unamp.trace() as trace:
+        assert nn.Cell.__call__.__code__ is not own
+        with pytest.raises(ValueError, match=r"."):
+            net(rand(3, 7))
+        ops.exp(rand(3))
+    assert nn.Cell.__call__.__code__ is own
+    assert trace.records[-1].layer is None
+
+
+def test_other_threads_are_not_recorded():
+    net = Net()
+    with unamp.trace() as trace:
+        thread = threading.Thread(target=net, args=(rand(3, 8),))
+        thread.start()
+        thread.join()
+    assert trace.records == []
+
+
+def test_casts_are_counted_with_what_they_move():
+    dense, given = nn.Dense(8, 4), rand(3, 8)
+    low = given.astype(mindspore.bfloat16)
+
+    def forward(x):
+        dense(x)
+        return dense(low).astype(mindspore.float32).sum()  # the parameters' casts are kept in the region
+
+    with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
+        mindspore.grad(forward)(given)
+    dense_runs = [(r.casts, r.cast_bytes) for r in trace.records if r.op == "linear"]
+    assert dense_runs == [(3, 6 * (24 + 32 + 4)), (0, 0)]
+    with unamp.trace() as trace:
+        dense(given)
+        with unamp.autocast(dtype="bfloat16"):
+            low + given
+            ops.softmax(low)
+        with unamp.policy_region(Policy("O1", "bfloat16", widen_results=True)):
+            dense(given)
+    assert [(r.op, r.casts, r.cast_bytes) for r in trace.records] == [
+        ("linear", 0, 0), ("add", 1, 6 * 24), ("softmax", 1, 6 * 24), ("linear", 4, 6 * (24 + 32 + 4 + 12)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", [Policy("O0"), Policy("O1", "bfloat16"), Policy("O3", "float16")], ids=repr)
+def test_values_are_those_of_the_result(policy):
+    given, results = rand(30, 7), []
+    with unamp.trace(values=True) as trace, unamp.policy_region(policy):
+        results += [ops.matmul(given, given.T), ops.exp(given)]
+    records = [r for r in trace.records if r.op in ("matmul", "exp")]
+    for record, result in zip(records, results, strict=True):
+        flat = result.astype(mindspore.float32).asnumpy().astype(np.float64).reshape(-1)
+        assert record.values.shape == tuple(result.shape)
+        assert record.values[2:5] == pytest.approx([abs(flat).max(), flat.mean(), np.linalg.norm(flat)])
+        assert record.values.sample == tuple(flat[[n * len(flat) // 64 for n in range(64)]])
+
+
+def test_values_and_gradients_do_not_depend_on_being_traced():
+    net, given = Net(), rand(3, 8)
+    results = []
+    for trace in (None, unamp.trace(), unamp.trace(values=True)):
+
+        def forward(x, trace=trace):
+            if trace is None:
+                return net(x).astype(mindspore.float32).sum()
+            with trace:
+                return net(x).astype(mindspore.float32).sum()
+
+        with unamp.autocast(dtype="bfloat16"):
+            gradients = mindspore.grad(forward, 0, net.trainable_params())(given)
+        results.append([gradients[0].asnumpy(), *(g.asnumpy() for g in gradients[1])])
+    for other in results[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_a_trace_keeps_no_network():
+    net = Net()
+    with unamp.trace(values=True) as trace:
+        net(rand(3, 8))
+        gone = weakref.ref(net)
+        del net
+        gc.collect()
+        assert gone() is None
+    assert trace.records
+
+
+def test_the_first_infinity_is_found_where_it_comes_from():
+    net = nn.SequentialCell(nn.Dense(8, 4, weight_init=mindspore.common.initializer.Constant(1e4)), nn.ReLU())
+    with unamp.trace(values=True) as trace, unamp.autocast(dtype="float16"):
+        net(ops.ones((2, 8)))
+    first = trace.nonfinite[0]
+    assert (first.op, first.layer, first.values.nonfinite) == ("linear", "SequentialCell.0", 8)
+
+
+def test_without_values_no_number_is_looked_at(monkeypatch):
+    monkeypatch.setattr(Values, "of", lambda *args: pytest.fail("a result was looked at"))
+    net = Net()
+    with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
+        net(rand(3, 8))
+    assert {r.values for r in trace.records} == {None}
+
+
+def test_a_float32_run_and_a_low_one_are_compared():
+    net, given = Net(), rand(3, 8)
+    with unamp.trace(values=True) as exact:
+        net(given)
+    with unamp.trace(values=True) as low, unamp.autocast(dtype="bfloat16"):
+        net(given)
+    compared = unamp.compare_traces(exact, low)
+    assert len(compared.operations) == len(exact.records) == len(low.records)
+    assert not compared.only_in_reference + compared.only_in_other
+    assert all(1e-5 < c.error < 5e-2 for c in compared.operations)
+    assert {c.error for c in unamp.compare_traces(exact, exact).operations} == {0.0}

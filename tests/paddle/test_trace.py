@@ -1,10 +1,18 @@
 """`trace` and `explain` on Paddle."""
 
+import gc
+import threading
+import weakref
+
+import numpy as np
 import paddle
+import pytest
+from paddle import nn
 
 import unamp
 from unamp import Policy, Rule
 from unamp.adapter import How, Support, adapter_for
+from unamp.records import Values
 
 
 def test_records_say_what_ran():
@@ -36,3 +44,143 @@ def test_the_adapter_says_what_it_can_do():
     assert adapter.devices()[0] == "cpu"
     assert adapter.support("cpu", "float16") is Support.EMULATED
     assert all(gap.reason for gap in adapter.gaps())
+
+
+# --- layers, casts, values ----------------------------------------------------------------------------------------------------
+
+
+class Net(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.LayerNorm(8))
+        self.rnn = nn.LSTM(8, 8)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return nn.functional.softmax(self.head(self.rnn(self.body(x)[None])[0]), -1)
+
+
+PLACES = [
+    ("linear", "Net.body.0"), ("relu", "Net.body.1"), ("layer_norm", "Net.body.2"), ("lstm", "Net.rnn"),
+    ("linear", "Net.head"), ("softmax", "Net"), ("sum", None),
+]  # fmt: skip
+
+
+def test_every_operation_says_in_which_layer_it_ran():
+    net = Net()
+    for policy in (Policy("O0"), Policy("O1", "bfloat16"), Policy("O2", "float16", preset="paddle")):
+        with unamp.trace() as trace, unamp.policy_region(policy):
+            net(paddle.rand([3, 8]))
+            paddle.rand([3]).sum()
+        assert [(r.op, r.layer) for r in trace.records] == PLACES
+
+
+def test_a_layer_that_raises_is_left_and_the_hook_is_undone():
+    net, own = Net(), nn.Layer.__call__.__code__
+    with unamp.trace() as trace:
+        assert nn.Layer.__call__.__code__ is not own
+        with pytest.raises(ValueError, match="dimension"):
+            net(paddle.rand([3, 7]))
+        paddle.rand([3]).exp()
+    assert nn.Layer.__call__.__code__ is own
+    assert trace.records[-1].layer is None
+
+
+def test_other_threads_are_not_recorded():
+    net = Net()
+    with unamp.trace() as trace:
+        thread = threading.Thread(target=net, args=(paddle.rand([3, 8]),))
+        thread.start()
+        thread.join()
+    assert trace.records == []
+
+
+def test_casts_are_counted_with_what_they_move():
+    linear, given = nn.Linear(8, 4), paddle.rand([3, 8])
+    with unamp.trace() as trace:
+        linear(given)
+        with unamp.autocast(dtype="bfloat16"):
+            linear(given)
+            linear(given.astype("bfloat16"))  # the parameters' casts are kept in the region
+            given.astype("bfloat16") + given
+            nn.functional.softmax(given.astype("bfloat16"))
+    assert [(r.op, r.casts, r.cast_bytes) for r in trace.records] == [
+        ("linear", 0, 0), ("linear", 3, 6 * (24 + 32 + 4)), ("linear", 0, 0), ("add", 1, 6 * 24), ("softmax", 1, 6 * 24),
+    ]  # fmt: skip
+    with unamp.trace() as trace, unamp.policy_region(Policy("O1", "bfloat16", widen_results=True, cache=False)):
+        linear(given)
+    (widened,) = trace.records
+    assert (widened.output, widened.casts, widened.cast_bytes) == ("float32", 4, 6 * (24 + 32 + 4 + 12))
+
+
+@pytest.mark.parametrize("policy", [Policy("O0"), Policy("O1", "bfloat16"), Policy("O3", "float16")], ids=repr)
+def test_values_are_those_of_the_result(policy):
+    given, results = paddle.randn([300, 70]), []  # large enough for results that are views of float32 numbers
+    with unamp.trace(values=True) as trace, unamp.policy_region(policy):
+        results += [given @ given.T, given.exp(), given.astype("float64").sum()]
+    assert [r.op for r in trace.records] == ["matmul", "exp", "sum"]
+    for record, result in zip(trace.records, results, strict=True):
+        exact = result.astype("float32" if policy.active and result.dtype != paddle.float64 else result.dtype).numpy()
+        flat = exact.astype(np.float64).reshape(-1)
+        assert record.values.shape == tuple(result.shape)
+        assert record.values[2:5] == pytest.approx([abs(flat).max(), flat.mean(), np.linalg.norm(flat)])
+        places = [n * len(flat) // 64 for n in range(64)] if len(flat) > 64 else range(len(flat))
+        assert record.values.sample == tuple(flat[list(places)])
+
+
+def test_values_and_gradients_do_not_depend_on_being_traced():
+    net, given = Net(), paddle.rand([3, 8])
+    results = []
+    for trace in (None, unamp.trace(), unamp.trace(values=True)):
+        with unamp.autocast(dtype="bfloat16"):
+            if trace is None:
+                out = net(given)
+            else:
+                with trace:
+                    out = net(given)
+        out.astype("float32").square().sum().backward()
+        results.append([out.astype("float32").numpy(), *(p.grad.numpy() for p in net.parameters() if p.grad is not None)])
+        net.clear_gradients()
+    for other in results[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_a_trace_keeps_no_tensor_and_no_network():
+    net, given = Net(), paddle.rand([3, 8])
+    with unamp.trace(values=True) as trace:
+        out = net(given)
+        gone = [weakref.ref(value) for value in (net, given, out)]
+        del net, given, out
+        gc.collect()
+        assert [ref() for ref in gone] == [None] * 3
+    assert trace.records
+
+
+def test_the_first_infinity_is_found_where_it_comes_from():
+    large = nn.initializer.Constant(1e4)
+    net = nn.Sequential(nn.Linear(8, 4, weight_attr=paddle.ParamAttr(initializer=large)), nn.ReLU())
+    with unamp.trace(values=True) as trace, unamp.autocast(dtype="float16"):
+        net(paddle.ones([2, 8]))
+    first = trace.nonfinite[0]
+    assert (first.op, first.layer, first.values.nonfinite) == ("linear", "Sequential.0", 8)
+
+
+def test_without_values_no_number_is_looked_at(monkeypatch):
+    monkeypatch.setattr(Values, "of", lambda *args: pytest.fail("a result was looked at"))
+    net = Net()
+    with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
+        net(paddle.rand([3, 8]))
+    assert [r.values for r in trace.records] == [None] * 6
+
+
+def test_a_float32_run_and_a_low_one_are_compared():
+    net, given = Net(), paddle.rand([3, 8])
+    with unamp.trace(values=True) as exact:
+        net(given)
+    with unamp.trace(values=True) as low, unamp.autocast(dtype="bfloat16"):
+        net(given)
+    compared = unamp.compare_traces(exact, low)
+    assert len(compared.operations) == len(exact.records) == len(low.records)
+    assert not compared.only_in_reference + compared.only_in_other
+    assert all(1e-5 < c.error < 5e-2 for c in compared.operations)
+    assert {c.error for c in unamp.compare_traces(exact, exact).operations} == {0.0}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
+
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import unamp
-from unamp import Rule
+from unamp import Policy, Rule
+from unamp.records import Values
 
 
 def test_a_trace_says_what_was_computed_in(matrix):
@@ -65,3 +71,155 @@ def test_explain():
     assert how == {
         "matmul": "intercepted", "linalg_cholesky": "emulated", "relu": "native", "conv_tbc": "absent", "linear": "intercepted",
     }  # fmt: skip
+
+
+# --- layers, casts, values ----------------------------------------------------------------------------------------------------
+
+
+def network():
+    layers = tf.keras.layers
+    inner = tf.keras.Sequential(
+        [layers.Dense(8, name="wide"), layers.ReLU(name="bend"), layers.LayerNormalization(name="norm")]
+    )
+    net = tf.keras.Sequential([inner, layers.Reshape((1, 8)), layers.LSTM(8, name="rnn"), layers.Dense(2, name="head")])
+    inner.name = "body"
+    net(tf.zeros([3, 8]))
+    return net
+
+
+PLACES = [
+    ("linear", "Sequential.body.wide"), ("relu", "Sequential.body.bend"), ("layer_norm", "Sequential.body.norm"),
+    ("lstm", "Sequential.rnn"), ("linear", "Sequential.head"), ("sum", None),
+]  # fmt: skip
+
+
+def test_every_operation_says_in_which_layer_it_ran():
+    net = network()
+    for policy in (Policy("O0"), Policy("O1", "bfloat16"), Policy("O2", "float16", preset="tensorflow")):
+        with unamp.trace() as trace, unamp.policy_region(policy):
+            net(tf.random.uniform([3, 8]))
+            tf.reduce_sum(tf.random.uniform([3]))
+        assert [(r.op, r.layer) for r in trace.records] == PLACES
+
+
+def test_a_layer_that_raises_is_left_and_the_hook_is_undone():
+    net, own = network(), tf.keras.layers.Layer.__call__
+    with unamp.trace() as trace:
+        assert tf.keras.layers.Layer.__call__ is not own
+        with pytest.raises(ValueError, match="shape"):
+            net(tf.zeros([3, 7]))
+        tf.exp(tf.zeros([3]))
+    assert tf.keras.layers.Layer.__call__ is own
+    assert trace.records[-1].layer is None
+
+
+def test_other_threads_are_not_recorded():
+    net = network()
+    with unamp.trace() as trace:
+        thread = threading.Thread(target=net, args=(tf.zeros([3, 8]),))
+        thread.start()
+        thread.join()
+    assert trace.records == []
+
+
+def test_casts_are_counted_with_what_they_move(matrix):
+    dense = tf.keras.layers.Dense(4)
+    given = tf.random.uniform([3, 8])
+    dense(given)
+    low = tf.cast(given, tf.bfloat16)
+    with unamp.trace() as trace:
+        dense(given)
+        with unamp.autocast(dtype="bfloat16"):
+            dense(given)
+            low + given
+            tf.nn.softmax(low)
+        with unamp.policy_region(Policy("O1", "bfloat16", widen_results=True)):
+            tf.matmul(given, given, transpose_b=True)
+    assert [(r.op, r.casts, r.cast_bytes) for r in trace.records] == [
+        ("linear", 0, 0), ("linear", 3, 6 * (24 + 32 + 4)), ("add", 1, 6 * 24), ("softmax", 1, 6 * 24),
+        ("matmul", 3, 6 * (24 + 24 + 9)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", [Policy("O0"), Policy("O1", "bfloat16"), Policy("O3", "float16")], ids=repr)
+def test_values_are_those_of_the_result(policy):
+    given, results = tf.random.normal([30, 7]), []
+    with unamp.trace(values=True) as trace, unamp.policy_region(policy):
+        results += [tf.matmul(given, given, transpose_b=True), tf.exp(given), tf.reduce_sum(given)]
+    assert [r.op for r in trace.records] == ["matmul", "exp", "sum"]
+    for record, result in zip(trace.records, results, strict=True):
+        flat = result.numpy().astype(np.float64).reshape(-1)
+        assert record.values.shape == tuple(result.shape)
+        assert record.values[2:5] == pytest.approx([abs(flat).max(), flat.mean(), np.linalg.norm(flat)])
+        places = [n * len(flat) // 64 for n in range(64)] if len(flat) > 64 else [0]
+        assert record.values.sample == tuple(flat[places])
+
+
+def test_values_and_gradients_do_not_depend_on_being_traced():
+    net, given = network(), tf.random.uniform([3, 8])
+    results = []
+    for trace in (None, unamp.trace(), unamp.trace(values=True)):
+        with unamp.autocast(dtype="bfloat16"), tf.GradientTape() as tape:
+            if trace is None:
+                out = net(given)
+            else:
+                with trace:
+                    out = net(given)
+            loss = tf.reduce_sum(tf.cast(out, tf.float32) ** 2)
+        results.append([out, *tape.gradient(loss, net.trainable_variables)])
+    for other in results[1:]:
+        assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in zip(results[0], other, strict=True))
+
+
+def test_a_trace_keeps_no_tensor_and_no_network():
+    net, given = network(), tf.random.uniform([3, 8])
+    with unamp.trace(values=True) as trace:
+        out = net(given)
+        gone = [weakref.ref(value) for value in (net, given, out)]
+        del net, given, out
+        gc.collect()
+        assert [ref() for ref in gone] == [None] * 3
+    assert trace.records
+
+
+def test_a_network_in_a_graph_is_neither_changed_nor_reported():
+    net, given = network(), tf.random.uniform([3, 8])
+    step = tf.function(net)
+    before = step(given)
+    with unamp.trace() as trace:
+        during = step(given)
+        fresh = tf.function(lambda x: net(x))(given)
+    assert step.experimental_get_tracing_count() == 1
+    assert np.array_equal(before, during)
+    np.testing.assert_allclose(before, fresh, rtol=1e-6)
+    assert trace.records == []
+
+
+def test_the_first_infinity_is_found_where_it_comes_from():
+    large = tf.keras.initializers.Constant(1e4)
+    net = tf.keras.Sequential([tf.keras.layers.Dense(4, kernel_initializer=large, name="scale"), tf.keras.layers.ReLU()])
+    with unamp.trace(values=True) as trace, unamp.autocast(dtype="float16"):
+        net(tf.ones([2, 8]))
+    first = trace.nonfinite[0]
+    assert (first.op, first.layer, first.values.nonfinite) == ("linear", "Sequential.scale", 8)
+
+
+def test_without_values_no_number_is_looked_at(monkeypatch):
+    monkeypatch.setattr(Values, "of", lambda *args: pytest.fail("a result was looked at"))
+    net = network()
+    with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
+        net(tf.zeros([3, 8]))
+    assert [r.values for r in trace.records] == [None] * 5
+
+
+def test_a_float32_run_and_a_low_one_are_compared():
+    net, given = network(), tf.random.uniform([3, 8])
+    with unamp.trace(values=True) as exact:
+        net(given)
+    with unamp.trace(values=True) as low, unamp.autocast(dtype="bfloat16"):
+        net(given)
+    compared = unamp.compare_traces(exact, low)
+    assert len(compared.operations) == len(exact.records) == len(low.records)
+    assert not compared.only_in_reference + compared.only_in_other
+    assert all(1e-5 < c.error < 5e-2 for c in compared.operations)
+    assert {c.error for c in unamp.compare_traces(exact, exact).operations} == {0.0}

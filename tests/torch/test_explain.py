@@ -127,3 +127,21 @@ for op, call in calls.items():
 assert {found[op].name for op in calls} == {"NATIVE", "INTERCEPTED"}
 print("fine")
 """
+
+
+@pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE_BF16"])
+def test_a_dtype_for_which_the_cpu_has_no_instructions_is_said_to_be_slow(isa: str) -> None:
+    code = """
+import torch, unamp
+from unamp.adapter import adapter_for
+for dtype in ("float16", "bfloat16"):
+    print(adapter_for("torch").slowdown("cpu", dtype) > 10, adapter_for("torch").slowdown("gpu", dtype))
+with unamp.autocast("cpu", "float16"):
+    torch.rand(2, 2)
+"""
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "True 1.0"
+    assert isa != "AVX2" or lines[1] == "True 1.0"
+    assert "AmpWarning: on a CPU torch is about 28 times slower in float16 than in float32" in done.stderr

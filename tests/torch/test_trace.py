@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import threading
+import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -145,8 +149,8 @@ def test_the_table_and_the_json_agree() -> None:
     with unamp.trace() as trace, unamp.autocast("cpu"):
         for _ in range(3):
             torch.mm(x, x)
-    assert trace.table().splitlines()[1].split() == ["mm", "low", "float32", "float32", "bfloat16", "bfloat16", "3"]
-    assert json.loads(trace.to_json())[0] == {
+    assert trace.table().splitlines()[1].split() == "- mm low float32 float32 bfloat16 bfloat16 6 576 B 3".split()
+    assert json.loads(trace.to_json())["records"][0] == {
         "op": "mm",
         "native": "aten::mm",
         "rule": "low",
@@ -154,6 +158,11 @@ def test_the_table_and_the_json_agree() -> None:
         "compute": "bfloat16",
         "output": "bfloat16",
         "emulated": False,
+        "layer": None,
+        "casts": 2,
+        "cast_bytes": 192,
+        "framework": "torch",
+        "values": None,
     }
 
 
@@ -192,3 +201,238 @@ def test_the_trace_agrees_with_the_policys_decision(policy: Policy) -> None:
             disagreeing[op] = own
     assert not disagreeing
     assert seen > {"O1": 40, "O3": 200}[policy.level]
+
+
+# --- layers, casts, values ----------------------------------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.LayerNorm(8))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.softmax(self.head(self.body(x)), -1)
+
+
+LOW = Policy("O1", "bfloat16")
+
+
+@pytest.mark.parametrize("policy", [None, LOW, Policy("O1", "bfloat16", preset="native"), Policy("O2", "float16")], ids=repr)
+def test_every_operation_says_in_which_layer_it_ran(policy: Policy | None) -> None:
+    net = Net()
+
+    def call() -> None:
+        net(torch.rand(3, 8))
+        torch.rand(3).sum()
+
+    assert [(r.op, r.layer) for r in records(policy, call)] == [
+        ("linear", "Net.body.0"), ("relu", "Net.body.1"), ("layer_norm", "Net.body.2"), ("linear", "Net.head"),
+        ("softmax", "Net"), ("sum", None),
+    ]  # fmt: skip
+
+
+def test_a_network_of_auto_mixed_precision_has_the_names_of_its_own() -> None:
+    low = unamp.auto_mixed_precision(Net(), "O2", "bfloat16")
+    assert [r.layer for r in records(None, lambda: low(torch.rand(3, 8)))][:2] == ["Net.body.0", "Net.body.1"]
+
+
+def test_a_layer_that_raises_is_left() -> None:
+    net, odd = Net(), torch.rand(3, 7)
+
+    def call() -> None:
+        with pytest.raises(RuntimeError):
+            net(odd)
+        odd.exp()
+
+    assert records(None, call)[-1].layer is None
+    hooks = torch.nn.modules.module
+    assert not hooks._global_forward_hooks
+    assert not hooks._global_forward_pre_hooks
+
+
+def test_a_trace_inside_a_layer_knows_where_it_is() -> None:
+    found = []
+
+    class Watching(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with unamp.trace() as inner:
+                x = super().forward(x)
+            found.extend(inner.records)
+            return x
+
+    with unamp.trace() as outer:
+        nn.Sequential(Watching())(torch.rand(2, 8))
+    assert [r.layer for r in found][:2] == ["Sequential.0.body.0", "Sequential.0.body.1"]
+    assert outer.records == found
+
+
+def test_other_threads_are_neither_recorded_nor_confused() -> None:
+    net, go, done = Net(), threading.Event(), threading.Event()
+
+    def other() -> None:
+        go.wait()
+        net(torch.rand(3, 8))
+        done.set()
+
+    class Waiting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            go.set()
+            done.wait()
+            return x.exp()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    found = records(None, lambda: nn.Sequential(Waiting())(torch.rand(2)))
+    thread.join()
+    assert [(r.op, r.layer) for r in found] == [("exp", "Sequential.0")]
+
+
+def test_casts_are_counted_with_what_they_move() -> None:
+    linear, given = nn.Linear(8, 4), torch.rand(3, 8)
+
+    def call() -> None:
+        linear(given)
+        linear(given.bfloat16())  # the parameters' casts are kept in the region
+        (torch.rand(5).bfloat16() + torch.rand(5)).exp()
+
+    for policy in (LOW, Policy("O1", "bfloat16", preset="native"), Policy("O1", "bfloat16", preset="torch-cuda")):
+        numbers = {"x": 24, "w": 32, "b": 4}
+        first, second, add, *_ = records(policy, call)
+        assert (first.casts, first.cast_bytes) == (3, 6 * sum(numbers.values()))
+        assert (second.casts, second.cast_bytes) == (0, 0)
+        assert (add.op, add.casts) == ("add", 0)  # torch's own promotion reads what it is given
+    uncached = records(Policy("O1", "bfloat16", cache=False), call)[1]
+    assert (uncached.casts, uncached.cast_bytes) == (2, 6 * 36)
+    denied = only(Policy("O1", "bfloat16"), lambda: x.bfloat16().exp(), "exp")
+    assert (denied.casts, denied.cast_bytes) == (1, 6 * 16)
+    assert [(r.casts, r.cast_bytes) for r in records(None, lambda: (x.bfloat16() @ x.bfloat16(), x.exp()))] == [(0, 0)] * 2
+
+
+def test_casts_back_and_casts_of_an_emulated_operation() -> None:
+    widened = only(Policy("O1", "bfloat16", widen_results=True), lambda: x @ x, "matmul")
+    assert (widened.output, widened.casts, widened.cast_bytes) == ("float32", 3, 6 * 48)
+    emulated = only(Policy("O1", "float16", allow="linalg_inv"), lambda: torch.linalg.inv(x + 4 * torch.eye(4)), "linalg_inv")
+    assert (emulated.emulated, emulated.casts, emulated.cast_bytes) == (True, 1, 6 * 16)
+
+
+def test_what_an_operation_casts_by_itself_is_not_counted() -> None:
+    q, k, v = (torch.rand(1, 2, 4, 4, dtype=BF16) for _ in range(3))
+
+    def call() -> None:
+        F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)  # computes in float32 inside, whatever it is given
+
+    for preset in ("unamp", "native"):
+        assert [r.casts for r in records(Policy("O1", "bfloat16", preset=preset), call)] == [0]
+
+
+def test_backward_passes_are_not_recorded() -> None:
+    net = Net()
+    plain = records(None, lambda: net(torch.rand(3, 8)).sum().backward())
+    low = records(LOW, lambda: net(torch.rand(3, 8)).sum().backward())
+    assert [r.op for r in plain] == [r.op for r in low] == ["linear", "relu", "layer_norm", "linear", "softmax", "sum"]
+
+
+def test_values_are_those_of_the_result() -> None:
+    given = torch.randn(30, 7)
+    for policy in (None, LOW):
+        results = []
+        with unamp.trace(values=True) as trace, policy_region(policy or Policy("O0")):
+            results += [given @ given.T, given.exp(), torch.sort(given, 0)[0], given.double().sum()]
+        assert len(trace.records) == 4
+        for record, result in zip(trace.records, results, strict=True):
+            exact = result.double()
+            assert record.values.shape == tuple(result.shape)
+            assert record.values[2:5] == pytest.approx([float(n) for n in (exact.abs().max(), exact.mean(), exact.norm())])
+            flat = exact.reshape(-1)
+            assert record.values.sample == tuple(
+                (flat[[n * len(flat) // 64 for n in range(64)]] if len(flat) > 64 else flat).tolist()
+            )
+
+
+def test_the_first_infinity_is_found_where_it_comes_from() -> None:
+    class Overflowing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.shift = nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
+            nn.init.constant_(self.scale.weight, 1e4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.shift(self.scale(x + 1))
+
+    net = Overflowing()
+    with unamp.trace(values=True) as trace, unamp.autocast("cpu", "float16"):
+        net(torch.ones(2, 4))
+    first = trace.nonfinite[0]
+    assert (first.op, first.layer, first.values.nonfinite) == ("linear", "Overflowing.scale", 8)
+    assert len(trace.nonfinite) == 2
+
+
+def test_without_values_no_number_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    for name in ("item", "tolist", "numpy", "__bool__", "__float__"):
+        monkeypatch.setattr(torch.Tensor, name, lambda *args, name=name: read.append(name))
+    net = Net()
+    assert all(r.values is None for r in records(LOW, lambda: net(torch.rand(3, 8))))
+    assert read == []
+
+
+def test_values_and_gradients_do_not_depend_on_values_being_kept() -> None:
+    for policy in (LOW, Policy("O3", "bfloat16"), Policy("O1", "bfloat16", allow=["square", "abs", "sum", "mean"])):
+        results = []
+        for traced in (False, True):
+            torch.manual_seed(0)
+            net = Net()
+            given = torch.rand(3, 8)
+            with policy_region(policy), unamp.trace(values=True) if traced else nullcontext():
+                out = net(given)
+            out.float().square().sum().backward()
+            results.append([out, *(p.grad for p in net.parameters())])
+        assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_inside_a_transform_there_are_no_values() -> None:
+    with unamp.trace(values=True) as trace, policy_region(LOW):
+        torch.func.vmap(torch.exp)(x)
+        torch.func.grad(lambda v: v.sin().sum())(x)
+    assert {"exp", "sin"} <= {r.op for r in trace.records}
+
+
+def test_a_trace_keeps_no_tensor_and_no_network() -> None:
+    net, given = Net(), torch.rand(3, 8)
+    with unamp.trace(values=True) as trace, unamp.autocast("cpu"):
+        out = net(given)
+        gone = [weakref.ref(value) for value in (net, given, out)]
+        del net, given, out
+        gc.collect()
+        assert [ref() for ref in gone] == [None] * 3
+    assert trace.records
+
+
+def test_a_compiled_function_computes_the_same_while_it_is_traced() -> None:
+    net, given = Net(), torch.rand(3, 8)
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    with unamp.autocast("cpu"):
+        before = compiled(given)
+        with unamp.trace():
+            during = compiled(given)
+        after = compiled(given)
+    assert torch.equal(before, during)
+    assert torch.equal(before, after)
+    torch.compiler.reset()
+
+
+def test_a_float32_run_and_a_low_one_are_compared() -> None:
+    net, given = Net(), torch.rand(3, 8)
+    with unamp.trace(values=True) as exact:
+        net(given)
+    with unamp.trace(values=True) as low, unamp.autocast("cpu"):
+        net(given)
+    compared = unamp.compare_traces(exact, low)
+    assert len(compared.operations) == 5
+    errors = [c.error for c in compared.operations]
+    assert errors == sorted(errors, reverse=True)
+    assert all(1e-5 < error < 5e-2 for error in errors)
+    again = unamp.compare_traces(exact, exact)
+    assert {c.error for c in again.operations} == {0.0}

@@ -1,0 +1,119 @@
+"""`unamp.compare_traces`: two runs side by side."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import unamp
+from unamp import OpRecord, Rule, Trace, compare_traces
+from unamp.records import Values
+
+
+def record(op: str, layer: str | None, numbers: object, dtype: str = "float32") -> OpRecord:
+    array = np.asarray(numbers, np.float64)
+    values = Values.of(array.shape, [array.reshape(-1)])
+    return OpRecord(op, op, Rule.LOW, (dtype,), dtype, dtype, layer=layer, values=values)
+
+
+def trace_of(*records: OpRecord) -> Trace:
+    trace = Trace(values=True)
+    trace.records.extend(records)
+    return trace
+
+
+def test_operations_are_ranked_by_relative_error() -> None:
+    reference = trace_of(record("linear", "Net.0", [1.0, 2.0]), record("exp", "Net.1", [100.0]), record("sum", None, [3.0]))
+    other = trace_of(record("linear", "Net.0", [1.0, 2.2]), record("exp", "Net.1", [101.0]), record("sum", None, [3.0]))
+    compared = compare_traces(reference, other)
+    assert [c.reference.op for c in compared.operations] == ["linear", "exp", "sum"]
+    assert [c.error for c in compared.operations] == pytest.approx([0.2 / 5**0.5, 0.01, 0.0])
+    assert (compared.only_in_reference, compared.only_in_other) == ([], [])
+    assert compared.table().splitlines()[1].split() == ["Net.0", "linear", "8.94e-02", "float32", "float32", "2", "2.2"]
+    assert len(compared.table(limit=1).splitlines()) == 2
+
+
+def test_the_error_is_that_of_the_whole_result_within_what_a_sample_can_tell() -> None:
+    rng = np.random.default_rng(0)
+    exact = rng.normal(size=5000)
+    rounded = exact * (1 + rng.normal(scale=1e-2, size=5000))
+    (compared,) = compare_traces(trace_of(record("exp", None, exact)), trace_of(record("exp", None, rounded))).operations
+    true = np.linalg.norm(exact - rounded) / np.linalg.norm(exact)
+    assert compared.error == pytest.approx(true, rel=0.5)
+
+
+def test_a_sample_of_zeros_does_not_make_an_infinite_error() -> None:
+    exact = np.zeros(6400)
+    exact[1::100] = 1.0  # nowhere where the sample looks
+    moved = exact.copy()
+    moved[0] = 1e-3
+    (compared,) = compare_traces(trace_of(record("relu", None, exact)), trace_of(record("relu", None, moved))).operations
+    assert 0 < compared.error < 0.1
+
+
+@pytest.mark.parametrize(
+    ("exact", "other", "error"),
+    [
+        ([0.0, 0.0], [0.0, 0.0], 0.0),
+        ([0.0, 0.0], [0.0, 1.0], math.inf),
+        ([1.0, 1.0], [1.0, math.inf], math.inf),
+        ([1.0, math.inf], [1.0, math.inf], 0.0),
+        ([[1.0, 2.0]], [[1.0], [2.0]], 0.0),  # another layout: norms alone
+        ([[1.0, 2.0]], [[1.0], [3.0]], 0.5),
+    ],
+)
+def test_special_cases(exact: object, other: object, error: float) -> None:
+    (compared,) = compare_traces(trace_of(record("exp", None, exact)), trace_of(record("exp", None, other))).operations
+    assert compared.error == pytest.approx(error)
+
+
+def test_results_without_floats_are_matched_and_come_last() -> None:
+    none = OpRecord("argmax", "argmax", Rule.UNTOUCHED, ("float32",), "float32", None)
+    compared = compare_traces(trace_of(none, record("exp", None, [1.0])), trace_of(none, record("exp", None, [1.0])))
+    assert [c.error for c in compared.operations] == [0.0, None]
+    assert compared.table().splitlines()[-1].split()[2] == "-"
+
+
+def test_operations_are_matched_by_layer_and_by_how_often_they_ran() -> None:
+    reference = trace_of(*(record("linear", layer, [n]) for n, layer in enumerate(("Net.a", "Net.b", "Net.a"), 1)))
+    other = trace_of(*(record("linear", layer, [n]) for layer, n in (("Twin.b", 2), ("Twin.a", 1), ("Twin.a", 3))))
+    compared = compare_traces(reference, other)
+    assert [c.error for c in compared.operations] == [0.0, 0.0, 0.0]
+    assert {(c.reference.layer, c.other.layer) for c in compared.operations} == {("Net.a", "Twin.a"), ("Net.b", "Twin.b")}
+
+
+def test_layers_with_other_names_are_matched_in_order() -> None:
+    reference = trace_of(record("linear", "Net.0", [1]), record("relu", "Net.1", [2]), record("linear", "Net.2", [3]))
+    other = trace_of(record("linear", "Net.dense", [1]), record("cast_here", None, [9]), record("linear", "Net.dense_1", [3]))
+    compared = compare_traces(reference, other)
+    assert [(c.reference.layer, c.other.layer) for c in compared.operations] == [
+        ("Net.0", "Net.dense"),
+        ("Net.2", "Net.dense_1"),
+    ]
+    assert [r.op for r in compared.only_in_reference] == ["relu"]
+    assert [r.op for r in compared.only_in_other] == ["cast_here"]
+    assert compared.table().splitlines()[-2:] == ["only in the reference: relu", "only in the other: cast_here"]
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"other kept no values to compare; open it with unamp.trace\(values=True\)"):
+        compare_traces(trace_of(), Trace())
+    with pytest.raises(TypeError, match=r"reference must be an unamp.Trace, not str; read one with Trace.from_json\(text\)"):
+        compare_traces("a.json", trace_of())  # type: ignore[arg-type]
+
+
+def test_traces_from_files_compare_like_those_in_memory() -> None:
+    exact, other = trace_of(record("exp", None, [1.0, 3.0])), trace_of(record("exp", None, [1.0, 3.1]))
+    again = compare_traces(Trace.from_json(exact.to_json()), Trace.from_json(other.to_json()))
+    assert again.operations[0].error == pytest.approx(compare_traces(exact, other).operations[0].error)
+    assert again.to_data()["operations"][0] == {
+        "op": "exp", "layer": None, "error": again.operations[0].error, "reference": "float32", "other": "float32",
+    }  # fmt: skip
+
+
+def test_an_infinite_error_is_json() -> None:
+    data = compare_traces(trace_of(record("exp", None, [0.0])), trace_of(record("exp", None, [1.0]))).to_data()
+    assert data["operations"][0]["error"] == "inf"
+    assert unamp.TraceComparison is type(compare_traces(trace_of(), trace_of()))
