@@ -67,10 +67,13 @@ def evidence(results: Iterable[Result], of: Iterable[Result]) -> Iterator[Eviden
 
     Args:
         results: those to show.
-        of: all results of their run. What a network's run decided is recorded by one of its checks, and explains the others.
+        of: all results of their run. What a network's run decided is recorded by one of its checks; where that one is not shown
+            itself, it explains the others.
     """
-    traces = {(r.subject, r.policy): r.details["trace"] for r in of if "trace" in r.details}
-    for result in results:
+    shown = list(results)
+    told = {r.key for r in shown}
+    traces = {(r.subject, r.policy): r.details["trace"] for r in of if "trace" in r.details and r.key not in told}
+    for result in shown:
         yield _evidence(result, result.details.get("trace", traces.get((result.subject, result.policy))))
 
 

@@ -19,6 +19,9 @@ __all__ = ["Mark", "Panel", "Row", "Tick", "panels"]
 WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 84, 18, 10, 34
 _LANE, _ROW_GAP = 10, 12
 
+#: What the label of a mark beyond the bound needs behind it.
+_LABEL = 66
+
 #: More networks than this make no picture: those nearest to their bounds stay.
 _ROWS = 24
 
@@ -65,11 +68,6 @@ class Mark:
     status: str
     label: str
     title: str
-
-    @property
-    def before(self) -> bool:
-        """Whether there is no room for the label behind the mark."""
-        return self.largest > WIDTH - _RIGHT - 40
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def _precision(result: Result) -> str:
 def _panel(dtype: str, networks: dict[str, dict[int, list[tuple[float, Result]]]], runs: Sequence[FrameworkRun]) -> Panel:
     worst = {name: max(error for errors in series.values() for error, _ in errors) for name, series in networks.items()}
     shown = set(sorted(worst, key=lambda name: -worst[name])[:_ROWS])
-    axis = _Axis(max(worst.values()))
+    axis = _Axis(worst.values())
     lanes = sorted({series for name in shown for series in networks[name]})
     rows, marks, y = [], [], float(_TOP)
     for name in (name for name in networks if name in shown):
@@ -149,16 +147,18 @@ def _mark(errors: Iterable[tuple[float, Result]], y: float, series: int, what: s
 class _Axis:
     """Multiples of the bound, by their logarithm."""
 
-    def __init__(self, largest: float) -> None:
+    def __init__(self, errors: Iterable[float]) -> None:
+        # What is not finite has its place at the end.
+        largest = max(error if error < math.inf else 4.0 for error in errors)
         # Room behind the bound even where nothing is there: that the marks stay off it is what the plot shows.
-        self._highest = min(max(0.3, math.ceil(math.log10(largest)) if 1.0 < largest < math.inf else 0.3), _HIGHEST)
-        if math.isinf(largest):
-            self._highest = max(self._highest, 1.0)
+        power = math.log10(largest) if largest > 0.0 else 0.0
+        self._highest = min(max(power, 0.3), _HIGHEST)
+        self._width = WIDTH - _LEFT - _RIGHT - (_LABEL if largest > 1.0 else 0)
 
     def x(self, multiple: float) -> float:
         power = math.log10(multiple) if multiple > 0.0 else _LOWEST
         share = (min(max(power, _LOWEST), self._highest) - _LOWEST) / (self._highest - _LOWEST)
-        return round(_LEFT + share * (WIDTH - _LEFT - _RIGHT), 1)
+        return round(_LEFT + share * self._width, 1)
 
     def ticks(self) -> Iterator[Tick]:
         labels = {-2: "1 %", -1: "10 %", 0: "bound", 1: "10\N{MULTIPLICATION SIGN}", 2: "100\N{MULTIPLICATION SIGN}"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from pathlib import Path
 
@@ -83,4 +84,6 @@ def _short(dtype: str) -> str:
 
 def _percent(multiple: float) -> str:
     """A multiple of a bound, for people."""
+    if multiple == math.inf:
+        return "not finite"
     return f"{multiple:.0%}".replace("%", " %") if multiple < 10.0 else f"{multiple:.3g} times"

@@ -51,7 +51,7 @@
       }
       return row;
     });
-    return make("div", { className: "wide", tabindex: "0" },
+    return make("div", { className: "wide" },
       make("table", { className: "drilled" }, make("thead", {}, head), make("tbody", {}, ...rows)));
   }
 
@@ -77,6 +77,7 @@
     document.getElementById("drill-body").replaceChildren(
       table(presets), ...(measured ? [make("p", { className: "hint", text: hint })] : []), ...notes(presets));
     dialog.showModal();
+    scrollable();
     dialog.scrollTop = 0;
   }
 
@@ -112,6 +113,14 @@
     target.scrollIntoView();
   }
 
+  // What scrolls sideways can be reached and scrolled by keyboard.
+  function scrollable() {
+    for (const wide of document.querySelectorAll(".wide")) {
+      if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
+      else wide.removeAttribute("tabindex");
+    }
+  }
+
   function filter(field) {
     const items = [...document.querySelectorAll(`#${field.dataset.filter} [data-item]`)];
     field.addEventListener("input", () => {
@@ -140,7 +149,10 @@
     if (event.target === dialog || event.target.closest("[data-close]")) dialog.close();
   });
   addEventListener("hashchange", reveal);
+  addEventListener("resize", scrollable);
+  addEventListener("toggle", scrollable, true);
   addEventListener("beforeprint", () => printing(true));
   addEventListener("afterprint", () => printing(false));
   reveal();
+  scrollable();
 })();
