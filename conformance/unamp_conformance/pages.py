@@ -138,6 +138,11 @@ class Section:
         parts = [column.partition(" ") for column in self.matrix.columns]
         return [(level, [dtype for _, _, dtype in group]) for level, group in groupby(parts, key=lambda part: part[0])]
 
+    @cached_property
+    def row_numbers(self) -> dict[str, int]:
+        """The matrix's rows by number."""
+        return {row: number for number, row in enumerate(self.matrix.rows)}
+
     @property
     def rows(self) -> list[tuple[str, Mapping[str, Mapping[str, Cell]]]]:
         """The matrix's rows in two groups."""
@@ -155,10 +160,11 @@ class Section:
         gaps = {reason: [_Gap(*what, policies) for what, policies in entries.items()] for reason, entries in found.items()}
         return dict(sorted(gaps.items(), key=lambda item: -sum(len(gap.policies) for gap in item[1])))
 
-    def cells(self, checks: _Numbers, statuses: _Numbers, notes: _Numbers) -> dict[str, Any]:
-        """For `Page.cells`: by subject, column and preset, the checks."""
+    def cells(self, checks: _Numbers, statuses: _Numbers, notes: _Numbers) -> dict[int, Any]:
+        """For `Page.cells`: by the numbers of row and column, and by preset, the checks. (HTML changes some characters of names.)"""
         places = {id(shown.result): place for found in self.evidence.values() for place, shown in found}
-        cells: dict[str, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+        columns = {column: number for number, column in enumerate(self.matrix.columns)}
+        cells: dict[int, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
         for result in self.run.results:
             if result.subject not in self.matrix.rows or result.check in ("probe", "item") or result.policy == "-":
                 continue
@@ -170,7 +176,7 @@ class Section:
                 entry.append(places.get(id(result)) or notes[said])
             while entry[-1] is None:
                 entry.pop()
-            cells[result.subject][" ".join(words[:2])][" ".join(words[2:])].append(entry)
+            cells[self.row_numbers[result.subject]][columns[" ".join(words[:2])]][" ".join(words[2:])].append(entry)
         return cells
 
 

@@ -99,7 +99,9 @@ class Panel:
 
 def panels(runs: Sequence[FrameworkRun]) -> list[Panel]:
     """A plot for each dtype in which anything was compared with a reference. A run's place in the list is its series' number."""
-    found: dict[str, dict[str, dict[int, list[tuple[float, Result]]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    found: dict[str, dict[str, dict[int, list[tuple[float, Result]]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
     for series, run in enumerate(runs):
         for result in run.results:
             if (error := ratio(result)) is not None and result.check != "agreement":
@@ -128,7 +130,9 @@ def _panel(dtype: str, networks: dict[str, dict[int, list[tuple[float, Result]]]
         rows.append(Row(y, height, name, {s: max(error for error, _ in errors) for s, errors in networks[name].items()}))
         for lane, series in enumerate(lanes):
             if errors := networks[name].get(series):
-                marks.append(_mark(errors, y + _ROW_GAP / 2 + (lane + 0.5) * _LANE, series, f"{name} on {runs[series].framework}", axis))
+                marks.append(
+                    _mark(errors, y + _ROW_GAP / 2 + (lane + 0.5) * _LANE, series, f"{name} on {runs[series].framework}", axis)
+                )
         y += height
     compared = sum(len(errors) for series in networks.values() for errors in series.values())
     return Panel(dtype, y + _BOTTOM, tuple(axis.ticks()), tuple(rows), tuple(marks), compared, len(networks) - len(shown))

@@ -18,7 +18,7 @@
   function behind(button) {
     data ??= JSON.parse(document.getElementById("cells").textContent);
     const run = data.runs[button.closest("table").dataset.run];
-    return run[button.dataset.subject][button.dataset.column];
+    return run[button.closest("tr").dataset.row][button.dataset.column];
   }
 
   function sign(status) {
@@ -71,13 +71,13 @@
   function drill(button) {
     const presets = behind(button);
     const run = button.closest("table").caption.textContent;
-    document.getElementById("drill-title").textContent = `${button.dataset.subject}, ${button.dataset.column}: ${run}`;
+    document.getElementById("drill-title").textContent = `${button.dataset.name}: ${run}`;
     const hint = "A percentage is the error's share of its bound.";
     const measured = Object.values(presets).flat().some((entry) => entry[3] != null);
     document.getElementById("drill-body").replaceChildren(
       table(presets), ...(measured ? [make("p", { className: "hint", text: hint })] : []), ...notes(presets));
     dialog.showModal();
-    scrollable();
+    scrollable(dialog);
     dialog.scrollTop = 0;
   }
 
@@ -114,8 +114,8 @@
   }
 
   // What scrolls sideways can be reached and scrolled by keyboard.
-  function scrollable() {
-    for (const wide of document.querySelectorAll(".wide")) {
+  function scrollable(inside) {
+    for (const wide of inside.querySelectorAll(".wide")) {
       if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
       else wide.removeAttribute("tabindex");
     }
@@ -149,10 +149,10 @@
     if (event.target === dialog || event.target.closest("[data-close]")) dialog.close();
   });
   addEventListener("hashchange", reveal);
-  addEventListener("resize", scrollable);
-  addEventListener("toggle", scrollable, true);
+  addEventListener("resize", () => scrollable(document));
+  document.addEventListener("toggle", (event) => scrollable(event.target), true);
   addEventListener("beforeprint", () => printing(true));
   addEventListener("afterprint", () => printing(false));
   reveal();
-  scrollable();
+  scrollable(document);
 })();
