@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from unamp_conformance import plots, summary
 from unamp_conformance.evidence import Evidence, evidence, number, ratio
 from unamp_conformance.plan import CHECKS
-from unamp_conformance.results import STATUSES, UNEXPECTED, FrameworkRun, Report, Result
+from unamp_conformance.results import STATUSES, UNEXPECTED, FrameworkRun, Report
 from unamp_conformance.summary import Cell
 
 __all__ = ["Page", "Pair", "Section"]
@@ -119,8 +119,8 @@ class Section:
     def evidence(self) -> dict[str, list[tuple[str, Evidence]]]:
         """What went wrong by subject, each with its identifier in the page."""
         found: dict[str, list[tuple[str, Evidence]]] = defaultdict(list)
-        for number, shown in enumerate(evidence(self.wrong, self.run.results)):
-            found[shown.result.subject].append((f"{self.id}-{number}", shown))
+        for place, shown in enumerate(evidence(self.wrong, self.run.results)):
+            found[shown.result.subject].append((f"{self.id}-{place}", shown))
         return dict(found)
 
     def failed(self, subject: str) -> Mapping[str, int]:
@@ -161,7 +161,7 @@ class Section:
         return dict(sorted(gaps.items(), key=lambda item: -sum(len(gap.policies) for gap in item[1])))
 
     def cells(self, checks: _Numbers, statuses: _Numbers, notes: _Numbers) -> dict[int, Any]:
-        """For `Page.cells`: by the numbers of row and column, and by preset, the checks. (HTML changes some characters of names.)"""
+        """For `Page.cells`: the checks by the numbers of row and column, as HTML alters some names, and by preset."""
         places = {id(shown.result): place for found in self.evidence.values() for place, shown in found}
         columns = {column: number for number, column in enumerate(self.matrix.columns)}
         cells: dict[int, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))

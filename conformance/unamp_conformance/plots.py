@@ -98,7 +98,7 @@ class Panel:
 
 
 def panels(runs: Sequence[FrameworkRun]) -> list[Panel]:
-    """A plot for each dtype in which anything was compared with a reference. A run's place in the list is its series' number."""
+    """A plot for each dtype in which anything was compared with a reference; a run's place in the list numbers its series."""
     found: dict[str, dict[str, dict[int, list[tuple[float, Result]]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )

@@ -26,7 +26,7 @@ __all__ = ["render", "write"]
 #: What each status looks like besides its colour, for those who cannot see colours.
 SIGNS = {"passed": "●", "gap": "◐", "not run": "○", "failed": "✗", "fixed": "!", "crashed": "☠", "hung": "…"}
 
-_LINK = re.compile(r"\s*(https://\S+)$")
+_LINK = re.compile(r"""\s*(https://[a-z0-9.-]+(?:[/?#][^\s<>"'`]*)?)$""")
 
 
 def write(report: Report, path: Path) -> None:
@@ -51,7 +51,7 @@ def render(report: Report) -> str:
         page=page,
         style=style,
         script=script,
-        allowed=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'",
+        allowed=_allowed(style, script),
         data=htmlsafe_json_dumps(page.cells(), dumps=json.dumps, separators=(",", ":"), allow_nan=False),
     )
 
@@ -60,6 +60,12 @@ def _part(environment: Environment, name: str) -> Markup:
     """A file of ours that goes into the page as it is."""
     assert environment.loader is not None
     return Markup(environment.loader.get_source(environment, name)[0])
+
+
+def _allowed(style: str, script: str) -> str:
+    """The content security policy."""
+    inline = f"style-src {_hash(style)}; script-src {_hash(script)}"
+    return f"default-src 'none'; img-src data:; {inline}; base-uri 'none'; form-action 'none'"
 
 
 def _hash(text: str) -> str:

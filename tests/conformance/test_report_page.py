@@ -1,4 +1,4 @@
-"""The report as people see it: in a browser, on a desk and on a phone, in light and dark, on paper, by mouse and by keyboard."""
+"""The report as people see it: in a browser, on a desk and on a phone, in the dark, on paper, by mouse and by keyboard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from unamp_conformance.report import write
 FLAGS = [
     f"--{flag}"
     for flag in (
-        "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-component-update", "disable-sync",
+        "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-component-update",
+        "disable-sync",
     )
 ]  # fmt: skip
 DESK, PHONE = (1280, 900), (390, 844)
@@ -242,7 +243,7 @@ def test_the_plots_have_a_mark_for_every_framework_and_network(look):
     panel = page.locator("#errors .plot").nth(1)
     assert panel.locator("g.series > g").count() == 2 * len(reports.NETWORKS)
     beyond = panel.locator("g.series.failed")
-    assert beyond.locator("text").text_content() == "✗ 3×"
+    assert beyond.locator("text").text_content() == "✗ 3\N{MULTIPLICATION SIGN}"
     left, bound = beyond.locator(".ring").bounding_box()["x"], panel.locator(".limit").bounding_box()["x"]
     assert left > bound
     inside = panel.locator("g.series.passed .span")
