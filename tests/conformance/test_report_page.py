@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -264,3 +267,9 @@ def test_fifty_thousand_checks_are_there_at_once(chromium, tmp_path):
     assert "49,8" in page.locator(".lead + .bar + p").inner_text()
     page.close()
     assert (written < 20.0, shown < 10.0) == (True, True), (written, shown)  # a tenth of it on a quiet machine
+
+
+def test_without_a_browser_it_says_what_to_install():
+    nowhere = os.environ | {"CHROMIUM": "/nowhere/chromium"}
+    ran = subprocess.run([sys.executable, browser.__file__], env=nowhere, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr.strip()) == (1, browser.ADVICE)
