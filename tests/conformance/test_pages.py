@@ -21,7 +21,6 @@ from unamp_conformance.subjects import Subject
 
 from unamp.policy import Policy, Rule
 
-
 RELABELLED = "no known way (computed in float32; only the result was rounded to bfloat16), tag bfloat16"
 
 
