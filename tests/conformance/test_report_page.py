@@ -256,15 +256,15 @@ def test_the_plots_have_a_mark_for_every_framework_and_network(look):
 
 def test_fifty_thousand_checks_are_there_at_once(chromium, tmp_path):
     began = time.perf_counter()
-    write(reports.many(50_000, failing=200), tmp_path / "many.html")
+    write(reports.many(50_000, failing=2_000), tmp_path / "many.html")
     written = time.perf_counter() - began
     page = chromium.new_page()
     began = time.perf_counter()
     page.goto((tmp_path / "many.html").as_uri())
     shown = time.perf_counter() - began
-    assert page.locator(".failure").count() == 200
-    assert page.evaluate("document.querySelectorAll('*').length") < 15_000
-    assert "49,8" in page.locator(".lead + .bar + p").inner_text()
+    assert page.locator(".failure").count() == 2_000
+    assert page.evaluate("document.querySelectorAll('*').length") < 75_000  # of those that passed there is nothing but counts
+    assert "48," in page.locator(".lead + .bar + p").inner_text()
     page.close()
     assert (written < 20.0, shown < 10.0) == (True, True), (written, shown)  # a tenth of it on a quiet machine
 

@@ -113,9 +113,10 @@
     target.scrollIntoView();
   }
 
-  // What scrolls sideways can be reached and scrolled by keyboard.
+  // What scrolls sideways can be reached and scrolled by keyboard. What is folded away is not asked: it would be laid out for it.
   function scrollable(inside) {
     for (const wide of inside.querySelectorAll(".wide")) {
+      if (wide.closest("details:not([open])")) continue;
       if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
       else wide.removeAttribute("tabindex");
     }
