@@ -23,8 +23,8 @@ from unamp.vocabulary import vocabulary
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from unamp.decoration import decorate
     from unamp.comparing import TraceComparison, compare_traces
+    from unamp.decoration import decorate
     from unamp.records import OpRecord
     from unamp.scaling import GradScaler
     from unamp.tracing import Trace, trace

@@ -205,5 +205,20 @@ def _brief(report: Report) -> dict[str, Any]:
     }
 
 
+@app.command()
+def page(
+    results: Annotated[Path, typer.Argument(help="A results.json.")],
+    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write the page of a run that was made elsewhere or before."""
+    try:
+        report = load(results)
+    except (BadResults, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_page(report, output)
+    print(f"the report is {output}")
+
+
 if __name__ == "__main__":
     sys.exit(app())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from unamp.adapter import OpRecord
@@ -41,24 +41,32 @@ def check_network(subject: Subject, reference: Reference, policy: Policy) -> dic
 
 def _decisions(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
     rules = {op: subject.rule(policy, op) for op in {*observed.called, *(record.op for record in observed.records)}}
-    wrong = [complaint for record in observed.records if (complaint := _misjudged(policy, rules[record.op], record))]
+    found = [wrong for record in observed.records if (wrong := _misjudged(policy, rules[record.op], record))]
+    complaints = list(dict.fromkeys(complaint for complaint, *_ in found))
     # What the policy leaves alone has no decision to record.
     judged = {op for op in observed.called if rules[op] not in (None, Rule.UNTOUCHED)}
     if unseen := sorted(judged - {record.op for record in observed.records}):
-        wrong.append(f"not in the trace: {', '.join(unseen)}")
+        complaints.append(f"not in the trace: {', '.join(unseen)}")
     table = sorted({f"{r.op}: {r.rule.value}, {' '.join(r.inputs)} -> {r.compute} -> {r.output}" for r in observed.records})
-    return "; ".join(dict.fromkeys(wrong)), {"trace": table}
+    return "; ".join(complaints), {"trace": table} | _differing(wrong[1:] for wrong in found)
 
 
-def _misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> str:
-    """What is wrong with one line of the trace."""
+def _differing(found: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
+    """What was expected and what was seen instead, as a part of the details; nothing where nothing is wrong."""
+    rows = [{"of": of, "expected": expected, "observed": seen} for of, expected, seen in dict.fromkeys(found)]
+    return {"wrong": rows} if rows else {}
+
+
+def _misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> tuple[str, str, str, str] | None:
+    """What is wrong with one line of the trace: a sentence, the operation, what was expected and what was seen."""
     if wanted is None:
-        return ""
+        return None
     if record.rule is not wanted:
-        return f"{record.op} ran under {record.rule.value}, the policy says {wanted.value}"
+        complaint = f"{record.op} ran under {record.rule.value}, the policy says {wanted.value}"
+        return complaint, record.op, wanted.value, record.rule.value
     eligible = [dtype for dtype in record.inputs if dtype in ELIGIBLE]
     if not eligible or record.compute is None or wanted is Rule.UNTOUCHED:
-        return ""
+        return None
     expected = {
         Rule.LOW: policy.dtype,
         Rule.FP32: "float32",
@@ -66,17 +74,19 @@ def _misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> str:
     }[wanted]
     computed = record.output if record.emulated else record.compute
     if computed != expected:
-        return f"{record.op} ({wanted.value}) computed in {computed} from {' '.join(record.inputs)}, should be {expected}"
-    return ""
+        complaint = f"{record.op} ({wanted.value}) computed in {computed} from {' '.join(record.inputs)}, should be {expected}"
+        return complaint, record.op, expected, computed
+    return None
 
 
 def _compared(prefixes: tuple[str, ...]) -> Callable[[Subject, Reference, Policy, NetworkRun], Outcome]:
     def compare(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
         errors = {n: e for n, e in reference.errors(observed).items() if n.startswith(prefixes)}
-        bounds = reference.bounds(policy.dtype if subject.stated(policy).active else "float32")
+        precision = policy.dtype if subject.stated(policy).active else "float32"
+        bounds = reference.bounds(precision)
         wrong = [f"{n}: error {e:.3g}, bound {bounds[n]:.3g}" for n, e in errors.items() if not e <= bounds[n]]
         worst = max(errors, key=lambda n: errors[n] / bounds[n])
-        details = {"worst": worst, "error": _finite(errors[worst]), "bound": bounds[worst]}
+        details = {"worst": worst, "error": _finite(errors[worst]), "bound": bounds[worst], "precision": precision}
         if "output" in errors:
             details["sample"] = _sample(observed)
             details["output bound"] = bounds["output"]
@@ -98,7 +108,8 @@ def _sample(observed: NetworkRun) -> list[float]:
 
 def _dtypes(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
     wrong = {what: dtype for what, dtype in observed.dtypes.items() if dtype != "float32"}
-    return "; ".join(f"{what} is {dtype}, should be float32" for what, dtype in wrong.items()), {}
+    complaint = "; ".join(f"{what} is {dtype}, should be float32" for what, dtype in wrong.items())
+    return complaint, _differing((what, "float32", dtype) for what, dtype in wrong.items())
 
 
 def _statistics(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:

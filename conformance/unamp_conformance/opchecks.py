@@ -58,7 +58,7 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
             return "", {"rule": rule.value}
         return "the policy bans it, but it ran", {"rule": rule.value}
 
-    wrong, seen = [], []
+    wrong, seen, differing = [], [], []
     for feed in FEEDS if full else _TELLING[rule]:
         expected = expected_precision(rule, feed, policy.dtype)
         if expected is None or (feed != "float32" and probe.castable < (2 if feed == "mixed" else 1)):
@@ -69,12 +69,15 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
             if rule in (Rule.UNTOUCHED, Rule.WIDEST) and feed == "low" and not _runs_outside(probe, policy.dtype):
                 continue  # the framework has no such kernel, and the rule asks for no cast
             wrong.append(f"{feed} inputs: {type(error).__name__}: {_first_line(error)}")
+            differing.append({"of": f"{feed} inputs", "expected": expected, "observed": type(error).__name__})
             continue
         for finding in findings:
             seen.append(f"{feed} inputs, {finding.what}: {_spoken(finding)}, tag {finding.dtype}")
             if complaint := _complaint(probe, finding, expected, feed):
-                wrong.append(f"{feed} inputs, {finding.what}: {complaint}")
-    return "; ".join(wrong), {"rule": rule.value, "seen": seen}
+                what = f"{feed} inputs, {finding.what}"
+                wrong.append(f"{what}: {complaint}")
+                differing.append({"of": what, "expected": expected, "observed": f"{_spoken(finding)}, tag {finding.dtype}"})
+    return "; ".join(wrong), {"rule": rule.value, "seen": seen, "wrong": differing}
 
 
 def _complaint(probe: Probe, finding: Finding, expected: str, feed: str) -> str:

@@ -1,61 +1,95 @@
-"""``report.html``: one self-contained page that works offline, in the dark, on a phone and on paper."""
+"""``report.html``: one self-contained page that works offline, in the dark, on a phone and on paper.
+
+A results file may hold any name: everything from outside is escaped where it becomes markup, the page's script writes it as
+text only, and a content security policy admits the page's own script and style by their hashes and nothing else.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+import base64
+import hashlib
+import json
+import math
+import re
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
 
-from unamp_conformance import summary
+from unamp_conformance.pages import Page
 from unamp_conformance.plan import CHECKS
-from unamp_conformance.results import STATUSES, UNEXPECTED, FrameworkRun, Report, Result
+from unamp_conformance.results import STATUSES, Report
 
 __all__ = ["render", "write"]
 
 #: What each status looks like besides its colour, for those who cannot see colours.
 SIGNS = {"passed": "●", "gap": "◐", "not run": "○", "failed": "✗", "fixed": "!", "crashed": "☠", "hung": "…"}
 
+_LINK = re.compile(r"""\s*(https://[a-z0-9.-]+(?:[/?#][^\s<>"'`]*)?)$""")
+
 
 def write(report: Report, path: Path) -> None:
-    """Write the page."""
-    path.write_text(render(report), "utf-8")
+    """Write the page. Halves of characters, which JSON can hold and UTF-8 cannot, become question marks."""
+    path.write_text(render(report), "utf-8", errors="replace")
 
 
 def render(report: Report) -> str:
-    """The page's text. Everything from outside is escaped: a results file may hold any name."""
-    loader = PackageLoader("unamp_conformance")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["anchor"] = _anchor
+    """The page's text."""
+    environment = Environment(
+        loader=PackageLoader("unamp_conformance"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"style": _style, "link": _link, "short": _short, "percent": _percent}
+    environment.globals |= {"signs": SIGNS, "statuses": STATUSES, "checks": CHECKS}
+    style, script = (_part(environment, name) for name in ("report.css", "report.js"))
+    page = Page(report)
     return environment.get_template("report.html").render(
-        report=report, runs=[_Section(run) for run in report.runs], signs=SIGNS, statuses=STATUSES, checks=CHECKS
+        page=page,
+        style=style,
+        script=script,
+        allowed=_allowed(style, script),
+        data=htmlsafe_json_dumps(page.cells(), dumps=json.dumps, separators=(",", ":"), allow_nan=False),
     )
 
 
-class _Section:
-    """One framework's part of the page."""
-
-    def __init__(self, run: FrameworkRun) -> None:
-        self.run = run
-        self.matrix = summary.matrix(run)
-        self.operations = sorted(summary.operations(run).items())
-        self.totals = summary.totals(run.results)
-        self.wrong = _grouped((r for r in run.results if r.status in UNEXPECTED), "subject")
-        self.gaps = _grouped((r for r in run.results if r.status == "gap"), "reason")
-        self.networks = {
-            name: [r for r in run.results if r.subject == name and r.check not in ("coverage", "probe")]
-            for name in self.matrix.rows
-        }
+def _part(environment: Environment, name: str) -> Markup:
+    """A file of ours that goes into the page as it is."""
+    assert environment.loader is not None
+    return Markup(environment.loader.get_source(environment, name)[0])
 
 
-def _grouped(results: Iterable[Result], attribute: str) -> dict[str, list[Result]]:
-    found: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        found[getattr(result, attribute)].append(result)
-    return dict(found)
+def _allowed(style: str, script: str) -> str:
+    """The content security policy."""
+    inline = f"style-src {_hash(style)}; script-src {_hash(script)}"
+    return f"default-src 'none'; img-src data:; {inline}; base-uri 'none'; form-action 'none'"
 
 
-def _anchor(*parts: str) -> str:
-    """An identifier for a place in the page."""
-    return "-".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _style(status: str) -> str:
+    """A status as a class."""
+    return status.replace(" ", "-")
+
+
+def _link(reason: str) -> tuple[str, str]:
+    """A reason, and the address that it ends with, if any. Other schemes than https stay text."""
+    found = _LINK.search(reason)
+    return (reason[: found.start()], found[1]) if found else (reason, "")
+
+
+def _short(dtype: str) -> str:
+    """A dtype as narrow columns are headed."""
+    return {"float16": "fp16", "bfloat16": "bf16"}.get(dtype, dtype)
+
+
+def _percent(multiple: float) -> str:
+    """A multiple of a bound, for people."""
+    if multiple == math.inf:
+        return "not finite"
+    return f"{multiple:.0%}".replace("%", " %") if multiple < 10.0 else f"{multiple:.3g} times"

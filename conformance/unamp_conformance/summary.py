@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from unamp.policy import LEVELS
 from unamp_conformance.results import UNEXPECTED, FrameworkRun, Result
 
 __all__ = ["Cell", "Matrix", "matrix", "operations", "totals", "unexpected"]
@@ -52,7 +53,14 @@ def matrix(run: FrameworkRun) -> Matrix:
         column = " ".join(result.policy.split()[:2])
         columns[column] = None
         cells[result.subject][column].append(result.status)
-    return Matrix(tuple(columns), {row: {c: Cell(Counter(s)) for c, s in found.items()} for row, found in cells.items()})
+    ordered = sorted(columns, key=_level)  # as found they begin with what regions promise at O1
+    return Matrix(tuple(ordered), {row: {c: Cell(Counter(s)) for c, s in found.items()} for row, found in cells.items()})
+
+
+def _level(column: str) -> int:
+    """Where a column's level stands among all; what is no level comes last."""
+    level = column.partition(" ")[0]
+    return list(LEVELS).index(level) if level in LEVELS else len(LEVELS)
 
 
 def operations(run: FrameworkRun) -> dict[str, Cell]:

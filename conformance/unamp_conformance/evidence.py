@@ -1,0 +1,131 @@
+"""What a check that went wrong has to show: expected and observed, the error against its bound, the decisions of its trace.
+
+A results file may come from anywhere, and its details are free: nothing here trusts their types.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from unamp_conformance.results import Result
+
+__all__ = ["Decision", "Evidence", "Wrong", "evidence", "number", "ratio"]
+
+#: A line of a trace: ``linear: LOW, float32 float32 -> bfloat16 -> bfloat16``.
+_DECISION = re.compile(r"(?P<op>[^:]+): (?P<rule>[^,]+), (?P<inputs>.*?) -> (?P<compute>\S+) -> (?P<output>\S+)")
+
+#: What is shown in a place of its own, or is of use to programs only.
+_PLACED = frozenset({"wrong", "trace", "traceback", "error", "bound", "sample", "output bound"})
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """What was expected of something, and what was seen instead."""
+
+    of: str
+    expected: str
+    observed: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One line of a trace, and whether it is one of those complained about."""
+
+    op: str
+    rule: str
+    inputs: str
+    compute: str
+    output: str
+    suspect: bool = False
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that the page shows of one check that went wrong."""
+
+    result: Result
+    wrong: tuple[Wrong, ...] = ()
+    error: float | None = None
+    bound: float | None = None
+    decisions: tuple[Decision, ...] = ()
+    traceback: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    lists: tuple[tuple[str, tuple[str, ...]], ...] = field(default=())
+
+    @property
+    def ratio(self) -> float | None:
+        """The error as a multiple of its bound."""
+        return ratio(self.result)
+
+
+def evidence(results: Iterable[Result], of: Iterable[Result]) -> Iterator[Evidence]:
+    """The evidence of each of some results.
+
+    Args:
+        results: those to show.
+        of: all results of their run. What a network's run decided is recorded by one of its checks; where that one is not shown
+            itself, it explains the others.
+    """
+    shown = list(results)
+    told = {r.key for r in shown}
+    traces = {(r.subject, r.policy): r.details["trace"] for r in of if "trace" in r.details and r.key not in told}
+    for result in shown:
+        yield _evidence(result, result.details.get("trace", traces.get((result.subject, result.policy))))
+
+
+def number(value: Any) -> float | None:
+    """A finite number out of a results file; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond float64
+        return None
+
+
+def ratio(result: Result) -> float | None:
+    """A result's error as a multiple of its bound; infinite where the error is not finite, None where nothing was compared."""
+    bound = number(result.details.get("bound"))
+    if bound is None or bound <= 0.0 or "error" not in result.details:
+        return None
+    error = number(result.details["error"])
+    return math.inf if error is None else error / bound
+
+
+def _evidence(result: Result, trace: Any) -> Evidence:
+    details = result.details
+    wrong = tuple(Wrong(*(str(row.get(k, "")) for k in ("of", "expected", "observed"))) for row in _rows(details.get("wrong")))
+    rest = {str(name): value for name, value in details.items() if name not in _PLACED}
+    return Evidence(
+        result,
+        wrong,
+        number(details.get("error")),
+        number(details.get("bound")),
+        _decisions(trace, {row.of for row in wrong}),
+        _lines(details.get("traceback")),
+        tuple((name, str(value)) for name, value in rest.items() if not isinstance(value, (list, tuple))),
+        tuple((name, _lines(value)) for name, value in rest.items() if isinstance(value, (list, tuple))),
+    )
+
+
+def _rows(value: Any) -> list[Mapping[str, Any]]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, (list, tuple)) else []
+
+
+def _lines(value: Any) -> tuple[str, ...]:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(str, value))
+    return () if value is None else (str(value),)
+
+
+def _decisions(trace: Any, suspects: set[str]) -> tuple[Decision, ...]:
+    found = []
+    for line in _lines(trace):
+        match = _DECISION.fullmatch(line)
+        fields = match.groupdict() if match else {"op": line, "rule": "", "inputs": "", "compute": "", "output": ""}
+        found.append(Decision(**fields, suspect=fields["op"] in suspects))
+    return tuple(found)

@@ -1,0 +1,56 @@
+"""The browser in which the tests look at the report: Chromium or Chrome, as it is installed.
+
+`make test` runs this file first: where there is no browser it installs Debian's, or says what to install.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+ELSEWHERE = (
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+)
+ADVICE = (
+    "the tests of the report need Chromium or Chrome, and there is none: install it (on Debian: apt-get install chromium; "
+    "elsewhere: https://www.google.com/chrome), or say where it is: CHROMIUM=/path/to/chrome make test"
+)
+
+
+def find() -> str | None:
+    """The browser's path: what the variable CHROMIUM names, or the first that is found. None where there is none."""
+    if named := os.environ.get("CHROMIUM"):
+        return shutil.which(named)
+    return next((path for name in (*NAMES, *ELSEWHERE) if (path := shutil.which(name))), None)
+
+
+def installs() -> bool:
+    """Whether this process may install Debian's package."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None and "CHROMIUM" not in os.environ
+
+
+def install() -> None:
+    """Install Debian's package."""
+    quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "-qq"], env=quiet, check=True)
+    subprocess.run(["apt-get", "install", "-qq", "--yes", "--no-install-recommends", "chromium"], env=quiet, check=True)
+
+
+def main() -> None:
+    """See to a browser, or end with what to do."""
+    if find() is None and installs():
+        print("no browser: installing Debian's chromium for the tests of the report", flush=True)
+        try:
+            install()
+        except subprocess.CalledProcessError as error:
+            sys.exit(f"{' '.join(error.cmd)}: exit status {error.returncode}\n{ADVICE}")
+    if find() is None:
+        sys.exit(ADVICE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""The report as people see it: in a browser, on a desk and on a phone, in the dark, on paper, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import browser
+import pytest
+import reports
+from playwright.sync_api import Browser, Page, sync_playwright
+from unamp_conformance.report import write
+
+#: Quiet ones: none of these tests needs anything from outside, and none may ask for it.
+FLAGS = [
+    f"--{flag}"
+    for flag in (
+        "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-component-update",
+        "disable-sync",
+    )
+]  # fmt: skip
+DESK, PHONE = (1280, 900), (390, 844)
+
+#: For every visible text: its contrast with what is painted under it, by the formula of WCAG 2.
+CONTRASTS = """() => {
+  const parse = (color) => { const c = color.match(/[\\d.]+/g).map(Number); return [c[0], c[1], c[2], c[3] ?? 1]; };
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || element.closest("svg, script, style") || !element.checkVisibility()) continue;
+    let under = element;
+    while (under && parse(getComputedStyle(under).backgroundColor)[3] === 0) under = under.parentElement;
+    const style = getComputedStyle(element);
+    const pair = [light(parse(style.color)), light(parse(getComputedStyle(under ?? document.body).backgroundColor))].sort();
+    const large = parseFloat(style.fontSize) >= 24;
+    const contrast = (pair[1] + 0.05) / (pair[0] + 0.05);
+    if (contrast < (large ? 3 : 4.5)) found.push([contrast.toFixed(2), walker.currentNode.data.trim().slice(0, 40)]);
+  }
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    path = browser.find()
+    assert path is not None, browser.ADVICE
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Each report's page, written once."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def file(name: str) -> Path:
+        path = folder / f"{name}.html"
+        if not path.exists():
+            write(getattr(reports, name)(), path)
+        return path
+
+    return file
+
+
+@pytest.fixture
+def look(chromium: Browser, files: Callable[[str], Path]) -> Iterator[Callable[..., Page]]:
+    """Opens a report's page. Whatever it says on the console or asks for from elsewhere fails the test."""
+    complaints: list[str] = []
+    contexts = []
+
+    def opened(name: str, size: tuple[int, int] = DESK, scheme: str = "light", at: str = "") -> Page:
+        context = chromium.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+        file = files(name)
+        page.on("request", lambda request: None if request.url.startswith(file.as_uri()) else complaints.append(request.url))
+        page.goto(file.as_uri() + at)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def open_everything(page: Page) -> None:
+    page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
+
+
+def overflow(page: Page) -> int:
+    """By how many pixels the page is wider than its window."""
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+def background(page: Page) -> str:
+    return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def cell(page: Page, subject: str, column: str):
+    return page.locator(f'.matrix button[data-name="{subject}, {column}"]').first
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE])
+@pytest.mark.parametrize("name", ["good", "broken", "hostile"])
+def test_nothing_is_wider_than_the_window(look, name, size):
+    page = look(name, size)
+    assert overflow(page) == 0
+    open_everything(page)
+    assert overflow(page) == 0
+
+
+def test_hostile_names_are_text(look):
+    page = look("hostile")
+    open_everything(page)
+    for number in range(page.locator(".matrix button").count()):
+        page.locator(".matrix button").nth(number).click()
+        assert page.locator("dialog[open]").count() == 1
+        page.keyboard.press("Escape")
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("script").count() == 2
+    assert page.locator("img, iframe, svg[onload]").count() == 0
+    assert page.evaluate("[...document.links].every((a) => ['https:', 'file:'].includes(a.protocol))")
+    assert "<script>window.hacked=1</script>" in page.locator("main").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["good", "broken"])
+def test_every_text_can_be_read(look, name, scheme):
+    page = look(name, scheme=scheme)
+    open_everything(page)
+    assert page.evaluate(CONTRASTS) == []
+
+
+def test_the_dark_is_dark(look):
+    light, dark = background(look("good")), background(look("good", scheme="dark"))
+    assert (light, dark) == ("rgb(246, 247, 249)", "rgb(14, 17, 21)")
+
+
+def test_a_status_is_never_a_colour_alone(look):
+    page = look("broken")
+    assert set(page.locator(".matrix button").all_inner_texts()) == {"●", "✗", "☠", "…"}
+    assert all(any(c.isalnum() for c in text) for text in page.locator(".status").all_text_contents())
+    assert "crashed" in cell(page, "lstm", "O1 float16").get_attribute("aria-label")
+
+
+def test_on_paper_everything_that_went_wrong_is_open(look):
+    page = look("broken", scheme="dark")
+    shown = "[...document.querySelectorAll('.failure .evidence')].filter((e) => e.checkVisibility()).length"
+    assert page.evaluate(shown) == 0
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate(shown) == sum(r.status in ("failed", "crashed", "hung", "fixed") for r in reports.WRONG)
+    assert page.evaluate("getComputedStyle(document.querySelector('.lead')).color") == "rgb(26, 31, 38)"
+    page.set_viewport_size({"width": 700, "height": 1000})  # about what A4 leaves
+    assert overflow(page) == 0
+    assert page.evaluate("[...document.querySelectorAll('.wide')].every((e) => getComputedStyle(e).overflowX === 'visible')")
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_a_failing_check_shows_what_was_expected_and_what_was_seen(look):
+    page = look("broken")
+    failure = page.locator(".failure", has_text="matmul").first
+    failure.locator("summary").first.click()
+    assert failure.locator(".expected").inner_text() == "float32"
+    assert failure.locator(".observed").inner_text() == "bfloat16, tag bfloat16"
+    numbers = page.locator(".failure", has_text="O1 bfloat16 apex").first
+    numbers.locator("summary").first.click()
+    assert "300 % of the bound" in numbers.inner_text()
+    assert numbers.locator("tbody tr").all_inner_texts()[1].split() == ["softmax", "low", "bfloat16", "bfloat16", "bfloat16"]
+
+
+def test_a_cell_is_drilled_into_by_mouse(look):
+    page = look("broken", PHONE)
+    assert page.locator("dialog[open]").count() == 0
+    cell(page, "transformer", "O1 bfloat16").click()
+    dialog = page.locator("dialog[open]")
+    assert dialog.locator("h2").inner_text() == "transformer, O1 bfloat16: torch 2.13.0, cpu"
+    assert dialog.locator("tbody th").first.inner_text() == "unamp"
+    assert "300 %" in dialog.locator("tr", has=page.locator("th", has_text="apex")).first.inner_text()
+    assert dialog.locator(".failure[open] .measure").is_visible()
+    assert overflow(page) == 0
+    dialog.locator("[data-close]").click()
+    assert page.locator("dialog[open]").count() == 0
+
+
+def test_a_cell_is_drilled_into_by_keyboard(look):
+    page = look("good")
+    page.locator(".matrix").first.scroll_into_view_if_needed()
+    assert page.locator(".matrix").first.locator("button[tabindex='0']").count() == 1
+    cell(page, "mlp", "O0 float16").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert page.locator("dialog[open] h2").inner_text() == "transformer, O0 bfloat16: torch 2.13.0, cpu"
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+    focused = page.evaluate("document.activeElement.dataset.name")
+    assert focused == "transformer, O0 bfloat16"
+
+
+def test_the_tab_key_reaches_everything_once(look):
+    page = look("broken")
+    reached = []
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate("document.activeElement.closest('.matrix')?.dataset.run ?? document.activeElement.tagName")
+        )
+        if reached[-1] == "BODY":
+            break
+    assert reached[-1] == "BODY"
+    assert (reached.count("0"), reached.count("1")) == (1, 1)
+    assert reached.count("SUMMARY") > len(reports.WRONG)
+
+
+def test_an_address_opens_the_check_that_it_names(look):
+    page = look("broken", at="#run-0-1")
+    assert page.locator("#run-0-1").evaluate("(e) => e.open")
+    assert page.locator("#run-0-1 .evidence").is_visible()
+
+
+def test_a_search_leaves_what_it_finds(look):
+    page = look("good")
+    page.locator("#operations summary").first.click()
+    page.locator("#operations input").fill("nothing like it")
+    assert page.locator("#remarkable tbody tr:visible").count() == 0
+    page.locator("#operations input").fill("OP_3")
+    assert page.locator("#remarkable tbody tr:visible").count() == 1
+
+
+def test_the_plots_have_a_mark_for_every_framework_and_network(look):
+    page = look("broken", PHONE)
+    assert page.locator("#errors figcaption b").all_inner_texts() == ["float32", "bfloat16", "float16"]
+    assert page.locator("#errors .legend li").all_inner_texts() == ["torch 2.13.0, cpu", "paddle 2.13.0, cpu"]
+    panel = page.locator("#errors .plot").nth(1)
+    assert panel.locator("g.series > g").count() == 2 * len(reports.NETWORKS)
+    beyond = panel.locator("g.series.failed")
+    assert beyond.locator("text").text_content() == "✗ 3\N{MULTIPLICATION SIGN}"
+    left, bound = beyond.locator(".ring").bounding_box()["x"], panel.locator(".limit").bounding_box()["x"]
+    assert left > bound
+    inside = panel.locator("g.series.passed .span")
+    assert all(box["x"] + box["width"] < bound for box in (mark.bounding_box() for mark in inside.all()))
+    assert page.locator("#errors .plot").nth(2).locator("text", has_text="not finite").count() == 1
+
+
+def test_fifty_thousand_checks_are_there_at_once(chromium, tmp_path):
+    began = time.perf_counter()
+    write(reports.many(50_000, failing=2_000), tmp_path / "many.html")
+    written = time.perf_counter() - began
+    page = chromium.new_page()
+    began = time.perf_counter()
+    page.goto((tmp_path / "many.html").as_uri())
+    shown = time.perf_counter() - began
+    assert page.locator(".failure").count() == 2_000
+    assert page.evaluate("document.querySelectorAll('*').length") < 75_000  # of those that passed there is nothing but counts
+    assert "48," in page.locator(".lead + .bar + p").inner_text()
+    page.close()
+    assert (written < 20.0, shown < 10.0) == (True, True), (written, shown)  # a tenth of it on a quiet machine
+
+
+def test_without_a_browser_it_says_what_to_install():
+    nowhere = os.environ | {"CHROMIUM": "/nowhere/chromium"}
+    ran = subprocess.run([sys.executable, browser.__file__], env=nowhere, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr.strip()) == (1, browser.ADVICE)
