@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
-from importlib import metadata
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -18,6 +17,7 @@ from rich.table import Table
 
 import unamp
 from unamp._doctor import examine_all
+from unamp._entry_points import entry_points
 from unamp.adapter import DEVICES, installed
 from unamp.explaining import Explanation, explain
 from unamp.policy import LEVELS, Policy
@@ -112,7 +112,7 @@ def explain_command(
 
 
 def _mount_commands() -> None:
-    for point in metadata.entry_points(group="unamp.commands"):
+    for point in entry_points("unamp.commands"):
         try:
             app.add_typer(point.load(), name=point.name)
         except ModuleNotFoundError as error:

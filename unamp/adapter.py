@@ -20,6 +20,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from unamp._capturing import once_per_trace
+from unamp._entry_points import entry_points
 from unamp.errors import AdapterError, FrameworkNotSupported
 from unamp.vocabulary import vocabulary
 
@@ -128,7 +129,7 @@ class Operations(Protocol):
         """The framework's function for an operation, in the canonical signature. KeyError where it has none."""
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Any:
-        """A tensor with the array's values, shape and dtype (ml_dtypes.bfloat16 included)."""
+        """A tensor with the array's values, shape and dtype. NumPy lacks bfloat16: the operation ``cast`` makes it."""
 
     def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Any:
         """What a layer keeps a running statistic in: a tensor that it updates in place, or a variable."""
@@ -320,9 +321,7 @@ _waiting: tuple[str, ...] | None = None  # frameworks with an adapter that is no
 
 def installed() -> Mapping[str, metadata.EntryPoint]:
     """The entry points of all installed adapters, by framework."""
-    from importlib import metadata  # slow to import, and nothing needs it before the first region
-
-    return {point.name: point for point in metadata.entry_points(group=_GROUP)}
+    return {point.name: point for point in entry_points(_GROUP)}
 
 
 def register(adapter: Adapter) -> None:

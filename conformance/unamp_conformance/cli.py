@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +20,7 @@ from rich.text import Text
 from unamp.adapter import DEVICES, installed
 from unamp_conformance import junit, runner, summary
 from unamp_conformance.compare import compare as compare_reports
+from unamp_conformance.machine import cores
 from unamp_conformance.plan import CHECKS, Selection
 from unamp_conformance.report import write as write_page
 from unamp_conformance.results import BadResults, FrameworkRun, Report, load, save
@@ -45,6 +48,8 @@ _SIGNS = {
 _SHORT = {"float16": "fp16", "bfloat16": "bf16"}  # eleven columns must fit into a narrow terminal
 _SHOWN = 40  # failures on the terminal; the page has all of them
 
+_KEPT = "unfinished"  # the folder in the output's that keeps results while a run is under way
+
 Names = list[str] | None
 
 
@@ -60,6 +65,9 @@ def conformance(
     check: Annotated[Names, typer.Option(help=f"A kind of check: {', '.join(CHECKS)}.")] = None,
     op: Annotated[Names, typer.Option(help="An operation, * is a wildcard.")] = None,
     full: Annotated[bool, typer.Option(help="Probe every operation under every level of every preset.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many processes at a time.")] = min(cores(), 8),
+    timeout: Annotated[float, typer.Option(min=1.0, help="After how many seconds a check hangs.")] = 120.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run of the same checks was.")] = False,
     output: Annotated[Path, typer.Option(help="The folder for report.html, results.json and junit.xml.")] = Path(
         "conformance-results"
     ),
@@ -77,9 +85,10 @@ def conformance(
         selection = Selection(*chosen, full=full)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    report = _run(frameworks, devices, selection, quiet=as_json)
-    output.mkdir(parents=True, exist_ok=True)
+    options = runner.Options(jobs, timeout, keep=output / _KEPT, resume=resume)
+    report = _run(frameworks, devices, selection, options, quiet=as_json)
     save(report, output / "results.json")
+    shutil.rmtree(output / _KEPT, ignore_errors=True)
     junit.write(report, output / "junit.xml")
     write_page(report, output / "report.html")
     if as_json:
@@ -120,7 +129,7 @@ def _chosen(what: str, given: Names, valid: Any) -> list[str]:
     return list(dict.fromkeys(given or valid))
 
 
-def _run(frameworks: list[str], devices: list[str], selection: Selection, *, quiet: bool) -> Report:
+def _run(frameworks: list[str], devices: list[str], selection: Selection, options: runner.Options, *, quiet: bool) -> Report:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -137,7 +146,12 @@ def _run(frameworks: list[str], devices: list[str], selection: Selection, *, qui
                 tasks[key] = bar.add_task(" ".join(key), total=total, item="")
             bar.update(tasks[key], completed=done, total=total, item=item)
 
-        return runner.run(frameworks, devices, selection, progress)
+        try:
+            return runner.run(frameworks, devices, selection, replace(options, progress=progress))
+        except KeyboardInterrupt:
+            bar.stop()
+            print("interrupted; what is finished is kept, and the same command with --resume goes on", file=sys.stderr)
+            raise typer.Exit(130) from None
 
 
 def _show(report: Report, output: Path) -> None:

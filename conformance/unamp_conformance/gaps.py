@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from importlib import resources
@@ -82,7 +82,12 @@ def parse(text: str, name: str) -> tuple[KnownGap, ...]:
 
 
 def apply(
-    gaps: Sequence[KnownGap], results: Iterable[Result], version: str, *, whole: bool
+    gaps: Sequence[KnownGap],
+    results: Iterable[Result],
+    version: str,
+    *,
+    whole: bool,
+    others: Callable[[], Iterable[Result]] = tuple,
 ) -> tuple[tuple[Result, ...], tuple[str, ...]]:
     """Mark results by the known gaps.
 
@@ -90,7 +95,8 @@ def apply(
         gaps: the framework's gaps.
         results: what was found.
         version: the framework's version.
-        whole: whether everything was run; only then can a gap that matches nothing be told.
+        whole: whether nothing was deselected; only then can a gap that matches nothing be told.
+        others: gives what was not run all the same, because only a full run does; a gap may be of that.
 
     Returns:
         The results, failed ones of a gap as ``gap`` and passed ones as ``fixed``, and a sentence for each useless gap.
@@ -105,7 +111,9 @@ def apply(
             marked.append(mark(result, current[index]))
         else:
             marked.append(result)
-    useless = [gap for n, gap in enumerate(current) if n not in used] if whole else []
+    unused = [gap for n, gap in enumerate(current) if n not in used] if whole else []
+    elsewhere = list(others()) if unused else []
+    useless = [gap for gap in unused if not any(map(gap.covers, elsewhere))]
     return tuple(marked), tuple(f"the known gap {g.check} {' '.join(g.subjects)} matches no check" for g in useless)
 
 

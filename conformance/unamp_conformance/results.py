@@ -8,7 +8,19 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCHEMA", "STATUSES", "UNEXPECTED", "BadResults", "FrameworkRun", "Report", "Result", "load", "save"]
+__all__ = [
+    "SCHEMA",
+    "STATUSES",
+    "UNEXPECTED",
+    "BadResults",
+    "FrameworkRun",
+    "Report",
+    "Result",
+    "load",
+    "results_from",
+    "save",
+    "sayable",
+]
 
 #: The version of the file's layout. A reader refuses every other one.
 SCHEMA = 1
@@ -97,6 +109,23 @@ class Report:
     def ok(self) -> bool:
         """Whether nothing failed unexpectedly, and anything ran at all."""
         return all(run.ok for run in self.runs) and any(run.results for run in self.runs)
+
+
+def sayable(result: Result) -> dict[str, Any]:
+    """A result as JSON: empty fields are left out."""
+    return {name: value for name, value in vars(result).items() if value not in ("", {}, 0.0)}
+
+
+def results_from(data: Any) -> tuple[Result, ...]:
+    """The inverse of `sayable`, for a list of them.
+
+    Raises:
+        BadResults: where it is something else.
+    """
+    try:
+        return tuple(_built(Result, part) for part in data)
+    except (TypeError, ValueError) as error:
+        raise BadResults(str(error)) from error
 
 
 def save(report: Report, path: Path) -> None:
