@@ -19,7 +19,8 @@ import numpy as np
 
 import unamp
 from unamp.adapter import installed
-from unamp_conformance.results import Result, results_from, sayable
+from unamp_conformance.reading import results_from
+from unamp_conformance.results import Result, sayable
 
 __all__ = ["Kept", "fingerprint"]
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from unamp_conformance import kept
 from unamp_conformance.cli import app
 from unamp_conformance.plan import Selection, items
-from unamp_conformance.results import load
+from unamp_conformance.reading import load
 from unamp_conformance.runner import Options, run_framework
 
 from unamp.presets import PRESETS
