@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
 
+from unamp.adapter import installed
 from unamp_conformance.results import Result
 
 __all__ = ["BadGaps", "KnownGap", "apply", "gaps_of", "mark", "parse"]
@@ -59,13 +62,21 @@ class KnownGap:
 
 
 def gaps_of(framework: str) -> tuple[KnownGap, ...]:
-    """The known gaps of a framework; none where there is no file.
+    """The known gaps of a framework: in this package, or ``gaps.toml`` beside the adapter of a stranger; none without a file.
 
     Raises:
         BadGaps: where the file is wrong.
     """
-    file = resources.files(__package__).joinpath(f"gaps/{framework}.toml")
-    return parse(file.read_text("utf-8"), file.name) if file.is_file() else ()
+    ours = resources.files(__package__).joinpath(f"gaps/{framework}.toml")
+    file = ours if ours.is_file() else _beside_the_adapter(framework)
+    return parse(file.read_text("utf-8"), file.name) if file is not None and file.is_file() else ()
+
+
+def _beside_the_adapter(framework: str) -> Path | None:
+    point = installed().get(framework)
+    # The adapter itself would import its framework, which not every caller may do.
+    spec = find_spec(point.module.partition(".")[0]) if point else None
+    return Path(spec.origin).parent / "gaps.toml" if spec is not None and spec.origin else None
 
 
 def parse(text: str, name: str) -> tuple[KnownGap, ...]:

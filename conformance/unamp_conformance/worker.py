@@ -16,7 +16,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from unamp_conformance.behaviours import BEHAVIOURS
@@ -123,6 +123,7 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
             yield _Step(name, ("probe",), lambda name=name: look(name))  # type: ignore[misc]
 
 
+@lru_cache(maxsize=1)
 def _probe(subject: Subject, op: str) -> tuple[Probe | None, str]:
     """An operation's probe, or why there is none."""
     if op not in subject.operations.names():
