@@ -41,7 +41,8 @@ class Selection:
         levels, dtypes, presets, networks: names of them.
         checks: kinds of check.
         ops: operations, with ``*`` as a wildcard.
-        full: probe every operation under every policy and with every feed, not only with those that can show a rule broken.
+        full: probe every operation under every policy, not only under those that can show a rule broken; with every feed
+            where the lists are the user's or the default's.
     """
 
     levels: tuple[str, ...] = ()

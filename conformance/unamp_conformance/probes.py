@@ -79,11 +79,12 @@ class Probe:
         self._operations = operations
         self._device = device
         self._predicted: dict[tuple[str, str], list[Prediction]] = {}
+        self._made: dict[int, list[np.ndarray]] = {}
 
     @cached_property
     def castable(self) -> int:
         """How many inputs a policy casts."""
-        return len(self.case.eligible(self.case.inputs(0)))
+        return len(self.case.eligible(self._inputs(0)))
 
     @cached_property
     def outside(self) -> _Run:
@@ -140,7 +141,7 @@ class Probe:
         return {"count": values.size, "sample": [float(f"{v:.9g}") for v in chosen]}
 
     def _names(self) -> list[str]:
-        return ["forward", *(f"backward of input {n}" for n in self.case.differentiable(self.case.inputs(0)))]
+        return ["forward", *(f"backward of input {n}" for n in self.case.differentiable(self._inputs(0)))]
 
     @cached_property
     def _reference(self) -> str:
@@ -206,10 +207,10 @@ class Probe:
     ) -> _Run:
         """One call on prepared inputs; the gradient is that of the result's product with a fixed array."""
         ops, case = self._operations, self.case
-        inputs = prepare(case.inputs(draw))
+        inputs = prepare(self._inputs(draw))
         tensors = [self._tensor(array) for array in inputs]
         function = ops[case.op]
-        places = case.differentiable(case.inputs(draw))
+        places = case.differentiable(self._inputs(draw))
         if not (gradients and places):
             with region():
                 result = case.call(function, tensors)
@@ -232,6 +233,14 @@ class Probe:
         values, dtype = self._read(seen[-1])
         arrived = tuple(None if g is None else self._read(g)[0] for g in grads)
         return _Run(values, dtype, arrived, tuple("none" if g is None else ops.dtype(g) for g in grads))
+
+    def _inputs(self, draw: int) -> list[np.ndarray]:
+        """The arrays of a draw, made once: every policy looks at the same ones."""
+        if draw not in self._made:
+            self._made[draw] = self.case.inputs(draw)
+            for array in self._made[draw]:
+                array.flags.writeable = False
+        return self._made[draw]
 
     def _tensor(self, given: np.ndarray | Low) -> Any:
         if isinstance(given, Low):
