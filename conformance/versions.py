@@ -32,7 +32,7 @@ _INSTALLING, _RUNNING = 1800, 3600  # seconds
 
 _HEAD = """# Versions
 
-What `make conformance-versions` found: for each version an environment of its own, `unamp doctor`, and `unamp conformance` on the CPU.
+What `make conformance-versions` found: for each version an environment of its own, `unamp doctor`, `unamp conformance` on a CPU.
 *Refused* means that a region raises `FrameworkNotSupported` with that message, and that nothing was changed.
 The table is generated; the versions are listed in [versions.toml](../conformance/versions.toml).
 
@@ -86,7 +86,7 @@ def _outcome(framework: str, requirement: str, home: Path) -> dict[str, Any]:
         return {"result": "unamp doctor fails", "message": _last_line(doctor.stderr)}
     report = next(r for r in json.loads(doctor.stdout) if r["framework"] == framework)
     if report["status"] != "ready":
-        return {"result": "refused", "message": report["advice"]}
+        return {"result": "refused", "message": report["advice"].rpartition("FrameworkNotSupported: ")[2]}
     output = ["--output", str(home / "results")]
     run = _run(home, "-m", "unamp_conformance", "--framework", framework, "--device", "cpu", "--json", *output)
     try:
@@ -123,10 +123,9 @@ def _last_line(text: str) -> str:
 def sentence(found: dict[str, Any]) -> str:
     """What came of a version, for people."""
     counts = ", ".join(f"{number} {status}" for status, number in found.get("checks", {}).items())
-    parts = [found["result"], found["message"], counts]
-    if found.get("wrong"):
-        parts.append("first: " + ", ".join(found["wrong"][:3]))
-    return ": ".join(parts[:1] + ["; ".join(filter(None, parts[1:]))]).rstrip(": ")
+    first = ", ".join(found.get("wrong", ())[:3])
+    said = "; ".join(filter(None, (found["message"], counts, first and f"first: {first}")))
+    return f"{found['result']}: {said}" if said else found["result"]
 
 
 def table(known: dict[str, dict[str, Any]]) -> str:
