@@ -32,7 +32,7 @@ _INSTALLING, _RUNNING = 1800, 3600  # seconds
 
 _HEAD = """# Versions
 
-What `make conformance-versions` found: for each version an environment of its own, `unamp doctor`, `unamp conformance` on a CPU.
+What `make conformance-versions` found: for each version an environment of its own, `unamp doctor`, and conformance on a CPU.
 *Refused* means that a region raises `FrameworkNotSupported` with that message, and that nothing was changed.
 The table is generated; the versions are listed in [versions.toml](../conformance/versions.toml).
 

@@ -84,19 +84,22 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
     if framework not in installed():
         given = f"unknown framework {framework!r}" if framework else "name a framework, with --unamp-framework"
         raise pytest.UsageError(f"{given}; adapters are installed for: {', '.join(sorted(installed())) or 'none'}")
+    if "agreement" in selected["checks"]:
+        raise pytest.UsageError("agreement needs several frameworks, each in a process of its own: unamp conformance has it")
     subject = Subject(framework, device)
     try:
         selection = Selection(**selected)
         version, present = subject.adapter.version(), subject.present()
     except (ValueError, ImportError, AdapterError) as error:
         raise pytest.UsageError(f"{framework}: {error}") from error
-    if "agreement" in selection.checks:
-        raise pytest.UsageError("agreement needs several frameworks, each in a process of its own: unamp conformance has it")
     if not present:
         return [pytest.param(None, id=f"{framework}-{device}", marks=pytest.mark.skip(f"not run: there is no {device} here"))]
     known = [gap for gap in gaps_of(framework) if gap.applies_to(version)]
     work = (check for item in items(selection, subject.spelled()) for check in _checks(subject, item, selection.full, known))
-    return [_parameter(check, known) for check in work]
+    found = [_parameter(check, known) for check in work]
+    if not found:
+        raise pytest.UsageError("no check is selected: networks have no operations, and operations no networks")
+    return found
 
 
 def _checks(subject: Subject, item: Item, full: bool, known: Sequence[KnownGap]) -> Iterator[Check]:

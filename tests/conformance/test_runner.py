@@ -165,11 +165,11 @@ def test_other_code_is_another_run(tmp_path, monkeypatch):
 def test_the_whole_run_can_be_interrupted(tmp_path):
     """Ctrl-C ends every process, says how to go on, and what was finished is there."""
     command = [sys.executable, "-m", "unamp_conformance", "--framework", "torch", "--device", "cpu", "--output", str(tmp_path)]
-    command += ["--op", "a*", "--preset", "unamp", "-j", "2"]
+    command += ["--op", "a[a-d]*", "--preset", "unamp", "-j", "1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     file = tmp_path / "unfinished" / "torch-cpu.jsonl"
     deadline = time.monotonic() + 60
-    while not (file.exists() and file.read_text().count("\n") > 3) and time.monotonic() < deadline:
+    while not (file.exists() and file.read_text().count("\n") > 2) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
@@ -178,7 +178,7 @@ def test_the_whole_run_can_be_interrupted(tmp_path):
     before = file.read_text().count("\n") - 1
     done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["ok"]
-    assert before >= 3
+    assert before >= 2
     assert not file.exists()
 
 
