@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,7 +66,9 @@ def conformance(
     """
     if context.invoked_subcommand is not None:
         return
-    frameworks, devices = _chosen("framework", framework, installed()), _chosen("device", device, DEVICES)
+    present = [name for name in installed() if find_spec(name)]
+    frameworks = _chosen("framework", framework, installed(), present)
+    devices = _chosen("device", device, DEVICES, DEVICES)
     try:
         chosen = (tuple(names or ()) for names in (level, dtype, preset, network, check, op))
         selection = Selection(*chosen, full=full)
@@ -104,12 +108,12 @@ def compare(
     raise typer.Exit(0 if all(comparison.ok for comparison in found) else 1)
 
 
-def _chosen(what: str, given: Names, valid: Any) -> list[str]:
+def _chosen(what: str, given: Names, valid: Iterable[str], otherwise: Iterable[str]) -> list[str]:
     if unknown := [name for name in given or () if name not in valid]:
         raise typer.BadParameter(f"unknown {what} {unknown[0]!r}; valid: {', '.join(sorted(valid)) or 'none is installed'}")
-    if not valid:
+    if not (chosen := list(dict.fromkeys(given or otherwise))):
         raise typer.BadParameter(f"no {what} is installed; pip install 'unamp[torch]'")
-    return list(dict.fromkeys(given or valid))
+    return chosen
 
 
 def _run(frameworks: list[str], devices: list[str], selection: Selection, options: runner.Options, *, quiet: bool) -> Report:
