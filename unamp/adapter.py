@@ -420,7 +420,10 @@ def _load(point: metadata.EntryPoint) -> Adapter:
     except FrameworkNotSupported:
         raise
     except Exception as error:
-        raise AdapterError(f"the adapter for {point.name} ({point.value}) could not be loaded: {error}") from error
+        version = getattr(sys.modules.get(point.name), "__version__", "of unknown version")
+        raise AdapterError(
+            f"the adapter for {point.name} ({point.value}) could not be loaded with {point.name} {version}: {error}"
+        ) from error
 
 
 def _check_version(adapter: Adapter) -> None:

@@ -137,7 +137,7 @@ class _Crew:
             while not self._stopped:
                 free = [task for task in self.tasks if not task.ended and self._has_room_for(task)]
                 untouched = [task for task in free if not task.workers]
-                worth = [task for task in free if task.workers and task.left() >= _WORTHWHILE * (task.workers + 1)]
+                worth = [task for task in free if task.workers and self._needs_another(task)]
                 if chosen := (untouched or sorted(worth, key=lambda task: task.left() / task.workers, reverse=True))[:1]:
                     chosen[0].workers += 1
                     return chosen[0]
@@ -145,6 +145,9 @@ class _Crew:
                     return None
                 self._changed.wait()
         return None
+
+    def _needs_another(self, task: Task) -> bool:
+        return not task.alone and task.left() >= _WORTHWHILE * (task.workers + 1)
 
     def _has_room_for(self, task: Task) -> bool:
         return task.device == "cpu" or not any(other.workers for other in self.tasks if other.device == task.device)
@@ -195,6 +198,9 @@ class _Crew:
                 return False
             if item is None and not task.planned:
                 task.ended = f"not opened: {message}"
+                return False
+            if item is None and task.workers > 1:  # one more is not needed, and maybe there is no memory for it
+                task.alone = True
                 return False
             task.lose(item, status, message)
             if task.restarts > _RESTARTS:

@@ -47,6 +47,7 @@ class Task:
         self.items: list[Planned] = []
         self.planned = False
         self.workers = 0
+        self.alone = False  #: whether a further worker has failed to open it
         self.restarts = 0
         self.seconds = 0.0
         self._kept, self._resume = kept, resume

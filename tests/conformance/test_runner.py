@@ -113,6 +113,25 @@ def test_an_unknown_framework_is_told():
     assert found.ended.startswith("not usable: ModuleNotFoundError")
 
 
+def test_several_processes_share_a_framework(run, log):
+    """And one that does not open is done without."""
+    many = OPEN.replace('for name in "abc"', "for name in map(str, range(200))").replace(
+        '"abc"[order["item"]]', 'str(order["item"])'
+    )
+    slow = (
+        many.replace("BAD", "pass")
+        .replace('say("finished"', 'time.sleep(0.005); say("finished"')
+        .replace('file.write(str(order["item"]))', 'file.write(f"{os.getpid()}\\n")')
+    )
+    assert set(outcome(run(slow, jobs=2)).values()) == {"passed"}
+    assert len(set(log.read_text().split())) == 2
+    log.unlink()
+    second = 'if log.exists(): os._exit(1)\nlog.write_text("")\n'
+    found = run(slow.replace("version = pathlib", second + "version = pathlib", 1), jobs=2)
+    assert (found.ended, len(found.results), found.ok) == ("finished", 400, True)
+    assert len(set(log.read_text().split())) == 1
+
+
 def interrupted(run, log, tmp_path):
     """A run whose process ends with the second item, and which nobody restarts: as if the whole run had been killed."""
     kept = tmp_path / "kept"
