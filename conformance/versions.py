@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,7 @@ _INSTALLING, _RUNNING = 1800, 3600  # seconds
 _HEAD = """# Versions
 
 What `make conformance-versions` found: for each version an environment of its own, `unamp doctor`, and conformance on a CPU.
-*Refused* means that a region raises `FrameworkNotSupported` with that message, and that nothing was changed.
+*Refused* means that a region raises an error with that message, and that nothing was changed.
 The table is generated; the versions are listed in [versions.toml](../conformance/versions.toml).
 
 | framework | version | result | Python, system |
@@ -78,7 +79,8 @@ def examined(framework: str, package: str, version: str) -> dict[str, Any]:
 
 def _outcome(framework: str, requirement: str, home: Path) -> dict[str, Any]:
     venv.create(home, clear=True, with_pip=True)
-    installed = _run(home, "-m", "pip", "install", "--quiet", "--no-cache-dir", requirement, *NEEDED, timeout=_INSTALLING)
+    install = ("-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-compile", requirement, *NEEDED)
+    installed = _run(home, *install, timeout=_INSTALLING)
     if installed.returncode:
         return {"result": "does not install", "message": _last_line(installed.stderr)}
     doctor = _run(home, "-m", "unamp", "doctor", "--json")
@@ -86,7 +88,7 @@ def _outcome(framework: str, requirement: str, home: Path) -> dict[str, Any]:
         return {"result": "unamp doctor fails", "message": _last_line(doctor.stderr)}
     report = next(r for r in json.loads(doctor.stdout) if r["framework"] == framework)
     if report["status"] != "ready":
-        return {"result": "refused", "message": report["advice"].rpartition("FrameworkNotSupported: ")[2]}
+        return {"result": "refused", "message": re.sub(r"^unamp\.errors\.\w+: ", "", report["advice"])}
     output = ["--output", str(home / "results")]
     run = _run(home, "-m", "unamp_conformance", "--framework", framework, "--device", "cpu", "--json", *output)
     try:
@@ -131,7 +133,7 @@ def sentence(found: dict[str, Any]) -> str:
 def table(known: dict[str, dict[str, Any]]) -> str:
     """The page."""
     lines = []
-    for framework, versions in known.items():
+    for framework, versions in sorted(known.items()):
         for version in sorted(versions, key=lambda v: [int(part) for part in v.split(".")]):
             said = sentence(versions[version]).replace("|", "\\|")
             lines.append(f"| {framework} | {version} | {said} | {versions[version]['where']} |")

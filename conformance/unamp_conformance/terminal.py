@@ -79,7 +79,7 @@ def _sign(status: str) -> Text:
 
 def show_comparison(console: Console, found: Comparison) -> None:
     """Print what differs between two runs."""
-    console.print(Text(f"{found.first}  against  {found.second}", style="bold"))
+    console.print(_plain(f"{found.first}  against  {found.second}"), style="bold")
     alone = " and ".join(map(str, found.alone))
     console.print(Text(f"{found.both} checks in both, {alone} in one of them only"))
     for title, differences in (
@@ -92,7 +92,7 @@ def show_comparison(console: Console, found: Comparison) -> None:
     if found.errors:
         table = Table("check", "compared", "median", "largest", "where", title="errors, second over first")
         for e in found.errors:
-            table.add_row(e.check, str(e.compared), f"{e.median:.2f}", f"{e.largest:.2f}", Text(e.where))
+            table.add_row(_plain(e.check), str(e.compared), f"{e.median:.2f}", f"{e.largest:.2f}", _plain(e.where))
         console.print(table)
     console.print("they agree" if found.ok else "they do not agree")
 
@@ -100,7 +100,12 @@ def show_comparison(console: Console, found: Comparison) -> None:
 def _differences(title: str, differences: tuple[Difference, ...]) -> Table:
     table = Table("check", "of", "policy", "first", "second", "message", title=title)
     for d in differences[:_SHOWN]:
-        table.add_row(*(Text(value) for value in (d.check, d.subject, d.policy, d.first, d.second, d.message[:120])))
+        table.add_row(*map(_plain, (d.check, d.subject, d.policy, d.first, d.second, d.message[:120])))
     if len(differences) > _SHOWN:
         table.add_row("...", f"and {len(differences) - _SHOWN} more; --json has all of them")
     return table
+
+
+def _plain(text: str) -> Text:
+    """Text of a file that may come from anywhere: neither markup nor what a terminal obeys."""
+    return Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))

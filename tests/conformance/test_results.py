@@ -232,6 +232,18 @@ def test_the_command_says_whether_they_agree(tmp_path, status, code):
     assert (data["ok"], len(data["changed"]), data["errors"][0]["median"]) == (code == 0, code, 1.0)
 
 
+def test_hostile_names_do_nothing_to_the_terminal(tmp_path):
+    evil = EVIL + "[/red][bold]\x1b[2J\x9b"
+    hostile = Result(evil, evil, evil, "cpu", "failed", evil, details={"error": 1.0, "bound": 1.0})
+    for name, status in (("a", "failed"), ("b", "passed")):
+        run = FrameworkRun(evil, evil, evil, "finished", (replace(hostile, status=status),))
+        save(replace(report(), runs=(run,)), tmp_path / f"{name}.json")
+    found = CliRunner().invoke(app, ["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")], env={"COLUMNS": "900"})
+    assert found.exit_code == 1, found.output
+    assert "[/red][bold]" in found.output
+    assert not {"\x1b", "\x9b", "\x00"} & set(found.output)
+
+
 def test_the_command_refuses_what_it_cannot_read(tmp_path):
     save(report(FAILED), tmp_path / "a.json")
     (tmp_path / "b.json").write_text('{"schema": 99}')
