@@ -88,7 +88,7 @@ def _outcome(framework: str, requirement: str, home: Path) -> dict[str, Any]:
         return {"result": "unamp doctor fails", "message": _last_line(doctor.stderr)}
     report = next(r for r in json.loads(doctor.stdout) if r["framework"] == framework)
     if report["status"] != "ready":
-        return {"result": "refused", "message": re.sub(r"^unamp\.errors\.\w+: ", "", report["advice"])}
+        return {"result": "refused", "message": _said(report["advice"], home)}
     output = ["--output", str(home / "results")]
     run = _run(home, "-m", "unamp_conformance", "--framework", framework, "--device", "cpu", "--json", *output)
     try:
@@ -116,6 +116,11 @@ def _run(home: Path, *arguments: str, timeout: float = _RUNNING) -> subprocess.C
         )
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, 1, "", f"not finished within {timeout:.0f} seconds")
+
+
+def _said(advice: str, home: Path) -> str:
+    """An error's message, without its class and without where it was run."""
+    return re.sub(rf" \({re.escape(str(home))}[^)]*\)", "", re.sub(r"^unamp\.errors\.\w+: ", "", advice))
 
 
 def _last_line(text: str) -> str:

@@ -33,6 +33,11 @@ def test_a_result_is_said_in_a_sentence(versions):
     assert versions.sentence({"result": "conforms", "message": "", "checks": {"passed": 9}}) == "conforms: 9 passed"
 
 
+def test_what_was_refused_is_said_without_places(versions, tmp_path):
+    advice = f"unamp.errors.AdapterError: cannot import name 'x' from 'torch' ({tmp_path}/lib/torch/__init__.py)"
+    assert versions._said(advice, tmp_path) == "cannot import name 'x' from 'torch'"
+
+
 def test_the_table_in_the_docs_is_the_generated_one(versions):
     known = json.loads(versions.RESULTS.read_text("utf-8"))
     assert versions.TABLE.read_text("utf-8") == versions.table(known)
