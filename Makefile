@@ -6,10 +6,11 @@ RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help browser conformance test bench lint format tables dist clean
+.PHONY: help browser conformance conformance-versions test bench lint format tables dist clean
 
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
+	@echo "make conformance-versions   the same for older and newer frameworks, an environment for each (hours, and many GB to load)"
 	@echo "make test          lint, then every test; continuous integration runs this"
 	@echo "make bench         unamp side by side with what you would write instead"
 	@echo "make lint          ruff and mypy"
@@ -20,6 +21,9 @@ help:
 
 conformance: $(VENV)/.conformance
 	$(VENV)/bin/unamp conformance --output conformance-report
+
+conformance-versions: $(VENV)/bin/python
+	$(RUN) conformance/versions.py $(ONLY)
 
 test: lint $(VENV)/.dev $(VENV)/.compiled browser
 	$(RUN) tests/run.py
@@ -47,7 +51,7 @@ dist: $(VENV)/.dev
 	$(RUN) -m build --no-isolation
 
 clean:
-	rm -rf $(VENV) dist conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-versions dist conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.11")'

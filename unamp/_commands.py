@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -18,6 +17,7 @@ from rich.table import Table
 import unamp
 from unamp import _showing
 from unamp._doctor import examine_all
+from unamp._entry_points import entry_points
 from unamp._showing import print_json, show
 from unamp.adapter import DEVICES, installed
 from unamp.comparing import compare_traces
@@ -197,7 +197,7 @@ def _decided(decision: Decision) -> dict[str, Any]:
 
 
 def _mount_commands() -> None:
-    for point in metadata.entry_points(group="unamp.commands"):
+    for point in entry_points("unamp.commands"):
         try:
             app.add_typer(point.load(), name=point.name)
         except ModuleNotFoundError as error:

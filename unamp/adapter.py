@@ -20,6 +20,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from unamp._capturing import once_per_trace
+from unamp._entry_points import entry_points
 from unamp.errors import AdapterError, FrameworkNotSupported
 from unamp.records import OpRecord
 from unamp.vocabulary import vocabulary
@@ -108,7 +109,7 @@ class Operations(Protocol):
         """The framework's function for an operation, in the canonical signature. KeyError where it has none."""
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Any:
-        """A tensor with the array's values, shape and dtype (ml_dtypes.bfloat16 included)."""
+        """A tensor with the array's values, shape and dtype. NumPy lacks bfloat16: the operation ``cast`` makes it."""
 
     def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Any:
         """What a layer keeps a running statistic in: a tensor that it updates in place, or a variable."""
@@ -360,9 +361,7 @@ _waiting: tuple[str, ...] | None = None  # frameworks with an adapter that is no
 
 def installed() -> Mapping[str, metadata.EntryPoint]:
     """The entry points of all installed adapters, by framework."""
-    from importlib import metadata  # slow to import, and nothing needs it before the first region
-
-    return {point.name: point for point in metadata.entry_points(group=_GROUP)}
+    return {point.name: point for point in entry_points(_GROUP)}
 
 
 def register(adapter: Adapter) -> None:
@@ -461,7 +460,10 @@ def _load(point: metadata.EntryPoint) -> Adapter:
     except FrameworkNotSupported:
         raise
     except Exception as error:
-        raise AdapterError(f"the adapter for {point.name} ({point.value}) could not be loaded: {error}") from error
+        version = getattr(sys.modules.get(point.name), "__version__", "of unknown version")
+        raise AdapterError(
+            f"the adapter for {point.name} ({point.value}) could not be loaded with {point.name} {version}: {error}"
+        ) from error
 
 
 def _check_version(adapter: Adapter) -> None:

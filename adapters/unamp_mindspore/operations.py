@@ -46,10 +46,7 @@ class MindSporeOperations(NamedOperations):
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """A tensor with the array's values, shape and dtype."""
-        array = np.asarray(array)
-        if array.dtype.name == "bfloat16":  # which MindSpore takes from NumPy only as compiled against the same version
-            return Tensor(array.astype(np.float32)).astype(DTYPES["bfloat16"])
-        return Tensor(array)
+        return Tensor(np.asarray(array))
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """A tensor's values; low dtypes arrive as float32."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import paddle
 from paddle.nn import functional as F
@@ -34,17 +33,16 @@ class PaddleOperations(NamedOperations):
         """A tensor with the array's values, shape and dtype."""
         array = np.asarray(array)
         place = paddle.CPUPlace() if device == "cpu" else paddle.CUDAPlace(0)
-        low = array.dtype.name == "bfloat16"  # Paddle takes the sixteen bits as uint16
-        made = paddle.to_tensor(array.view(np.uint16) if low else array, place=place, dtype="bfloat16" if low else None)
+        made = paddle.to_tensor(array, place=place)
         made.stop_gradient = not requires_grad
         return made
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """A tensor's values; low dtypes arrive as float32."""
         values = tensor.detach().numpy()
-        if values.dtype == np.uint16:
-            values = values.view(ml_dtypes.bfloat16)
-        return values.astype(np.float32) if values.dtype.itemsize == 2 and "float" in values.dtype.name else values
+        if values.dtype == np.uint16:  # how Paddle hands bfloat16 over: the upper halves of float32 numbers
+            return (values.astype(np.uint32) << 16).view(np.float32)
+        return values.astype(np.float32) if values.dtype == np.float16 else values
 
     def dtype(self, tensor: Tensor) -> str:
         """The name of a tensor's dtype."""

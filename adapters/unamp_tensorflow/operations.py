@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
@@ -42,7 +41,7 @@ class TensorFlowOperations(NamedOperations):
     def numpy(self, tensor: tf.Tensor) -> np.ndarray:
         """A tensor's values; low dtypes arrive as float32."""
         values = tf.convert_to_tensor(tensor).numpy()
-        return np.asarray(values, np.float32) if values.dtype in (np.float16, ml_dtypes.bfloat16) else values
+        return np.asarray(values, np.float32) if values.dtype.name in ("float16", "bfloat16") else values
 
     def dtype(self, tensor: Any) -> str:
         """The name of a tensor's dtype."""

@@ -43,11 +43,7 @@ class TorchOperations(NamedOperations):
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """A tensor with the array's values, shape and dtype."""
-        array = np.ascontiguousarray(array)
-        if array.dtype.name == "bfloat16":  # ml_dtypes; torch reads no foreign dtype, but the same sixteen bits
-            made = torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-        else:
-            made = torch.from_numpy(array.copy())
+        made = torch.from_numpy(np.array(array, order="C"))
         return made.to("cuda" if device == "gpu" else device).requires_grad_(requires_grad)
 
     def numpy(self, tensor: Tensor) -> np.ndarray:

@@ -17,7 +17,7 @@ from unamp_conformance import gaps
 from unamp_conformance.gaps import KnownGap
 from unamp_conformance.results import FrameworkRun, Result
 
-__all__ = ["NEEDED", "NEEDED_OF_OPERATIONS", "agreement", "pairs"]
+__all__ = ["NEEDED", "NEEDED_OF_OPERATIONS", "agreement", "decided", "pairs"]
 
 #: The kinds of check whose observations are compared, of networks and of operations.
 NEEDED = ("decisions", "outputs")
@@ -44,14 +44,18 @@ def _gaps(run: FrameworkRun) -> list[KnownGap]:
     return [gap for gap in gaps.gaps_of(run.framework) if gap.check == "agreement" and gap.applies_to(run.version)]
 
 
-def agreement(first: FrameworkRun, second: FrameworkRun) -> Iterator[Result]:
+def agreement(first: FrameworkRun, second: FrameworkRun, *, decisions: bool = True) -> Iterator[Result]:
     """A result for every network and policy that both ran, and for every operation.
 
     What either of them already got wrong is not compared; nor is the preset ``native``, which means each framework's own
     lists. Where both are known to compute another function than the canonical one, nothing is said about the two of them.
+
+    Args:
+        first, second: the runs.
+        decisions: compare decisions too, not only numbers.
     """
     ours, theirs = _gaps(first), _gaps(second)
-    for result in (*_networks(first, second), *_operations(first, second)):
+    for result in (*_networks(first, second, decisions), *_operations(first, second)):
         covering = [gap for known in (ours, theirs) if (gap := next((g for g in known if g.covers(result)), None))]
         if len(covering) < 2:
             yield gaps.mark(result, covering[0]) if covering else result
@@ -78,7 +82,7 @@ def _samples(run: FrameworkRun) -> Mapping[str, Mapping[str, Any]]:
     return {r.subject: r.details for r in covered if "sample" in r.details}
 
 
-def _networks(first: FrameworkRun, second: FrameworkRun) -> Iterator[Result]:
+def _networks(first: FrameworkRun, second: FrameworkRun, decisions: bool) -> Iterator[Result]:
     ours, theirs = _observed(first), _observed(second)
     for subject, policy in ours:
         if (subject, policy) not in theirs or policy.endswith(" native"):
@@ -87,7 +91,8 @@ def _networks(first: FrameworkRun, second: FrameworkRun) -> Iterator[Result]:
         if wrong := [f"{r.check}: {r.status}" for r in (*a.values(), *b.values()) if r.status != "passed"]:
             yield Result("agreement", subject, policy, first.device, "not run", f"not compared; {', '.join(wrong)}")
             continue
-        complaints, details = _decisions(a, b, first, second), _numbers(a, b, exact=policy.startswith("O0 "))
+        complaints = _decisions(a, b, first, second) if decisions else []
+        details = _numbers(a, b, exact=policy.startswith("O0 "))
         if details and details["error"] > details["bound"]:
             complaints.append("outputs are {error:.3g} apart, the bound is {bound:.3g}".format(**details))
         status = "failed" if complaints else "passed"
@@ -104,7 +109,9 @@ def _observed(run: FrameworkRun) -> Mapping[tuple[str, str], dict[str, Result]]:
 
 def _decisions(a: Mapping[str, Result], b: Mapping[str, Result], first: FrameworkRun, second: FrameworkRun) -> list[str]:
     """Where an operation that both recorded ran under another rule, or gave another dtype."""
-    ours, theirs = _decided(a), _decided(b)
+    if "decisions" not in a or "decisions" not in b:
+        return []
+    ours, theirs = decided(a["decisions"]), decided(b["decisions"])
     return [
         f"{op} is {' or '.join(sorted(ours[op]))} on {first.framework}, {' or '.join(sorted(theirs[op]))} on {second.framework}"
         for op in sorted(ours.keys() & theirs.keys())
@@ -112,10 +119,10 @@ def _decisions(a: Mapping[str, Result], b: Mapping[str, Result], first: Framewor
     ]
 
 
-def _decided(checks: Mapping[str, Result]) -> Mapping[str, set[str]]:
-    """For every operation in a trace its rules and the dtypes of its results."""
+def decided(result: Result) -> Mapping[str, set[str]]:
+    """For every operation in the trace that a check of decisions keeps its rules, with the dtypes of its results."""
     found: dict[str, set[str]] = defaultdict(set)
-    for line in checks["decisions"].details.get("trace", ()) if "decisions" in checks else ():
+    for line in result.details.get("trace", ()):
         op, _, rest = line.partition(": ")
         rule, _, flow = rest.partition(", ")
         found[op].add(f"{rule} -> {flow.rpartition(' -> ')[2]}")

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
 
+from unamp.adapter import installed
 from unamp_conformance.results import Result
 
 __all__ = ["BadGaps", "KnownGap", "apply", "gaps_of", "mark", "parse"]
@@ -59,13 +62,21 @@ class KnownGap:
 
 
 def gaps_of(framework: str) -> tuple[KnownGap, ...]:
-    """The known gaps of a framework; none where there is no file.
+    """The known gaps of a framework: in this package, or ``gaps.toml`` beside the adapter of a stranger; none without a file.
 
     Raises:
         BadGaps: where the file is wrong.
     """
-    file = resources.files(__package__).joinpath(f"gaps/{framework}.toml")
-    return parse(file.read_text("utf-8"), file.name) if file.is_file() else ()
+    ours = resources.files(__package__).joinpath(f"gaps/{framework}.toml")
+    file = ours if ours.is_file() else _beside_the_adapter(framework)
+    return parse(file.read_text("utf-8"), file.name) if file is not None and file.is_file() else ()
+
+
+def _beside_the_adapter(framework: str) -> Path | None:
+    point = installed().get(framework)
+    # The adapter itself would import its framework, which not every caller may do.
+    spec = find_spec(point.module.partition(".")[0]) if point else None
+    return Path(spec.origin).parent / "gaps.toml" if spec is not None and spec.origin else None
 
 
 def parse(text: str, name: str) -> tuple[KnownGap, ...]:
@@ -82,7 +93,12 @@ def parse(text: str, name: str) -> tuple[KnownGap, ...]:
 
 
 def apply(
-    gaps: Sequence[KnownGap], results: Iterable[Result], version: str, *, whole: bool
+    gaps: Sequence[KnownGap],
+    results: Iterable[Result],
+    version: str,
+    *,
+    whole: bool,
+    others: Callable[[], Iterable[Result]] = tuple,
 ) -> tuple[tuple[Result, ...], tuple[str, ...]]:
     """Mark results by the known gaps.
 
@@ -90,7 +106,8 @@ def apply(
         gaps: the framework's gaps.
         results: what was found.
         version: the framework's version.
-        whole: whether everything was run; only then can a gap that matches nothing be told.
+        whole: whether nothing was deselected; only then can a gap that matches nothing be told.
+        others: gives what was not run all the same, because only a full run does; a gap may be of that.
 
     Returns:
         The results, failed ones of a gap as ``gap`` and passed ones as ``fixed``, and a sentence for each useless gap.
@@ -105,7 +122,9 @@ def apply(
             marked.append(mark(result, current[index]))
         else:
             marked.append(result)
-    useless = [gap for n, gap in enumerate(current) if n not in used] if whole else []
+    unused = [gap for n, gap in enumerate(current) if n not in used] if whole else []
+    elsewhere = list(others()) if unused else []
+    useless = [gap for gap in unused if not any(map(gap.covers, elsewhere))]
     return tuple(marked), tuple(f"the known gap {g.check} {' '.join(g.subjects)} matches no check" for g in useless)
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from unamp.dtypes import LOW_DTYPES
-from unamp.policy import LEVELS, Policy
-from unamp.presets import PRESETS
+from unamp.policy import LEVELS, Policy, Rule
+from unamp.presets import PRESETS, preset
 from unamp_conformance.agreement import NEEDED, NEEDED_OF_OPERATIONS
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.netchecks import NETWORK_CHECKS
 from unamp_conformance.networks import NETWORKS
 from unamp_conformance.subjects import policy_name
 
-__all__ = ["CHECKS", "Item", "Selection", "items"]
+__all__ = ["CHECKS", "Item", "Selection", "items", "left_out"]
 
 #: Every kind of check, with what it asks.
 CHECKS: Mapping[str, str] = {
@@ -40,7 +41,8 @@ class Selection:
         levels, dtypes, presets, networks: names of them.
         checks: kinds of check.
         ops: operations, with ``*`` as a wildcard.
-        full: probe under every level and with every feed, not only those that can show a rule broken.
+        full: probe every operation under every policy, not only under those that can show a rule broken; with every feed
+            where the lists are the user's or the default's.
     """
 
     levels: tuple[str, ...] = ()
@@ -92,11 +94,9 @@ class Item:
     policies: Mapping[str, Policy]
     checks: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        policies = next(iter(self.policies)) if len(self.policies) == 1 else ""
-        return f"{self.subject} {policies}".strip()
+    def as_dict(self) -> dict[str, Any]:
+        """For the runner, to which a policy is its name."""
+        return {"kind": self.kind, "subject": self.subject, "policies": list(self.policies), "checks": list(self.checks)}
 
 
 def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
@@ -130,19 +130,46 @@ def _matrix(selection: Selection) -> Iterator[Policy]:
         for dtype in selection.dtypes or LOW_DTYPES:
             # O0 touches nothing, whatever the preset.
             presets = selection.presets or PRESETS
-            for preset in presets if level != "O0" else presets[:1]:
-                yield Policy(level, dtype, preset=preset)
+            for name in presets if level != "O0" else presets[:1]:
+                yield Policy(level, dtype, preset=name)
 
 
 def _probed(selection: Selection, op: str) -> dict[str, Policy]:
-    """The policies under which an operation is probed: the user's own lists first, then the presets' O1 (or all levels)."""
+    """The policies under which an operation is probed: the user's own lists first, then the presets'."""
     found: dict[str, Policy] = {}
-    listed = not (selection.levels or selection.presets)
+    chosen = bool(selection.levels or selection.presets)
     for dtype in selection.dtypes or LOW_DTYPES:
-        if listed:
+        if not chosen:
             found[f"allow {dtype}"] = Policy("O1", dtype, allow=(op,))
             found[f"deny {dtype}"] = Policy("O1", dtype, deny=(op,))
     levels = selection.levels or (tuple(LEVELS) if selection.full else ("O1",))
-    for policy in _matrix(Selection(levels, selection.dtypes, selection.presets)):
+    policies = _matrix(Selection(levels, selection.dtypes, selection.presets))
+    for policy in policies if chosen or selection.full else _telling(op, policies):
         found[policy_name(policy)] = policy
     return found
+
+
+def _telling(op: str, policies: Iterable[Policy]) -> Iterator[Policy]:
+    """Of policies at one level those that a quick run probes an operation under.
+
+    These are the default preset's, the framework's own, the first to give the operation another rule, and one more, another
+    for each operation, so that every list is looked at.
+    """
+    drawn = _DRAWN[zlib.crc32(op.encode()) % len(_DRAWN)]
+    rules: set[Rule] = set()
+    for policy in policies:
+        always = policy.preset in _ALWAYS
+        if always or (policy.preset, policy.dtype) == drawn or policy.decide(op) not in rules:
+            yield policy
+            if not preset(policy.preset).delegates:
+                rules.add(policy.decide(op))
+
+
+#: The presets under which a quick run probes every operation, and what it draws the others from.
+_ALWAYS = (PRESETS[0], "native")
+_DRAWN = [(name, dtype) for name in PRESETS for dtype in LOW_DTYPES if name not in _ALWAYS]
+
+
+def left_out(selection: Selection, ops: Sequence[str]) -> Iterator[Item]:
+    """The items of a full run under the same selection, where this one is not full."""
+    return iter(()) if selection.full else items(replace(selection, full=True), ops)

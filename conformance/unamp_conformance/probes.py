@@ -19,7 +19,7 @@ from unamp.dtypes import LOW_DTYPES
 from unamp_conformance import arrays
 from unamp_conformance.cases import Case
 from unamp_conformance.classify import PRECISIONS, Prediction, explain, tells
-from unamp_conformance.rounding import cast, round_to
+from unamp_conformance.rounding import Low, cast, round_to
 
 __all__ = ["FEEDS", "Finding", "Probe", "Unsuitable"]
 
@@ -31,6 +31,7 @@ _SAMPLE = 16  # numbers by which frameworks are held against each other
 _DRAWS = 64  # at most so many calls to collect them
 
 Region = Callable[[], AbstractContextManager[Any]]
+Fed = list[np.ndarray | Low]
 
 
 class Unsuitable(Exception):
@@ -78,11 +79,12 @@ class Probe:
         self._operations = operations
         self._device = device
         self._predicted: dict[tuple[str, str], list[Prediction]] = {}
+        self._made: dict[int, list[np.ndarray]] = {}
 
     @cached_property
     def castable(self) -> int:
         """How many inputs a policy casts."""
-        return len(self.case.eligible(self.case.inputs(0)))
+        return len(self.case.eligible(self._inputs(0)))
 
     @cached_property
     def outside(self) -> _Run:
@@ -139,7 +141,7 @@ class Probe:
         return {"count": values.size, "sample": [float(f"{v:.9g}") for v in chosen]}
 
     def _names(self) -> list[str]:
-        return ["forward", *(f"backward of input {n}" for n in self.case.differentiable(self.case.inputs(0)))]
+        return ["forward", *(f"backward of input {n}" for n in self.case.differentiable(self._inputs(0)))]
 
     @cached_property
     def _reference(self) -> str:
@@ -197,7 +199,7 @@ class Probe:
     def _run(
         self,
         draw: int,
-        prepare: Callable[[list[np.ndarray]], list[np.ndarray]],
+        prepare: Callable[[list[np.ndarray]], Fed],
         work_dtype: str,
         region: Region,
         precision: str = "float32",
@@ -205,10 +207,10 @@ class Probe:
     ) -> _Run:
         """One call on prepared inputs; the gradient is that of the result's product with a fixed array."""
         ops, case = self._operations, self.case
-        inputs = prepare(case.inputs(draw))
-        tensors = [ops.tensor(array, device=self._device) for array in inputs]
+        inputs = prepare(self._inputs(draw))
+        tensors = [self._tensor(array) for array in inputs]
         function = ops[case.op]
-        places = case.differentiable(case.inputs(draw))
+        places = case.differentiable(self._inputs(draw))
         if not (gradients and places):
             with region():
                 result = case.call(function, tensors)
@@ -231,6 +233,19 @@ class Probe:
         values, dtype = self._read(seen[-1])
         arrived = tuple(None if g is None else self._read(g)[0] for g in grads)
         return _Run(values, dtype, arrived, tuple("none" if g is None else ops.dtype(g) for g in grads))
+
+    def _inputs(self, draw: int) -> list[np.ndarray]:
+        """The arrays of a draw, made once: every policy looks at the same ones."""
+        if draw not in self._made:
+            self._made[draw] = self.case.inputs(draw)
+            for array in self._made[draw]:
+                array.flags.writeable = False
+        return self._made[draw]
+
+    def _tensor(self, given: np.ndarray | Low) -> Any:
+        if isinstance(given, Low):
+            return self._operations["cast"](self._operations.tensor(given.values, device=self._device), given.dtype)
+        return self._operations.tensor(given, device=self._device)
 
     def _cotangent(self, draw: int, shape: tuple[int, ...], work_dtype: str, precision: str, result: Any) -> Any:
         spec = f"normal {'x'.join(map(str, shape or (1,)))}"
@@ -270,25 +285,25 @@ class Probe:
         return np.atleast_1d(self._operations.numpy(tensor)).ravel(), self._operations.dtype(tensor)
 
 
-def _feeder(case: Case, feed: str, low: str) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+def _feeder(case: Case, feed: str, low: str) -> Callable[[list[np.ndarray]], Fed]:
     """What hands inputs over in the dtypes of a feed."""
 
-    def fed(inputs: list[np.ndarray]) -> list[np.ndarray]:
+    def fed(inputs: list[np.ndarray]) -> Fed:
         places = {"float32": 0, "low": None, "mixed": 1}[feed]
         lowered = case.eligible(inputs)[:places]
-        return [cast(a, low) if n in lowered else a for n, a in enumerate(inputs)]
+        return [Low(round_to(a, low), low) if n in lowered else a for n, a in enumerate(inputs)]
 
     return fed
 
 
 def _rounder(
-    case: Case, fed: Callable[[list[np.ndarray]], list[np.ndarray]], precision: str, up: str
+    case: Case, fed: Callable[[list[np.ndarray]], Fed], precision: str, up: str
 ) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
     """What rounds the inputs of a feed to a precision, kept in the precision of the reference."""
 
     def rounded(inputs: list[np.ndarray]) -> list[np.ndarray]:
         eligible = case.eligible(inputs)
-        given = [a.astype(np.float32) if n in eligible else a for n, a in enumerate(fed(inputs))]
+        given = [a.values if isinstance(a, Low) else a for a in fed(inputs)]
         given = [round_to(a, precision) if n in eligible else a for n, a in enumerate(given)]
         return [cast(a, up) if a.dtype == np.float32 else a for a in given]
 

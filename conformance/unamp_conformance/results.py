@@ -1,14 +1,27 @@
-"""What a run found, as values, and the versioned file that keeps it."""
+"""What a run found, as values, and the versioned file that keeps it.
+
+The file's layout is ``data/results.schema.json``; `unamp_conformance.reading` reads it and trusts nothing in it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCHEMA", "STATUSES", "UNEXPECTED", "BadResults", "FrameworkRun", "Report", "Result", "load", "save"]
+__all__ = [
+    "SCHEMA",
+    "STATUSES",
+    "UNEXPECTED",
+    "BadResults",
+    "FrameworkRun",
+    "Report",
+    "Result",
+    "save",
+    "sayable",
+]
 
 #: The version of the file's layout. A reader refuses every other one.
 SCHEMA = 1
@@ -99,60 +112,14 @@ class Report:
         return all(run.ok for run in self.runs) and any(run.results for run in self.runs)
 
 
+def sayable(result: Result) -> dict[str, Any]:
+    """A result as JSON: empty fields are left out."""
+    return {name: value for name, value in vars(result).items() if value not in ("", {}, 0.0)}
+
+
 def save(report: Report, path: Path) -> None:
     """Write a report as JSON. Empty fields of results are left out."""
     text = asdict(report)
     for run in text["runs"]:
         run["results"] = [{k: v for k, v in r.items() if v not in ("", {}, 0.0)} for r in run["results"]]
     path.write_text(json.dumps({"schema": SCHEMA, **text}, indent=1, allow_nan=False) + "\n", "utf-8")
-
-
-def load(path: Path) -> Report:
-    """Read what `save` wrote.
-
-    Raises:
-        BadResults: naming the file and what is wrong with it.
-        OSError: where it cannot be read.
-    """
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadResults(f"{path}: not JSON: {error}") from error
-    if not isinstance(data, dict) or "schema" not in data:
-        raise BadResults(f"{path}: no results file of unamp conformance: it has no 'schema'")
-    if data.pop("schema") != SCHEMA:
-        raise BadResults(f"{path}: written by another version of unamp; this one reads schema {SCHEMA}")
-    try:
-        return _built(Report, data)
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise BadResults(f"{path}: {error}") from error
-
-
-def _built(kind: type, data: Any) -> Any:
-    """A dataclass from parsed JSON, strictly: every field known and of its type."""
-    if not isinstance(data, dict):
-        raise TypeError(f"{kind.__name__} must be an object, not {type(data).__name__}")
-    known = {f.name: f.type for f in fields(kind)}
-    if unknown := sorted(set(data) - set(known)):
-        raise TypeError(f"{kind.__name__} has no field {', '.join(unknown)}")
-    built = dict(data)
-    for name, value in data.items():
-        if name == "runs":
-            built[name] = tuple(_built(FrameworkRun, part) for part in value)
-        elif name == "results":
-            built[name] = tuple(_built(Result, part) for part in value)
-        elif name == "problems":
-            built[name] = tuple(_checked(f"{kind.__name__}.{name}", part, str) for part in value)
-        else:
-            wanted = {"str": str, "float": (int, float)}.get(str(known[name]), dict)
-            built[name] = _checked(f"{kind.__name__}.{name}", value, wanted)
-    made = kind(**built)
-    if isinstance(made, Result) and made.status not in STATUSES:
-        raise ValueError(f"unknown status {made.status!r}; valid: {', '.join(STATUSES)}")
-    return made
-
-
-def _checked(what: str, value: Any, kind: Any) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"{what} must not be {type(value).__name__}")
-    return value

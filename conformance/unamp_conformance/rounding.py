@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
-import ml_dtypes
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
-__all__ = ["UNIT_ROUNDOFF", "cast", "on_grid", "round_to", "spacing"]
+__all__ = ["UNIT_ROUNDOFF", "Low", "cast", "on_grid", "round_to", "spacing"]
 
 #: The largest relative error of rounding to nearest.
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
-_TYPES = {"float64": np.float64, "float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+_TYPES = {"float64": np.float64, "float32": np.float32}
 _SMALLEST_EXPONENT = {"float32": -126, "float16": -14, "bfloat16": -126}
 
 
+class Low(NamedTuple):
+    """What is to be a tensor in a low dtype, as values on its grid: NumPy has no bfloat16."""
+
+    values: np.ndarray
+    dtype: str
+
+
 def cast(values: np.ndarray, dtype: str) -> np.ndarray:
-    """A NumPy array in another precision (``"bfloat16"`` as ml_dtypes' type)."""
+    """A NumPy array in float32 or float64."""
     with np.errstate(over="ignore"):
         return values.astype(_TYPES[dtype])
 
 
 def round_to(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Values rounded to a precision's grid, kept in their own dtype. Complex numbers part by part."""
+    """Values rounded to a precision's grid (ties to even), kept in their own dtype. Complex numbers part by part."""
     if np.iscomplexobj(values):
         return round_to(values.real, dtype) + 1j * round_to(values.imag, dtype)
     # Through float32, as frameworks do: their low tensors are made from float32 ones.
     with np.errstate(over="ignore"):
-        return values.astype(np.float32).astype(_TYPES[dtype]).astype(values.dtype)
+        return _ROUNDED[dtype](values.astype(np.float32)).astype(values.dtype)
+
+
+def _to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """The upper halves of float32 numbers, rounded by what the lower ones hold."""
+    bits = values.view(np.uint32)
+    upward = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))  # a half goes to the even neighbour
+    rounded = ((bits + upward) & np.uint32(0xFFFF0000)).view(np.float32)
+    return np.where(np.isnan(values), values, rounded)
+
+
+_ROUNDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "float32": lambda values: values,
+    "float16": lambda values: values.astype(np.float16),
+    "bfloat16": _to_bfloat16,
+}
 
 
 def on_grid(values: np.ndarray, dtype: str) -> bool:

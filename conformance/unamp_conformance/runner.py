@@ -1,247 +1,208 @@
-"""Runs the suite: one process per framework and device, watched, so that a crash or a hang is a result like any other."""
+"""Runs the suite: processes of one framework and device each, several at a time, each of them watched.
+
+A crash or a hang is a result like any other, of the check in which it happened; another process goes on after it.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import platform
-import queue
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import unamp
-from unamp_conformance import agreement, gaps
+from unamp_conformance import agreement
+from unamp_conformance.kept import Kept
+from unamp_conformance.machine import host
 from unamp_conformance.plan import Selection
-from unamp_conformance.results import FrameworkRun, Report, Result
+from unamp_conformance.processes import WORKER, Died, Hangs, Worker
+from unamp_conformance.results import FrameworkRun, Report
+from unamp_conformance.tasks import Task
 
-__all__ = ["Progress", "host", "run", "run_framework"]
+__all__ = ["Options", "Progress", "run", "run_framework"]
 
-#: An item that takes longer than so many seconds hangs; opening the framework may take longer still.
-ITEM_TIMEOUT = 120.0
+#: Opening a framework may take longer than any check.
 OPENING_TIMEOUT = 300.0
 
 _RESTARTS = 8
+_WORTHWHILE = 60  # items left for each worker that make it worth opening the framework once more
 
 #: Called as ``progress(framework, device, done, total, name of the item)``.
 Progress = Callable[[str, str, int, int, str], None]
 
 
-def run(
-    frameworks: Sequence[str],
-    devices: Sequence[str],
-    selection: Selection,
-    progress: Progress = lambda *_: None,
-    *,
-    item_timeout: float = ITEM_TIMEOUT,
-) -> Report:
-    """Run the selection on every framework and device, one after the other, and compare the frameworks.
+@dataclass(frozen=True)
+class Options:
+    """How to run.
+
+    Attributes:
+        jobs: how many processes at a time. Of those on the GPU there is one: some frameworks take all of its memory.
+        timeout: after how many seconds a check hangs.
+        keep: the folder that keeps results of finished items while the run is under way; None keeps nothing.
+        resume: use what an interrupted run has left there.
+        command: what starts a worker.
+        progress: told before every item.
+    """
+
+    jobs: int = 1
+    timeout: float = 120.0
+    keep: Path | None = None
+    resume: bool = False
+    command: Sequence[str] = WORKER
+    progress: Progress = lambda *_: None
+
+
+def run(frameworks: Sequence[str], devices: Sequence[str], selection: Selection, options: Options = Options()) -> Report:
+    """Run the selection on every framework and device, and hold the frameworks against each other.
 
     Args:
         frameworks: their names.
         devices: ``"cpu"`` and ``"gpu"``, as wanted.
         selection: what to run.
-        progress: told before every item.
-        item_timeout: after how many seconds an item hangs.
+        options: how.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    runs = tuple(
-        run_framework(framework, device, selection, progress, item_timeout=item_timeout)
-        for framework in frameworks
-        for device in devices
-    )
+    runs = _runs([(framework, device) for framework in frameworks for device in devices], selection, options)
     compared = agreement.pairs(runs) if selection.wants("agreement") else ()
     return Report(unamp.__version__, started, host(), selection.as_dict(), (*runs, *compared))
 
 
-def host() -> dict[str, str]:
-    """What the run's machine is, for the report."""
-    return {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}",
-        "machine": platform.machine(),
-        "processor": _processor(),
-        "cores": str(os.cpu_count()),
-    }
+def run_framework(framework: str, device: str, selection: Selection, options: Options = Options()) -> FrameworkRun:
+    """Run the selection on one framework and device; see `run`."""
+    (found,) = _runs([(framework, device)], selection, options)
+    return found
 
 
-def run_framework(
-    framework: str,
-    device: str,
-    selection: Selection,
-    progress: Progress = lambda *_: None,
-    *,
-    item_timeout: float = ITEM_TIMEOUT,
-    command: Sequence[str] = (sys.executable, "-m", "unamp_conformance.worker"),
-) -> FrameworkRun:
-    """Run the selection on one framework and device; its process is restarted after the item in which it dies or hangs.
-
-    Args:
-        framework, device, selection, progress, item_timeout: see `run`.
-        command: what starts the worker.
-    """
-    began = time.monotonic()
-    state = _State(framework, device, selection, progress)
-    for _ in range(_RESTARTS + 1):
-        if not _one_process(state, item_timeout, command):
-            break
-    else:
-        state.ended = f"given up: its process ended early {_RESTARTS + 1} times"
-        state.abandon()
-    found, useless = state.results, ()
-    if state.ended == "finished":
-        own = [gap for gap in gaps.gaps_of(framework) if gap.check != "agreement"]
-        found, useless = gaps.apply(own, found, state.version, whole=selection.whole)
-    seconds = round(time.monotonic() - began, 1)
-    return FrameworkRun(framework, state.version, device, state.ended, tuple(found), tuple(useless), seconds)
+def _runs(subjects: Sequence[tuple[str, str]], selection: Selection, options: Options) -> tuple[FrameworkRun, ...]:
+    crew = _Crew([_task(*subject, selection, options) for subject in subjects], options)
+    crew.work()
+    return tuple(task.outcome() for task in crew.tasks)
 
 
-@dataclass
-class _State:
-    """What is known about a framework's run so far; it outlives the process."""
-
-    framework: str
-    device: str
-    selection: Selection
-    progress: Progress
-    version: str = "unknown"
-    ended: str = "started"
-    items: list[str] = field(default_factory=list)
-    next: int = 0
-    doing: Mapping[str, Any] | None = None
-    results: list[Result] = field(default_factory=list)
-
-    def orders(self, pipe: int) -> dict[str, Any]:
-        return {
-            "framework": self.framework,
-            "device": self.device,
-            "selection": self.selection.as_dict(),
-            "start": self.next,
-            "pipe": pipe,
-        }
-
-    def lose(self, status: str, message: str) -> None:
-        """The process died or hangs: every check of the item that it was doing gets that status."""
-        for check in self.doing["checks"] if self.doing else ():
-            for policy in ("-",) if check == "coverage" else self.doing["policies"]:
-                self.results.append(Result(check, self.doing["subject"], policy, self.device, status, message))
-        self.doing = None
-
-    def abandon(self) -> None:
-        """What was not reached is a result too."""
-        for name in self.items[self.next :]:
-            self.results.append(Result("item", name, "-", self.device, "not run", "the framework's process kept ending early"))
+def _task(framework: str, device: str, selection: Selection, options: Options) -> Task:
+    kept = Kept(options.keep, framework, device) if options.keep else None
+    return Task(framework, device, selection, kept, options.resume)
 
 
-def _one_process(state: _State, item_timeout: float, command: Sequence[str]) -> bool:
-    """Start a worker and follow it to its end. True where another must go on after it."""
-    reading, writing = os.pipe()
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(writing,), text=True,
-        errors="replace", start_new_session=True,
-    )  # fmt: skip
-    os.close(writing)
-    lines: queue.Queue[str | None] = queue.Queue()
-    errors: list[str] = []
-    readers = [
-        threading.Thread(target=_pump, args=(os.fdopen(reading, encoding="utf-8"), lines), daemon=True),
-        threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True),
-    ]
-    for reader in readers:
-        reader.start()
-    try:
-        _order(process, state.orders(writing))
-        timeout = OPENING_TIMEOUT
-        while (line := lines.get(timeout=timeout)) is not None:
-            timeout = item_timeout
-            if _heard(state, json.loads(line)):
+class _Crew:
+    """Threads, each of which looks after one worker process at a time. One condition guards all that they share."""
+
+    def __init__(self, tasks: list[Task], options: Options) -> None:
+        self.tasks = tasks
+        self._options = options
+        self._changed = threading.Condition()
+        self._workers: set[Worker] = set()
+        self._stopped = False
+        # Tensors are tiny: threads of a kernel would wait for each other, and take three times the time (measured with torch).
+        self._environment = {"OMP_NUM_THREADS": "1", **os.environ}
+
+    def work(self) -> None:
+        """Do all tasks. Whatever interrupts it ends all processes."""
+        with ThreadPoolExecutor(self._options.jobs) as pool:
+            members = [pool.submit(self._serve) for _ in range(self._options.jobs)]
+            try:
+                for member in members:
+                    member.result()
+            except BaseException:
+                self._stop()
+                raise
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            workers = list(self._workers)
+            self._changed.notify_all()
+        for worker in workers:
+            worker.end(at_once=True)
+
+    def _serve(self) -> None:
+        while (task := self._next()) is not None:
+            began = time.monotonic()
+            try:
+                while self._one_process(task):
+                    pass
+            finally:
+                with self._changed:
+                    task.workers -= 1
+                    task.seconds = max(task.seconds, time.monotonic() - began)
+                    self._changed.notify_all()
+
+    def _next(self) -> Task | None:
+        """The task to help with: one that nobody works on, or the one with most to do for each of its workers."""
+        with self._changed:
+            while not self._stopped:
+                free = [task for task in self.tasks if not task.ended and self._has_room_for(task)]
+                untouched = [task for task in free if not task.workers]
+                worth = [task for task in free if task.workers and self._needs_another(task)]
+                if chosen := (untouched or sorted(worth, key=lambda task: task.left() / task.workers, reverse=True))[:1]:
+                    chosen[0].workers += 1
+                    return chosen[0]
+                if all(task.ended or task.planned for task in self.tasks) and not self._waiting_for_room():
+                    return None
+                self._changed.wait()
+        return None
+
+    def _needs_another(self, task: Task) -> bool:
+        return not task.alone and task.left() >= _WORTHWHILE * (task.workers + 1)
+
+    def _has_room_for(self, task: Task) -> bool:
+        return task.device == "cpu" or not any(other.workers for other in self.tasks if other.device == task.device)
+
+    def _waiting_for_room(self) -> bool:
+        return any(not (task.ended or task.workers) for task in self.tasks)
+
+    def _one_process(self, task: Task) -> bool:
+        """Open a worker and follow it to its end. True where another must go on after it."""
+        with self._changed:
+            if self._stopped or not task.goes_on():
                 return False
-        process.wait()
-        readers[1].join(timeout=5)
-        return _died(state, process.returncode, errors)
-    except queue.Empty:
-        return _hangs(state, timeout)
-    finally:
-        _end(process)
-
-
-def _order(process: subprocess.Popen[str], orders: dict[str, Any]) -> None:
-    assert process.stdin is not None
-    try:
-        process.stdin.write(json.dumps(orders))
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # it died at once; its end is noticed where it is read from
-
-
-def _pump(stream: Any, lines: queue.Queue[str | None]) -> None:
-    with stream:
-        for line in stream:
-            if line.endswith("\n"):  # half a line is what a dying process leaves
-                lines.put(line)
-    lines.put(None)
-
-
-def _heard(state: _State, fact: dict[str, Any]) -> bool:
-    """Take in one report of the worker. True where it was the last."""
-    event = fact["event"]
-    if event == "opened":
-        state.version = fact["version"]
-        state.ended = "started" if fact["present"] else "not run"
-    elif event == "unusable":
-        state.ended = f"not usable: {fact['why']}"
-        return True
-    elif event == "planned":
-        state.items = fact["items"]
-    elif event == "started":
-        state.doing, state.next = fact, fact["number"] + 1
-        state.progress(state.framework, state.device, fact["number"], len(state.items), state.items[fact["number"]])
-    elif event == "finished":
-        state.results.extend(Result(**result) for result in fact["results"])
-        state.doing = None
-    elif event == "done":
-        state.ended = "finished" if state.ended == "started" else state.ended
-        return True
-    return False
-
-
-def _died(state: _State, code: int, errors: Sequence[str]) -> bool:
-    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-    said = "".join(errors[-8:]).strip()
-    if state.doing is None and not state.items:
-        state.ended = f"its process died while the framework was opened ({how}): {said}"
-        return False
-    state.lose("crashed", f"the framework's process died ({how}): {said}"[:1500])
-    return True
-
-
-def _hangs(state: _State, timeout: float) -> bool:
-    if state.doing is None and not state.items:
-        state.ended = f"its process did not open the framework within {timeout:.0f} seconds"
-        return False
-    state.lose("hung", f"not finished within {timeout:.0f} seconds")
-    return True
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
+            worker = Worker(self._options.command, task.orders(), self._environment)
+            self._workers.add(worker)
+        item, timeout = None, OPENING_TIMEOUT
         try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            while (fact := worker.hear(timeout)) is not None:
+                timeout = self._options.timeout
+                with self._changed:
+                    item = self._heard(task, worker, item, fact)
+                    self._changed.notify_all()
+                if item is None and (task.ended or fact["event"] in ("planned", "finished")):
+                    return False
+            return self._lost(task, item, "crashed", "the framework's process ended (exit status 0)")
+        except Died as error:
+            return self._lost(task, item, "crashed", f"the framework's process died {error}")
+        except Hangs as error:
+            return self._lost(task, item, "hung", str(error))
+        finally:
+            self._workers.discard(worker)
+            worker.end(at_once=item is not None)
 
+    def _heard(self, task: Task, worker: Worker, item: int | None, fact: dict) -> int | None:
+        """Take in what a worker says, and tell it what to do next. The item that it is doing then."""
+        task.hear(item, fact)
+        if fact["event"] not in ("planned", "finished"):
+            return item
+        chosen = task.take()
+        if chosen is not None:
+            self._options.progress(task.framework, task.device, task.done(), len(task.items), task.items[chosen].name)
+            worker.order(task.order(chosen))
+        return chosen
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()  # only Linux tells the model's name this way
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    def _lost(self, task: Task, item: int | None, status: str, message: str) -> bool:
+        with self._changed:
+            self._changed.notify_all()
+            if self._stopped:
+                return False
+            if item is None and not task.planned:
+                task.ended = f"not opened: {message}"
+                return False
+            if item is None and task.workers > 1:  # one more is not needed, and maybe there is no memory for it
+                task.alone = True
+                return False
+            task.lose(item, status, message)
+            if task.restarts > _RESTARTS:
+                task.abandon(f"given up: its process ended early {task.restarts} times")
+            return task.goes_on()

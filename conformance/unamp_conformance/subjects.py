@@ -54,8 +54,9 @@ class Subject:
         return self.device in self.adapter.devices()
 
     def spelled(self) -> list[str]:
-        """The operations that the vocabulary says the framework has."""
-        return [op.name for op in vocabulary().values() if self.framework in op.spellings]
+        """The operations that the framework has: those that the vocabulary says, and those that the adapter binds."""
+        bound = self.operations.names()
+        return [op.name for op in vocabulary().values() if self.framework in op.spellings or op.name in bound]
 
     def region(self, policy: Policy) -> AbstractContextManager[Any]:
         """A region for a policy on this framework and device."""

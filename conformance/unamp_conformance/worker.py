@@ -1,7 +1,9 @@
-"""The process of one framework: does the items and reports on each, a line of JSON at a time.
+"""The process of one framework: does the items that it is told to and reports on each check, a line of JSON at a time.
 
-It is started by `unamp_conformance.runner` as ``python -m unamp_conformance.worker`` with its orders on standard input. What
-it says goes to a pipe of its own: frameworks write what they like to the standard streams.
+It is started by `unamp_conformance.processes` as ``python -m unamp_conformance.worker``. The first line on standard input
+says what to open, every further one which item to do. What the worker says goes to a pipe of its own: frameworks write what
+they like to the standard streams. Before every check it says which one it begins, so that the check is known in which a
+framework dies.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
+from unamp.presets import PRESETS
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.cases import cases
 from unamp_conformance.netchecks import check_network
@@ -24,15 +28,17 @@ from unamp_conformance.networks import NETWORKS
 from unamp_conformance.opchecks import check_operation
 from unamp_conformance.plan import Item, Selection, items
 from unamp_conformance.probes import Probe, Unsuitable
-from unamp_conformance.results import Result
+from unamp_conformance.results import Result, sayable
 from unamp_conformance.subjects import Subject
 
 __all__ = ["main", "perform"]
 
+Say = Callable[..., None]
+
 
 def main() -> None:
     """Read the orders, do them, report."""
-    orders = json.load(sys.stdin)
+    orders = json.loads(sys.stdin.readline())
     pipe = os.fdopen(orders["pipe"], "w", encoding="utf-8", buffering=1)
 
     def say(event: str, **facts: Any) -> None:
@@ -46,45 +52,81 @@ def main() -> None:
     except Exception as error:
         return say("unusable", why=f"{type(error).__name__}: {error}")
     if not subject.present():
-        return say("done")
+        return None
     work = list(items(selection, subject.spelled()))
-    say("planned", items=[item.name for item in work])
-    for number, item in enumerate(work):
-        if number < orders["start"]:
-            continue
-        say("started", number=number, kind=item.kind, subject=item.subject, policies=list(item.policies), checks=item.checks)
-        say("finished", number=number, results=[_sayable(result) for result in perform(subject, item, full=selection.full)])
-    return say("done")
+    say("planned", items=[item.as_dict() for item in work])
+    for line in sys.stdin:
+        order = json.loads(line)
+        _do(subject, work[order["item"]], order["without"], selection.full, say)
+        say("finished", item=order["item"])
+    return None
 
 
 def perform(subject: Subject, item: Item, *, full: bool = False) -> list[Result]:
     """Do one item; an exception in it is a failure of its checks."""
-    doing: dict[str, Callable[[Subject, Item, bool], Iterator[Result]]] = {
-        "operation": _operation,
-        "network": _network,
-        "behaviour": _behaviour,
-    }
+    return [result for step in _steps(subject, item, (), full) for result in _done(step)]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A part of an item that gives its results at once; ``-`` stands for no policy."""
+
+    policy: str
+    checks: tuple[str, ...]
+    do: Callable[[], Iterator[Result]]
+
+
+def _do(subject: Subject, item: Item, without: Collection[str], full: bool, say: Say) -> None:
+    for step in _steps(subject, item, without, full):
+        say("begun", subject=item.subject, policy=step.policy, checks=step.checks)
+        say("found", results=[sayable(result) for result in _done(step)])
+
+
+def _done(step: _Step) -> list[Result]:
     began = time.perf_counter()
-    results = list(doing[item.kind](subject, item, full))
+    results = list(step.do())
     seconds = round((time.perf_counter() - began) / max(len(results), 1), 6)
     return [Result(**{**vars(result), "seconds": seconds}) for result in results]
 
 
-def _result(check: str, subject: Subject, item: Item, policy: str, message: str, details: dict[str, Any]) -> Result:
-    return Result(check, item.subject, policy, subject.device, "failed" if message else "passed", message, details=details)
+def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -> Iterator[_Step]:
+    """The steps of an item, but for policies that are done already: their process died in the middle of the item."""
+    if item.kind == "operation":
+        return _operation(subject, item, without, full)
+    do = {"network": _network, "behaviour": _behaviour}[item.kind]
+    return (
+        _Step(name, item.checks, lambda name=name, policy=policy: do(subject, item, name, policy))  # type: ignore[misc]
+        for name, policy in item.policies.items()
+        if name not in without
+    )
 
 
-def _operation(subject: Subject, item: Item, full: bool) -> Iterator[Result]:
-    probe, why = _probe(subject, item.subject)
-    if "coverage" in item.checks:
-        yield _result("coverage", subject, item, "-", why, probe.sample() if probe else {})
+def _operation(subject: Subject, item: Item, without: Collection[str], full: bool) -> Iterator[_Step]:
+    prepared: list[tuple[Probe | None, str]] = []
+
+    def prepare() -> Iterator[Result]:
+        prepared.append(_probe(subject, item.subject))
+        (probe, why) = prepared[0]
+        if "coverage" in item.checks and not without:
+            yield _result("coverage", subject, item, "-", why, probe.sample() if probe else {})
+
+    yield _Step("-", ("coverage",), prepare)
+    (probe, _) = prepared[0]
     if probe is None or "probe" not in item.checks:
         return
-    for name, policy in item.policies.items():
-        message, details = _guarded(lambda policy=policy: check_operation(subject, probe, policy, full=full))
+
+    def look(name: str) -> Iterator[Result]:
+        policy = item.policies[name]
+        every_feed = full and policy.preset == PRESETS[0]  # another preset's rules are carried out in no other way
+        message, details = _guarded(lambda: check_operation(subject, probe, policy, full=every_feed))
         yield _result("probe", subject, item, name, message, details if message else {})
 
+    for name in item.policies:
+        if name not in without:
+            yield _Step(name, ("probe",), lambda name=name: look(name))  # type: ignore[misc]
 
+
+@lru_cache(maxsize=1)
 def _probe(subject: Subject, op: str) -> tuple[Probe | None, str]:
     """An operation's probe, or why there is none."""
     if op not in subject.operations.names():
@@ -101,15 +143,13 @@ def _probe(subject: Subject, op: str) -> tuple[Probe | None, str]:
     return probe, ""
 
 
-def _network(subject: Subject, item: Item, full: bool) -> Iterator[Result]:
-    reference = _reference(subject, item.subject)
-    for name, policy in item.policies.items():
-        try:
-            outcomes = check_network(subject, reference, policy)
-        except Exception as error:
-            outcomes = dict.fromkeys(item.checks, _last_words(error))
-        for check in item.checks:
-            yield _result(check, subject, item, name, *outcomes[check])
+def _network(subject: Subject, item: Item, name: str, policy: Any) -> Iterator[Result]:
+    try:
+        outcomes = check_network(subject, _reference(subject, item.subject), policy)
+    except Exception as error:
+        outcomes = dict.fromkeys(item.checks, _last_words(error))
+    for check in item.checks:
+        yield _result(check, subject, item, name, *outcomes[check])
 
 
 @cache
@@ -117,10 +157,13 @@ def _reference(subject: Subject, network: str) -> Reference:
     return Reference(NETWORKS[network], subject.operations, subject.device)
 
 
-def _behaviour(subject: Subject, item: Item, full: bool) -> Iterator[Result]:
-    for name, policy in item.policies.items():
-        message, details = _guarded(lambda policy=policy: (BEHAVIOURS[item.subject](subject, policy.dtype), {}))
-        yield _result("behaviour", subject, item, name, message, details)
+def _behaviour(subject: Subject, item: Item, name: str, policy: Any) -> Iterator[Result]:
+    message, details = _guarded(lambda: (BEHAVIOURS[item.subject](subject, policy.dtype), {}))
+    yield _result("behaviour", subject, item, name, message, details)
+
+
+def _result(check: str, subject: Subject, item: Item, policy: str, message: str, details: dict[str, Any]) -> Result:
+    return Result(check, item.subject, policy, subject.device, "failed" if message else "passed", message, details=details)
 
 
 def _guarded(check: Callable[[], tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, Any]]:
@@ -133,10 +176,6 @@ def _guarded(check: Callable[[], tuple[str, dict[str, Any]]]) -> tuple[str, dict
 def _last_words(error: Exception) -> tuple[str, dict[str, Any]]:
     first = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {first[:300]}", {"traceback": traceback.format_exc()[-3000:].splitlines()}
-
-
-def _sayable(result: Result) -> dict[str, Any]:
-    return {name: value for name, value in vars(result).items() if value not in ("", {}, 0.0)}
 
 
 if __name__ == "__main__":

@@ -96,3 +96,11 @@ def test_inputs_change_by_nearly_as_much_as_rounding_can(low):
     moved = np.abs(round_to(values, low) - values) / spacing(values, low)
     assert moved.min() > 0.36
     assert moved.max() <= 0.5
+
+
+def test_rounding_to_bfloat16_is_that_of_ml_dtypes():
+    bits = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint32)
+    values = np.concatenate([bits.view(np.float32), np.array([np.inf, -np.inf, 3.4028235e38, 1e-45, -0.0], np.float32)])
+    with np.errstate(all="ignore"):
+        expected = values.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert np.array_equal(round_to(values, "bfloat16"), expected, equal_nan=True)

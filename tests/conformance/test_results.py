@@ -3,13 +3,17 @@
 import html
 import json
 import xml.etree.ElementTree as ET
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
+from importlib import resources
 
 import pytest
+from typer.testing import CliRunner
 from unamp_conformance import junit
+from unamp_conformance.cli import app
 from unamp_conformance.compare import compare
+from unamp_conformance.reading import load
 from unamp_conformance.report import render
-from unamp_conformance.results import BadResults, FrameworkRun, Report, Result, load, save
+from unamp_conformance.results import SCHEMA, STATUSES, BadResults, FrameworkRun, Report, Result, save
 
 EVIL = "<script>alert(1)</script>\"'&\x00]]>"
 
@@ -48,24 +52,78 @@ def test_only_what_went_well_is_ok():
     [
         ("", "not JSON"),
         ('{"schema": 1, "runs', "not JSON"),
+        ("\udcff", "no UTF-8"),
         ("[]", "has no 'schema'"),
-        ('{"schema": 99}', "another version"),
-        ('{"schema": 1}', "missing"),
-        ('{"schema": 1, "unamp": 3}', "must not be int"),
-        ('{"schema": 1, "surprise": 3}', "no field surprise"),
+        ('{"schema": 99}', "another version of unamp, with schema 99; this one reads schema 1"),
+        ('{"schema": 1}', "'unamp' is missing"),
+        ('{"schema": 1, "surprise": 3}', "unknown field 'surprise'"),
+        ('{"schema": 1, "schema": 1}', "the same field twice"),
+        ('{"schema": NaN}', "NaN is no number of JSON"),
+        ('{"schema": -Infinity}', "-Infinity is no number"),
+        ('{"schema": 1e999}', "1e999 is too large"),
+        ('{"schema": ' + "9" * 5000 + "}", "is too large"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, text, message):
-    (tmp_path / "r.json").write_text(text)
+    file = tmp_path / "r.json"
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(BadResults, match=message) as caught:
+        load(file)
+    assert str(caught.value).startswith(f"{file}: ")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("unamp",), 3, "the file, unamp: must be text, not int"),
+        (("host",), [], "the file, host: must be an object, not list"),
+        (("host", "python"), None, "the file, host, python: must be text, not NoneType"),
+        (("runs",), {}, "the file, runs: must be a list, not dict"),
+        (("runs", 0), "torch", "the file, runs 1: must be an object, not str"),
+        (("runs", 0, "seconds"), "1", "runs 1, seconds: must be a number, not str"),
+        (("runs", 0, "seconds"), True, "must be a number, not bool"),
+        (("runs", 0, "problems"), [1], "runs 1, problems 1: must be text"),
+        (("runs", 0, "results", 0, "details"), [], "runs 1, results 1, details: must be an object"),
+        (("runs", 0, "results", 0, "details", "error"), "0", "details, error: must be a number, not str"),
+        (("runs", 0, "results", 0, "details", "sample"), [1, "2"], "details, sample 2: must be a number, not str"),
+        (("runs", 0, "results", 0, "details", "trace"), "add", "details, trace: must be a list"),
+        (("runs", 0, "results", 0, "status"), "excellent", "unknown status 'excellent'; valid: passed,"),
+    ],
+)
+def test_a_field_of_another_kind_is_refused_and_named(tmp_path, place, value, message):
+    file = tmp_path / "r.json"
+    save(report(outputs([1.0])), file)
+    data = json.loads(file.read_text())
+    part = data
+    for step in place[:-1]:
+        part = part[step]
+    part[place[-1]] = value
+    file.write_text(json.dumps(data))
     with pytest.raises(BadResults, match=message):
-        load(tmp_path / "r.json")
+        load(file)
 
 
-def test_an_unknown_status_is_refused(tmp_path):
-    save(report(FAILED), tmp_path / "r.json")
-    (tmp_path / "r.json").write_text((tmp_path / "r.json").read_text().replace('"failed"', '"excellent"'))
-    with pytest.raises(BadResults, match="unknown status 'excellent'"):
-        load(tmp_path / "r.json")
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_a_file_that_was_cut_off_is_refused(tmp_path, cut):
+    file = tmp_path / "r.json"
+    save(report(FAILED, outputs([1.0])), file)
+    text = file.read_text()
+    file.write_text(text[: len(text.rstrip()) * cut // 40])
+    with pytest.raises(BadResults, match="not JSON"):
+        load(file)
+
+
+def test_the_schema_says_what_is_written():
+    schema = json.loads(resources.files("unamp_conformance").joinpath("data/results.schema.json").read_text("utf-8"))
+    described = {Report: schema, FrameworkRun: schema["$defs"]["run"], Result: schema["$defs"]["result"]}
+    for kind, part in described.items():
+        names = {f.name for f in fields(kind)} | ({"schema"} if kind is Report else set())
+        assert set(part["properties"]) == names
+        required = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+        assert set(part["required"]) - {"schema"} == required
+    assert schema["properties"]["schema"]["const"] == SCHEMA
+    assert schema["$defs"]["result"]["properties"]["status"]["enum"] == list(STATUSES)
 
 
 @pytest.mark.parametrize("status", ["failed", "gap", "fixed"])
@@ -93,15 +151,106 @@ def test_junit_counts_and_survives_hostile_names(tmp_path):
 
 
 def test_comparing_tells_what_changed():
-    (difference,) = compare(report(FAILED), report(replace(FAILED, status="passed", message="")))
+    (found,) = compare(report(FAILED), report(replace(FAILED, status="passed", message="")))
+    (difference,) = found.changed
     assert (difference.subject, difference.first, difference.second) == ("matmul", "failed", "passed")
-    assert compare(report(FAILED), report(FAILED)) == []
+    assert difference.message == "computed in float16"
+    assert not found.ok
+    (found,) = compare(report(FAILED), report(FAILED))
+    assert found.ok
+
+
+def test_comparing_nothing_is_no_agreement():
+    (found,) = compare(report(FAILED), report(outputs([1.0])))
+    assert (found.both, found.alone, found.changed) == (0, (1, 1), ())
+    assert not found.ok
+
+
+def test_a_run_that_ended_early_differs():
+    (found,) = compare(report(FAILED), report(FAILED, ended="given up"))
+    assert [(d.check, d.first, d.second) for d in found.changed] == [("process", "finished", "given up")]
+
+
+def traced(line, policy="O1 bfloat16 unamp", device="cpu"):
+    return Result("decisions", "mlp", policy, device, "passed", details={"trace": ["linear: low, a -> b -> bfloat16", line]})
+
+
+def test_decisions_that_differ_are_told_operation_by_operation():
+    before, after = traced("softmax: float32, x -> y -> float32"), traced("softmax: widest, x -> y -> bfloat16")
+    (found,) = compare(report(before), report(after))
+    (difference,) = found.decisions
+    assert (difference.subject, difference.policy) == ("softmax in mlp", "O1 bfloat16 unamp")
+    assert (difference.first, difference.second) == ("float32 -> float32", "widest -> bfloat16")
+    assert not found.ok
+
+
+def test_the_frameworks_own_lists_may_depend_on_the_device():
+    before, after = (traced(f"softmax: {rule}, x -> y -> float32", "O1 bfloat16 native") for rule in ("float32", "widest"))
+    on_cpu, on_gpu = report(before), report(after)
+    on_gpu = replace(on_gpu, runs=(replace(on_gpu.runs[0], device="gpu"),))
+    assert compare(on_cpu, on_gpu)[0].ok
+    assert not compare(on_cpu, report(after))[0].ok
 
 
 def test_frameworks_may_differ_by_their_bounds_and_no_more():
-    assert compare(report(outputs([1.0, 2.0])), report(outputs([1.01, 2.01]), framework="paddle")) == []
-    (difference,) = compare(report(outputs([1.0, 2.0])), report(outputs([1.0, 2.5]), framework="paddle"))
-    assert difference.check == "agreement"
+    assert compare(report(outputs([1.0, 2.0])), report(outputs([1.01, 2.01]), framework="paddle"))[0].ok
+    (found,) = compare(report(outputs([1.0, 2.0])), report(outputs([1.0, 2.5]), framework="paddle"))
+    assert [d.check for d in found.apart] == ["agreement"]
+    assert not found.ok
+
+
+def test_errors_are_held_against_each_other():
+    before = [replace(outputs([1.0]), subject=name) for name in ("a", "b", "c")]
+    grown = [replace(r, details={**r.details, "error": 0.01 * n}) for n, r in enumerate(before, 1)]
+    (errors,) = compare(report(*before), report(*grown))[0].errors
+    assert (errors.check, errors.compared, errors.where) == ("outputs", 3, "c [O1 bfloat16 unamp]")
+    assert (errors.median, errors.largest) == pytest.approx((2.0, 3.0))
+
+
+def test_every_framework_is_compared_with_itself():
+    runs = {(f, d): replace(report(FAILED).runs[0], framework=f, device=d) for f in ("torch", "paddle") for d in ("cpu", "gpu")}
+    several = lambda *names: replace(report(), runs=tuple(runs[name] for name in names))  # noqa: E731
+    found = compare(several(("torch", "cpu"), ("paddle", "cpu")), several(("paddle", "cpu"), ("torch", "gpu")))
+    assert [(c.first, c.second) for c in found] == [
+        ("torch 2.13.0, cpu", "torch 2.13.0, gpu"),
+        ("paddle 2.13.0, cpu", "paddle 2.13.0, cpu"),
+    ]
+    found = compare(several(*runs), several(("torch", "gpu"), ("torch", "cpu")))
+    assert [(c.first, c.second) for c in found] == [(f"torch 2.13.0, {d}",) * 2 for d in ("cpu", "gpu")]
+    assert compare(several(("torch", "cpu"), ("torch", "gpu")), several(("paddle", "cpu"), ("paddle", "gpu"))) == []
+
+
+@pytest.mark.parametrize(("status", "code"), [("failed", 0), ("passed", 1)])
+def test_the_command_says_whether_they_agree(tmp_path, status, code):
+    save(report(FAILED, outputs([1.0])), tmp_path / "a.json")
+    save(report(replace(FAILED, status=status), outputs([1.0])), tmp_path / "b.json")
+    arguments = ["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    shown = CliRunner().invoke(app, arguments)
+    assert (shown.exit_code, "they agree" in shown.output) == (code, code == 0)
+    found = CliRunner().invoke(app, [*arguments, "--json"])
+    assert found.exit_code == code
+    (data,) = json.loads(found.output)
+    assert (data["ok"], len(data["changed"]), data["errors"][0]["median"]) == (code == 0, code, 1.0)
+
+
+def test_hostile_names_do_nothing_to_the_terminal(tmp_path):
+    evil = EVIL + "[/red][bold]\x1b[2J\x9b"
+    hostile = Result(evil, evil, evil, "cpu", "failed", evil, details={"error": 1.0, "bound": 1.0})
+    for name, status in (("a", "failed"), ("b", "passed")):
+        run = FrameworkRun(evil, evil, evil, "finished", (replace(hostile, status=status),))
+        save(replace(report(), runs=(run,)), tmp_path / f"{name}.json")
+    found = CliRunner().invoke(app, ["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")], env={"COLUMNS": "900"})
+    assert found.exit_code == 1, found.output
+    assert "[/red][bold]" in found.output
+    assert not {"\x1b", "\x9b", "\x00"} & set(found.output)
+
+
+def test_the_command_refuses_what_it_cannot_read(tmp_path):
+    save(report(FAILED), tmp_path / "a.json")
+    (tmp_path / "b.json").write_text('{"schema": 99}')
+    found = CliRunner().invoke(app, ["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")], env={"COLUMNS": "300"})
+    assert found.exit_code == 2
+    assert "another version of unamp" in found.output
 
 
 def test_numbers_that_json_lacks_are_never_written(tmp_path):

@@ -1,76 +1,110 @@
 """The runner: whatever a framework's process does, there is a result."""
 
+import json
+import signal
+import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 from typer.testing import CliRunner
+from unamp_conformance import kept
 from unamp_conformance.cli import app
 from unamp_conformance.plan import Selection, items
-from unamp_conformance.results import load
-from unamp_conformance.runner import run_framework
+from unamp_conformance.reading import load
+from unamp_conformance.runner import Options, run_framework
+
+from unamp.presets import PRESETS
+from unamp.vocabulary import vocabulary
 
 START = """
 import json, os, sys, time
-orders = json.load(sys.stdin)
+orders = json.loads(sys.stdin.readline())
 pipe = os.fdopen(orders["pipe"], "w", buffering=1)
 def say(event, **facts): pipe.write(json.dumps({"event": event, **facts}) + "\\n")
 """
 OPEN = """
-say("opened", version="1.0", present=True)
-say("planned", items=["a", "b", "c"])
-def begin(n): say("started", number=n, kind="network", subject="abc"[n], policies=["p"], checks=["outputs"])
-def end(n):
-    result = dict(check="outputs", subject="abc"[n], policy="p", device="cpu", status="passed")
-    say("finished", number=n, results=[result])
-for n in range(orders["start"], 3):
-    begin(n)
-    if n == 1:
+import pathlib
+log = pathlib.Path(LOG)
+version = pathlib.Path(LOG).with_name("version")
+say("opened", version=version.read_text() if version.exists() else "1.0", present=True)
+item = lambda name: dict(kind="network", subject=name, policies=["p", "q"], checks=["outputs"])
+say("planned", items=[item(name) for name in "abc"])
+def do(name, policy):
+    say("begun", subject=name, policy=policy, checks=["outputs"])
+    if (name, policy) == ("b", "p"):
         BAD
-    end(n)
-say("done")
+    say("found", results=[dict(check="outputs", subject=name, policy=policy, device="cpu", status="passed")])
+for line in sys.stdin:
+    order = json.loads(line)
+    with log.open("a") as file: file.write("abc"[order["item"]])
+    for policy in "pq":
+        if policy not in order["without"]:
+            do("abc"[order["item"]], policy)
+    say("finished", item=order["item"])
 """
 
 
-def run(code, **options):
-    return run_framework("test", "cpu", Selection(), command=(sys.executable, "-c", textwrap.dedent(START + code)), **options)
+@pytest.fixture
+def log(tmp_path):
+    """What the worker of `OPEN` has begun; a file beside it says which version it pretends to be."""
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def run(log):
+    def started(code, **options):
+        command = (sys.executable, "-c", textwrap.dedent(START + code.replace("LOG", repr(str(log)))))
+        return run_framework("test", "cpu", Selection(), Options(command=command, **options))
+
+    return started
 
 
 def outcome(found):
-    return {result.subject: result.status for result in found.results}
+    return {f"{result.subject}{result.policy}": result.status for result in found.results}
 
 
+GOOD = {f"{name}{policy}": "passed" for name in "abc" for policy in "pq"}
+
+
+def bad(what):
+    return OPEN.replace("BAD", what)
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("what", "says"),
     [("os.kill(os.getpid(), 11)", "signal SIGSEGV"), ("print('oh', file=sys.stderr); os._exit(3)", "exit status 3): oh")],
 )
-def test_a_crash_is_a_result_and_the_others_go_on(bad, says):
-    found = run(OPEN.replace("BAD", bad))
-    assert outcome(found) == {"a": "passed", "b": "crashed", "c": "passed"}
-    assert says in found.results[1].message
+def test_a_crash_is_a_result_of_its_check_and_all_others_go_on(run, what, says, jobs):
+    found = run(bad(what), jobs=jobs)
+    assert outcome(found) == {**GOOD, "bp": "crashed"}
+    assert says in next(result.message for result in found.results if result.status == "crashed")
     assert found.ended == "finished"
     assert not found.ok
 
 
-def test_a_hang_is_a_result_and_the_others_go_on():
-    found = run(OPEN.replace("BAD", "time.sleep(600)"), item_timeout=1.0)
-    assert outcome(found) == {"a": "passed", "b": "hung", "c": "passed"}
+def test_a_hang_is_a_result_of_its_check_and_all_others_go_on(run):
+    assert outcome(run(bad("time.sleep(600)"), timeout=1.0)) == {**GOOD, "bp": "hung"}
 
 
-def test_a_process_that_keeps_dying_is_given_up():
-    found = run(OPEN.replace("if n == 1", "if True").replace('range(orders["start"], 3)', "(0,)").replace("BAD", "os._exit(1)"))
-    assert "given up" in found.ended
-    assert "not run" in outcome(found).values()
+def test_a_process_that_keeps_dying_is_given_up(run):
+    always = OPEN.replace('(name, policy) == ("b", "p")', "True").replace("BAD", "os._exit(1)")
+    assert outcome(run(always)) == dict.fromkeys(GOOD, "crashed")
+    found = run(always.replace("abc", "abcdefghi"))
+    assert "given up: its process ended early 9 times" in found.ended
+    assert list(outcome(found).values()) == ["crashed"] * 9 + ["not run"] * 5
 
 
-def test_dying_at_the_start_is_told():
+def test_dying_at_the_start_is_told(run):
     found = run("os._exit(7)")
-    assert "died while the framework was opened (exit status 7)" in found.ended
+    assert found.ended == "not opened: the framework's process died (exit status 7)"
     assert not found.ok
 
 
-def test_an_absent_device_is_not_run_and_never_passed():
-    found = run('say("opened", version="1.0", present=False)\nsay("done")')
+def test_an_absent_device_is_not_run_and_never_passed(run):
+    found = run('say("opened", version="1.0", present=False)')
     assert (found.ended, found.results) == ("not run", ())
 
 
@@ -79,13 +113,124 @@ def test_an_unknown_framework_is_told():
     assert found.ended.startswith("not usable: ModuleNotFoundError")
 
 
+def test_several_processes_share_a_framework(run, log):
+    """And one that does not open is done without."""
+    many = OPEN.replace('for name in "abc"', "for name in map(str, range(200))").replace(
+        '"abc"[order["item"]]', 'str(order["item"])'
+    )
+    slow = (
+        many.replace("BAD", "pass")
+        .replace('say("finished"', 'time.sleep(0.005); say("finished"')
+        .replace('file.write(str(order["item"]))', 'file.write(f"{os.getpid()}\\n")')
+    )
+    assert set(outcome(run(slow, jobs=2)).values()) == {"passed"}
+    assert len(set(log.read_text().split())) == 2
+    log.unlink()
+    second = 'if log.exists(): os._exit(1)\nlog.write_text("")\n'
+    found = run(slow.replace("version = pathlib", second + "version = pathlib", 1), jobs=2)
+    assert (found.ended, len(found.results), found.ok) == ("finished", 400, True)
+    assert len(set(log.read_text().split())) == 1
+
+
+def interrupted(run, log, tmp_path):
+    """A run whose process ends with the second item, and which nobody restarts: as if the whole run had been killed."""
+    kept = tmp_path / "kept"
+    run(bad("os._exit(1)"), keep=kept)
+    (file,) = kept.iterdir()
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(lines[:2]) + "\n" + lines[2][:20])  # the key, one item, and half of another
+    log.unlink()
+    return kept
+
+
+def test_an_interrupted_run_goes_on_where_it_was(run, log, tmp_path):
+    kept = interrupted(run, log, tmp_path)
+    found = run(bad("os._exit(1)"), keep=kept, resume=True)
+    assert outcome(found) == {**GOOD, "bp": "crashed"}
+    assert log.read_text() == "bbc"  # what crashed was not kept, and is tried again
+
+
+@pytest.mark.parametrize("change", ["version", "setting", "plan", "not asked for", "damaged", "foreign"])
+def test_results_of_another_run_are_never_used(run, log, tmp_path, monkeypatch, change):
+    kept = interrupted(run, log, tmp_path)
+    (file,) = kept.iterdir()
+    code = bad("pass")
+    if change == "version":
+        log.with_name("version").write_text("1.1")
+    elif change == "setting":
+        monkeypatch.setenv("UNAMP_TORCH_COMPILED", "0")
+    elif change == "plan":
+        code = code.replace('policies=["p", "q"]', 'policies=["q", "p"]')
+    elif change == "damaged":
+        file.write_text(file.read_text()[5:])
+    elif change == "foreign":
+        file.write_text(json.dumps({"key": "0" * 64}) + "\n" + file.read_text().partition("\n")[2])
+    found = run(code, keep=kept, resume=change != "not asked for")
+    assert outcome(found) == GOOD
+    assert log.read_text() == "abc"
+
+
+def test_other_code_is_another_run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "unamp_conformance_pretended"
+    package.mkdir()
+    digests = set()
+    for name, text in (("__init__.py", ""), ("__init__.py", "x = 1"), ("data.toml", "x = 1")):
+        (package / name).write_text(text)
+        digests.add(kept._digest(package.name))
+    assert len(digests) == 3
+
+
+def test_the_whole_run_can_be_interrupted(tmp_path):
+    """Ctrl-C ends every process, says how to go on, and what was finished is there."""
+    command = [sys.executable, "-m", "unamp_conformance", "--framework", "torch", "--device", "cpu", "--output", str(tmp_path)]
+    command += ["--op", "a[a-d]*", "--preset", "unamp", "-j", "1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    file = tmp_path / "unfinished" / "torch-cpu.jsonl"
+    deadline = time.monotonic() + 60
+    while not (file.exists() and file.read_text().count("\n") > 2) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "--resume" in said
+    before = file.read_text().count("\n") - 1
+    done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["ok"]
+    assert before >= 2
+    assert not file.exists()
+
+
 def test_the_whole_matrix_is_planned():
     found = list(items(Selection(), ["add", "matmul"]))
     networks = {item.subject for item in found if item.kind == "network"}
     assert networks == {"mlp", "conv", "lenet5", "residual", "transformer", "lstm", "ranking", "unet"}
     names = {name for item in found if item.subject == "mlp" for name in item.policies}
     assert len(names) == 2 * (1 + 4 * 8)
-    assert {"allow bfloat16", "deny float16", "O1 float16 torch-cuda"} <= set(found[-1].policies)
+    assert {"allow bfloat16", "deny float16", "O1 float16 unamp", "O1 bfloat16 native"} <= set(found[-1].policies)
+
+
+def test_a_quick_run_looks_at_every_rule_and_every_list():
+    ops = [op.name for op in vocabulary().values()]
+    quick, full = ([i for i in items(Selection(full=full), ops) if i.kind == "operation"] for full in (False, True))
+    seen = set()
+    for few, all_ in zip(quick, full, strict=True):
+        assert set(few.policies) < set(all_.policies)
+        rules = [
+            {p.decide(few.subject) for name, p in item.policies.items() if name.startswith("O1") and p.preset != "native"}
+            for item in (few, all_)
+        ]
+        assert rules[0] == rules[1]
+        seen |= set(few.policies)
+    assert seen == {"allow float16", "allow bfloat16", "deny float16", "deny bfloat16"} | {
+        f"O1 {dtype} {preset}" for dtype in ("float16", "bfloat16") for preset in PRESETS
+    }
+    assert 2 * sum(len(item.policies) for item in quick) < sum(len(item.policies) for item in full) / 3
+
+
+def test_a_selected_preset_is_run_on_every_operation():
+    found = list(items(Selection(presets=("apex",)), ["add", "matmul"]))
+    assert all({"O1 float16 apex", "O1 bfloat16 apex"} <= set(i.policies) for i in found if i.kind == "operation")
 
 
 def test_a_selection_narrows_the_plan():

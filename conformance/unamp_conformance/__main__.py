@@ -1,0 +1,5 @@
+"""``python -m unamp_conformance``: the command ``unamp conformance``, where nothing is installed."""
+
+from unamp_conformance.cli import app
+
+app(prog_name="unamp conformance")

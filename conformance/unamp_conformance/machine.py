@@ -1,0 +1,52 @@
+"""The machine that a run is made on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+__all__ = ["cores", "host"]
+
+
+def host() -> dict[str, str]:
+    """What the machine is, for the report."""
+    found = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": str(cores()),
+    }
+    return found | ({"gpu": gpu} if (gpu := _gpu()) else {})
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # where there is no such thing as affinity
+        return os.cpu_count() or 1
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()  # only Linux tells the model's name this way
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _gpu() -> str:
+    """Names and driver of NVIDIA's GPUs; nothing where their tool is not there or does not answer."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ""
+    try:
+        command = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return "; ".join(line.strip() for line in said.splitlines())

@@ -1,0 +1,124 @@
+"""The checks as parameters of a test; see `unamp_conformance.pytest_plugin`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pytest
+
+from unamp.adapter import installed
+from unamp.errors import AdapterError
+from unamp_conformance.gaps import KnownGap, gaps_of
+from unamp_conformance.plan import Item, Selection, items
+from unamp_conformance.results import Result
+from unamp_conformance.subjects import Subject
+from unamp_conformance.worker import perform
+
+__all__ = ["Check", "parameters"]
+
+
+class _Work:
+    """What gives several checks their results: a network's come of one run."""
+
+    def __init__(self, subject: Subject, item: Item, full: bool) -> None:
+        self.subject, self.item, self._full = subject, item, full
+
+    @cached_property
+    def results(self) -> list[Result]:
+        """What came of it; done when first asked for."""
+        return perform(self.subject, self.item, full=self._full)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check.
+
+    Args:
+        work: what gives its result.
+        kind: the kind of check.
+        policy: the policy's name; ``-`` for none.
+    """
+
+    work: _Work
+    kind: str
+    policy: str
+
+    def expected(self) -> Result:
+        """What it comes to where all is well."""
+        return Result(self.kind, self.work.item.subject, self.policy, self.work.subject.device, "passed")
+
+    def run(self) -> None:
+        """Do it; what is wrong fails the calling test."""
+        result = next((result for result in self.work.results if result.check == self.kind), None)
+        if result is None:
+            pytest.fail(f"its example call cannot be used: see the test coverage-{self.work.item.subject}", pytrace=False)
+        if result.status != "passed":
+            pytest.fail("\n".join([result.message, *_told(result.details)]), pytrace=False)
+
+    @property
+    def name(self) -> str:
+        """A test's name, without spaces, so that it can be pasted into a command."""
+        subject, policy = self.work.subject, self.policy.split() if self.policy != "-" else ()
+        return "-".join((subject.framework, subject.device, self.kind, self.work.item.subject, *policy))
+
+
+def _told(details: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in details.items():
+        yield from (f"{name}: {line}" for line in (value if isinstance(value, list) else (value,)))
+
+
+def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) -> list[Any]:
+    """The checks of a framework as parameters of a test, known gaps expected to fail.
+
+    Args:
+        framework: its import name.
+        device: ``"cpu"`` or ``"gpu"``.
+        selected: the arguments of `Selection`.
+
+    Raises:
+        pytest.UsageError: for names that nothing has, and where the framework cannot be used.
+    """
+    if framework not in installed():
+        given = f"unknown framework {framework!r}" if framework else "name a framework, with --unamp-framework"
+        raise pytest.UsageError(f"{given}; adapters are installed for: {', '.join(sorted(installed())) or 'none'}")
+    if "agreement" in selected["checks"]:
+        raise pytest.UsageError("agreement needs several frameworks, each in a process of its own: unamp conformance has it")
+    subject = Subject(framework, device)
+    try:
+        selection = Selection(**selected)
+        version, present = subject.adapter.version(), subject.present()
+    except (ValueError, ImportError, AdapterError) as error:
+        raise pytest.UsageError(f"{framework}: {error}") from error
+    if not present:
+        return [pytest.param(None, id=f"{framework}-{device}", marks=pytest.mark.skip(f"not run: there is no {device} here"))]
+    known = [gap for gap in gaps_of(framework) if gap.applies_to(version)]
+    work = (check for item in items(selection, subject.spelled()) for check in _checks(subject, item, selection.full, known))
+    found = [_parameter(check, known) for check in work]
+    if not found:
+        raise pytest.UsageError("no check is selected: networks have no operations, and operations no networks")
+    return found
+
+
+def _checks(subject: Subject, item: Item, full: bool, known: Sequence[KnownGap]) -> Iterator[Check]:
+    if "coverage" in item.checks:
+        coverage = Check(_Work(subject, replace(item, policies={}, checks=("coverage",)), full), "coverage", "-")
+        yield coverage
+        if _gap(coverage, known):  # there is no example call to probe it with
+            return
+    kinds = tuple(kind for kind in item.checks if kind != "coverage")
+    for name, policy in item.policies.items():
+        work = _Work(subject, replace(item, policies={name: policy}, checks=kinds), full)
+        yield from (Check(work, kind, name) for kind in kinds)
+
+
+def _parameter(check: Check, known: Sequence[KnownGap]) -> Any:
+    gap = _gap(check, known)
+    marks = [pytest.mark.xfail(reason=f"{gap.reason} {gap.link}", strict=True)] if gap else []
+    return pytest.param(check, id=check.name, marks=marks)
+
+
+def _gap(check: Check, known: Sequence[KnownGap]) -> KnownGap | None:
+    return next((gap for gap in known if gap.covers(check.expected())), None)

@@ -1,0 +1,165 @@
+"""Reading ``results.json``. It may come from anywhere: whatever is wrong with it is one clear error."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from unamp_conformance.results import SCHEMA, STATUSES, BadResults, FrameworkRun, Report, Result
+
+__all__ = ["load", "results_from"]
+
+_DIGITS = 18  # of a whole number: whatever is longer counts nothing that a run has
+
+_Reader = Callable[[str, Any], Any]  # ``read(where, value)`` gives the value, or raises BadResults that says where
+
+
+def load(path: Path) -> Report:
+    """Read what `unamp_conformance.results.save` wrote.
+
+    Raises:
+        BadResults: naming the file and what is wrong with it.
+        OSError: where it cannot be read.
+    """
+    try:
+        return _report(_parsed(path.read_text("utf-8")))
+    except BadResults as error:
+        raise BadResults(f"{path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise BadResults(f"{path}: not JSON: it is no UTF-8") from error
+
+
+def results_from(data: Any) -> tuple[Result, ...]:
+    """The inverse of `unamp_conformance.results.sayable`, for a list of results.
+
+    Raises:
+        BadResults: where it is something else.
+    """
+    return _each(_result)("results", data)  # type: ignore[no-any-return]
+
+
+def _parsed(text: str) -> Any:
+    hooks = {"parse_constant": _no_number, "parse_float": _float, "parse_int": _int, "object_pairs_hook": _without_doubles}
+    try:
+        return json.loads(text, **hooks)  # type: ignore[arg-type]
+    except json.JSONDecodeError as error:
+        raise BadResults(f"not JSON: {error}") from error
+    except RecursionError:
+        raise BadResults("nested too deeply") from None
+
+
+def _no_number(text: str) -> float:
+    raise BadResults(f"{text} is no number of JSON")
+
+
+def _float(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise BadResults(f"the number {text[:40]} is too large")
+    return value
+
+
+def _int(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise BadResults(f"the number {text[:40]}... is too large")
+    return int(text)
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise BadResults("an object names the same field twice")
+    return found
+
+
+def _report(data: Any) -> Report:
+    if not isinstance(data, dict) or "schema" not in data:
+        raise BadResults("no results file of unamp conformance: it has no 'schema'")
+    if (schema := data.pop("schema")) != SCHEMA:
+        raise BadResults(f"written by another version of unamp, with schema {str(schema)[:20]}; this one reads schema {SCHEMA}")
+    return Report(**_object(Report, data, {"host": _mapping(_text), "selection": _mapping(_anything), "runs": _each(_run)}))
+
+
+def _run(where: str, data: Any) -> FrameworkRun:
+    kinds = {"results": _each(_result), "problems": _each(_text), "seconds": _number}
+    return FrameworkRun(**_object(FrameworkRun, data, kinds, where))
+
+
+def _result(where: str, data: Any) -> Result:
+    found = Result(**_object(Result, data, {"details": _details, "seconds": _number}, where))
+    if found.status not in STATUSES:
+        raise BadResults(f"{where}: unknown status {found.status[:40]!r}; valid: {', '.join(STATUSES)}")
+    return found
+
+
+def _object(kind: type, data: Any, kinds: Mapping[str, _Reader], where: str = "the file") -> dict[str, Any]:
+    """The fields of a dataclass: those that are named, each read by its reader, and all others text."""
+    _mapping(_anything)(where, data)
+    known = {field.name: field for field in fields(kind)}
+    if unknown := sorted(set(data) - set(known)):
+        raise BadResults(f"{where}: unknown field {unknown[0][:40]!r}")
+    needed = [n for n, field in known.items() if field.default is MISSING and field.default_factory is MISSING]
+    if missing := [name for name in needed if name not in data]:
+        raise BadResults(f"{where}: {missing[0]!r} is missing")
+    return {name: kinds.get(name, _text)(f"{where}, {name}", value) for name, value in data.items()}
+
+
+def _text(where: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadResults(f"{where}: must be text, not {type(value).__name__}")
+    return value
+
+
+def _number(where: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadResults(f"{where}: must be a number, not {type(value).__name__}")
+    return value
+
+
+def _number_or_nothing(where: str, value: Any) -> float | None:
+    return None if value is None else _number(where, value)
+
+
+def _anything(where: str, value: Any) -> Any:
+    return value
+
+
+def _each(read: _Reader) -> _Reader:
+    def read_all(where: str, value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise BadResults(f"{where}: must be a list, not {type(value).__name__}")
+        return tuple(read(f"{where} {n}", part) for n, part in enumerate(value, 1))
+
+    return read_all
+
+
+def _mapping(read: _Reader) -> _Reader:
+    def read_all(where: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise BadResults(f"{where}: must be an object, not {type(value).__name__}")
+        return {name: read(f"{where}, {name[:40]}", part) for name, part in value.items()}
+
+    return read_all
+
+
+def _details(where: str, value: Any) -> dict[str, Any]:
+    found: dict[str, Any] = _mapping(_anything)(where, value)
+    for name in found.keys() & _DETAILS.keys():
+        _DETAILS[name](f"{where}, {name}", found[name])
+    return found
+
+
+#: The details that others compute with; any other is only ever shown.
+_DETAILS: Mapping[str, _Reader] = {
+    "error": _number_or_nothing,
+    "bound": _number,
+    "output bound": _number,
+    "count": _number,
+    "sample": _each(_number),
+    "trace": _each(_text),
+    "seen": _each(_text),
+    "traceback": _each(_text),
+}

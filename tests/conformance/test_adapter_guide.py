@@ -1,0 +1,98 @@
+"""The guide for adapters: what it shows, run as it is written."""
+
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folder with the guide's files, installed as a distribution."""
+    folder = tmp_path_factory.mktemp("guide")
+    for name, text in BLOCK.findall((ROOT / "docs/adapter.md").read_text("utf-8")):
+        (folder / name).write_text(text)
+    site = folder / "site"
+    install = ["install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(site), str(folder)]
+    subprocess.run([sys.executable, "-m", "pip", *install], check=True, capture_output=True)
+    for name in ("toy.py", "unamp_toy.py"):  # what is tested is what was installed
+        (folder / name).unlink()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(written):
+    def started(*arguments, code=0):
+        environment = {**os.environ, "PYTHONPATH": str(written / "site")}
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, cwd=written, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    return started
+
+
+def plugin(run, written, *arguments, code=0):
+    """How many tests ended how."""
+    options = ["--pyargs", "unamp_conformance", "--unamp-framework=toy", "--junitxml=j.xml", "-p", "no:cacheprovider"]
+    run("-m", "pytest", *options, *arguments, code=code)
+    suite = ET.parse(written / "j.xml").getroot()[0]
+    return {key: int(suite.get(key)) for key in ("tests", "failures", "errors", "skipped")}
+
+
+def test_the_example_works(run):
+    assert "matmul" in run("example.py")
+
+
+def test_the_adapter_conforms(run, written):
+    counts = plugin(run, written, "--unamp-check=coverage", "--unamp-check=probe")
+    assert counts.pop("tests") > 50
+    assert set(counts.values()) == {0}
+
+
+def test_regions_behave(run, written):
+    counts = plugin(run, written, "--unamp-check=behaviour", "-k", "nesting or exceptions or threads")
+    assert counts == {"tests": 6, "failures": 0, "errors": 0, "skipped": 0}
+
+
+def test_the_command_knows_it(run):
+    assert '"ok": true' in run(
+        "-m", "unamp", "conformance", "--framework", "toy", "--device", "cpu", "--op", "exp", "--op", "matmul", "--json"
+    )
+
+
+def test_an_operation_that_is_forgotten_fails_by_name(run, written):
+    adapter = written / "site/unamp_toy.py"
+    text = adapter.read_text()
+    try:
+        adapter.write_text(text.replace("for op in OPS]", 'for op in OPS if op != "exp"]'))
+        counts = plugin(run, written, "--unamp-check=probe", "--unamp-op=exp", "--unamp-op=add", code=1)
+        failed = [case.get("name") for case in ET.parse(written / "j.xml").iter("testcase") if len(case)]
+    finally:
+        adapter.write_text(text)
+    assert counts["failures"] == len(failed) > 0
+    assert all("probe-exp-" in name for name in failed)
+
+
+def test_its_own_known_gaps_are_expected_to_fail(run, written):
+    gap = """[[gap]]
+check = "probe"
+subjects = ["exp"]
+policies = ["allow *", "deny *"]
+reason = "a gap for the sake of the test"
+link = "docs/adapter.md"
+versions = ">=1,<2"
+"""
+    (written / "site/gaps.toml").write_text(gap)
+    try:
+        counts = plugin(run, written, "--unamp-check=probe", "--unamp-op=exp", code=1)
+    finally:
+        (written / "site/gaps.toml").unlink()
+    assert counts["failures"] == 4  # they pass: a gap that is none is an error

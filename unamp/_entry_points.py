@@ -1,0 +1,45 @@
+"""The entry points by which adapters and commands of other packages are found.
+
+In a checkout that is not installed (``PYTHONPATH=.:adapters:conformance``) nothing has told the interpreter of our own
+ones: they are read from where they are declared, in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib import metadata
+
+__all__ = ["entry_points"]
+
+_DISTRIBUTION = "unamp"
+
+
+def entry_points(group: str) -> list[metadata.EntryPoint]:
+    """The entry points of a group: those of installed distributions, and of this checkout where it is not installed.
+
+    Args:
+        group: e.g. ``"unamp.adapters"``.
+    """
+    from importlib import metadata  # slow to import, and nothing needs it before the first region
+
+    found = list(metadata.entry_points(group=group))
+    if any(point.dist is not None and point.dist.name == _DISTRIBUTION for point in found):
+        return found
+    return [*_declared(group), *found]
+
+
+def _declared(group: str) -> list[metadata.EntryPoint]:
+    import tomllib
+    from importlib import metadata
+    from pathlib import Path
+
+    file = Path(__file__).parents[1] / "pyproject.toml"
+    if not file.is_file():
+        return []
+
+    project = tomllib.loads(file.read_text("utf-8")).get("project", {})
+    if project.get("name") != _DISTRIBUTION:  # an installed package's neighbour may have left a file of that name
+        return []
+    return [metadata.EntryPoint(name, value, group) for name, value in project["entry-points"].get(group, {}).items()]
