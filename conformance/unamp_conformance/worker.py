@@ -13,9 +13,10 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
+from unamp.adapter import Operations
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.cases import cases
 from unamp_conformance.netchecks import check_network
@@ -75,7 +76,7 @@ def _result(check: str, subject: Subject, item: Item, policy: str, message: str,
 
 
 def _operation(subject: Subject, item: Item, full: bool) -> Iterator[Result]:
-    probe, why = _probe(subject, item.subject)
+    probe, why = _probe(subject.operations, subject.device, item.subject)
     if "coverage" in item.checks:
         yield _result("coverage", subject, item, "-", why, probe.sample() if probe else {})
     if probe is None or "probe" not in item.checks:
@@ -85,13 +86,14 @@ def _operation(subject: Subject, item: Item, full: bool) -> Iterator[Result]:
         yield _result("probe", subject, item, name, message, details if message else {})
 
 
-def _probe(subject: Subject, op: str) -> tuple[Probe | None, str]:
+@lru_cache(maxsize=4)  # who asks about an operation again, soon does
+def _probe(operations: Operations, device: str, op: str) -> tuple[Probe | None, str]:
     """An operation's probe, or why there is none."""
-    if op not in subject.operations.names():
+    if op not in operations.names():
         return None, f"the adapter binds no function for {op}"
     if op not in cases():
         return None, f"there is no example call for {op}"
-    probe = Probe(cases()[op], subject.operations, subject.device)
+    probe = Probe(cases()[op], operations, device)
     try:
         probe.ready()
     except Unsuitable as error:
