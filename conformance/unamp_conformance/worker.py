@@ -27,6 +27,7 @@ from unamp_conformance.plan import Item, Selection, items
 from unamp_conformance.probes import Probe, Unsuitable
 from unamp_conformance.results import Result
 from unamp_conformance.subjects import Subject
+from unamp_conformance.training import QUICK, STEPS, check_training
 
 __all__ = ["main", "perform"]
 
@@ -64,6 +65,7 @@ def perform(subject: Subject, item: Item, *, full: bool = False) -> list[Result]
         "operation": _operation,
         "network": _network,
         "behaviour": _behaviour,
+        "training": _training,
     }
     began = time.perf_counter()
     results = list(doing[item.kind](subject, item, full))
@@ -123,6 +125,13 @@ def _behaviour(subject: Subject, item: Item, full: bool) -> Iterator[Result]:
     for name, policy in item.policies.items():
         message, details = _guarded(lambda policy=policy: (BEHAVIOURS[item.subject](subject, policy.dtype), {}))
         yield _result("behaviour", subject, item, name, message, details)
+
+
+def _training(subject: Subject, item: Item, full: bool) -> Iterator[Result]:
+    network, steps = NETWORKS[item.subject], STEPS if full else QUICK[item.subject]
+    for name, policy in item.policies.items():
+        message, details = _guarded(lambda policy=policy: check_training(subject, network, policy, steps))
+        yield _result("training", subject, item, name, message, details)
 
 
 def _guarded(check: Callable[[], tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, Any]]:
