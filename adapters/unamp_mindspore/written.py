@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import mindspore
 from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.ops import auto_generate
 
-from unamp_mindspore.spellings import primitive
+from unamp_mindspore.layers import built
+from unamp_mindspore.rare import RARE
 from unamp_mindspore.state import DTYPES
 
 __all__ = ["WRITTEN"]
@@ -20,12 +21,6 @@ _INT32 = mindspore.int32
 
 
 # --- layers with the caller's parameters ------------------------------------------------------------------------------------
-
-
-@cache
-def _built(kind: type[nn.Cell], *args: Any, **kwargs: Any) -> nn.Cell:
-    # Only the layer's code is wanted: its parameters are the caller's.
-    return kind(*args, **kwargs)
 
 
 def _with(layer: nn.Cell, parameters: dict[str, Any], *inputs: Any) -> Any:
@@ -50,7 +45,7 @@ def _conv_transpose(
     size = tuple(weight.shape[2:])
     if len(size) == 1:
         weight = weight.expand_dims(2)
-    layer = _built(
+    layer = built(
         kind, weight.shape[0], weight.shape[1], size if len(size) > 1 else size[0], stride=stride, pad_mode="valid",
         has_bias=bias is not None,
     )  # fmt: skip
@@ -73,7 +68,7 @@ def _recurrent(kind: type[nn.Cell], input: Tensor, states: Any, weights: Sequenc
     """One layer, time first: ``weights`` are w_ih, w_hh, b_ih, b_hh."""
     if input.dtype is mindspore.float64:
         raise TypeError("MindSpore has no recurrent layers in float64; its kernel for LSTM ends the process")
-    layer = _built(kind, input.shape[-1], weights[1].shape[1])
+    layer = built(kind, input.shape[-1], weights[1].shape[1])
     lists = {f"{name}_list": (weight,) for name, weight in zip(("w_ih", "w_hh", "b_ih", "b_hh"), weights, strict=True)}
     single = dict(zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), weights, strict=True))
     out, last = _with(layer, lists | single, input, states)
@@ -81,13 +76,13 @@ def _recurrent(kind: type[nn.Cell], input: Tensor, states: Any, weights: Sequenc
 
 
 def _cell(kind: type[nn.Cell], input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
-    layer = _built(kind, input.shape[-1], weights[1].shape[1])
+    layer = built(kind, input.shape[-1], weights[1].shape[1])
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     return _with(layer, dict(zip(names, weights, strict=True)), input, states)
 
 
 def _embedding(input: Tensor, weight: Tensor) -> Tensor:
-    return _with(_built(nn.Embedding, *weight.shape), {"embedding_table": weight}, input)
+    return _with(built(nn.Embedding, *weight.shape), {"embedding_table": weight}, input)
 
 
 def _attention(prefix: str, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor) -> dict[str, Tensor]:
@@ -96,7 +91,7 @@ def _attention(prefix: str, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Te
 
 
 def _multi_head_attention(query: Tensor, key: Tensor, value: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    layer = _built(nn.MultiheadAttention, query.shape[-1], heads)
+    layer = built(nn.MultiheadAttention, query.shape[-1], heads)
     return _with(layer, _attention("", *weights), query, key, value)[0]
 
 
@@ -109,12 +104,12 @@ def _feed_forward(weights: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _encoder_layer(input: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    layer = _built(nn.TransformerEncoderLayer, input.shape[-1], heads, weights[4].shape[0], dropout=0.0)
+    layer = built(nn.TransformerEncoderLayer, input.shape[-1], heads, weights[4].shape[0], dropout=0.0)
     return _with(layer, _attention("self_attn.", *weights[:4]) | _feed_forward(weights[4:]), input)
 
 
 def _decoder_layer(target: Tensor, memory: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    layer = _built(nn.TransformerDecoderLayer, target.shape[-1], heads, weights[8].shape[0], dropout=0.0)
+    layer = built(nn.TransformerDecoderLayer, target.shape[-1], heads, weights[8].shape[0], dropout=0.0)
     parameters = _attention("self_attn.", *weights[:4]) | _attention("multihead_attn.", *weights[4:8])
     return _with(layer, parameters | _feed_forward(weights[8:]), target, memory)
 
@@ -134,11 +129,11 @@ def _batch_norm(
 
 def _instance_norm(input: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, *, use_input_stats: bool) -> Tensor:
     kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
-    return _with(_built(kinds[input.ndim], input.shape[1]), {"gamma": weight, "beta": bias}, input)
+    return _with(built(kinds[input.ndim], input.shape[1]), {"gamma": weight, "beta": bias}, input)
 
 
 def _layer_norm(input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor) -> Tensor:
-    layer = _built(nn.LayerNorm, tuple(shape), -len(shape), -len(shape), epsilon=1e-5)
+    layer = built(nn.LayerNorm, tuple(shape), -len(shape), -len(shape), epsilon=1e-5)
     return _with(layer, {"gamma": weight, "beta": bias}, input)
 
 
@@ -158,11 +153,11 @@ def _chunked(input: Tensor, size: int, dim: int = 0) -> Any:
 
 
 def _pooled(kind: type[nn.Cell], input: Tensor, kernel: int) -> Tensor:
-    return _built(kind, kernel, kernel)(input)
+    return built(kind, kernel, kernel)(input)
 
 
 def _pad(kinds: str, input: Tensor, padding: Sequence[int]) -> Tensor:
-    return _built(getattr(nn, kinds.format(input.ndim - 2)), tuple(padding))(input)
+    return built(getattr(nn, kinds.format(input.ndim - 2)), tuple(padding))(input)
 
 
 def _resize(kind: Any, input: Tensor, size: Sequence[int]) -> Tensor:
@@ -202,82 +197,6 @@ def _joined(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda tensors, *, dim=0: function(list(tensors), axis=dim)
 
 
-def _primitive(name: str, *args: Any, **kwargs: Any) -> Callable[..., Any] | None:
-    """A primitive of that name, made when it is called."""
-    return lambda *tensors: primitive(name)(*args, **kwargs)(*tensors)
-
-
-def _in_layout(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function of pictures with channels last."""
-    return lambda input, *args: function(input.permute(0, 2, 3, 1), *args).permute(0, 3, 1, 2)
-
-
-def _strided_slice(
-    input: Tensor, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], strides: Sequence[int]
-) -> Tensor:
-    return ops.strided_slice(input, tuple(starts), tuple(ends), tuple(strides))  # the axes are all of them, in their order
-
-
-def _scale_and_translate(input: Tensor, size: Sequence[int]) -> Tensor:
-    factors = [new / old for new, old in zip(size, input.shape[1:3], strict=True)]
-    return ops.ScaleAndTranslate()(input, Tensor(size, _INT32), Tensor(factors), Tensor([0.0, 0.0]))
-
-
-def _crop_and_resize(input: Tensor, boxes: Tensor, size: Sequence[int]) -> Tensor:
-    return ops.crop_and_resize(input, boxes, Tensor([0] * boxes.shape[0], _INT32), tuple(size))
-
-
-#: What one framework or two have.
-_RARE: dict[str, Callable[..., Any]] = {
-    "add_n": lambda tensors: ops.addn(list(tensors)),
-    "approximate_equal": ops.approximate_equal,
-    "batch_to_space": lambda input, block: ops.batch_to_space_nd(input, [block, block], [[0, 0], [0, 0]]),
-    "betainc": _primitive("Betainc"),
-    "bitcast": lambda input, dtype: primitive("ViewDtype")()(input, getattr(mindspore, dtype)),
-    "check_numerics": _primitive("CheckNumerics"),
-    "clip_by_norm": lambda input, most: ops.clip_by_norm(input, most),
-    "correlation": lambda a, v: primitive("Correlate")("valid")(a, v),
-    "crop_and_resize": _in_layout(_crop_and_resize),
-    "dct": lambda input: primitive("DCT")()(input, 2, input.shape[-1], -1, "ortho"),
-    "divide_no_nan": _primitive("DivNoNan"),
-    "fill_diagonal": lambda input, value: ops.FillDiagonal(value)(input),
-    "focal_loss": lambda input, target, reduction: _built(nn.FocalLoss, reduction=reduction)(input, target),
-    "fractional_avg_pool2d": _in_layout(
-        lambda input, ratio: ops.FractionalAvgPool([1.0, ratio, ratio, 1.0], deterministic=True, seed=1, seed2=1)(input)[0]
-    ),
-    "dice_loss": lambda input, target: _built(nn.DiceLoss)(input, ops.one_hot(target[:, 0], input.shape[1]).astype(input.dtype)),
-    "dot": lambda a, b: ops.dot(a.expand_dims(0), b.expand_dims(1)).reshape(()),
-    "gradient": lambda input: mindspore.numpy.gradient(input),
-    "idct": lambda input: primitive("IDCT")()(input, 2, input.shape[-1], -1, "ortho"),
-    "in_top_k": lambda input, target, k: ops.intopk(input, target.astype(_INT32), k),
-    "laplace": lambda mean, scale: ops.laplace(tuple(mean.shape), mean, scale),
-    "lbeta": lambda input: _built(nn.LBeta)(input[..., 0], input[..., 1]),
-    "linalg_matrix_log": _primitive("MatrixLogarithm"),
-    "linalg_solve_triangular": lambda input, other, upper: ops.MatrixTriangularSolve(lower=not upper)(input, other),
-    "matrix_band_part": ops.matrix_band_part,
-    "matrix_set_diag": ops.matrix_set_diag,
-    "multiply_no_nan": _primitive("MulNoNan"),
-    "rank": ops.rank,
-    "resize_area": _in_layout(lambda input, size: ops.ResizeArea()(input, Tensor(size, _INT32))),
-    "reverse_sequence": lambda input, lengths: ops.reverse_sequence(input, lengths, 1, 0),
-    "roi_align": lambda input, boxes, size: ops.ROIAlign(size[0], size[1], 1.0)(
-        input, ops.cat([ops.zeros((boxes.shape[0], 1), boxes.dtype), boxes], axis=1)
-    ),
-    "scale_and_translate": _in_layout(_scale_and_translate),
-    "scatter_nd": lambda index, values, shape: ops.scatter_nd(index, values, tuple(shape)),
-    "scatter_nd_add": ops.tensor_scatter_add,
-    "shuffle": ops.shuffle,
-    "space_to_batch": lambda input, block: ops.space_to_batch_nd(input, [block, block], [[0, 0], [0, 0]]),
-    "squared_difference": _primitive("SquaredDifference"),
-    "squared_l2_norm": _primitive("L2Loss"),
-    "strided_slice": _strided_slice,
-    "tensor_scatter_update": lambda input, index, values: ops.TensorScatterUpdate()(input, index.expand_dims(1), values),
-    "truncated_normal": lambda size: ops.TruncatedNormal()(Tensor(size, _INT32)),
-    "unsorted_segment_sum": lambda input, index, count: ops.unsorted_segment_sum(input, index, count),
-    "xdivy": ops.xdivy,
-}
-
-
 WRITTEN: dict[str, Callable[..., Any]] = {
     "add": _binary(ops.add, operator.add),
     "div": _binary(ops.div, operator.truediv),
@@ -299,7 +218,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "cat": _joined(ops.cat),
     "cast": lambda input, dtype: input.astype(DTYPES.get(dtype, getattr(mindspore, dtype))),
     "complex": lambda real, imag: ops.Complex()(real, imag),
-    "constant_pad_nd": lambda input, padding: _built(nn.ConstantPad1d, tuple(padding), 0.0)(input),
+    "constant_pad_nd": lambda input, padding: built(nn.ConstantPad1d, tuple(padding), 0.0)(input),
     "conv1d": partial(_convolve, ops.conv1d),
     "conv2d": partial(_convolve, ops.conv2d),
     "conv3d": partial(_convolve, ops.conv3d),
@@ -344,7 +263,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "nuclear_norm": lambda input: ops.NuclearNorm()(input),
     "one_hot": lambda input: ops.one_hot(input, 5),
     "poisson": lambda rate: ops.poisson((), rate),
-    "poisson_nll_loss": lambda input, target, reduction: _built(nn.PoissonNLLLoss, reduction=reduction)(input, target),
+    "poisson_nll_loss": lambda input, target, reduction: built(nn.PoissonNLLLoss, reduction=reduction)(input, target),
     "polygamma": lambda n, input: ops.polygamma(Tensor(n, _INT32), input),
     "randint": lambda high, shape: ops.randint(0, high, tuple(shape)),
     "randint_like": lambda input, high: ops.randint_like(input, 0, high, dtype=mindspore.int64),
@@ -359,7 +278,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "rnn": lambda input, h0, *weights: _recurrent(nn.RNN, input, h0, weights),
     "rnn_cell": lambda input, h0, *weights: _cell(nn.RNNCell, input, h0, weights),
     "rot90": lambda input: ops.rot90(input, 1, (0, 1)),
-    "rrelu": lambda input, training: _built(nn.RReLU, 11 / 48, 11 / 48)(input),
+    "rrelu": lambda input, training: built(nn.RReLU, 11 / 48, 11 / 48)(input),
     "segment_pool": _segment_pool,
     # The gradient of `mint.select` fails: "InplaceCopy, an unexpected kernel has been launched".
     "select": lambda input, dim, index: input[(slice(None),) * dim + (index,)],
@@ -371,10 +290,10 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "tile": lambda input, dims: ops.tile(input, tuple(dims)),
     "transformer_decoder_layer": _decoder_layer,
     "transformer_encoder_layer": _encoder_layer,
-    "triplet_margin_with_distance_loss": lambda a, p, n, reduction, margin: _built(
+    "triplet_margin_with_distance_loss": lambda a, p, n, reduction, margin: built(
         nn.TripletMarginWithDistanceLoss, margin=margin, reduction=reduction
     )(a, p, n),
-    "unflatten": lambda input, dim, sizes: _built(nn.Unflatten, dim, tuple(sizes))(input),
+    "unflatten": lambda input, dim, sizes: built(nn.Unflatten, dim, tuple(sizes))(input),
     "upsample_bicubic2d": lambda input, size: ops.ResizeBicubic(half_pixel_centers=True)(input, Tensor(size, _INT32)),
     "upsample_bilinear2d": partial(_resize, ops.ResizeBilinearV2(half_pixel_centers=True)),
     "upsample_linear1d": lambda input, size: ops.ResizeLinear1D("half_pixel")(input, Tensor(size, _INT32)),
@@ -385,5 +304,5 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "uniform": lambda input: ops.uniform(tuple(input.shape), Tensor(0.0), Tensor(1.0)),
     "var": _std(ops.var),
     "var_mean": _std(ops.var_mean),
-    **_RARE,
+    **RARE,
 }

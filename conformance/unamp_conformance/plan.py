@@ -113,7 +113,7 @@ def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
         for name in BEHAVIOURS:
             for dtype in selection.dtypes or LOW_DTYPES:
                 yield Item("behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",))
-    if selection.wants("training") and not selection.ops:
+    if "training" in selection.checks or not (selection.checks or selection.ops or selection.networks):
         for name in NETWORKS if selection.full else QUICK:
             if name in (selection.networks or NETWORKS):
                 for policy in _trained(selection):

@@ -237,7 +237,9 @@ class _Run:
             return
         own = self.plainly(op, [self.ops.tensor(cast(a, "float32"), device=self.subject.device) for a in given])
         unfinished = np.isnan(self.read(own)) & ~(np.isfinite(expected) & np.isfinite(allowed))
-        assert np.isnan(observed[unfinished]).all(), f"{said}: {observed}, should be NaN where {self.read(own)} is, from {given}"
+        assert np.isnan(observed[unfinished]).all(), (
+            f"{said}: {observed}, should be NaN where {self.read(own)} is, from {given}"
+        )
 
     def read(self, value: Any) -> Array:
         return np.asarray(self.ops.numpy(value), np.float64)
