@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import mindspore
 from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.ops import auto_generate
 
+from unamp_mindspore.layers import built
+from unamp_mindspore.rare import RARE
 from unamp_mindspore.state import DTYPES
 
 __all__ = ["WRITTEN"]
@@ -19,12 +21,6 @@ _INT32 = mindspore.int32
 
 
 # --- layers with the caller's parameters ------------------------------------------------------------------------------------
-
-
-@cache
-def _built(kind: type[nn.Cell], *args: Any, **kwargs: Any) -> nn.Cell:
-    # Only the layer's code is wanted: its parameters are the caller's.
-    return kind(*args, **kwargs)
 
 
 def _with(layer: nn.Cell, parameters: dict[str, Any], *inputs: Any) -> Any:
@@ -49,7 +45,7 @@ def _conv_transpose(
     size = tuple(weight.shape[2:])
     if len(size) == 1:
         weight = weight.expand_dims(2)
-    layer = _built(
+    layer = built(
         kind, weight.shape[0], weight.shape[1], size if len(size) > 1 else size[0], stride=stride, pad_mode="valid",
         has_bias=bias is not None,
     )  # fmt: skip
@@ -72,7 +68,7 @@ def _recurrent(kind: type[nn.Cell], input: Tensor, states: Any, weights: Sequenc
     """One layer, time first: ``weights`` are w_ih, w_hh, b_ih, b_hh."""
     if input.dtype is mindspore.float64:
         raise TypeError("MindSpore has no recurrent layers in float64; its kernel for LSTM ends the process")
-    layer = _built(kind, input.shape[-1], weights[1].shape[1])
+    layer = built(kind, input.shape[-1], weights[1].shape[1])
     lists = {f"{name}_list": (weight,) for name, weight in zip(("w_ih", "w_hh", "b_ih", "b_hh"), weights, strict=True)}
     single = dict(zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), weights, strict=True))
     out, last = _with(layer, lists | single, input, states)
@@ -80,13 +76,13 @@ def _recurrent(kind: type[nn.Cell], input: Tensor, states: Any, weights: Sequenc
 
 
 def _cell(kind: type[nn.Cell], input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
-    layer = _built(kind, input.shape[-1], weights[1].shape[1])
+    layer = built(kind, input.shape[-1], weights[1].shape[1])
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     return _with(layer, dict(zip(names, weights, strict=True)), input, states)
 
 
 def _embedding(input: Tensor, weight: Tensor) -> Tensor:
-    return _with(_built(nn.Embedding, *weight.shape), {"embedding_table": weight}, input)
+    return _with(built(nn.Embedding, *weight.shape), {"embedding_table": weight}, input)
 
 
 def _attention(prefix: str, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor) -> dict[str, Tensor]:
@@ -95,7 +91,7 @@ def _attention(prefix: str, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Te
 
 
 def _multi_head_attention(query: Tensor, key: Tensor, value: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    layer = _built(nn.MultiheadAttention, query.shape[-1], heads)
+    layer = built(nn.MultiheadAttention, query.shape[-1], heads)
     return _with(layer, _attention("", *weights), query, key, value)[0]
 
 
@@ -108,12 +104,12 @@ def _feed_forward(weights: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _encoder_layer(input: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    layer = _built(nn.TransformerEncoderLayer, input.shape[-1], heads, weights[4].shape[0], dropout=0.0)
+    layer = built(nn.TransformerEncoderLayer, input.shape[-1], heads, weights[4].shape[0], dropout=0.0)
     return _with(layer, _attention("self_attn.", *weights[:4]) | _feed_forward(weights[4:]), input)
 
 
 def _decoder_layer(target: Tensor, memory: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    layer = _built(nn.TransformerDecoderLayer, target.shape[-1], heads, weights[8].shape[0], dropout=0.0)
+    layer = built(nn.TransformerDecoderLayer, target.shape[-1], heads, weights[8].shape[0], dropout=0.0)
     parameters = _attention("self_attn.", *weights[:4]) | _attention("multihead_attn.", *weights[4:8])
     return _with(layer, parameters | _feed_forward(weights[8:]), target, memory)
 
@@ -133,11 +129,11 @@ def _batch_norm(
 
 def _instance_norm(input: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, *, use_input_stats: bool) -> Tensor:
     kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
-    return _with(_built(kinds[input.ndim], input.shape[1]), {"gamma": weight, "beta": bias}, input)
+    return _with(built(kinds[input.ndim], input.shape[1]), {"gamma": weight, "beta": bias}, input)
 
 
 def _layer_norm(input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor) -> Tensor:
-    layer = _built(nn.LayerNorm, tuple(shape), -len(shape), -len(shape), epsilon=1e-5)
+    layer = built(nn.LayerNorm, tuple(shape), -len(shape), -len(shape), epsilon=1e-5)
     return _with(layer, {"gamma": weight, "beta": bias}, input)
 
 
@@ -157,11 +153,11 @@ def _chunked(input: Tensor, size: int, dim: int = 0) -> Any:
 
 
 def _pooled(kind: type[nn.Cell], input: Tensor, kernel: int) -> Tensor:
-    return _built(kind, kernel, kernel)(input)
+    return built(kind, kernel, kernel)(input)
 
 
 def _pad(kinds: str, input: Tensor, padding: Sequence[int]) -> Tensor:
-    return _built(getattr(nn, kinds.format(input.ndim - 2)), tuple(padding))(input)
+    return built(getattr(nn, kinds.format(input.ndim - 2)), tuple(padding))(input)
 
 
 def _resize(kind: Any, input: Tensor, size: Sequence[int]) -> Tensor:
@@ -222,7 +218,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "cat": _joined(ops.cat),
     "cast": lambda input, dtype: input.astype(DTYPES.get(dtype, getattr(mindspore, dtype))),
     "complex": lambda real, imag: ops.Complex()(real, imag),
-    "constant_pad_nd": lambda input, padding: _built(nn.ConstantPad1d, tuple(padding), 0.0)(input),
+    "constant_pad_nd": lambda input, padding: built(nn.ConstantPad1d, tuple(padding), 0.0)(input),
     "conv1d": partial(_convolve, ops.conv1d),
     "conv2d": partial(_convolve, ops.conv2d),
     "conv3d": partial(_convolve, ops.conv3d),
@@ -267,7 +263,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "nuclear_norm": lambda input: ops.NuclearNorm()(input),
     "one_hot": lambda input: ops.one_hot(input, 5),
     "poisson": lambda rate: ops.poisson((), rate),
-    "poisson_nll_loss": lambda input, target, reduction: _built(nn.PoissonNLLLoss, reduction=reduction)(input, target),
+    "poisson_nll_loss": lambda input, target, reduction: built(nn.PoissonNLLLoss, reduction=reduction)(input, target),
     "polygamma": lambda n, input: ops.polygamma(Tensor(n, _INT32), input),
     "randint": lambda high, shape: ops.randint(0, high, tuple(shape)),
     "randint_like": lambda input, high: ops.randint_like(input, 0, high, dtype=mindspore.int64),
@@ -282,7 +278,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "rnn": lambda input, h0, *weights: _recurrent(nn.RNN, input, h0, weights),
     "rnn_cell": lambda input, h0, *weights: _cell(nn.RNNCell, input, h0, weights),
     "rot90": lambda input: ops.rot90(input, 1, (0, 1)),
-    "rrelu": lambda input, training: _built(nn.RReLU, 11 / 48, 11 / 48)(input),
+    "rrelu": lambda input, training: built(nn.RReLU, 11 / 48, 11 / 48)(input),
     "segment_pool": _segment_pool,
     # The gradient of `mint.select` fails: "InplaceCopy, an unexpected kernel has been launched".
     "select": lambda input, dim, index: input[(slice(None),) * dim + (index,)],
@@ -294,10 +290,10 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "tile": lambda input, dims: ops.tile(input, tuple(dims)),
     "transformer_decoder_layer": _decoder_layer,
     "transformer_encoder_layer": _encoder_layer,
-    "triplet_margin_with_distance_loss": lambda a, p, n, reduction, margin: _built(
+    "triplet_margin_with_distance_loss": lambda a, p, n, reduction, margin: built(
         nn.TripletMarginWithDistanceLoss, margin=margin, reduction=reduction
     )(a, p, n),
-    "unflatten": lambda input, dim, sizes: _built(nn.Unflatten, dim, tuple(sizes))(input),
+    "unflatten": lambda input, dim, sizes: built(nn.Unflatten, dim, tuple(sizes))(input),
     "upsample_bicubic2d": lambda input, size: ops.ResizeBicubic(half_pixel_centers=True)(input, Tensor(size, _INT32)),
     "upsample_bilinear2d": partial(_resize, ops.ResizeBilinearV2(half_pixel_centers=True)),
     "upsample_linear1d": lambda input, size: ops.ResizeLinear1D("half_pixel")(input, Tensor(size, _INT32)),
@@ -308,4 +304,5 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "uniform": lambda input: ops.uniform(tuple(input.shape), Tensor(0.0), Tensor(1.0)),
     "var": _std(ops.var),
     "var_mean": _std(ops.var_mean),
+    **RARE,
 }

@@ -107,14 +107,16 @@ def lowered(result: Any, dtype: Any, rounded: Callable[[Any], Any] | None = None
 def map_floats(result: Any, dtype: Any) -> Any:
     """A result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
     if isinstance(result, _TENSORS):
-        # Optional results that were not asked for are tensors without contents.
-        if type(result) is Tensor and not result._is_initialized():
-            return result
         return cast(result, dtype)
     if isinstance(result, (tuple, list)):
-        items = [map_floats(item, dtype) for item in result]
+        items = [item if _not_asked_for(item) else map_floats(item, dtype) for item in result]
         return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
     return result
+
+
+def _not_asked_for(result: Any) -> bool:
+    """Whether one of several results is an optional one: a tensor without contents. One without elements has a shape."""
+    return type(result) is Tensor and not result._is_initialized() and list(result.shape) == [0]
 
 
 def tensors(value: Any) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from paddle.nn import functional as F
 
 from unamp.adapter import NamedOperations
 from unamp.vocabulary import vocabulary
+from unamp_paddle.rare import RARE
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor
 
@@ -336,6 +337,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "upsample_nearest2d": _resize("nearest"),
     "upsample_trilinear3d": _resize("trilinear"),
     "var": _std(paddle.var),
+    **RARE,
     **{
         op: _axis(function)
         for op, function in {

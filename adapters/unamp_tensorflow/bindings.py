@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from unamp_tensorflow.layers import LAYERS, built, channels, first, keras, last
+from unamp_tensorflow.rare import RARE
 
 __all__ = ["BINDINGS"]
 
@@ -423,5 +424,5 @@ def _random(name: str, rate: Tensor) -> Tensor:
 
 #: By canonical name.
 BINDINGS: Mapping[str, Function] = {
-    **_SHAPES, **_INDEXING, **_REDUCTIONS, **LAYERS, **_PRODUCTS, **_LINALG, **_LOSSES, **_OTHERS,
+    **_SHAPES, **_INDEXING, **_REDUCTIONS, **LAYERS, **_PRODUCTS, **_LINALG, **_LOSSES, **_OTHERS, **RARE,
 }  # fmt: skip

@@ -70,6 +70,11 @@ def _spd(g: Generator, shape: Shape, _: int) -> np.ndarray:
     return a + np.swapaxes(a, -1, -2) + np.diag(np.arange(2.0, 2.0 + shape[-1]))
 
 
+def _symmetric(g: Generator, shape: Shape, _: int) -> np.ndarray:
+    lower = np.tril(imprint(_spd(g, shape, 0), g))
+    return lower + np.swapaxes(np.tril(lower, -1), -1, -2)
+
+
 def _matrix(g: Generator, shape: Shape, _: int) -> np.ndarray:
     return g.uniform(-0.5, 0.5, shape) + np.eye(*shape[-2:]) * 2.5
 
@@ -128,6 +133,11 @@ def _edge(g: Generator, shape: Shape, _: int) -> np.ndarray:
     return g.choice(np.array([1.5, 7e4, 3.4e38, -7e4, -3.4e38], np.float32), shape)
 
 
+def _boxes(g: Generator, shape: Shape, _: int) -> np.ndarray:
+    """Corners (left, top, right, bottom) within six pixels."""
+    return np.concatenate([g.uniform(0.2, 1.6, (shape[0], 2)), g.uniform(3.2, 5.6, (shape[0], 2))], axis=1)
+
+
 def _index(g: Generator, shape: Shape, bound: int) -> np.ndarray:
     return g.integers(0, bound, shape)
 
@@ -159,6 +169,7 @@ _KINDS: dict[str, Callable[[Generator, Shape, int], np.ndarray]] = {
     "small": _uniform(-0.4, 0.4),
     "above": _uniform(1.2, 3.5),
     "spd": _spd,
+    "symmetric": _symmetric,
     "matrix": _matrix,
     "lower": _lower,
     "logprob": _logprob,
@@ -171,6 +182,7 @@ _KINDS: dict[str, Callable[[Generator, Shape, int], np.ndarray]] = {
     "below_half": _near_integer(0.5, -1.0),
     "tiny": _tiny,
     "edge": _edge,
+    "boxes": _boxes,
     "ones": lambda g, shape, _: np.ones(shape, np.float32),
     "samples": lambda g, shape, _: g.uniform(0.1, 0.9, shape).astype(np.float32),
     "sign": lambda g, shape, _: g.choice(np.array([-1.0, 1.0], np.float32), shape),
@@ -186,6 +198,6 @@ _KINDS: dict[str, Callable[[Generator, Shape, int], np.ndarray]] = {
     "pooled": _pooled,
     "complex": lambda g, shape, _: (g.normal(size=shape) + 1j * g.normal(size=shape)).astype(np.complex64),
 }
-_IMPRINTED = frozenset({"normal", "positive", "unit", "open", "small", "above", "spd", "matrix", "logprob"})
-_CARRYING = _IMPRINTED | {"lower"}
+_IMPRINTED = frozenset({"normal", "positive", "unit", "open", "small", "above", "spd", "matrix", "logprob", "boxes"})
+_CARRYING = (_IMPRINTED | {"lower", "symmetric"}) - {"boxes"}  # what has boxes often has no gradient for them
 _RELATED = frozenset({"pair"})

@@ -1,4 +1,4 @@
-"""What regions promise beyond one operation or network: nesting, exceptions, threads, training with loss scaling."""
+"""What regions promise beyond one operation or network: nesting, exceptions, threads, the cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from unamp_conformance.netruns import Reference, relative_error, run
 from unamp_conformance.networks import NETWORKS, Functions
 from unamp_conformance.probes import Probe
 from unamp_conformance.subjects import Subject
-from unamp_conformance.training import LossScaler, train
 
 __all__ = ["BEHAVIOURS"]
 
@@ -134,27 +133,6 @@ def threads(subject: Subject, dtype: str) -> str:
     return "; ".join(dict.fromkeys(wrong))
 
 
-def training(subject: Subject, dtype: str) -> str:
-    """Training with loss scaling learns as in float32; a step that overflows is skipped and the scale drops."""
-    network = NETWORKS["mlp"]
-    plain = train(subject, network, Policy("O0", dtype), steps=8)
-    scaled = train(subject, network, Policy("O1", dtype), steps=8, scaler=LossScaler(2.0**10), overflow_at=3)
-    wrong = []
-    if scaled.skipped != [3]:
-        wrong.append(f"steps skipped: {scaled.skipped}, should be the third alone, which overflows")
-    if scaled.scale != 2.0**9:
-        wrong.append(f"the scale ended at {scaled.scale:g}, should have been halved once, from 1024")
-    if not scaled.losses[-1] < 0.9 * scaled.losses[0]:
-        wrong.append(f"it does not learn: the loss went from {scaled.losses[0]:.4g} to {scaled.losses[-1]:.4g}")
-    if bad := sorted(n for n, kind in scaled.dtypes.items() if kind != "float32"):
-        wrong.append(f"not float32: {', '.join(bad)}")
-    # One step fewer than the plain run, because of the skipped one.
-    error = abs(scaled.losses[-1] - plain.losses[-2]) / plain.losses[-2]
-    if not error < 0.05:
-        wrong.append(f"the loss is {100 * error:.1f}% off the one of float32 training")
-    return "; ".join(wrong)
-
-
 def cache(subject: Subject, dtype: str) -> str:
     """A parameter used twice in a region gets the whole gradient, also after it was used without gradients."""
     ops, reference = subject.operations, Reference(NETWORKS["mlp"], subject.operations, subject.device)
@@ -187,5 +165,5 @@ def repeated(subject: Subject, dtype: str) -> str:
 
 #: Every behaviour by its name.
 BEHAVIOURS: Mapping[str, Callable[[Subject, str], str]] = {
-    f.__name__: f for f in (nesting, exceptions, threads, training, cache, repeated)
+    f.__name__: f for f in (nesting, exceptions, threads, cache, repeated)
 }

@@ -16,6 +16,7 @@ from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.netchecks import NETWORK_CHECKS
 from unamp_conformance.networks import NETWORKS
 from unamp_conformance.subjects import policy_name
+from unamp_conformance.training import QUICK
 
 __all__ = ["CHECKS", "Item", "Selection", "items", "left_out"]
 
@@ -29,7 +30,8 @@ CHECKS: Mapping[str, str] = {
     "dtypes": "do float32 parameters keep their dtype and get float32 gradients?",
     "statistics": "are running statistics updated, and in float32?",
     "agreement": "do frameworks, each in a process of its own, come to the same decisions and numbers, operation by operation?",
-    "behaviour": "nesting, exceptions, threads, training with loss scaling",
+    "behaviour": "nesting, exceptions, threads, the cache of casts",
+    "training": "does training with loss scaling come to the loss of float32 training, through an overflow and a restart?",
 }
 
 
@@ -42,7 +44,7 @@ class Selection:
         checks: kinds of check.
         ops: operations, with ``*`` as a wildcard.
         full: probe every operation under every policy, not only under those that can show a rule broken; with every feed
-            where the lists are the user's or the default's.
+            where the lists are the user's or the default's. And train every network, not only some and for a few steps.
     """
 
     levels: tuple[str, ...] = ()
@@ -83,7 +85,7 @@ class Item:
     """One piece of work, done by the worker in one go.
 
     Attributes:
-        kind: ``"operation"``, ``"network"`` or ``"behaviour"``.
+        kind: ``"operation"``, ``"network"``, ``"behaviour"`` or ``"training"``.
         subject: the operation, network or behaviour.
         policies: the policies, by their names in results.
         checks: the kinds of check that it gives results for.
@@ -110,6 +112,11 @@ def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
         for name in BEHAVIOURS:
             for dtype in selection.dtypes or LOW_DTYPES:
                 yield Item("behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",))
+    if "training" in selection.checks or not (selection.checks or selection.ops or selection.networks):
+        for name in NETWORKS if selection.full else QUICK:
+            if name in (selection.networks or NETWORKS):
+                for policy in _trained(selection):
+                    yield Item("training", name, {policy_name(policy): policy}, ("training",))
     compared = (*NEEDED, *NEEDED_OF_OPERATIONS) if "agreement" in selection.checks else ()
     networks = tuple(check for check in NETWORK_CHECKS if selection.wants(check) or check in compared)
     if networks and not selection.ops:
@@ -132,6 +139,13 @@ def _matrix(selection: Selection) -> Iterator[Policy]:
             presets = selection.presets or PRESETS
             for name in presets if level != "O0" else presets[:1]:
                 yield Policy(level, dtype, preset=name)
+
+
+def _trained(selection: Selection) -> Iterator[Policy]:
+    for level in ("O1", "O2"):
+        for dtype in selection.dtypes or LOW_DTYPES:
+            if level in (selection.levels or LEVELS) and "unamp" in (selection.presets or PRESETS):
+                yield Policy(level, dtype)
 
 
 def _probed(selection: Selection, op: str) -> dict[str, Policy]:

@@ -263,7 +263,8 @@ class Probe:
         for n, calibration in enumerate(streams["calibration"]):
             values = {p: streams[p][n] for p in PRECISIONS}
             sizes = {None if v is None else v.size for v in (calibration, *values.values())}
-            if None in sizes or len(sizes) > 1 or not np.any(values["float32"]):
+            # What is false in float32 may be true in low: `isinf` of a large number.
+            if None in sizes or len(sizes) > 1 or not any(np.any(v) for v in values.values()):
                 found.append(None)
                 continue
             exact = n == 0 and first.values.dtype.kind in "biu"

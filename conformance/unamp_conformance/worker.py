@@ -16,9 +16,10 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
+from unamp.adapter import Operations
 from unamp.presets import PRESETS
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.cases import cases
@@ -30,6 +31,7 @@ from unamp_conformance.plan import Item, Selection, items
 from unamp_conformance.probes import Probe, Unsuitable
 from unamp_conformance.results import Result, sayable
 from unamp_conformance.subjects import Subject
+from unamp_conformance.training import QUICK, STEPS, check_training
 
 __all__ = ["main", "perform"]
 
@@ -93,7 +95,7 @@ def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -
     """The steps of an item, but for policies that are done already: their process died in the middle of the item."""
     if item.kind == "operation":
         return _operation(subject, item, without, full)
-    do = {"network": _network, "behaviour": _behaviour}[item.kind]
+    do = {"network": _network, "behaviour": _behaviour, "training": partial(_training, full=full)}[item.kind]
     return (
         _Step(name, item.checks, lambda name=name, policy=policy: do(subject, item, name, policy))  # type: ignore[misc]
         for name, policy in item.policies.items()
@@ -105,7 +107,7 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
     prepared: list[tuple[Probe | None, str]] = []
 
     def prepare() -> Iterator[Result]:
-        prepared.append(_probe(subject, item.subject))
+        prepared.append(_probe(subject.operations, subject.device, item.subject))
         (probe, why) = prepared[0]
         if "coverage" in item.checks and not without:
             yield _result("coverage", subject, item, "-", why, probe.sample() if probe else {})
@@ -126,14 +128,14 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
             yield _Step(name, ("probe",), lambda name=name: look(name))  # type: ignore[misc]
 
 
-@lru_cache(maxsize=1)
-def _probe(subject: Subject, op: str) -> tuple[Probe | None, str]:
+@lru_cache(maxsize=4)  # who asks about an operation again, soon does
+def _probe(operations: Operations, device: str, op: str) -> tuple[Probe | None, str]:
     """An operation's probe, or why there is none."""
-    if op not in subject.operations.names():
+    if op not in operations.names():
         return None, f"the adapter binds no function for {op}"
     if op not in cases():
         return None, f"there is no example call for {op}"
-    probe = Probe(cases()[op], subject.operations, subject.device)
+    probe = Probe(cases()[op], operations, device)
     try:
         probe.ready()
     except Unsuitable as error:
@@ -160,6 +162,12 @@ def _reference(subject: Subject, network: str) -> Reference:
 def _behaviour(subject: Subject, item: Item, name: str, policy: Any) -> Iterator[Result]:
     message, details = _guarded(lambda: (BEHAVIOURS[item.subject](subject, policy.dtype), {}))
     yield _result("behaviour", subject, item, name, message, details)
+
+
+def _training(subject: Subject, item: Item, name: str, policy: Any, *, full: bool) -> Iterator[Result]:
+    steps = STEPS if full else QUICK[item.subject]
+    message, details = _guarded(lambda: check_training(subject, NETWORKS[item.subject], policy, steps))
+    yield _result("training", subject, item, name, message, details)
 
 
 def _result(check: str, subject: Subject, item: Item, policy: str, message: str, details: dict[str, Any]) -> Result:

@@ -1,0 +1,16 @@
+"""Layers whose code alone is wanted, for `written` and `rare`."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from mindspore import nn
+
+__all__ = ["built"]
+
+
+@cache
+def built(kind: type[nn.Cell], *args: Any, **kwargs: Any) -> nn.Cell:
+    """A layer, made once: its parameters are the caller's."""
+    return kind(*args, **kwargs)

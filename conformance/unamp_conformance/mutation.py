@@ -1,0 +1,283 @@
+"""Is the suite any good? Spoil an adapter in one way, and see whether the suite says so.
+
+- `forgetting` gives an adapter's own regions a policy that leaves one operation alone: what is left is the adapter as it is,
+  but for that operation.
+- `pretending` stands around an adapter's operations and gets every rule wrong in one manner: it changes dtype tags only,
+  rounds inputs only, computes in the other low dtype, or computes the gradient in float32.
+
+``python -m unamp_conformance.mutation torch`` forgets every operation in turn, and says of which the suite does not notice it.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from unamp.dtypes import ELIGIBLE
+from unamp.policy import Policy, Rule
+from unamp.regions import Region
+from unamp.vocabulary import vocabulary
+from unamp_conformance import gaps
+from unamp_conformance.cases import cases
+from unamp_conformance.plan import Item
+from unamp_conformance.results import Result
+from unamp_conformance.subjects import Subject
+from unamp_conformance.worker import perform
+
+__all__ = ["MANNERS", "Verdict", "candidates", "choose", "forgetting", "pretending", "probed", "telling", "verdicts"]
+
+_DTYPE = "bfloat16"
+
+
+class _Altered(Policy):
+    """A policy that leaves one operation alone, and decides about the others as before."""
+
+    _left: tuple[str, ...]
+
+    def __init__(self, policy: Policy, op: str) -> None:
+        left = (op, *vocabulary()[op].members)  # a collective name is its members
+        allow, deny = (tuple(name for name in names if name not in left) for names in (policy.allow, policy.deny))
+        values = (*policy._values, "but for", op)
+        vars(self).update(vars(policy), allow=allow, deny=deny, _left=left, _values=values, _hash=hash(values))
+
+    @property
+    def rules(self) -> Mapping[str, Rule]:
+        return MappingProxyType({**super().rules, **dict.fromkeys(self._left, Rule.UNTOUCHED)})
+
+
+@dataclass(frozen=True)
+class _Forgetting(Subject):
+    """A framework whose regions leave one operation alone."""
+
+    real: Subject
+    forgotten: str
+
+    @property
+    def operations(self) -> Any:  # type: ignore[override]
+        return self.real.operations
+
+    def region(self, policy: Policy) -> AbstractContextManager[Any]:
+        return Region(_Altered(policy, self.forgotten), framework=self.framework, device=self.device)
+
+
+def forgetting(subject: Subject, op: str) -> Subject:
+    """The framework as it is, with regions that leave one operation alone."""
+    return _Forgetting(subject.framework, subject.device, subject, op)
+
+
+# --- every operation wrong in one manner -----------------------------------------------------------------------------------
+
+#: What a manner is given: the pretender, the operation's function on some tensors, those tensors, the policy, the rule's dtype.
+Manner = Callable[["_Pretending", Callable[..., Any], Sequence[Any], Policy, str], Any]
+
+
+@dataclass(frozen=True)
+class _Pretending(Subject):
+    """A framework whose operations are carried out in a pretended region."""
+
+    manner: Manner | None = None
+    _open: list[Policy] = field(default_factory=list, compare=False)
+
+    @contextmanager
+    def region(self, policy: Policy) -> Iterator[None]:
+        self._open.append(policy)
+        try:
+            yield
+        finally:
+            self._open.pop()
+
+    @cached_property
+    def operations(self) -> Any:
+        return _Operations(self, super().operations)
+
+    def real_region(self, policy: Policy) -> AbstractContextManager[Any]:
+        """The adapter's own region."""
+        return super().region(policy)
+
+    def to(self, value: Any, dtype: str) -> Any:
+        """Everything eligible in a nested value, cast."""
+        if isinstance(value, (list, tuple)):
+            return [self.to(part, dtype) for part in value]
+        eligible = self.adapter.is_tensor(value) and self.adapter.dtype_of(value) in ELIGIBLE
+        return self.adapter.cast(value, dtype) if eligible else value
+
+
+class _Operations:
+    """An adapter's operations, each carried out in a pretender's manner while its region is open."""
+
+    def __init__(self, pretender: _Pretending, real: Any) -> None:
+        self._pretender = pretender
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def __getitem__(self, op: str) -> Callable[..., Any]:
+        function, pretender = self._real[op], self._pretender
+
+        def call(*args: Any, **kw: Any) -> Any:
+            policy = pretender._open[-1] if pretender._open else None
+            rule = policy.decide(op) if policy else Rule.UNTOUCHED
+            if policy is None or rule not in (Rule.LOW, Rule.FP32):
+                return function(*args, **kw)
+            dtype = policy.dtype if rule is Rule.LOW else "float32"
+            return pretender.manner(pretender, lambda *given: function(*given, **kw), args, policy, dtype)
+
+        return call
+
+
+def _relabelling(self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str) -> Any:
+    """Computes in float32 and changes the result's dtype."""
+    return self.to(call(*args), dtype)
+
+
+def _rounding_inputs(self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str) -> Any:
+    """Rounds the inputs, but computes in float32 and leaves the result there."""
+    return call(*self.to(self.to(args, dtype), "float32"))
+
+
+def _mistaken(self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str) -> Any:
+    """Computes in the other low dtype, and gives the result the right one."""
+    other = "float16" if policy.dtype == "bfloat16" else "bfloat16"
+    with self.real_region(policy.replace(dtype=other)):
+        return self.to(call(*args), dtype)
+
+
+def _forward_only(self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str) -> Any:
+    """Computes the result as the policy says, and the gradient as if there were none."""
+    with self.real_region(policy):
+        right = self.to(call(*args), "float32")
+    straight = self.to(self.to(call(*args), dtype), "float32")
+
+    def joined(value: Any, carrier: Any) -> Any:
+        if isinstance(carrier, (list, tuple)):
+            return [joined(*pair) for pair in zip(value, carrier, strict=True)]
+        if not self.adapter.is_tensor(carrier) or self.adapter.dtype_of(carrier) != "float32":
+            return value
+        ops = self.operations
+        constant = ops.tensor(ops.numpy(value) - ops.numpy(carrier), device=self.device)
+        return self.adapter.cast(ops["add"](carrier, constant), dtype)  # exactly: both are low, and near to each other
+
+    return joined(right, straight)
+
+
+#: Ways of getting every rule wrong.
+MANNERS: Mapping[str, Manner] = {
+    "changes dtype tags": _relabelling,
+    "rounds inputs": _rounding_inputs,
+    "mistakes the dtype": _mistaken,
+    "forgets the gradient": _forward_only,
+}
+
+
+def pretending(subject: Subject, manner: str) -> Subject:
+    """The framework with operations that are carried out in one of `MANNERS`."""
+    return _Pretending(subject.framework, subject.device, MANNERS[manner])
+
+
+# --- asking the suite -----------------------------------------------------------------------------------------------------
+
+
+def probed(subject: Subject, op: str) -> tuple[Result, ...]:
+    """What the suite finds when it probes one operation, allowed and denied; known gaps are marked."""
+    found = perform(subject, Item("operation", op, _policies(op), ("coverage", "probe")))
+    return gaps.apply(gaps.gaps_of(subject.framework), found, subject.adapter.version(), whole=False)[0]
+
+
+def _policies(op: str) -> dict[str, Policy]:
+    return {f"allow {_DTYPE}": Policy("O1", _DTYPE, allow=(op,)), f"deny {_DTYPE}": Policy("O1", _DTYPE, deny=(op,))}
+
+
+def candidates(subject: Subject) -> list[str]:
+    """The operations that a policy can change on this framework: with an input to cast, and no gap."""
+    possible = (op for op in sorted(subject.operations.names()) if op in cases() and not _excused(subject, op))
+    return [op for op in possible if cases()[op].eligible(cases()[op].inputs(0))]
+
+
+def _excused(subject: Subject, op: str) -> bool:
+    asked = [("coverage", "-"), *(("probe", policy) for policy in _policies(op))]
+    results = [Result(check, op, policy, subject.device, "failed") for check, policy in asked]
+    known = [gap for gap in gaps.gaps_of(subject.framework) if gap.applies_to(subject.adapter.version())]
+    return any(gap.covers(result) for gap in known for result in results)
+
+
+def telling(ops: Sequence[str]) -> list[str]:
+    """Those whose numbers tell the precision; of the others see ``insensitive`` in `unamp_conformance.cases`."""
+    return [op for op in ops if not cases()[op].insensitive]
+
+
+def choose(ops: Sequence[str], count: int, seed: int = 0) -> list[str]:
+    """So many operations at random, from all groups of the vocabulary alike."""
+    generator = np.random.default_rng(seed)
+    groups: dict[str, list[str]] = {}
+    for op in generator.permutation(sorted(ops)):
+        groups.setdefault(vocabulary()[str(op)].group, []).append(str(op))
+    return [op for row in zip_longest(*groups.values()) for op in row if op is not None][:count]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the suite said of an adapter that forgets one operation.
+
+    Attributes:
+        op: the operation.
+        honest: whether the adapter as it is passes for that operation; where it does not, nothing can be shown.
+        named: the operations that failed, of those that were probed.
+        said: the first complaint.
+    """
+
+    op: str
+    honest: bool
+    named: frozenset[str]
+    said: str
+
+    @property
+    def noticed(self) -> bool:
+        """Whether the suite failed, and named that operation and no other."""
+        return self.named == {self.op}
+
+
+def verdicts(subject: Subject, ops: Sequence[str], beside: int = 1) -> Iterator[Verdict]:
+    """Forget each of some operations in turn, and probe it and a few others.
+
+    Args:
+        subject: the framework and device.
+        ops: the operations.
+        beside: how many of the others to probe too.
+    """
+    for n, op in enumerate(ops):
+        honest = all(result.status == "passed" for result in probed(subject, op))
+        others = [other for other in (*ops[n + 1 :], *ops[:n])[:beside] if other != op]
+        spoilt = forgetting(subject, op)
+        failed = [result for each in (op, *others) for result in probed(spoilt, each) if result.status == "failed"]
+        said = next((f"{result.policy}: {result.message}" for result in failed), "")
+        yield Verdict(op, honest, frozenset(result.subject for result in failed), said)
+
+
+def main(framework: str, device: str = "cpu") -> int:
+    """Forget every operation of a framework, and print those of which nobody noticed.
+
+    Returns:
+        The exit status: 0 where only those went unnoticed whose numbers cannot tell.
+    """
+    warnings.simplefilter("ignore")
+    subject = Subject(framework, device)
+    found = list(verdicts(subject, candidates(subject), beside=0))
+    missed = [verdict for verdict in found if not verdict.noticed or not verdict.honest]
+    for verdict in missed:
+        print(f"{verdict.op}: not noticed; {cases()[verdict.op].insensitive or 'which is wrong'}")
+    print(f"{framework}: {len(found) - len(missed)} of {len(found)} operations noticed")
+    return int(any(not cases()[verdict.op].insensitive for verdict in missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
