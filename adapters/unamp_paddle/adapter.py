@@ -59,6 +59,10 @@ class PaddleAdapter:
                 "Paddle has no kernel that makes low ones there, and no cast for them; such a layer stays in float32",
             ),
             Gap(
+                "decorate with master_grad under paddle.DataParallel",
+                "its buckets take gradients in the dtype of their parameters: the backward pass raises; leave master_grad out",
+            ),
+            Gap(
                 "decorate in float16 with paddle.DataParallel on the CPU",
                 "gloo's all_reduce of float16 numbers is infinite in Paddle 3.3: every step is skipped; use bfloat16",
             ),
