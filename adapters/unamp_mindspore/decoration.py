@@ -14,6 +14,7 @@ from typing import Any
 import mindspore
 import numpy as np
 from mindspore import ParameterTuple, nn, ops
+from mindspore._c_expression import TensorPy
 from mindspore.experimental.optim.optimizer import Optimizer as GroupedOptimizer
 from mindspore.mint.nn.layer.normalization import _NormBase
 from mindspore.nn.layer.normalization import _BatchNorm, _InstanceNorm
@@ -34,7 +35,9 @@ OPTIMIZERS = (nn.Optimizer, GroupedOptimizer)
 _NORMS = (_BatchNorm, nn.BatchNorm3d, _InstanceNorm, _NormBase)
 
 # The originals, not the names, behind which a region puts other things.
-_equal, _select, _assign = ops.Equal(), ops.Select(), ops.Assign()
+_equal, _select = ops.Equal(), ops.Select()
+# Where the numbers are, which is where compiled graphs look for them; in the dtype that they have there.
+_copied = vars(TensorPy)["copy_"]
 
 
 def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
@@ -152,7 +155,7 @@ class _MasterWeights:
         with _standing_in(self, {id(parameter): master for parameter, master in pairs}):
             result = self(tuple(cast(each, FLOAT32) for each in _each(gradients)), *args, **kwargs)
         for parameter, master in pairs:
-            parameter.set_data(cast(master, parameter.dtype))
+            _copied(parameter, master)
         return result
 
     def construct(self, *inputs):  # type: ignore[no-untyped-def]
@@ -200,7 +203,7 @@ def _each(gradients: Any) -> tuple[Any, ...]:
 def _catch_up(master: Any, parameter: Any) -> None:
     """Where somebody else has given the parameter another value, the master weight takes that over."""
     value, rounded = cast(parameter, FLOAT32), cast(cast(master, parameter.dtype), FLOAT32)
-    _assign(master, _select(_equal(rounded, value), master, value))
+    _copied(master, _select(_equal(rounded, value), master, value))
 
 
 @contextmanager

@@ -294,6 +294,20 @@ def test_what_is_compiled_is_refused(graph_mode):
     assert not same(before, values(net.get_parameters()))
 
 
+def test_a_compiled_network_sees_the_steps():
+    net, x = made(), Tensor(data(0)[0]).astype(ms.float16)
+    optimizer = nn.SGD(net.trainable_params(), 0.5)
+    unamp.decorate(net, optimizer, "O2", "float16")
+
+    @ms.jit
+    def forward(x):
+        return net(x)
+
+    for _ in range(2):
+        np.testing.assert_allclose(forward(x).asnumpy(), net(x).asnumpy(), rtol=2**-8, atol=2**-8)
+        optimizer(tuple(ops.ones_like(each) for each in optimizer.parameters))
+
+
 def test_a_step_that_fails_leaves_the_optimizer_as_it_was():
     net = made()
     optimizer = nn.Momentum(net.trainable_params(), 0.02, 0.9)
