@@ -25,7 +25,7 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
 from unamp_mindspore.casting import cast
 from unamp_mindspore.observing import dtype_name
-from unamp_mindspore.state import DTYPES, FLOAT32, Parameter, Tensor
+from unamp_mindspore.state import DTYPES, FLOAT32, Parameter, Tensor, thread
 
 __all__ = ["OPTIMIZERS", "decorate", "have_master_weights"]
 
@@ -150,12 +150,13 @@ class _MasterWeights:
         if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
             raise NotExpressible(_REFUSED)
         pairs = [(parameter, master) for parameter, master in _pairs(self) if master is not parameter]
-        for parameter, master in pairs:
-            _catch_up(master, parameter)
-        with _standing_in(self, {id(parameter): master for parameter, master in pairs}):
-            result = self(tuple(cast(each, FLOAT32) for each in _each(gradients)), *args, **kwargs)
-        for parameter, master in pairs:
-            _copied(parameter, master)
+        with _no_policy():
+            for parameter, master in pairs:
+                _catch_up(master, parameter)
+            with _standing_in(self, {id(parameter): master for parameter, master in pairs}):
+                result = self(tuple(cast(each, FLOAT32) for each in _each(gradients)), *args, **kwargs)
+            for parameter, master in pairs:
+                _copied(parameter, master)
         return result
 
     def construct(self, *inputs):  # type: ignore[no-untyped-def]
@@ -204,6 +205,16 @@ def _catch_up(master: Any, parameter: Any) -> None:
     """Where somebody else has given the parameter another value, the master weight takes that over."""
     value, rounded = cast(parameter, FLOAT32), cast(cast(master, parameter.dtype), FLOAT32)
     _copied(master, _select(_equal(rounded, value), master, value))
+
+
+@contextmanager
+def _no_policy() -> Iterator[None]:
+    """No policy is in force in this thread: what is stored is not cast."""
+    plan, thread.plan = thread.plan, None
+    try:
+        yield
+    finally:
+        thread.plan = plan
 
 
 @contextmanager

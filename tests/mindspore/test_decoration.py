@@ -244,6 +244,21 @@ def test_updates_that_the_low_dtype_would_lose_are_kept(dtype):
     assert same(values([w]), [np.full(3, 1 - 2.0**-7, "float32")])
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adadelta", "experimental AdamW"])
+def test_no_policy_reaches_a_step(name):
+    masters = []
+    for enabled in (False, True):
+        net = made()
+        optimizer = OPTIMIZERS[name](net.trainable_params())
+        unamp.decorate(net, optimizer, "O2", "float16")
+        gradients = tuple(ops.ones_like(each) / 3 for each in optimizer.parameters)
+        with unamp.autocast(level="O3", dtype="float16", enabled=enabled):
+            for _ in range(2):
+                optimizer(gradients)
+        masters.append(values(optimizer.master_weights))
+    assert same(*masters)
+
+
 def test_without_master_weights():
     net, scaler = made(), unamp.GradScaler(1024.0)
     optimizer = nn.SGD(net.trainable_params(), 0.1)
