@@ -14,6 +14,7 @@ from typing import Any
 import mindspore
 import numpy as np
 from mindspore import ParameterTuple, nn, ops
+from mindspore._c_expression import TensorPy
 from mindspore.experimental.optim.optimizer import Optimizer as GroupedOptimizer
 from mindspore.mint.nn.layer.normalization import _NormBase
 from mindspore.nn.layer.normalization import _BatchNorm, _InstanceNorm
@@ -24,7 +25,7 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
 from unamp_mindspore.casting import cast
 from unamp_mindspore.observing import dtype_name
-from unamp_mindspore.state import DTYPES, FLOAT32, Parameter, Tensor
+from unamp_mindspore.state import DTYPES, FLOAT32, Parameter, Tensor, thread
 
 __all__ = ["OPTIMIZERS", "decorate", "have_master_weights"]
 
@@ -34,7 +35,9 @@ OPTIMIZERS = (nn.Optimizer, GroupedOptimizer)
 _NORMS = (_BatchNorm, nn.BatchNorm3d, _InstanceNorm, _NormBase)
 
 # The originals, not the names, behind which a region puts other things.
-_equal, _select, _assign = ops.Equal(), ops.Select(), ops.Assign()
+_equal, _select = ops.Equal(), ops.Select()
+# Where the numbers are, which is where compiled graphs look for them; in the dtype that they have there.
+_copied = vars(TensorPy)["copy_"]
 
 
 def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
@@ -147,12 +150,13 @@ class _MasterWeights:
         if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
             raise NotExpressible(_REFUSED)
         pairs = [(parameter, master) for parameter, master in _pairs(self) if master is not parameter]
-        for parameter, master in pairs:
-            _catch_up(master, parameter)
-        with _standing_in(self, {id(parameter): master for parameter, master in pairs}):
-            result = self(tuple(cast(each, FLOAT32) for each in _each(gradients)), *args, **kwargs)
-        for parameter, master in pairs:
-            parameter.set_data(cast(master, parameter.dtype))
+        with _no_policy():
+            for parameter, master in pairs:
+                _catch_up(master, parameter)
+            with _standing_in(self, {id(parameter): master for parameter, master in pairs}):
+                result = self(tuple(cast(each, FLOAT32) for each in _each(gradients)), *args, **kwargs)
+            for parameter, master in pairs:
+                _copied(parameter, master)
         return result
 
     def construct(self, *inputs):  # type: ignore[no-untyped-def]
@@ -200,7 +204,17 @@ def _each(gradients: Any) -> tuple[Any, ...]:
 def _catch_up(master: Any, parameter: Any) -> None:
     """Where somebody else has given the parameter another value, the master weight takes that over."""
     value, rounded = cast(parameter, FLOAT32), cast(cast(master, parameter.dtype), FLOAT32)
-    _assign(master, _select(_equal(rounded, value), master, value))
+    _copied(master, _select(_equal(rounded, value), master, value))
+
+
+@contextmanager
+def _no_policy() -> Iterator[None]:
+    """No policy is in force in this thread: what is stored is not cast."""
+    plan, thread.plan = thread.plan, None
+    try:
+        yield
+    finally:
+        thread.plan = plan
 
 
 @contextmanager

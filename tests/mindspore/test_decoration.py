@@ -244,6 +244,21 @@ def test_updates_that_the_low_dtype_would_lose_are_kept(dtype):
     assert same(values([w]), [np.full(3, 1 - 2.0**-7, "float32")])
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adadelta", "experimental AdamW"])
+def test_no_policy_reaches_a_step(name):
+    masters = []
+    for enabled in (False, True):
+        net = made()
+        optimizer = OPTIMIZERS[name](net.trainable_params())
+        unamp.decorate(net, optimizer, "O2", "float16")
+        gradients = tuple(ops.ones_like(each) / 3 for each in optimizer.parameters)
+        with unamp.autocast(level="O3", dtype="float16", enabled=enabled):
+            for _ in range(2):
+                optimizer(gradients)
+        masters.append(values(optimizer.master_weights))
+    assert same(*masters)
+
+
 def test_without_master_weights():
     net, scaler = made(), unamp.GradScaler(1024.0)
     optimizer = nn.SGD(net.trainable_params(), 0.1)
@@ -292,6 +307,20 @@ def test_what_is_compiled_is_refused(graph_mode):
     assert same(before, values(net.get_parameters()))
     optimizer(gradients)
     assert not same(before, values(net.get_parameters()))
+
+
+def test_a_compiled_network_sees_the_steps():
+    net, x = made(), Tensor(data(0)[0]).astype(ms.float16)
+    optimizer = nn.SGD(net.trainable_params(), 0.5)
+    unamp.decorate(net, optimizer, "O2", "float16")
+
+    @ms.jit
+    def forward(x):
+        return net(x)
+
+    for _ in range(2):
+        np.testing.assert_allclose(forward(x).asnumpy(), net(x).asnumpy(), rtol=2**-8, atol=2**-8)
+        optimizer(tuple(ops.ones_like(each) for each in optimizer.parameters))
 
 
 def test_a_step_that_fails_leaves_the_optimizer_as_it_was():

@@ -339,6 +339,19 @@ def test_exclusions_from_weight_decay_go_on():
         assert changed == [False, False, True, False]
 
 
+def test_no_policy_reaches_a_step():
+    masters = []
+    for enabled in (False, True):
+        optimizer = optimizers.Adam(0.01)
+        net = decorated(optimizer)
+        gradients = [tf.ones_like(each) / 3 for each in net.trainable_variables]
+        with unamp.autocast(level="O3", dtype="float16", enabled=enabled):
+            for _ in range(2):
+                optimizer.apply(gradients, net.trainable_variables)
+        masters.append(values(optimizer._trainable_variables))
+    assert same(*masters)
+
+
 def test_without_master_weights():
     optimizer, scaler = optimizers.SGD(0.1), unamp.GradScaler(1024.0)
     net = decorated(optimizer, master_weight=False)
