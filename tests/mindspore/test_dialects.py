@@ -213,6 +213,19 @@ def test_paddles_example():
         scaler.step(_sgd(Net()))
 
 
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_paddles_decorate(dtype):
+    network = nn.SequentialCell(nn.Dense(4, 8), nn.LayerNorm((8,)), nn.BatchNorm1d(8), nn.Dense(8, 1))
+    optimizer = nn.Adam(network.trainable_params(), 0.05)
+    assert paddle_amp.decorate(network, optimizer, level="O2", dtype=dtype) == (network, optimizer)
+    norm = F32 if dtype == F16 else BF16  # as in Paddle
+    assert [p.dtype for p in network.trainable_params()] == [dtype, dtype, norm, norm, F32, F32, dtype, dtype]
+    manager = amp.DynamicLossScaleManager(1024)
+    train = amp.build_train_network(network, optimizer, nn.MSELoss(), "O2", loss_scale_manager=manager)
+    losses = [float(train(array(16, 4), array(16, 1, seed=9))[0].asnumpy()) for _ in range(15)]
+    assert losses[-1] < losses[0] / 2
+
+
 def test_torchs_examples():
     a, b, c, d = (array(8, 8, seed=seed) for seed in range(4))
     with torch_amp.autocast("cpu", dtype="float16"):

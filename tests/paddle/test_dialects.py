@@ -7,6 +7,7 @@ import paddle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paddle.amp.auto_cast import amp_initialize
 from paddle.nn import functional as F
 
 import unamp
@@ -153,6 +154,39 @@ def test_minimize_and_checkpoints():
     assert again.state_dict() == scaler.state_dict() == theirs.state_dict()
     assert scaler.state_dict()["scale"].dtype == theirs.state_dict()["scale"].dtype == np.float32
     assert again.get_init_loss_scaling() == 1024.0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("excluded", [None, paddle.nn.Linear, [paddle.nn.BatchNorm1D]], ids=str)
+def test_decorate_casts_the_parameters_that_paddles_own_casts(dtype, excluded):
+    def made():
+        layers = paddle.nn.Linear(4, 8), paddle.nn.LayerNorm(8), paddle.nn.BatchNorm1D(8), paddle.nn.Linear(8, 2)
+        return paddle.nn.Sequential(*layers, paddle.nn.InstanceNorm1D(2))
+
+    own, model = made(), made()
+    # What Paddle's `decorate` does on a GPU, and leaves undone on the CPU.
+    amp_initialize(models=[own], dtype=dtype, excluded_layers=excluded)
+    optimizer = paddle.optimizer.AdamW(0.1, parameters=model.parameters())
+    found = amp.decorate(model, optimizer, level="O2", dtype=dtype, excluded_layers=excluded)
+    assert found == (model, optimizer)
+    assert [p.dtype for p in model.parameters()] == [p.dtype for p in own.parameters()]
+    assert amp.amp_decorate(made(), level="O1").parameters()[0].dtype == F32
+
+
+def test_pure_float16_trains():
+    model = paddle.nn.Sequential(paddle.nn.Linear(4, 8), paddle.nn.LayerNorm(8), paddle.nn.Linear(8, 1))
+    model, optimizer = amp.decorate(model, paddle.optimizer.AdamW(0.05, parameters=model.parameters()), level="O2")
+    x, y, scaler, losses = paddle.rand([16, 4]), paddle.rand([16, 1]), amp.GradScaler(init_loss_scaling=1024), []
+    for _ in range(15):
+        with amp.auto_cast(level="O2"):
+            loss = F.mse_loss(model(x).astype("float32"), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.clear_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
+    assert scaler.skipped == 0
 
 
 # --- the documentation's examples ------------------------------------------------------------------------------------------

@@ -106,6 +106,23 @@ def test_paddles_example():
         scaler.step(keras.optimizers.SGD())
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_paddles_decorate(dtype):
+    layers = keras.layers
+    model = keras.Sequential([layers.Dense(8), layers.LayerNormalization(), layers.BatchNormalization(), layers.Dense(1)])
+    model.build((None, 4))
+    optimizer = keras.optimizers.Adam(0.05)
+    assert paddle_amp.decorate(model, optimizer, level="O2", dtype=dtype) == (model, optimizer)
+    norm = "float32" if dtype == "float16" else "bfloat16"  # as in Paddle
+    assert [v.dtype for v in model.trainable_variables] == [dtype, dtype, norm, norm, "float32", "float32", dtype, dtype]
+    x, y = tf.random.normal([16, 4]), tf.random.normal([16, 1])
+    manager = mindspore_amp.DynamicLossScaleManager(1024)
+    loss_fn = keras.losses.MeanSquaredError()
+    train = mindspore_amp.build_train_network(model, optimizer, loss_fn, "O2", loss_scale_manager=manager)
+    losses = [float(train(x, y)[0]) for _ in range(15)]
+    assert losses[-1] < losses[0] * 0.8
+
+
 def test_torchs_examples():
     a, b, c, d = (tf.random.uniform([8, 8]) for _ in range(4))
     with torch_amp.autocast("cpu", dtype="float16"):

@@ -347,6 +347,30 @@ def test_paddles_scaler() -> None:
         scaler.minimize(optimizer, loss)
 
 
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_paddles_decorate(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.05)
+    assert paddle_amp.decorate(model, optimizer, level="O1") == (model, optimizer)
+    assert {p.dtype for p in model.parameters()} == {F32}
+    assert paddle_amp.decorate(model, optimizer, level="O2", dtype=dtype, excluded_layers=model[3]) == (model, optimizer)
+    norm = F32 if dtype == F16 else BF16  # as in Paddle
+    assert [p.dtype for p in model.parameters()] == [dtype, dtype, norm, norm, F32, F32, F32, F32]
+    x, y, scaler, losses = torch.rand(16, 4), torch.rand(16, 1), paddle_amp.GradScaler(init_loss_scaling=1024), []
+    for _ in range(15):
+        optimizer.zero_grad()
+        with paddle_amp.auto_cast(level="O2", dtype=dtype):
+            loss = F.mse_loss(model(x).float(), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
+    for wrong in (3, [], None):
+        with pytest.raises(TypeError):
+            paddle_amp.decorate(wrong, level="O2")
+
+
 def test_paddles_operator_stats(capsys: pytest.CaptureFixture[str]) -> None:
     x = torch.rand(4, 4)
     with paddle_amp.debugging.collect_operator_stats(), paddle_amp.auto_cast(dtype="bfloat16"):
