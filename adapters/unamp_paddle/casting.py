@@ -107,7 +107,7 @@ def lowered(result: Any, dtype: Any, rounded: Callable[[Any], Any] | None = None
 def map_floats(result: Any, dtype: Any) -> Any:
     """A result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
     if isinstance(result, _TENSORS):
-        return cast(result, dtype)
+        return result if _not_asked_for(result) and list(result.shape) != [0] else cast(result, dtype)
     if isinstance(result, (tuple, list)):
         items = [item if _not_asked_for(item) else map_floats(item, dtype) for item in result]
         return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
@@ -115,8 +115,10 @@ def map_floats(result: Any, dtype: Any) -> Any:
 
 
 def _not_asked_for(result: Any) -> bool:
-    """Whether one of several results is an optional one: a tensor without contents. One without elements has a shape."""
-    return type(result) is Tensor and not result._is_initialized() and list(result.shape) == [0]
+    """Whether a result is an optional one: a tensor without contents, as one without elements is, but for its shape."""
+    if type(result) is not Tensor or result._is_initialized():
+        return False
+    return 0 not in result.shape or list(result.shape) == [0]
 
 
 def tensors(value: Any) -> Iterator[Any]:

@@ -16,6 +16,9 @@ LISTED = {
     "bfloat16": (amp_lists.BF16_WHITE_LIST, amp_lists.FP16_BLACK_LIST | amp_lists.EXTRA_BLACK_LIST),
 }
 
+#: Not on the CPU.
+WITHOUT_A_KERNEL = ("fused_rotary_position_embedding", "margin_cross_entropy", "rms_norm")
+
 
 def _runnable():
     operations = adapter_for("paddle").operations().names()
@@ -26,7 +29,7 @@ def _runnable():
                     op = vocabulary().resolve(name, prefer="paddle")
                 except ValueError:
                     continue
-                if op in cases() and op in operations and op not in ("rms_norm",):
+                if op in cases() and op in operations and op not in WITHOUT_A_KERNEL:
                     yield pytest.param(name, op, dtype if low else "float32", dtype, id=f"{name}-{dtype}")
 
 
