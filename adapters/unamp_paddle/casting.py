@@ -25,7 +25,7 @@ def cast(tensor: Any, dtype: Any) -> Any:
     current = dtype_of(tensor)
     if current is dtype or (current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16):
         return tensor
-    return widen(tensor, copied=True) if dtype is FLOAT32 else _cast(tensor, dtype)
+    return widen(tensor, kept=True) if dtype is FLOAT32 else _cast(tensor, dtype)
 
 
 def to_low(tensor: Any, dtype: Any) -> Any:
@@ -102,7 +102,7 @@ def map_floats(result: Any, dtype: Any) -> Any:
         # Optional results that were not asked for are tensors without contents.
         if type(result) is Tensor and not result._is_initialized():
             return result
-        return cast(result, dtype)
+        return widen(result, copied=True) if dtype is FLOAT32 and dtype_of(result) in LOW else cast(result, dtype)
     if isinstance(result, (tuple, list)):
         items = [map_floats(item, dtype) for item in result]
         return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)

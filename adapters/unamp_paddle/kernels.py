@@ -168,7 +168,7 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
         return _inplace(operator, seen, args, kwargs)
     if operator.activation_only and rule is not Rule.FP32:
         seen = seen[:1]
-    mixed = any(dtype is not seen[0] for dtype in seen)
+    mixed = seen.count(seen[0]) != len(seen)
     target = _target(rule, plan.low, seen, mixed)
     if target is not None and rule is not Rule.UNTOUCHED and _names_dtype(args, kwargs):
         target = None if FLOAT32 in seen else seen[0]
@@ -264,7 +264,10 @@ def _parameters(layer: Any) -> dict[int, Any]:
 
 def _names_dtype(args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether the caller named the result's dtype: an explicit cast, which no rule changes."""
-    return kwargs.get("dtype") is not None or any(type(value) is _DTYPE and value in NAMES for value in args)
+    for value in args:
+        if type(value) is _DTYPE and value in NAMES:
+            return True
+    return kwargs.get("dtype") is not None
 
 
 def _native(operator: Operator, dtype: Any, args: Any) -> bool:
