@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help conformance test bench lint format dist clean
+.PHONY: help conformance test bench lint format tables dist clean
 
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench         unamp side by side with what you would write instead"
 	@echo "make lint          ruff and mypy"
 	@echo "make format        let ruff rewrite what it can"
+	@echo "make tables        write docs/tables from the data and the adapters"
 	@echo "make dist          sdist and wheel in dist/"
 	@echo "make clean         remove .venv and everything built"
 
@@ -34,6 +35,9 @@ lint: $(VENV)/.lint
 format: $(VENV)/.lint
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+tables: $(VENV)/.dev
+	$(RUN) docs/tables.py
 
 dist: $(VENV)/.dev
 	$(RUN) -m build --no-isolation

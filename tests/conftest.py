@@ -1,6 +1,11 @@
 """What all tests share."""
 
+import sys
+from pathlib import Path
+
 from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `documents`, which every folder uses
 
 # The machines that run the tests are slow and busy, and a red run must be red again tomorrow.
 settings.register_profile("unamp", deadline=None, derandomize=True)

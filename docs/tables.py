@@ -1,0 +1,201 @@
+"""Write the tables in docs/tables from the data and the adapters that they are about.
+
+`make tables` runs it. With `--check` it writes nothing, and says which tables are stale; a test does that. What an adapter
+can do is asked in a process of its own, as two frameworks in one process get in each other's way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from unamp_conformance.gaps import KnownGap, gaps_of
+
+from unamp import PRESETS, Policy, vocabulary
+from unamp.adapter import DEVICES, adapter_for
+from unamp.dtypes import LOW_DTYPES
+from unamp.presets import preset
+from unamp.vocabulary import FRAMEWORKS
+
+HERE = Path(__file__).parent / "tables"
+COVERED = ("torch", "paddle", "mindspore", "tensorflow")
+DTYPES = LOW_DTYPES
+_SHOWN = 6  # of a gap's operations; the file of gaps has them all
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the tables, or check them; the exit status."""
+    stale = []
+    for name, text in tables().items():
+        file = HERE / name
+        if file.exists() and file.read_text("utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in arguments:
+            file.write_text(text, "utf-8")
+    print("\n".join(f"{'stale' if '--check' in arguments else 'written'}: docs/tables/{name}" for name in stale))
+    return int(bool(stale) and "--check" in arguments)
+
+
+def tables() -> dict[str, str]:
+    """Every table's file and text."""
+    with ThreadPoolExecutor(2) as pool:
+        asked = dict(zip(COVERED, pool.map(_ask, COVERED), strict=True))
+    return {
+        "vocabulary.md": _vocabulary(),
+        "presets.md": _presets(),
+        "capabilities.md": _capabilities(asked),
+        "gaps.md": _gaps(asked),
+    }
+
+
+def _vocabulary() -> str:
+    rows = [
+        [f"`{op.name}`", op.group, *(_code(op.spellings.get(framework, ())[:2]) for framework in FRAMEWORKS)]
+        for op in vocabulary().values()
+    ]
+    return _page(
+        "Vocabulary",
+        f"{len(rows)} operations, with their first two spellings in each framework. `unamp ops NAME` shows all of one.",
+        _table(["operation", "group", *FRAMEWORKS], rows),
+    )
+
+
+def _presets() -> str:
+    names = [name for name in PRESETS if not preset(name).delegates]
+    policies = [Policy("O1", preset=name) for name in names]
+    plain = {op: [policy.decide(op).value for policy in policies] for op in vocabulary()}
+    usual = Counter(map(tuple, plain.values())).most_common(1)[0][0]
+    rows = [[f"`{op}`", *(_mark(rule) for rule in rules)] for op, rules in plain.items() if tuple(rules) != usual]
+    return _page(
+        "Presets",
+        "The rule of every operation in float16 at O1: **LOW**, FP32, BANNED, `·` for the widest dtype of the inputs, empty "
+        f"where nothing is cast. The {len(plain) - len(rows)} operations that are `·` everywhere are left out. "
+        "`unamp diff PRESET PRESET` shows what differs between two.",
+        _table(["operation", *names], rows),
+        "The lists were read from:\n\n"
+        + _table(
+            ["preset", "version", "source"],
+            [[f"`{name}`", preset(name).version, "<br>".join(preset(name).source)] for name in names],
+        ),
+    )
+
+
+def _mark(rule: str) -> str:
+    return {"LOW": "**LOW**", "WIDEST": "·", "UNTOUCHED": ""}.get(rule, rule)
+
+
+def _capabilities(asked: dict[str, Any]) -> str:
+    places = [(framework, device) for framework in COVERED for device in DEVICES]
+    counts = [
+        [framework, asked[framework]["version"], device, dtype, *_counted(asked[framework]["how"][device][dtype].values())]
+        for framework, device in places
+        for dtype in DTYPES
+    ]
+    rows = [
+        [f"`{op}`", *(_how(asked[framework]["how"]["cpu"], op) for framework in COVERED)]
+        for op in vocabulary()
+        if any(asked[framework]["how"]["cpu"]["float16"][op] != "absent" for framework in COVERED)
+    ]
+    return _page(
+        "Capabilities",
+        "How an adapter makes an operation run low when a policy allows it. *native*: the framework's own autocast does it. "
+        "*intercepted*: casts around the framework's kernel. *emulated*: there is no low kernel, so inputs are rounded to low, "
+        "the operation is computed in float32, and its result is rounded. *absent*: the framework has no such operation.\n\n"
+        "The lines for a GPU are what the adapters would do; they were written on a machine without one. "
+        "`unamp doctor` and `unamp explain --framework NAME` say it for yours.",
+        _table(["framework", "version", "device", "dtype", *_HOW], counts),
+        "On the CPU, operation by operation:\n\n" + _table(["operation", *COVERED], rows),
+    )
+
+
+_HOW = ("native", "intercepted", "emulated", "absent")
+
+
+def _counted(carried_out: Iterable[str]) -> list[str]:
+    counts = Counter(carried_out)
+    return [str(counts[how]) for how in _HOW]
+
+
+def _how(by_dtype: dict[str, dict[str, str]], op: str) -> str:
+    first, second = (by_dtype[dtype][op] for dtype in DTYPES)
+    shown = first if first == second else f"{first}; {DTYPES[1]}: {second}"
+    return "" if shown == "absent" else shown
+
+
+def _gaps(asked: dict[str, Any]) -> str:
+    parts = []
+    for framework in COVERED:
+        rows = [[gap["what"], "", "", gap["reason"]] for gap in asked[framework]["gaps"]]
+        rows += _expected(gaps_of(framework))
+        parts.append(f"## {framework} {asked[framework]['version']}\n\n" + _table(["what", "check", "under", "why"], rows))
+    return _page(
+        "Known gaps",
+        "What does not hold, and why: first what no region can do, then what the conformance suite expects to fail. "
+        "A gap that begins to hold makes the suite fail, so that this page stays true.",
+        *parts,
+    )
+
+
+def _expected(gaps: Iterable[KnownGap]) -> list[list[str]]:
+    """A row for each reason and the operations that it is about; often several kinds of checks see the same thing."""
+    checks: dict[tuple[str, ...], list[str]] = {}
+    for gap in gaps:
+        checks.setdefault((_some(gap.subjects), _some(gap.policies), gap.reason), []).append(gap.check)
+    return [[subjects, ", ".join(found), policies, reason] for (subjects, policies, reason), found in checks.items()]
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = _code(names[:_SHOWN]) if tuple(names) != ("*",) else "all"
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _code(words: Sequence[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _page(title: str, about: str, *parts: str) -> str:
+    return "\n\n".join((f"# {title}", about, *parts)) + "\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _ask(framework: str) -> dict[str, Any]:
+    ran = subprocess.run([sys.executable, __file__, "--ask", framework], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise SystemExit(f"{framework} could not be asked:\n{ran.stderr}")
+    answer: dict[str, Any] = json.loads(ran.stdout.strip().rpartition("\n")[2])  # frameworks greet on standard output
+    return answer
+
+
+def _answer(framework: str) -> dict[str, Any]:
+    importlib.import_module(framework)
+    adapter = adapter_for(framework)
+    return {
+        "version": adapter.version().partition("+")[0],
+        "gaps": [gap._asdict() for gap in adapter.gaps()],
+        "how": {
+            device: {
+                dtype: {op: adapter.how(op, Policy("O1", dtype, allow=op), device).value for op in vocabulary()}
+                for dtype in DTYPES
+            }
+            for device in DEVICES
+        },
+    }
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--ask"]:
+        print(json.dumps(_answer(sys.argv[2])))
+    else:
+        sys.exit(main(sys.argv[1:]))
