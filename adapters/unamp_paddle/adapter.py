@@ -75,7 +75,7 @@ class PaddleAdapter:
             hooks.acquire(idle)
             return idle
 
-        return observe(thread, sink, watched, lambda: hooks.release(idle))
+        return observe(thread, sink, watched, hooks.release)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (Tensor, Value))

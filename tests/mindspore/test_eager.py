@@ -208,4 +208,4 @@ def test_a_hook_that_is_missing_is_named(monkeypatch):
     monkeypatch.delattr(nn.Cell, "compile_and_run")
     with pytest.raises(unamp.FrameworkNotSupported, match=rf"mindspore {mindspore.__version__} has no Cell.compile_and_run"):
         hooks.probe()
-    assert hooks._open == 0
+    assert hooks.hooks.open == 0
