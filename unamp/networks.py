@@ -7,6 +7,7 @@ from typing import Any
 
 from unamp.adapter import Adapter, adapters_in_use, check_suitable
 from unamp.dtypes import ELIGIBLE
+from unamp.nesting import mapped
 from unamp.policy import Policy
 from unamp.regions import policy_region
 
@@ -55,7 +56,10 @@ def under(adapter: Adapter, policy: Policy, call: Callable[..., Any], *args: Any
     """
 
     def cast(value: Any, dtype: str) -> Any:
-        return _mapped(value, adapter, dtype)
+        return mapped(value, adapter.is_tensor, lambda tensor: adapter.cast(tensor, dtype) if eligible(tensor) else tensor)
+
+    def eligible(tensor: Any) -> bool:
+        return adapter.dtype_of(tensor) in ELIGIBLE
 
     if policy.level in ("O2", "O3"):
         args, kwargs = cast(args, policy.dtype), cast(kwargs, policy.dtype)
@@ -104,15 +108,3 @@ def twin(
     }
     metaclass: Any = type(kind)
     return sharing(metaclass(kind.__name__, (kind,), body), network)
-
-
-def _mapped(value: Any, adapter: Adapter, dtype: str) -> Any:
-    """A value with its eligible tensors in a dtype: a tensor, or tuples, lists and dictionaries of them."""
-    if adapter.is_tensor(value):
-        return adapter.cast(value, dtype) if adapter.dtype_of(value) in ELIGIBLE else value
-    if isinstance(value, dict):
-        return type(value)((key, _mapped(item, adapter, dtype)) for key, item in value.items())
-    if isinstance(value, (tuple, list)):
-        items = [_mapped(item, adapter, dtype) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value

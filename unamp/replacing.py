@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-__all__ = ["Code"]
+__all__ = ["Code", "Together"]
 
 _MARK = "unamp: what stands in"
 
@@ -62,6 +62,36 @@ class Code:
         """Run the function's own code again; somebody who changed it in the meantime keeps their change."""
         if self.function.__code__ is self._replaced:
             self.function.__code__ = self._original
+
+
+class Together:
+    """Changes that are put in and taken out in one go: a region opens and closes as fast as these loops run.
+
+    Attributes:
+        changes: the changes.
+    """
+
+    __slots__ = ("_codes", "_others", "changes")
+
+    def __init__(self, changes: Iterable[Any]) -> None:
+        self.changes = tuple(changes)
+        self._others = tuple(change for change in self.changes if not isinstance(change, Code))
+        self._codes = tuple(one.change for one in self.changes if isinstance(one, Code))
+
+    def put_in(self) -> None:
+        """Make all of them."""
+        for function, _, replaced in self._codes:
+            function.__code__ = replaced
+        for change in self._others:
+            change.put_in()
+
+    def take_out(self) -> None:
+        """Undo all of them; somebody who changed one in the meantime keeps their change."""
+        for function, own, replaced in self._codes:
+            if function.__code__ is replaced:
+                function.__code__ = own
+        for change in self._others:
+            change.take_out()
 
 
 @cache

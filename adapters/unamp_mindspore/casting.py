@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from mindspore import ops
 from mindspore._c_expression import TensorPy, _empty_like_instance
 from mindspore.common.api import _pynative_executor
 
+from unamp.nesting import mapped, nesting
 from unamp_mindspore.state import FLOAT32, LOW, Parameter, Tensor, thread
 
 __all__ = ["cast", "convert", "floats", "is_kept", "map_floats", "recording", "rounded", "tensors", "to_low"]
@@ -84,66 +84,13 @@ def is_kept(tensor: Any, dtype: Any) -> bool:
     return found is not None and found[0] is tensor and found[1] == tensor._version and found[2] is dtype
 
 
-def convert(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
-    """An argument with its tensors converted: a tensor, or a list or tuple of them, in any nesting."""
-    kind = type(value)
-    if kind is Tensor:
-        return to(value, dtype)
-    if kind is int or kind is bool or value is None:
-        return value
-    if isinstance(value, Tensor):
-        return to(value, dtype)
-    if kind is list or kind is tuple:
-        return kind([convert(to, dtype, item) for item in value])
-    return value
-
-
 def map_floats(result: Any, dtype: Any) -> Any:
     """A result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
-    if isinstance(result, Tensor):
-        return cast(result, dtype)
-    if isinstance(result, (tuple, list)):
-        items = [map_floats(item, dtype) for item in result]
-        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
-    return result
+    return mapped(result, _is_tensor, lambda tensor: cast(tensor, dtype))
 
 
-def tensors(value: Any) -> Iterator[Any]:
-    """The tensors in an argument or a result, in any nesting of lists, tuples and dictionaries."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors(item)
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
 
 
-def floats(value: Any) -> list[Any]:
-    """The dtypes of the eligible tensors in an argument or a result."""
-    found: list[Any] = []
-    _collect(value if type(value) in (list, tuple) else (value,), found)
-    return found
-
-
-def _collect(values: Any, found: list[Any]) -> None:
-    # Every call in a region that does not leave at once comes through here: no generators, the commonest kinds first.
-    for value in values:
-        kind = type(value)
-        if kind is Tensor:
-            dtype = value.dtype
-        elif kind is int or kind is bool or value is None or kind is float or kind is str:
-            continue
-        elif kind is list or kind is tuple:
-            _collect(value, found)
-            continue
-        elif kind is dict:
-            _collect(value.values(), found)
-            continue
-        elif isinstance(value, Tensor):
-            dtype = value.dtype
-        else:
-            continue
-        if dtype is FLOAT32 or dtype is _FLOAT16 or dtype is _BFLOAT16:
-            found.append(dtype)
+tensors, floats, convert = nesting(Tensor, Tensor, (), (FLOAT32, *LOW), lambda tensor: tensor.dtype)

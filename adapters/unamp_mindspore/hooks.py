@@ -7,9 +7,7 @@ stands in asks first whether the calling thread is in a region, so that other th
 from __future__ import annotations
 
 import functools
-import os
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,15 +22,16 @@ from mindspore.ops.function import nn_func
 from mindspore.ops.primitive import Primitive
 
 from unamp.errors import FrameworkNotSupported
+from unamp.hooking import Hooks
 from unamp.regions import innermost_region
-from unamp.replacing import Code
+from unamp.replacing import Code, Together
 from unamp_mindspore import compiling
 from unamp_mindspore.kernels import entry
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.replacing import Methods
 from unamp_mindspore.state import Tensor, on_cpu, thread
 
-__all__ = ["acquire", "assisted", "device", "probe", "release"]
+__all__ = ["acquire", "assisted", "device", "hooks", "probe", "release"]
 
 
 def device() -> str:
@@ -138,48 +137,19 @@ def _hooks() -> tuple[Code, ...]:
 
 # --- putting in and taking out ---------------------------------------------------------------------------------------------
 
-_lock = threading.RLock()
-_open = 0
-
 
 @cache
 def _everything() -> tuple[Any, ...]:
     inherited = Methods(Tensor, {name: entry(operator) for name, operator in methods().items()})
-    return (inherited, primitive_call, *_hooks(), *compiling.hooks())
+    return (inherited, primitive_call, *_hooks(), *compiling.hooks(), Together(codes().values()))
 
 
-@cache
-def _changes() -> tuple[tuple[types.FunctionType, types.CodeType, types.CodeType], ...]:
-    return tuple(code.change for code in codes().values())
+def _forget() -> None:
+    thread.plan, thread.weights, thread.sink = None, None, None
 
 
-def acquire() -> None:
-    """A region opens in some thread."""
-    global _open
-    with _lock:
-        _open += 1
-        if _open == 1:
-            for each in _everything():
-                each.put_in()
-            for function, _, instead in _changes():
-                function.__code__ = instead
-
-
-def release() -> None:
-    """A region closes."""
-    global _open
-    with _lock:
-        _open -= 1
-        if _open == 0:
-            _take_out()
-
-
-def _take_out() -> None:
-    for each in _everything():
-        each.take_out()
-    for function, own, instead in _changes():
-        if function.__code__ is instead:
-            function.__code__ = own
+hooks = Hooks(_everything, _forget)
+acquire, release = hooks.acquire, hooks.release
 
 
 def probe() -> None:
@@ -198,16 +168,3 @@ def probe() -> None:
         if getattr(home, name, None) is None:
             where = getattr(home, "__name__", type(home).__name__)
             raise FrameworkNotSupported(f"mindspore {mindspore.__version__} has no {where}.{name}, which unamp needs")
-
-
-def _forked() -> None:
-    # A worker of a data pipeline is a copy of a process that may be in a region; it starts without one.
-    global _lock, _open
-    _lock, _open = threading.RLock(), 0
-    thread.plan, thread.weights, thread.sink = None, None, None
-    _take_out()
-
-
-if hasattr(os, "register_at_fork"):
-    # Held across the fork, so that no other thread is in the middle of a change that the child would wait for.
-    os.register_at_fork(before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_forked)

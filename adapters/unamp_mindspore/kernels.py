@@ -14,7 +14,8 @@ from typing import Any
 
 from mindspore._c_expression import typing as _typing
 
-from unamp.errors import BannedOperation
+from unamp.emulating import performing
+from unamp.emulating import target as target_of
 from unamp.observing import traced
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
@@ -120,18 +121,6 @@ def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) ->
     return _perform(operator, op, rule, plan, args, kwargs)[0]
 
 
-def _perform(operator: Operator, op: str, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The result, the dtype that was computed in, and whether that was emulated."""
-    if rule is Rule.LOW and plan.policy.widen_results:
-        result, dtype, emulated = _carried_out(operator, rule, plan, args, kwargs)
-        return map_floats(result, FLOAT32), dtype, emulated
-    if rule is Rule.BANNED:
-        if floats((args, kwargs)):
-            raise BannedOperation(f"{op} is banned by the policy in force. {plan.advice(op)}".rstrip())
-        rule = Rule.UNTOUCHED
-    return _carried_out(operator, rule, plan, args, kwargs)
-
-
 def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     own = operator.parameters(args)
     seen = floats((args, kwargs, own))
@@ -141,8 +130,8 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
         return _inplace(operator, seen, args, kwargs)
     if operator.activation_only and rule is not Rule.FP32:
         seen = seen[:1]
-    mixed = any(dtype is not seen[0] for dtype in seen)
-    target = _target(rule, plan.low, seen, mixed)
+    mixed = seen.count(seen[0]) != len(seen)
+    target = target_of(rule, plan.low, FLOAT32, seen, mixed)
     if target is not None and rule is not Rule.UNTOUCHED and _names_dtype(args, kwargs):
         target = None if FLOAT32 in seen else seen[0]
     if target is None:
@@ -163,15 +152,7 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
     return map_floats(result, target), target, True
 
 
-def _target(rule: Rule, low: Any, seen: list[Any], mixed: bool) -> Any:
-    """The dtype that a rule casts eligible inputs to; None to leave everything as it is."""
-    if rule is Rule.LOW:
-        return low
-    if rule is Rule.FP32:
-        return FLOAT32
-    if mixed:
-        return FLOAT32 if rule is Rule.WIDEST else None
-    return None if seen[0] is FLOAT32 else seen[0]
+_perform = performing(_carried_out, floats, lambda result: map_floats(result, FLOAT32))
 
 
 def _quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any]) -> Any:

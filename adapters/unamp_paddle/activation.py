@@ -55,7 +55,7 @@ class Activation:
         if native is not None:
             native.__exit__(None, None, None)
         if self.plan is not None and not self.plan.delegated:
-            hooks.release(self.plan)
+            hooks.release()
 
 
 def _beside_paddles_own(plan: Plan) -> tuple[Plan, Any]:

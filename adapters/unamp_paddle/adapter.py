@@ -92,7 +92,7 @@ class PaddleAdapter:
             hooks.acquire(idle)
             return idle
 
-        return observing.observe(sink, values, watched, lambda: hooks.release(idle))
+        return observing.observe(sink, values, watched, hooks.release)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (Tensor, Value))

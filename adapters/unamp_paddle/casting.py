@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import paddle
 
+from unamp.nesting import mapped, nesting
 from unamp_paddle.rounding import narrow, nearest, widen
 from unamp_paddle.state import FLOAT32, LOW, Parameter, Tensor, Value, dtype_of, thread
 
@@ -25,7 +26,7 @@ def cast(tensor: Any, dtype: Any) -> Any:
     current = dtype_of(tensor)
     if current is dtype or (current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16):
         return tensor
-    return widen(tensor, copied=True) if dtype is FLOAT32 else _cast(tensor, dtype)
+    return widen(tensor, kept=True) if dtype is FLOAT32 else _cast(tensor, dtype)
 
 
 def to_low(tensor: Any, dtype: Any) -> Any:
@@ -83,20 +84,6 @@ def is_kept(tensor: Any, dtype: Any) -> bool:
     return any(cast is not None for cast in found[3])
 
 
-def convert(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
-    """An argument with its tensors converted: a tensor, or a list or tuple of them."""
-    kind = type(value)
-    if kind is Tensor or kind is Parameter:
-        return to(value, dtype)
-    if kind is int or kind is bool or value is None:
-        return value
-    if isinstance(value, _TENSORS):
-        return to(value, dtype)
-    if kind is list or kind is tuple:
-        return kind([convert(to, dtype, item) for item in value])
-    return value
-
-
 def lowered(result: Any, dtype: Any, rounded: Callable[[Any], Any] | None = None) -> Any:
     """The float32 result of an emulated operation, rounded to the low `dtype`; see `rounding.narrow`."""
     if type(result) is Tensor and result.dtype is FLOAT32 and result._is_initialized():
@@ -107,11 +94,8 @@ def lowered(result: Any, dtype: Any, rounded: Callable[[Any], Any] | None = None
 def map_floats(result: Any, dtype: Any) -> Any:
     """A result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
     if isinstance(result, _TENSORS):
-        return result if _not_asked_for(result) and list(result.shape) != [0] else cast(result, dtype)
-    if isinstance(result, (tuple, list)):
-        items = [item if _not_asked_for(item) else map_floats(item, dtype) for item in result]
-        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
-    return result
+        return result if _not_asked_for(result) and list(result.shape) != [0] else _own(result, dtype)
+    return mapped(result, _is_tensor, lambda tensor: tensor if _not_asked_for(tensor) else _own(tensor, dtype))
 
 
 def _not_asked_for(result: Any) -> bool:
@@ -121,42 +105,12 @@ def _not_asked_for(result: Any) -> bool:
     return 0 not in result.shape or list(result.shape) == [0]
 
 
-def tensors(value: Any) -> Iterator[Any]:
-    """The tensors in an argument or a result, in any nesting of lists, tuples and dictionaries."""
-    if isinstance(value, _TENSORS):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors(item)
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, _TENSORS)
 
 
-def floats(value: Any) -> list[Any]:
-    """The dtypes of the eligible tensors in an argument or a result."""
-    found: list[Any] = []
-    _collect(value if type(value) in (list, tuple) else (value,), found)
-    return found
+def _own(tensor: Any, dtype: Any) -> Any:
+    return widen(tensor, copied=True) if dtype is FLOAT32 and dtype_of(tensor) in LOW else cast(tensor, dtype)
 
 
-def _collect(values: Any, found: list[Any]) -> None:
-    # Every call in a region comes through here: no generators, and the commonest kinds first.
-    for value in values:
-        kind = type(value)
-        if kind is Tensor or kind is Parameter:
-            dtype = value.dtype
-        elif kind is int or kind is bool or value is None or kind is float or kind is str:
-            continue
-        elif kind is list or kind is tuple:
-            _collect(value, found)
-            continue
-        elif kind is dict:
-            _collect(value.values(), found)
-            continue
-        elif isinstance(value, _TENSORS):
-            dtype = dtype_of(value)
-        else:
-            continue
-        if dtype is FLOAT32 or dtype is _FLOAT16 or dtype is _BFLOAT16:
-            found.append(dtype)
+tensors, floats, convert = nesting(Tensor, Parameter, (Value,), (FLOAT32, *LOW), dtype_of)

@@ -7,9 +7,7 @@ stands in asks first whether the calling thread is in a region, so that other th
 from __future__ import annotations
 
 import functools
-import os
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ import paddle
 from paddle.base import core
 
 from unamp.errors import FrameworkNotSupported
+from unamp.hooking import Hooks, inside
 from unamp.regions import innermost_region
 from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
@@ -34,7 +33,18 @@ from unamp_paddle.state import Tensor, Value, thread
 if TYPE_CHECKING:
     from unamp_paddle.plans import Plan
 
-__all__ = ["acquire", "assisted", "everything", "probe", "release", "standing_in", "suspended", "wholes"]
+__all__ = [
+    "acquire",
+    "assisted",
+    "comparisons",
+    "everything",
+    "hooks",
+    "probe",
+    "release",
+    "standing_in",
+    "suspended",
+    "wholes",
+]
 
 _BUILTIN = types.BuiltinFunctionType
 
@@ -244,7 +254,7 @@ def assisted() -> Iterator[None]:
         yield
     finally:
         thread.plan = plan
-        release(helping)
+        release()
 
 
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -346,22 +356,11 @@ _BUILTIN_HOOKS = (("run_backward", _backward), ("run_partial_grad", _backward))
 @cache
 def _hook(number: int) -> Code:
     module, path, replacement = _HOOKS[number]
-    return Code(_inside(module, path), replacement)
-
-
-def _inside(module: str, path: str) -> Any:
-    value: Any = sys.modules.get(module)
-    for part in path.split("."):
-        value = getattr(value, part, None)
-    return value
+    return Code(inside(module, path), replacement)
 
 
 # --- putting in and taking out ---------------------------------------------------------------------------------------------
 
-_lock = threading.RLock()
-_open = 0
-_in: list[Any] = []
-_wholes_in: set[Together] = set()
 _always: Together | None = None
 _swept: dict[str, int] = {}
 _early: list[Globals] = []
@@ -392,7 +391,8 @@ def _base() -> tuple[Any, ...]:
 
 
 @cache
-def _comparisons() -> Methods:
+def comparisons() -> Methods:
+    """What stands in for a Tensor's comparison operators."""
     return Methods(Tensor, {n: entry(o) for n, o in _operators().items() if o.op in _COMPARISONS})
 
 
@@ -422,38 +422,17 @@ def _sweep() -> None:
             _early.append(Globals(space, held))
 
 
-def _put_in(what: Any) -> None:
-    what.put_in()
-    _in.append(what)
-
-
 def acquire(plan: Plan) -> None:
     """A region opens in some thread."""
-    global _open
-    with _lock:
-        _open += 1
-        if _open == 1:
-            _put_in(_needed_always())
-        if plan.wholes not in _wholes_in:
-            _wholes_in.add(plan.wholes)
-            _put_in(plan.wholes)
-            if plan.comparisons and _comparisons() not in _in:
-                _put_in(_comparisons())
+    hooks.acquire(plan.wholes, plan.needs)
 
 
-def release(plan: Plan) -> None:
-    """A region closes."""
-    global _open
-    with _lock:
-        _open -= 1
-        if _open == 0:
-            _take_out()
+def _forget() -> None:
+    thread.plan, thread.weights, thread.sink = None, None, None
 
 
-def _take_out() -> None:
-    while _in:
-        _in.pop().take_out()
-    _wholes_in.clear()
+hooks = Hooks(lambda: (_needed_always(),), _forget)
+release = hooks.release
 
 
 def probe() -> None:
@@ -470,18 +449,5 @@ def probe() -> None:
     paths += [("paddle.base", "core._get_registered_phi_kernels"), ("paddle.framework", "_current_expected_place")]
     paths += [("paddle", f"Tensor.__{name}__") for name in (*_ARITHMETIC, *_COMPARISONS)]
     for module, path in paths:
-        if _inside(module, path) is None:
+        if inside(module, path) is None:
             raise FrameworkNotSupported(f"paddle {paddle.__version__} has no {module}.{path}, which unamp needs")
-
-
-def _forked() -> None:
-    # A worker of a DataLoader is a copy of a process that may be in a region; it starts without one.
-    global _lock, _open
-    _lock, _open = threading.RLock(), 0
-    thread.plan, thread.weights, thread.sink = None, None, None
-    _take_out()
-
-
-if hasattr(os, "register_at_fork"):
-    # Held across the fork, so that no other thread is in the middle of a change that the child would wait for.
-    os.register_at_fork(before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_forked)

@@ -19,7 +19,8 @@ import paddle
 from paddle.base import core
 from paddle.base.framework import _dygraph_tracer
 
-from unamp.errors import BannedOperation
+from unamp.emulating import performing
+from unamp.emulating import target as target_of
 from unamp.observing import traced
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
@@ -151,18 +152,6 @@ def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) ->
     return _perform(operator, op, rule, plan, args, kwargs)[0]
 
 
-def _perform(operator: Operator, op: str | None, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The result, the dtype that was computed in, and whether that was emulated."""
-    if rule is Rule.LOW and plan.policy.widen_results:
-        result, dtype, emulated = _carried_out(operator, rule, plan, args, kwargs)
-        return map_floats(result, FLOAT32), dtype, emulated
-    if rule is Rule.BANNED:
-        if floats((args, kwargs)):
-            raise BannedOperation(f"{op} is banned by the policy in force. {plan.advice(op)}".rstrip())
-        rule = Rule.UNTOUCHED
-    return _carried_out(operator, rule, plan, args, kwargs)
-
-
 def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     own = operator.parameters(args)
     seen = floats((args, kwargs, own))
@@ -172,8 +161,8 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
         return _inplace(operator, seen, args, kwargs)
     if operator.activation_only and rule is not Rule.FP32:
         seen = seen[:1]
-    mixed = any(dtype is not seen[0] for dtype in seen)
-    target = _target(rule, plan.low, seen, mixed)
+    mixed = seen.count(seen[0]) != len(seen)
+    target = target_of(rule, plan.low, FLOAT32, seen, mixed)
     if target is not None and rule is not Rule.UNTOUCHED and _names_dtype(args, kwargs):
         target = None if FLOAT32 in seen else seen[0]
     if target is None:
@@ -197,15 +186,7 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
     return lowered(result, target, operator.rounded), target, True
 
 
-def _target(rule: Rule, low: Any, seen: list[Any], mixed: bool) -> Any:
-    """The dtype that a rule casts eligible inputs to; None to leave everything as it is."""
-    if rule is Rule.LOW:
-        return low
-    if rule is Rule.FP32:
-        return FLOAT32
-    if mixed:
-        return FLOAT32 if rule is Rule.WIDEST else None
-    return None if seen[0] is FLOAT32 else seen[0]
+_perform = performing(_carried_out, floats, lambda result: map_floats(result, FLOAT32))
 
 
 def _quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -268,7 +249,10 @@ def _parameters(layer: Any) -> dict[int, Any]:
 
 def _names_dtype(args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether the caller named the result's dtype: an explicit cast, which no rule changes."""
-    return kwargs.get("dtype") is not None or any(type(value) is _DTYPE and value in NAMES for value in args)
+    for value in args:
+        if type(value) is _DTYPE and value in NAMES:
+            return True
+    return kwargs.get("dtype") is not None
 
 
 def _native(operator: Operator, dtype: Any, args: Any) -> bool:

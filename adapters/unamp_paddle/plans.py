@@ -128,6 +128,10 @@ class Plan:
         """Whether a Tensor's comparison operators need more than Paddle does by itself."""
         return self.watching or any(self.rule(op) is not Rule.UNTOUCHED for op in ("eq", "ne", "lt", "le", "gt", "ge"))
 
+    def needs(self) -> tuple[Any, ...]:
+        """What is put in for a region under this plan, beside what every region needs."""
+        return (self.wholes, hooks.comparisons()) if self.comparisons else (self.wholes,)
+
     @cached_property
     def watched(self) -> Plan:
         """The same plan, for a thread whose operations are reported."""

@@ -6,9 +6,6 @@ stands in asks first whether the calling thread is in a region, so that other th
 
 from __future__ import annotations
 
-import importlib
-import os
-import threading
 import types
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -19,19 +16,18 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.ops import gen_math_ops
 
 from unamp.errors import FrameworkNotSupported
-from unamp.replacing import Code
+from unamp.hooking import Change, Hooks, inside
+from unamp.replacing import Code, Together
 from unamp_tensorflow import compiling, kernels, training
 from unamp_tensorflow.facts import facts
-from unamp_tensorflow.replacing import Attribute, Method, Together
+from unamp_tensorflow.replacing import Attribute
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import thread
 
 if TYPE_CHECKING:
     from unamp_tensorflow.plans import Plan
 
-__all__ = ["acquire", "probe", "release"]
-
-Change = Attribute | Code | Method | Together
+__all__ = ["acquire", "hooks", "probe", "release"]
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
 _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
@@ -71,16 +67,6 @@ _KERAS_HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 )
 
 
-def _inside(module: str, path: str) -> Any:
-    try:
-        value: Any = importlib.import_module(module)
-    except ImportError:
-        return None
-    for part in path.split("."):
-        value = vars(value).get(part) if isinstance(value, (type, types.ModuleType)) else None
-    return value
-
-
 @cache
 def _base() -> Together:
     """What every region needs."""
@@ -95,59 +81,31 @@ def _of_keras() -> Together:
 
 def _changes(listed: tuple[tuple[str, str, Callable[..., Any]], ...]) -> Iterator[Change]:
     for module, path, replacement in listed:
-        yield Code(_inside(module, path), replacement)
+        yield Code(inside(module, path, importing=True), replacement)
 
 
 def _suspended(*, of_keras: bool) -> Iterator[Change]:
     for module, paths in facts().suspended.items():
         if module.startswith("keras") is of_keras:
             for path in paths:
-                yield Code(_inside(module, path), training.suspending)
+                yield Code(inside(module, path, importing=True), training.suspending)
 
 
 # --- putting in and taking out ---------------------------------------------------------------------------------------------
 
-_lock = threading.RLock()
-_open = 0
-_in: list[Change] = []
-_plans_in: set[tuple[Plan, bool]] = set()
-
 
 def acquire(plan: Plan) -> None:
     """A region opens in some thread."""
-    global _open
     with_keras = keras_in_use()
-    with _lock:
-        _open += 1
-        if _open == 1:
-            _put_in(_base())
-        if (plan, with_keras) not in _plans_in:
-            _plans_in.add((plan, with_keras))
-            if with_keras and _of_keras() not in _in:
-                _put_in(_of_keras())
-            for each in plan.wholes:
-                if each not in _in:
-                    _put_in(each)
+    hooks.acquire((plan, with_keras), lambda: (*([_of_keras()] if with_keras else ()), *plan.wholes))
 
 
-def _put_in(change: Change) -> None:
-    change.put_in()
-    _in.append(change)
+def _forget() -> None:
+    thread.plan, thread.sink, thread.recorded = None, None, False
 
 
-def release() -> None:
-    """A region closes."""
-    global _open
-    with _lock:
-        _open -= 1
-        if _open == 0:
-            _take_out()
-
-
-def _take_out() -> None:
-    while _in:
-        _in.pop().take_out()
-    _plans_in.clear()
+hooks = Hooks(lambda: (_base(),), _forget)
+release = hooks.release
 
 
 def probe() -> None:
@@ -157,7 +115,7 @@ def probe() -> None:
         FrameworkNotSupported: naming the version of TensorFlow and what is missing.
     """
     for module, path, _ in _HOOKS:
-        if not isinstance(_inside(module, path), types.FunctionType):
+        if not isinstance(inside(module, path, importing=True), types.FunctionType):
             raise _missing(f"function {module}.{path}")
     if not callable(getattr(pywrap_tfe, "TFE_Py_FastPathExecute", None)):
         raise _missing("function tensorflow.python.pywrap_tfe.TFE_Py_FastPathExecute")
@@ -172,16 +130,3 @@ def probe() -> None:
 
 def _missing(what: str) -> FrameworkNotSupported:
     return FrameworkNotSupported(f"tensorflow {tf.__version__} has no {what}, which unamp needs")
-
-
-def _forked() -> None:
-    # A worker process is a copy of a process that may be in a region; it starts without one.
-    global _lock, _open
-    _lock, _open = threading.RLock(), 0
-    thread.plan, thread.sink, thread.recorded = None, None, False
-    _take_out()
-
-
-if hasattr(os, "register_at_fork"):
-    # Held across the fork, so that no other thread is in the middle of a change that the child would wait for.
-    os.register_at_fork(before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_forked)

@@ -13,11 +13,11 @@ from typing import Any
 from unamp.adapter import How
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
+from unamp.replacing import Together
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.kernels import Action
 from unamp_tensorflow.registry import emulated, has_kernel, op_types
-from unamp_tensorflow.replacing import Together
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, FLOAT32, NAMES
 from unamp_tensorflow.wholes import Whole, functions, keras

@@ -1,18 +1,16 @@
 """Standing in for functions, in ways that cost little to put in and take out.
 
-For functions of Python code see `unamp.replacing`.
+For functions of Python code, and many changes at a time, see `unamp.replacing`.
 """
 
 from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from unamp.replacing import Code
-
-__all__ = ["Attribute", "Method", "Together"]
+__all__ = ["Attribute", "Method"]
 
 
 class Attribute:
@@ -61,31 +59,3 @@ class Method:
         """Be the original again; somebody who replaced it in the meantime keeps their change."""
         if vars(self.of).get(self._name) is self._instead:
             setattr(self.of, self._name, self._own)
-
-
-class Together:
-    """Changes that are put in and taken out in one go: a region opens and closes as fast as these loops run.
-
-    Attributes:
-        changes: the changes.
-    """
-
-    def __init__(self, changes: Iterable[Attribute | Code | Method]) -> None:
-        self.changes = tuple(changes)
-        self._others = tuple(change for change in self.changes if not isinstance(change, Code))
-        self._codes = tuple(one.change for one in self.changes if isinstance(one, Code))
-
-    def put_in(self) -> None:
-        """Make all of them."""
-        for function, _, replaced in self._codes:
-            function.__code__ = replaced
-        for change in self._others:
-            change.put_in()
-
-    def take_out(self) -> None:
-        """Undo all of them."""
-        for function, own, replaced in self._codes:
-            if function.__code__ is replaced:
-                function.__code__ = own
-        for change in self._others:
-            change.take_out()

@@ -42,7 +42,7 @@ def _untouched():
     assert thread.plan is None
     assert thread.weights is None
     assert thread.sink is None
-    assert hooks._open == 0
+    assert hooks.hooks.open == 0
     assert _patched() == before
     assert not _pynative_executor.grad_flag()
 

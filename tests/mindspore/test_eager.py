@@ -208,4 +208,18 @@ def test_a_hook_that_is_missing_is_named(monkeypatch):
     monkeypatch.delattr(nn.Cell, "compile_and_run")
     with pytest.raises(unamp.FrameworkNotSupported, match=rf"mindspore {mindspore.__version__} has no Cell.compile_and_run"):
         hooks.probe()
-    assert hooks._open == 0
+    assert hooks.hooks.open == 0
+
+
+@pytest.mark.parametrize("name", ["__add__", "matmul"])
+def test_a_method_that_somebody_changes_inside_a_region_stays_changed(name):
+    with under():
+        setattr(Tensor, name, lambda self, other: "theirs")
+    try:
+        assert getattr(Tensor, name)(rand(2, 2), rand(2, 2)) == "theirs"
+        assert (rand(2, 2) * rand(2, 2)).dtype == F32
+    finally:
+        delattr(Tensor, name)
+    with under():
+        assert (rand(2, 2) @ rand(2, 2)).dtype == LOW["float16"]
+    assert (rand(2, 2) + rand(2, 2)).dtype == F32

@@ -33,5 +33,5 @@ def _untouched():
     assert thread.plan is None
     assert thread.weights is None
     assert thread.sink is None
-    assert hooks._open == 0
+    assert hooks.hooks.open == 0
     assert _patched() == before

@@ -1,75 +1,131 @@
-"""Large tensors are rounded to bfloat16 without casts: the same numbers, and tensors like any other."""
+"""Large tensors are rounded without casts: the same numbers, and tensors like any other."""
 
 import copy
 import pickle
+import shutil
 
 import numpy as np
 import paddle
 import pytest
-from unamp_paddle import rounding
+from unamp_paddle import arithmetic, compiled, rounding
 from unamp_paddle.facts import facts
 from unamp_paddle.operations import PaddleOperations
+from unamp_paddle.state import LOW, NAMES
 
 import unamp
-from unamp import Policy, policy_region
+from unamp import FrameworkNotSupported, Policy, policy_region
 
-BF16, F32 = paddle.bfloat16, paddle.float32
+F16, BF16, F32 = paddle.float16, paddle.bfloat16, paddle.float32
+#: The compiled loops where there is a compiler, what Paddle's own arithmetic can do, and nothing but casts.
+WAYS = ["compiled"] * bool(shutil.which("cc")) + ["arithmetic", "cast"]
 
 
-def cast(x):
-    return x.astype(BF16).astype(F32)
+def cast(x, low=BF16):
+    return x.astype(low).astype(F32)
 
 
 def same(a, b):
     return np.array_equal(a.numpy().view(np.uint32), b.numpy().view(np.uint32))
 
 
-@pytest.fixture(params=["rounded", "cast"])
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("UNAMP_PADDLE_COMPILED", raising=False)
+        assert compiled._load() is None
+        compiled.build()
+        loop = compiled._load()
+    return {low: tuple(loop(f"{does}_{NAMES[low]}") for does in ("round", "narrow", "widen")) for low in LOW}
+
+
+def take(way, request, monkeypatch):
+    monkeypatch.setattr(arithmetic, "_LOOPS", request.getfixturevalue("loops") if way == "compiled" else {})
+    fewest = {"compiled": dict.fromkeys(LOW, 1 << 11), "arithmetic": {BF16: 1 << 14}, "cast": {}}
+    monkeypatch.setattr(arithmetic, "_FEWEST", fewest[way])
+
+
+@pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
-    if request.param == "cast":
-        monkeypatch.setattr(rounding, "_SMALL", 1 << 62)
+    take(request.param, request, monkeypatch)
     return request.param
 
 
-@pytest.mark.parametrize("sign", [0, 1])
-@pytest.mark.parametrize("exponent", [1, 60, 126, 127, 128, 180])
-def test_every_mantissa_is_rounded_as_a_cast_does(exponent, sign):
-    bits = np.arange(1 << 23, dtype=np.uint32) | np.uint32(exponent << 23 | sign << 31)
+@pytest.fixture(params=["bfloat16", "float16"])
+def low(request):
+    return getattr(paddle, request.param)
+
+
+def every_way(x, low):
+    yield rounding.nearest(x, low)
+    yield rounding.narrow(x, low).astype(F32)
+    yield rounding.widen(rounding.narrow(x, low))
+    yield rounding.widen(x.astype(low))
+    copied = x.clone()  # which the last one may round where it is
+    yield rounding.widen(rounding.narrow(copied, low, rounding.in_place))
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 60, 101, 102, 103, 112, 113, 126, 127, 142, 143, 180, 253])
+def test_all_kinds_of_numbers_are_rounded_as_a_cast_does(exponent, low, way):
+    if way == "arithmetic" and exponent == 0:
+        exponent = 2  # below the smallest normal number it may be off by one part in 2**133
+    mantissas = np.concatenate([np.arange(0, 1 << 23, 211), np.arange(0, 1 << 23, 1 << 12), (1 << 23) - np.arange(1, 1 << 13)])
+    bits = (mantissas.astype(np.uint32) | np.uint32(exponent << 23))[None] | np.array([[0], [1 << 31]], np.uint32)
     x = paddle.to_tensor(bits.view(np.float32))
-    assert same(rounding.nearest(x, BF16), cast(x))
-    assert same(rounding.narrow(x, BF16).astype(F32), cast(x))
-    expected = cast(x)
-    assert same(rounding.narrow(x, BF16, rounding.in_place).astype(F32), expected)
+    for other in every_way(x, low):
+        assert same(other, cast(x, low))
 
 
-@pytest.mark.parametrize("number", [0.0, -0.0, np.inf, -np.inf, np.nan, 3.4e38, -3e38, 1e19])
-def test_special_numbers(number):
+def test_every_bfloat16_and_float16_is_itself(low, way):
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    x = paddle.to_tensor(bits).view(low)
+    wide = x.astype(F32).numpy()
+    assert np.array_equal(rounding.widen(x).numpy(), wide, equal_nan=True)
+    assert np.array_equal(rounding.nearest(paddle.to_tensor(wide), low).numpy(), wide, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "number", [0.0, -0.0, np.inf, -np.inf, np.nan, 3.4e38, -3e38, 1e19, 65519.996, 65520.0, -65520.0, 1e-40]
+)
+def test_special_numbers(number, low, way):
+    if way == "arithmetic" and number == 1e-40:
+        number = 0.0
     x = np.linspace(-1, 1, 1 << 15, dtype=np.float32)
     x[777] = number
     x = paddle.to_tensor(x)
-    assert np.array_equal(rounding.nearest(x, BF16).numpy(), cast(x).numpy(), equal_nan=True)
-    assert np.array_equal(rounding.narrow(x, BF16).astype(F32).numpy(), cast(x).numpy(), equal_nan=True)
-    assert np.signbit(rounding.nearest(x, BF16).numpy()[777]) == np.signbit(np.float32(number))
-    expected = cast(x).numpy()
-    assert np.array_equal(rounding.narrow(x, BF16, rounding.in_place).astype(F32).numpy(), expected, equal_nan=True)
+    expected = cast(x, low).numpy()
+    for other in every_way(x, low):
+        assert np.array_equal(other.numpy(), expected, equal_nan=True)
+    assert np.signbit(rounding.nearest(x, low).numpy()[777]) == np.signbit(np.float32(number))
 
 
-def encoder(way):
+@pytest.mark.parametrize("count", [2048, 2049, 2055, 5001, 65537 + 11])
+def test_any_number_of_numbers(count, low, way):
+    x = paddle.randn([count])
+    for other in every_way(x, low):
+        assert same(other, cast(x, low))
+
+
+def encoder(low):
     paddle.seed(5)
     layer, x = paddle.nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0), paddle.randn([4, 40, 128])
     x.stop_gradient = False
-    with unamp.autocast(dtype="bfloat16"):
+    with unamp.autocast(dtype=NAMES[low]):
         y = layer(x)
         loss = (y * y).astype("float32").mean()
     loss.backward()
-    return [y, x.grad, *(p.grad for p in layer.parameters())]
+    return [y.astype("float32"), x.grad, *(p.grad for p in layer.parameters())]
 
 
-def test_a_network_comes_to_the_same_bits(monkeypatch):
-    rounded = encoder("rounded")
-    monkeypatch.setattr(rounding, "_SMALL", 1 << 62)
-    for a, b in zip(rounded, encoder("cast"), strict=True):
-        assert same(a, b)
+def test_a_network_comes_to_the_same_bits(request, monkeypatch, low):
+    expected = None
+    for way in WAYS:
+        with monkeypatch.context() as patch:
+            take(way, request, patch)
+            found = encoder(low)
+        expected = expected or found
+        for a, b in zip(found, expected, strict=True):
+            assert same(a, b)
 
 
 def large(*shape):
@@ -78,37 +134,38 @@ def large(*shape):
     return x
 
 
-def test_large_results_are_views(way):
-    with policy_region(Policy("O1", "bfloat16")):
+def test_large_results_know_their_numbers(way, low):
+    with policy_region(Policy("O1", NAMES[low])):
         h = large(160, 160) @ large(160, 160)
-    assert h.is_contiguous() == (way == "cast")
-    assert h.dtype == BF16
+    assert hasattr(h, "_unamp_shared") == (low in arithmetic._FEWEST)
+    assert h.is_contiguous() == (low is F16 or way == "cast")
+    assert h.dtype == low
 
 
-def test_gradients_reach_a_low_tensor(way):
+def test_gradients_reach_a_low_tensor(way, low):
     x = large(160, 160)
     seen = []
-    with policy_region(Policy("O1", "bfloat16")):
+    with policy_region(Policy("O1", NAMES[low])):
         h = x @ x
         h.register_hook(lambda grad: seen.append(grad.dtype))
         y = (paddle.nn.functional.relu(h) @ h).astype("float32").sum()
     (grad,) = paddle.grad(y, h, retain_graph=True)
-    assert grad.dtype == BF16
-    assert seen == [BF16]
+    assert grad.dtype == low
+    assert seen == [low]
     y.backward()
     assert x.grad.dtype == F32
 
 
-def test_several_uses_add_up(way):
+def test_several_uses_add_up(way, low):
     x = large(160, 160)
-    with policy_region(Policy("O1", "bfloat16")):
+    with policy_region(Policy("O1", NAMES[low])):
         h = x @ paddle.eye(160)
         (h + h + h).astype("float32").sum().backward()
     assert (x.grad.numpy() == 3).all()
 
 
-def test_a_change_in_place_is_seen_by_whoever_computes_next(way):
-    with policy_region(Policy("O1", "bfloat16")):
+def test_a_change_in_place_is_seen_by_whoever_computes_next(way, low):
+    with policy_region(Policy("O1", NAMES[low])):
         h = large(160, 160) @ large(160, 160)
         view = h.reshape([64, 400])
         with paddle.no_grad():
@@ -120,29 +177,52 @@ def test_a_change_in_place_is_seen_by_whoever_computes_next(way):
             assert (h * h).shape == [400, 64]
 
 
-def test_a_change_in_place_of_what_backward_needs_is_an_error(way):
-    with policy_region(Policy("O1", "bfloat16")):
+def test_a_change_in_place_of_what_backward_needs_is_an_error(way, low):
+    with policy_region(Policy("O1", NAMES[low])):
         h = large(160, 160) @ large(160, 160)
         y = (h * h).astype("float32").sum()
         h.fill_(0.0)
-    # A cast keeps a copy for the backward pass, a view does not.
-    if way == "cast":
+    # A cast keeps a copy for the backward pass, and so does whoever knows the numbers; a view does not.
+    if way == "cast" or low is F16:
         y.backward()
     else:
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.backward()
 
 
-def test_a_cast_to_float32_is_a_copy(way):
-    with policy_region(Policy("O1", "bfloat16", deny="square")):
+def test_gradients_from_all_sides_add_up(way, low):
+    x = paddle.full([160, 160], 2.0)
+    x.stop_gradient = False
+    with policy_region(Policy("O1", NAMES[low])):
+        h = x @ paddle.eye(160)
+        used = (paddle.nn.functional.relu(h) * h).astype("float32").sum()  # 2 h
+        (used + 3 * h.astype("float32").sum() + (h.reshape([25600]) * 5.0).astype("float32").sum() + h.sum()).backward()
+    assert (x.grad.numpy() == 4 + 3 + 5 + 1).all()
+
+
+def test_results_in_float32_are_the_callers(way, low):
+    with policy_region(Policy("O1", NAMES[low], deny="square")):
+        h = (large(160, 160) @ large(160, 160)).detach()
+        wide = paddle.square(h).sqrt()
+        before = cast(h.clone(), low)
+    with policy_region(Policy("O1", NAMES[low], widen_results=True, allow="relu")):
+        y = paddle.nn.functional.relu(h)
+        assert y.dtype == F32
+        y.fill_(-1.0)
+    assert same(cast(h, low), before)
+    np.testing.assert_allclose(wide.numpy(), before.abs().numpy(), rtol=1e-6)
+
+
+def test_a_cast_to_float32_is_a_copy(way, low):
+    with policy_region(Policy("O1", NAMES[low], deny="square")):
         h = large(160, 160) @ large(160, 160)
         y = paddle.square(h).sum()
         h.fill_(0.0)
     y.backward()
 
 
-def test_views_of_all_kinds(way):
-    with policy_region(Policy("O1", "bfloat16")):
+def test_views_of_all_kinds(way, low):
+    with policy_region(Policy("O1", NAMES[low])):
         h = large(8, 40, 160) @ large(160, 160)
         for view in (
             h.transpose([2, 0, 1]), h.reshape([320, 160]).t(), h[2:5, ::2, 3:], h.unsqueeze(1).transpose([1, 0, 3, 2]),
@@ -151,10 +231,10 @@ def test_views_of_all_kinds(way):
             assert same((view * 1.0).astype(F32), view.astype(F32))
 
 
-def test_double_grad_of_large_tensors(way):
+def test_double_grad_of_large_tensors(way, low):
     x = paddle.full([160, 160], 0.01)
     x.stop_gradient = False
-    with policy_region(Policy("O1", "bfloat16")):
+    with policy_region(Policy("O1", NAMES[low])):
         y = paddle.matmul(x, x).astype("float32").square().sum()
         (first,) = paddle.grad(y, x, create_graph=True)
         (second,) = paddle.grad(first.sum(), x)
@@ -167,12 +247,13 @@ OWN = sorted(facts().own_results & {"add", "sub", "mul", "matmul", "mm", "bmm", 
 
 
 @pytest.mark.parametrize("op", OWN)
-def test_backward_does_not_miss_a_result_that_was_rounded_in_place(op):
+def test_backward_does_not_miss_a_result_that_was_rounded_in_place(op, low, request, monkeypatch):
+    take("compiled" if low is F16 and "compiled" in WAYS else "arithmetic", request, monkeypatch)
     shapes = {"bmm": [(2, 128, 128)] * 2, "baddbmm": [(2, 128, 128)] * 3, "addmm": [(128, 128)] * 3}
     inputs = [large(*shape) for shape in shapes.get(op, [(128, 128)] * 2)]
-    with policy_region(Policy("O3", "bfloat16")):
+    with policy_region(Policy("O3", NAMES[low])):
         result = PaddleOperations()[op](*inputs)
-    assert hasattr(result, "_unamp_shared")
+    assert hasattr(result, "_unamp_shared") == (low in arithmetic._FEWEST)
     result.astype("float32").sum().backward()
     assert all(bool(paddle.isfinite(x.grad).all()) for x in inputs)
 
@@ -192,3 +273,24 @@ def test_whoever_takes_tensors_takes_views(tmp_path):
     for other in copies:
         assert np.array_equal(other.astype(F32).numpy(), expected)
     assert np.array_equal(doubled(h).numpy(), 2 * expected)
+
+
+def test_it_may_have_to_be_built(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("UNAMP_PADDLE_COMPILED", "1")
+    with pytest.raises(FrameworkNotSupported, match="python -m unamp_paddle"):
+        compiled._load()
+    compiled.place().parent.mkdir(parents=True)
+    compiled.place().write_bytes(b"no library")
+    with pytest.raises(ImportError, match=r"delete .*unamp_paddle_rounding\.so"):
+        compiled._load()
+    monkeypatch.setenv("UNAMP_PADDLE_COMPILED", "0")
+    assert compiled._load() is None
+
+
+def test_without_a_compiler_nothing_is_built(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(OSError, match="no-such-compiler"):
+        compiled.build()
+    assert not compiled.place().exists()

@@ -42,7 +42,7 @@ def _untouched():
     assert thread.sink is None
     assert thread.parameters is None
     assert not thread.recorded
-    assert hooks._open == 0
+    assert hooks.hooks.open == 0
     assert patched() == []
 
 

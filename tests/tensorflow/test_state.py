@@ -70,7 +70,7 @@ def test_exceptions_take_everything_out(matrix):
     with pytest.raises(tf.errors.InvalidArgumentError), unamp.trace(), unamp.autocast(dtype="bfloat16"):
         matrix @ tf.ones([5, 5])
     assert patched() == []
-    assert hooks._open == 0
+    assert hooks.hooks.open == 0
 
 
 def test_somebody_elses_change_inside_a_region_stays():
