@@ -10,3 +10,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `documents`, which every f
 # The machines that run the tests are slow and busy, and a red run must be red again tomorrow.
 settings.register_profile("unamp", deadline=None, derandomize=True)
 settings.load_profile("unamp")
+
+
+def pytest_configure(config):
+    # Tests write on purpose what a user is warned of; those of the warnings themselves look for them.
+    config.addinivalue_line("filterwarnings", "ignore::unamp.errors.AmpWarning")
