@@ -491,6 +491,8 @@ def _verify(adapter: object) -> None:
     for attribute in ("framework", "requires"):
         if not isinstance(getattr(adapter, attribute, None), str):
             raise AdapterError(f"adapter {who}: attribute {attribute!r} must be a string")
+    if not isinstance(getattr(adapter, "holds_gradients", None), bool):
+        raise AdapterError(f"adapter {who}: attribute 'holds_gradients' must be True or False")
     for name, promised in vars(Adapter).items():
         if name.startswith("_") or not inspect.isfunction(promised):
             continue

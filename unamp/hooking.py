@@ -57,14 +57,18 @@ class Hooks:
         """
         with self._lock:
             self.open += 1
-            if self.open == 1:
-                for change in self._base():
-                    self._put_in(change)
-            if further is not None and key not in self._keys:
-                self._keys.add(key)
-                for change in further():
-                    if change not in self._in:
+            try:
+                if self.open == 1:
+                    for change in self._base():
                         self._put_in(change)
+                if further is not None and key not in self._keys:
+                    for change in further():
+                        if change not in self._in:
+                            self._put_in(change)
+                    self._keys.add(key)
+            except BaseException:
+                self.release()
+                raise
 
     def release(self) -> None:
         """A region closes."""
