@@ -129,7 +129,7 @@ def _check_new(layers: Sequence[Any], steppers: Sequence[Any]) -> None:
 
 
 def _read(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
-    """The variables that somebody may train, each with its value. (A value outlives a variable's next: it is not copied.)"""
+    """The variables that somebody may train, each with its value, which outlives the variable's next one without a copy."""
     with tf.init_scope(), suspended():
         return [(each, tf.convert_to_tensor(each._value)) for each in variables if each.trainable and each._value is not None]
 
