@@ -8,7 +8,7 @@ knows; what gradients are, the frameworks' adapters do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -153,6 +153,8 @@ class GradScaler:
     def step(self, optimizer: Any, *args: Any, gradients: Any = None, **kwargs: Any) -> bool:
         """Unscale an optimizer's gradients, if `unscale_` has not, and let it take its step where they are finite.
 
+        No policy is in force in the step, whatever region is open.
+
         Args:
             optimizer: the optimizer.
             *args: for the optimizer's own step, which must not be given a closure.
@@ -167,9 +169,11 @@ class GradScaler:
             TypeError, ValueError: as `unscale_`.
         """
         if not self._enabled:
-            self._adapter_of_optimizer(optimizer).gradients(optimizer, gradients).apply(*args, **kwargs)
+            held = self._adapter_of_optimizer(optimizer).gradients(optimizer, gradients)
+            with nullcontext() if _has_closure(args, kwargs) else no_policy():  # a closure computes the loss
+                held.apply(*args, **kwargs)
             return True
-        if "closure" in kwargs or any(map(callable, args)):
+        if _has_closure(args, kwargs):
             raise RuntimeError("step() takes no closure: it would compute gradients anew, scaled and not checked")
         return self._step(optimizer, gradients, lambda held: held.apply(*args, **kwargs))
 
@@ -190,7 +194,8 @@ class GradScaler:
         if not callable(getattr(optimizer, "minimize", None)):
             raise TypeError(f"{type(optimizer).__name__} has no minimize(); call step() and update()")
         if not self._enabled:
-            return optimizer.minimize(*args, **kwargs)
+            with no_policy():
+                return optimizer.minimize(*args, **kwargs)
         result: Any = (None, None)
 
         def take(held: Gradients) -> None:
@@ -284,7 +289,10 @@ class GradScaler:
     def _unscaled(self, optimizer: Any, given: Any) -> _Pending:
         adapter = self._adapter_of_optimizer(optimizer)
         if self._adapter is None:
-            raise RuntimeError("no loss has been scaled; call scale(loss) and its backward pass first")
+            raise RuntimeError(
+                "no loss has been scaled; call scale(loss) and its backward pass first. A compiled function that multiplies "
+                "its loss by get_scale() takes scale(one) instead, one being a tensor that holds 1.0"
+            )
         gradients = adapter.gradients(optimizer, given)
         if "float16" in gradients.dtypes():
             raise ValueError(
@@ -316,7 +324,8 @@ class GradScaler:
         if overflow:
             self.skipped += 1
         else:
-            take(pending.gradients)
+            with no_policy():
+                take(pending.gradients)
         pending.stepped = True
         if not self._loss_scale.dynamic:
             del self._pending[id(optimizer)]
@@ -344,6 +353,10 @@ class GradScaler:
         return adapter
 
 
+def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return "closure" in kwargs or any(map(callable, args))
+
+
 def no_policy() -> AbstractContextManager[object]:
-    """Numbers that the scale depends on are computed in the dtypes that they have, whatever region is open."""
+    """Numbers that the scale depends on, and steps, are computed in the dtypes that they have, whatever region is open."""
     return policy_region(_OFF) if is_autocast_enabled() else nullcontext()

@@ -49,11 +49,14 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
     for parameter in parameters:
         if parameter.has_init:
             parameter.init_data()
+    chosen = {id(parameter) for parameter in parameters}
+    # Made of what the parameters are before they are rounded.
+    steppers = optimizers if decoration.master_weights else ()
+    stepped = [_with_master_weights(optimizer, chosen) for optimizer in steppers]
+    for parameter in parameters:
         parameter.set_dtype(DTYPES[decoration.dtype])
-    if decoration.master_weights:
-        low = {id(parameter) for parameter in parameters}
-        for optimizer in optimizers:
-            _attach(optimizer, low)
+    for optimizer, pairs in zip(steppers, stepped, strict=True):
+        _attach(optimizer, pairs)
 
 
 def have_master_weights(optimizer: Any) -> tuple[bool, ...]:
@@ -177,8 +180,12 @@ def _with_masters(kind: type) -> type:
     return type(kind.__name__, (_MasterWeights, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
 
 
-def _attach(optimizer: Any, low: set[int]) -> None:
-    pairs = [(each, _master(each) if id(each) in low else each) for each in optimizer.parameters]
+def _with_master_weights(optimizer: Any, chosen: set[int]) -> list[tuple[Any, Any]]:
+    """Each of an optimizer's parameters, and what is stepped for it: for those chosen, which are still float32, a copy."""
+    return [(each, _master(each) if id(each) in chosen else each) for each in optimizer.parameters]
+
+
+def _attach(optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
     made = [master for parameter, master in pairs if master is not parameter]
     if not made:
         return
@@ -194,7 +201,7 @@ def _pairs(optimizer: Any) -> list[tuple[Any, Any]]:
 
 
 def _master(parameter: Any) -> Any:
-    return Parameter(cast(parameter, FLOAT32), name=f"master_weight.{parameter.name}", requires_grad=False)
+    return Parameter(parameter.copy(), name=f"master_weight.{parameter.name}", requires_grad=False)
 
 
 def _each(gradients: Any) -> tuple[Any, ...]:

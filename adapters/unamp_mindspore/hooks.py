@@ -18,6 +18,7 @@ import mindspore
 from mindspore import nn, ops
 from mindspore._c_expression import TensorPy
 from mindspore.common import api
+from mindspore.experimental import optim
 from mindspore.ops.function import nn_func
 from mindspore.ops.primitive import Primitive
 
@@ -122,11 +123,30 @@ class _Again(nn.Cell):
             return self.block(*args, **kwargs)
 
 
+def _stepping(original: Callable[..., Any]) -> Callable[..., Any]:
+    # What updates parameters follows no policy.
+    @functools.wraps(original)
+    def construct(*args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(*args, **kwargs)
+        plan, thread.plan = thread.plan, None
+        try:
+            return original(*args, **kwargs)
+        finally:
+            thread.plan = plan
+
+    return construct
+
+
+#: Optimizers that compute in Python. (Those of `nn` are compiled: see `unamp_mindspore.compiling`.)
+_OPTIMIZERS = [kind for kind in vars(optim).values() if isinstance(kind, type) and "construct" in vars(kind)]
+
 #: Functions of Python code, and what makes the replacement.
 _HOOKS = (
     (api._PyNativeExecutor, "grad", _backward),
     (api._PyNativeExecutor, "new_graph", _recording),
     (sys.modules["mindspore.common.recompute"], "recompute", _recompute),
+    *((kind, "construct", _stepping) for kind in _OPTIMIZERS),
 )
 
 

@@ -119,6 +119,22 @@ def _indexing(args: Any, kwargs: Any) -> str:
     return "index" if any(isinstance(item, (Tensor, Value, list, np.ndarray)) for item in items) else "slice"
 
 
+def _embedding(position: int) -> Callable[[Any, Any], str | None]:
+    # With a sparse gradient it is nothing that a rule could reach: Paddle's cast of such a gradient reads foreign memory.
+    def which(args: Any, kwargs: Any) -> str | None:
+        sparse = kwargs["sparse"] if "sparse" in kwargs else len(args) > position and args[position]
+        return None if sparse else "embedding"
+
+    return which
+
+
+#: Forward functions that are several operations, or none, by their arguments.
+_WHICH: dict[str, Callable[[Any, Any], str | None]] = {
+    "embedding": _embedding(3),
+    "rnn": lambda args, kwargs: _recurrent(_argument(args, kwargs, 10, "mode")),
+}
+
+
 @cache
 def _forward() -> dict[str, Operator]:
     """The forward functions of `paddle._C_ops` that a rule, or a low tensor, can need something done about."""
@@ -139,8 +155,7 @@ def _forward() -> dict[str, Operator]:
                 op, view = spelled[base], _is_view(base, spelled[base])
                 found[name] = Operator(op, f"_C_ops.{name}", call, inplace=True, view=view, twin=names[base])
             continue  # the others are optimizers, communication and random numbers
-        which = (lambda args, kwargs: _recurrent(_argument(args, kwargs, 10, "mode"))) if name == "rnn" else None
-        found[name] = Operator(op, f"_C_ops.{name}", call, view=_is_view(name, op), which=which)
+        found[name] = Operator(op, f"_C_ops.{name}", call, view=_is_view(name, op), which=_WHICH.get(name))
     return found
 
 
@@ -199,6 +214,7 @@ def _codes() -> dict[Operator, Code]:
     add(rnn.RNNBase.forward, "rnn", "nn.layer.rnn.RNNBase.forward", layer=True, which=lambda a, k: _recurrent(a[0].mode))
     for name, op in _LAYERS.items():
         add(getattr(paddle.nn, name).forward, op, f"nn.{name}.forward", layer=True)
+    add(functional.embedding, "embedding", "nn.functional.embedding", which=_embedding(5))
     add(functional.pad, "pad", "nn.functional.pad", which=_padding)
     add(Tensor.__getitem__, "index", "Tensor.__getitem__", direct=True, which=_indexing)
     for spelling, op in _spelled().items():
@@ -341,6 +357,8 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 _HOOKS = (
     ("paddle.autograd.ir_backward", "grad", _suspending),
     ("paddle.autograd.ir_backward", "append_backward", _suspending),
+    # What clips, regularises and updates: every optimizer's step but that of LBFGS, which calls a closure that computes.
+    ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", _suspending),
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),

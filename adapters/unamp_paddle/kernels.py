@@ -50,7 +50,7 @@ class Operator:
         view: whether it returns a view of its input, or moves data only; it runs natively in every dtype.
         inplace: whether it changes its first argument.
         direct: whether it is Python code that reaches no forward function.
-        which: finds the operation from the arguments, where one function does several.
+        which: finds the operation from the arguments, where one function does several; None is what no rule reaches.
         rounded: how the result is rounded where low is emulated, if not in the usual way; see `rounding.narrow`.
     """
 
@@ -69,7 +69,7 @@ class Operator:
         inplace: bool = False,
         view: bool = False,
         direct: bool = False,
-        which: Callable[[Any, Any], str] | None = None,
+        which: Callable[[Any, Any], str | None] | None = None,
         twin: Callable[..., Any] | None = None,
     ) -> None:
         self.op = op

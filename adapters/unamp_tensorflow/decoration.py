@@ -31,13 +31,17 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
 
     # One that is shared with a layer that stays in float32 stays so too.
     variables = [each for layer in layers for each in _own(layer) if id(each) not in kept]
+    originals = _read(variables) if optimizers and decoration.master_weights else []
     replaced = [(each, old) for each in variables if (old := _cast(each, decoration.dtype)) is not None]
     for layer in layers:
         # What it still has to make will be low; and outside a region it computes in low.
         layer.dtype_policy = decoration.dtype
     for network in networks:
         _forget_traces(network)
-    _rebuild(optimizers, steppers, replaced, decoration.master_weights)
+    if decoration.master_weights:
+        for optimizer in steppers:
+            _give_master_weights(optimizer, originals)
+    _rebuild(optimizers, steppers, replaced)
 
 
 def has_master_weights(optimizer: Any) -> bool:
@@ -124,6 +128,12 @@ def _check_new(layers: Sequence[Any], steppers: Sequence[Any]) -> None:
 # --- models ------------------------------------------------------------------------------------------------------------------
 
 
+def _read(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """The variables that somebody may train, each with its value, which outlives the variable's next one without a copy."""
+    with tf.init_scope(), suspended():
+        return [(each, tf.convert_to_tensor(each._value)) for each in variables if each.trainable and each._value is not None]
+
+
 def _cast(variable: Any, dtype: str) -> Any:
     """Put a low `tf.Variable` into a Keras variable, and return the one that was there."""
     old = variable._value
@@ -152,16 +162,27 @@ def _forget_traces(network: Any) -> None:
 # --- optimizers --------------------------------------------------------------------------------------------------------------
 
 
-def _rebuild(optimizers: Sequence[Any], steppers: Sequence[Any], replaced: Sequence[tuple[Any, Any]], masters: bool) -> None:
-    """Let optimizers step master weights, and those that are built already be built for the variables as they are now."""
+def _give_master_weights(optimizer: Any, originals: Sequence[tuple[Any, Any]]) -> None:
+    """Have an optimizer step master weights; one that has others inside leaves that to them.
+
+    Args:
+        optimizer: the optimizer.
+        originals: variables, each with what it was before it became low, for the master weight to start from.
+    """
+    if any(inner is not optimizer for inner in _with_inner(optimizer)):
+        return
+    object.__setattr__(optimizer, "__class__", _with_masters(type(optimizer)))
+    vars(optimizer)["_unamp_originals"] = {optimizer._var_key(variable): value for variable, value in originals}
+
+
+def _rebuild(optimizers: Sequence[Any], steppers: Sequence[Any], replaced: Sequence[tuple[Any, Any]]) -> None:
+    """Let optimizers that are built already be built for the variables as they are now."""
     now = {id(old): variable for variable, old in replaced}
     built = [(each, [now.get(id(v), v) for v in each._trainable_variables]) for each in optimizers if each.built]
     for optimizer in steppers:
         _rename_exclusions(optimizer, replaced)
         if optimizer.built:
             _unbuild(optimizer)
-        if masters and not any(True for inner in _with_inner(optimizer) if inner is not optimizer):
-            object.__setattr__(optimizer, "__class__", _with_masters(type(optimizer)))
     for optimizer, variables in built:
         optimizer.build(variables)
 
@@ -193,7 +214,8 @@ class _MasterWeights:
             return
         parameters = list(variables)
         with tf.init_scope(), suspended():
-            masters = [_master(self, each) if _is_low(each) else each for each in parameters]
+            originals = vars(self).pop("_unamp_originals", {})
+            masters = [_master(self, p, originals.get(self._var_key(p))) if _is_low(p) else p for p in parameters]
             # In `vars`, past Keras's tracking: they are tracked where they were made.
             vars(self)["_unamp_parameters"] = parameters
             vars(self)["_unamp_masters"] = {
@@ -263,14 +285,15 @@ def _is_low(variable: Any) -> bool:
     return tf.as_dtype(variable.dtype).name in LOW_DTYPES
 
 
-def _master(optimizer: Any, parameter: Any) -> Any:
+def _master(optimizer: Any, parameter: Any, original: Any) -> Any:
+    """A master weight, which starts from what the parameter was, or where it was never float32, from what it is."""
     value = getattr(parameter, "value", parameter)
     # A variable that the traced function itself makes has no value before the first step, which sees to it (`_catch_up`).
     begun = bool(value.is_initialized())
     with optimizer._distribution_strategy.extended.colocate_vars_with(value):
         master = optimizer.add_variable(
             parameter.shape,
-            initializer=(lambda shape, dtype: tf.cast(value, dtype)) if begun else "zeros",
+            initializer=(lambda shape, dtype: tf.cast(value if original is None else original, dtype)) if begun else "zeros",
             dtype=FLOAT32,
             name=f"{getattr(parameter, 'path', parameter.name).replace('/', '_').replace(':', '_')}_master_weight",
         )

@@ -124,7 +124,9 @@ def probe() -> None:
     for name in ("pywrap_tfe", "TFE_Py_FastPathExecute", "_op_def_library", "_apply_op_helper", "must_record_gradient"):
         if name not in looked_up:
             raise _missing(f"look-up of {name} in the wrappers of its operation types")
-    if not hasattr(tf.constant(0.0), "_datatype_enum"):
+    with tf.init_scope():  # the first region may be one that a traced function opens
+        number = tf.constant(0.0)
+    if not hasattr(number, "_datatype_enum"):
         raise _missing("method EagerTensor._datatype_enum")
 
 

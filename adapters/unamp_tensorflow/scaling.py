@@ -27,7 +27,7 @@ def scale_loss(loss: Any, scale: float) -> Any:
     if not tf.executing_eagerly():
         raise NotExpressible(
             "tf.function makes the loss scale a constant of its graph; scale the loss outside of it, "
-            "or hand it scaler.get_scale() as a tensor"
+            "or hand it scaler.scale(tf.constant(1.0)) to multiply it by"
         )
     wide = tf.cast(loss, tf.float32) if loss.dtype in _LOW else tf.convert_to_tensor(loss)
     return wide * tf.constant(scale, wide.dtype)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore.experimental import optim
 
 import unamp
 
@@ -112,3 +113,23 @@ def test_gradients_must_be_handed_over():
         scaler.step(nn.SGD([w], 0.1))
     with pytest.raises(ValueError, match="there are float16 gradients"):
         scaler.step(nn.SGD([w], 0.1), gradients=[Tensor(np.ones(3, "float16"))])
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("kind", [nn.Adam, optim.AdamW, optim.RMSprop, optim.Adamax])
+def test_no_policy_reaches_a_step(kind, scaled):
+    def stepped(level):
+        w = Parameter(Tensor(np.float32([1.0, -2.0])), name="w")
+        optimizer, scaler = kind([w], 0.1), unamp.GradScaler()
+        scaler.scale(Tensor(np.float32(1.0)))
+        with unamp.autocast(level=level, dtype="float16"):
+            for numbers in ([0.3, 0.7], [0.1, -0.9]):
+                gradients = (Tensor(np.float32(numbers) * (scaler.get_scale() if scaled else 1)),)
+                if scaled:
+                    scaler.step(optimizer, gradients=gradients)
+                    scaler.update()
+                else:
+                    optimizer(gradients)
+        return w.asnumpy()
+
+    assert np.array_equal(stepped("O3"), stepped("O0"))

@@ -1,5 +1,8 @@
 """Backward: in the dtypes of its forward, whatever is open around it."""
 
+import subprocess
+import sys
+
 import numpy as np
 import paddle
 import pytest
@@ -169,3 +172,34 @@ def test_recompute_gives_the_same_gradients(low, reentrant):
         found.append([p.grad.numpy() for p in net.parameters()])
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+SPARSE = """
+import numpy as np, paddle, unamp
+
+def trained(sparse, level, dtype):
+    paddle.seed(0)
+    net = paddle.nn.Sequential(paddle.nn.Embedding(10, 4, sparse=sparse), paddle.nn.Linear(4, 1))
+    optimizer, scaler = paddle.optimizer.SGD(0.1, parameters=net.parameters()), unamp.GradScaler(1024.0)
+    for _ in range(3):
+        with unamp.autocast(level=level, dtype=dtype):
+            loss = net(paddle.to_tensor([[1, 2], [3, 1]])).astype("float32").mean()
+        scaler.scale(loss).backward()
+        assert net[0].weight.grad.is_selected_rows() is sparse
+        assert scaler.step(optimizer)
+        scaler.update()
+        optimizer.clear_grad()
+    return net[0].weight.numpy()
+
+for level in ("O1", "O2"):
+    for dtype in ("float16", "bfloat16"):
+        low, exact = trained(True, level, dtype), trained(False, "O0", dtype)
+        np.testing.assert_allclose(low, exact, atol=0.002)
+        assert not np.array_equal(low, exact)
+"""
+
+
+def test_training_an_embedding_with_sparse_gradients():
+    # In a process of its own: a cast of such a gradient can end it.
+    run = subprocess.run([sys.executable, "-c", SPARSE], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr

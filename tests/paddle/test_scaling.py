@@ -333,6 +333,27 @@ def test_gradients_cannot_be_handed_over():
         scaler.step(paddle.optimizer.SGD(1.0, parameters=[w]), gradients=[w.grad])
 
 
+@pytest.mark.parametrize("how", ["scaled", "switched off", "alone"])
+@pytest.mark.parametrize("kind", ["SGD", "AdamW", "RMSProp", "NAdam"])
+def test_no_policy_reaches_a_step(kind, how):
+    def stepped(level):
+        net, scaler = network(), unamp.GradScaler(enabled=how == "scaled")
+        clip = paddle.nn.ClipGradByGlobalNorm(0.1)
+        optimizer = getattr(paddle.optimizer, kind)(0.01, parameters=net.parameters(), weight_decay=0.1, grad_clip=clip)
+        for step in range(2):
+            scaler.scale(loss_of(net, step, enable=False)).backward()
+            with unamp.autocast(level=level, dtype="bfloat16"):
+                if how == "alone":
+                    optimizer.step()
+                else:
+                    scaler.step(optimizer)
+                    scaler.update()
+            optimizer.clear_grad()
+        return values(net)
+
+    assert same(stepped("O3"), stepped("O0"))
+
+
 MANNERS = ("replicated", "decorated")
 
 

@@ -90,8 +90,38 @@ def test_sparse_and_missing_gradients():
 
 def test_a_graph_that_would_keep_the_scale_is_refused():
     scaler = unamp.GradScaler()
-    with pytest.raises(unamp.NotExpressible, match=r"hand it scaler.get_scale\(\) as a tensor"):
+    with pytest.raises(unamp.NotExpressible, match=r"hand it scaler.scale\(tf.constant\(1.0\)\) to multiply it by"):
         tf.function(scaler.scale, autograph=False)(tf.constant(1.0))
+
+
+def test_a_graph_whose_loss_is_scaled_by_a_tensor():
+    w, scaler = tf.Variable([1.0]), unamp.GradScaler(8.0)
+
+    @tf.function
+    def gradients(scale):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w) * scale
+        return tape.gradient(loss, [w])
+
+    with pytest.raises(RuntimeError, match=r"multiplies its loss by get_scale\(\) takes scale\(one\) instead"):
+        scaler.step(keras.optimizers.SGD(0.5), [w], gradients=gradients(scaler.get_scale()))
+    assert scaler.step(keras.optimizers.SGD(0.5), [w], gradients=gradients(scaler.scale(tf.constant(1.0))))
+    assert w.numpy() == [0.5]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_policy_reaches_a_step(enabled):
+    def stepped(level):
+        w, optimizer, scaler = tf.Variable([1.0, -2.0]), keras.optimizers.AdamW(0.1), unamp.GradScaler(enabled=enabled)
+        scaler.scale(tf.constant(1.0))
+        with unamp.autocast(level=level, dtype="bfloat16"):
+            for gradient in ([0.3, 0.7], [0.1, -0.9]):
+                scaler.step(optimizer, [w], gradients=[tf.constant(gradient)])
+                scaler.update()
+            optimizer.apply([tf.constant([0.2, 0.6])], [w])
+        return w.numpy()
+
+    assert np.array_equal(stepped("O3"), stepped("O0"))
 
 
 def test_gradients_must_be_handed_over():

@@ -366,6 +366,37 @@ NAMED = {
 }
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("kind", ["SGD", "AdamW", "Adafactor", "RMSprop"])
+def test_no_policy_reaches_a_step(kind: str, enabled: bool) -> None:
+    def stepped(level: str) -> torch.Tensor:
+        w, scaler = torch.tensor([1.0, -2.0], requires_grad=True), unamp.GradScaler(enabled=enabled)
+        optimizer = getattr(torch.optim, kind)([w], lr=0.1)
+        for numbers in ([0.3, 0.7], [0.1, -0.9]):
+            scaler.scale((w * torch.tensor(numbers)).sum()).backward()
+            with unamp.autocast(level=level, dtype="bfloat16"):
+                assert scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        return w.detach()
+
+    assert torch.equal(stepped("O3"), stepped("O0"))
+
+
+def test_the_closure_of_a_step_without_a_scale_computes_under_the_policy_around_it() -> None:
+    w, seen = torch.ones(3, 3, requires_grad=True), []
+
+    def closure() -> torch.Tensor:
+        loss = (w @ w).sum()
+        seen.append(loss.dtype)
+        loss.backward()
+        return loss
+
+    with unamp.autocast(level="O3", dtype="bfloat16"):
+        unamp.GradScaler(enabled=False).step(torch.optim.SGD([w], lr=0.1), closure)
+    assert seen == [torch.bfloat16]
+
+
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What happened on each of two ranks, by the manner of sharing the work."""
