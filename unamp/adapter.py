@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from unamp._capturing import once_per_trace
 from unamp._entry_points import entry_points
@@ -132,7 +132,12 @@ class NamedOperations:
     Args:
         framework: whose spellings say which operations there are.
         find: the framework's function for an operation, in the canonical signature; None where it has none.
+
+    Attributes:
+        subnormals: whether every kernel sees subnormal numbers as what they are; not where some may take them for zeros.
     """
+
+    subnormals: ClassVar[bool] = True
 
     def __init__(self, framework: str, find: Callable[[str], Callable[..., Any] | None]) -> None:
         self._framework = framework

@@ -22,7 +22,7 @@ class Facts:
         methods: methods of a Tensor whose operation has another name.
         in_place: methods that change their tensor, and those that give the same as a new one.
         functions: for the example calls of conformance, the function that the CPU has a kernel for.
-        crashing: operations whose gradient ends the process.
+        erratic: operations that end the process, or come to another result with every call.
         axis: of those functions, the ones that call `axis` what PyTorch calls `dim`.
     """
 
@@ -32,7 +32,7 @@ class Facts:
     methods: Mapping[str, str]
     in_place: Mapping[str, str]
     functions: Mapping[str, str]
-    crashing: frozenset[str]
+    erratic: frozenset[str]
     axis: frozenset[str]
 
 
@@ -47,6 +47,6 @@ def facts() -> Facts:
         methods=data["methods"],
         in_place=data["in_place"],
         functions=data["functions"],
-        crashing=frozenset(data["crashing"]),
+        erratic=frozenset(data["erratic"]),
         axis=frozenset(data["axis"]),
     )

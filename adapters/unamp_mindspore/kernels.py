@@ -10,6 +10,7 @@ low is emulated: inputs rounded to low, computed in float32, the result rounded 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from mindspore._c_expression import typing as _typing
@@ -84,6 +85,7 @@ def entry(operator: Operator) -> Callable[..., Any]:
     """What is called in place of the original while a region is open."""
     call, name = operator.call, operator.name
     float32, tensor, state, harmless = FLOAT32, Tensor, thread, _HARMLESS
+    composed = isinstance(call, FunctionType)
 
     def enter(*args: Any, **kwargs: Any) -> Any:
         plan = state.plan
@@ -103,11 +105,20 @@ def entry(operator: Operator) -> Callable[..., Any]:
                 elif kind not in harmless and isinstance(value, tensor) and value._dtype is not float32:
                     break
             else:
-                return call(*args, **kwargs)
+                return _alone(call, plan, args, kwargs) if composed else call(*args, **kwargs)
         return plan.carry_out(operator, args, kwargs)
 
     enter.__name__ = enter.__qualname__ = name.rpartition(".")[2]
     return enter
+
+
+def _alone(call: Callable[..., Any], plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call the original, which is Python code, where its rule asks for nothing: what it is made of follows no rule either."""
+    thread.plan = plan.inside
+    try:
+        return call(*args, **kwargs)
+    finally:
+        thread.plan = plan
 
 
 def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:

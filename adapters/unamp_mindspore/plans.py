@@ -63,9 +63,14 @@ class Plan:
     def _is_busy(self, operator: Operator) -> bool:
         if operator.casts:
             return False
-        if self.watching or operator.which is not None or operator.layer:
+        if self.watching or operator.which is not None or operator.layer or operator.op in facts().transparent:
             return True
         return self.rule(operator.op) in (Rule.LOW, Rule.BANNED)
+
+    @cached_property
+    def inside(self) -> Plan:
+        """The plan for what an operation is made of."""
+        return idle(watching=False)
 
     @cached_property
     def watched(self) -> Plan:

@@ -24,6 +24,10 @@ __all__ = ["TensorFlowOperations"]
 class TensorFlowOperations(NamedOperations):
     """See `unamp.adapter.Operations`."""
 
+    # Some of its threads take them for zeros, and a kernel may run in these or in others:
+    # https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/platform/denormal.h
+    subnormals = False
+
     def __init__(self) -> None:
         _ = tf.keras.layers  # imports Keras, whose layers and functions are a part of the namespace
         super().__init__("tensorflow", _find)

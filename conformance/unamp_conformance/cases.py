@@ -54,6 +54,11 @@ class Case:
         """The arrays of the call, flat, for one draw of random numbers."""
         return [arrays.make(spec, f"{self.op}/{draw}", n) for n, spec in enumerate(_specs(self.args))]
 
+    @property
+    def subnormal(self) -> bool:
+        """Whether some of the call's numbers are subnormal."""
+        return any(spec.startswith("tiny ") for spec in _specs(self.args))
+
     def eligible(self, inputs: Sequence[np.ndarray]) -> list[int]:
         """Which of the arrays a policy casts: places in ``inputs``."""
         floating = [n for n, array in enumerate(inputs) if array.dtype == np.float32]

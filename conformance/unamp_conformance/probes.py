@@ -97,6 +97,8 @@ class Probe:
         Raises:
             Unsuitable: where they do not.
         """
+        if self._sensitive and self._flushed:
+            raise Unsuitable(f"{self.case.op}: its inputs tell by subnormal numbers, which the framework may take for zeros")
         _ = self._draws if self._sensitive else self.outside
 
     def look(self, region: Region, feed: str = "float32", low: str = "bfloat16") -> list[Finding]:
@@ -136,7 +138,7 @@ class Probe:
         """How many numbers the result has outside any region, and a few of them; empty where they mean nothing elsewhere."""
         values = _flat([self.outside.values])
         chosen = values[np.linspace(0, values.size - 1, min(values.size, _SAMPLE)).round().astype(int)]
-        if self.case.undetermined or not np.isfinite(chosen).all():
+        if self.case.undetermined or self._flushed or not np.isfinite(chosen).all():
             return {}
         return {"count": values.size, "sample": [float(f"{v:.9g}") for v in chosen]}
 
@@ -158,6 +160,11 @@ class Probe:
     @property
     def _sensitive(self) -> bool:
         return not self.case.insensitive and self.castable > 0
+
+    @property
+    def _flushed(self) -> bool:
+        """Whether the framework may take some of the inputs for zeros, in one call and not in the next."""
+        return self.case.subnormal and not getattr(self._operations, "subnormals", True)
 
     @cached_property
     def _draws(self) -> range:
