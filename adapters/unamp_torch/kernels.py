@@ -204,7 +204,7 @@ def _reported(operator: Operator) -> bool:
 
     A backward pass is not reported: it follows no rule, and inside a region nothing of ours is called in it.
     """
-    if _backward_in_progress() != -1:
+    if _backward_in_progress() != -1 or (thread.plan is not None and thread.plan.leaves(operator.op)):
         return False
     return operator.computes or (thread.plan is not None and thread.plan.rule(operator.op) is not Rule.UNTOUCHED)
 

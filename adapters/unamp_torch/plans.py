@@ -80,6 +80,10 @@ class Plan:
         stated = self.policy.delegated("torch", "cpu" if self.devices[0] == CPU else "gpu")
         return stated.rules[op] if stated is not None else Rule.UNTOUCHED
 
+    def leaves(self, op: str) -> bool:
+        """Whether an operation only chooses between others, whose rules hold here."""
+        return not self.delegated and left_to_its_choice(self.policy, op)
+
     @cached_property
     def intercepts(self) -> bool:
         """Whether any operator needs a kernel of ours."""
@@ -148,7 +152,7 @@ def _install(actions: Mapping[str, Mapping[str, Action]], slot: Slot) -> None:
 def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
-        for operator in kernels.operators(op):
+        for operator in () if left_to_its_choice(policy, op) else kernels.operators(op):
             action = _action(policy, rule, operator, device)
             if action is not None:
                 table[operator.name] = action
@@ -161,6 +165,13 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
                 table[operator.name] = explicit_action(policy, operator, device)
     return table
+
+
+def left_to_its_choice(policy: Policy, op: str) -> bool:
+    """Whether an operation only chooses between others, by an argument, whose rules are to hold: `pad`, by its mode."""
+    chosen = facts().chooses.get(op, ())
+    named = op in policy.allow or op in policy.deny
+    return not named and any(policy.rules[other] is not policy.rules[op] for other in chosen)
 
 
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
