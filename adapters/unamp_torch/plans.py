@@ -138,9 +138,10 @@ def install_all() -> None:
 
 @cache
 def install_traced(plan: Plan) -> None:
-    """Install a kernel for every other operator that a plan has a rule for, for `unamp.trace`."""
-    ruled = (op for op in vocabulary() if plan.rule(op) is not Rule.UNTOUCHED)
-    kernels.install((operator for op in ruled for operator in kernels.operators(op)), TRACED)
+    """Install a kernel for every other operator that a plan has a rule or an action for, for `unamp.trace`."""
+    acted = {*plan.on_cpu, *plan.on_cuda}
+    found = (operator for op in vocabulary() for operator in kernels.operators(op))
+    kernels.install((o for o in found if o.name in acted or plan.rule(o.op) is not Rule.UNTOUCHED), TRACED)
 
 
 def _install(actions: Mapping[str, Mapping[str, Action]], slot: Slot) -> None:
