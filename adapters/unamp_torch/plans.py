@@ -25,7 +25,17 @@ from unamp_torch.facts import facts
 from unamp_torch.kernels import Action, Operator
 from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, TRACED, Slot
 
-__all__ = ["DEVICE_TYPES", "Plan", "explicit_action", "how", "install_all", "install_traced", "nested", "plan"]
+__all__ = [
+    "DEVICE_TYPES",
+    "Plan",
+    "explicit_action",
+    "how",
+    "install_all",
+    "install_traced",
+    "left_to_its_choice",
+    "nested",
+    "plan",
+]
 
 #: PyTorch's device type for each kind of device, and back.
 DEVICE_TYPES = {"cpu": CPU, "gpu": CUDA}
