@@ -108,6 +108,8 @@ def _handler(operator: Operator) -> Callable[..., Any]:
             return recorded.call(*args, **kwargs)
         # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its lists are carried out here.
         policy = plan.policy.delegated("torch", "cpu" if device == CPU else "gpu")
+        if plans.left_to_its_choice(policy, operator.op):
+            return operator.overload.decompose(*args, **kwargs)
         return plans.explicit_action(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
 
     return handle

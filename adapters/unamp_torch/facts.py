@@ -18,6 +18,7 @@ class Facts:
     Attributes:
         inner: operators that are no entry points.
         promotes: operations that compute inputs of differing dtypes in the widest one by themselves.
+        chooses: operations that only choose between others, by an argument, with those.
         made_of: operations that are computed with others, which have rules of their own.
         functions: operations that have an operator and a public function in Python that does without it: where that is.
         no_kernel: for each device type and low dtype, operations without a kernel for it, forward or backward.
@@ -25,6 +26,7 @@ class Facts:
 
     inner: frozenset[str]
     promotes: frozenset[str]
+    chooses: Mapping[str, tuple[str, ...]]
     made_of: Mapping[str, tuple[str, ...]]
     functions: Mapping[str, tuple[str, ...]]
     no_kernel: Mapping[tuple[str, str], frozenset[str]]
@@ -37,6 +39,7 @@ def facts() -> Facts:
     return Facts(
         inner=frozenset(data["inner"]),
         promotes=frozenset(data["promotes"]),
+        chooses={op: tuple(chosen) for op, chosen in data["chooses"].items()},
         made_of={op: tuple(parts) for op, parts in data["made_of"].items()},
         functions={op: tuple(places) for op, places in data["functions"].items()},
         no_kernel={

@@ -193,6 +193,12 @@ def _kernel(operator: Operator, slot: Any) -> Callable[..., Any]:
     def kernel_of_its_own(*args: Any, **kwargs: Any) -> Any:
         return kernel(None, *args, **kwargs) if thread.sink is not None else _run(operator, slot, None, args, kwargs)
 
+    def kernel_of_a_factory(*args: Any, **kwargs: Any) -> Any:
+        return _whole(operator, (slot, _CPU_KEY, _CUDA_KEY), args, kwargs)
+
+    if not (operator.eligible.positions or operator.eligible.keywords):
+        runs_as_it_is(kernel_of_a_factory)
+        return kernel_of_a_factory
     # Only what is made of other operators needs the keyset (`_pass_on`), and to receive it takes time.
     chosen = kernel if operator.composite else kernel_of_its_own
     runs_as_it_is(chosen)
@@ -204,7 +210,7 @@ def _reported(operator: Operator) -> bool:
 
     A backward pass is not reported: it follows no rule, and inside a region nothing of ours is called in it.
     """
-    if _backward_in_progress() != -1:
+    if _backward_in_progress() != -1 or (thread.plan is not None and thread.plan.leaves(operator.op)):
         return False
     return operator.computes or (thread.plan is not None and thread.plan.rule(operator.op) is not Rule.UNTOUCHED)
 
@@ -240,6 +246,18 @@ def _run(operator: Operator, slot: Any, keyset: Any, args: Any, kwargs: dict[str
             set_excluded(other, False)
         set_excluded(key, False)
         set_excluded(slot, False)
+
+
+def _whole(operator: Operator, keys: Iterable[Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call what takes no tensor that a rule could cast: no rule reaches into it."""
+    ours = [key for key in keys if not excluded(key)]
+    for key in ours:
+        set_excluded(key, True)
+    try:
+        return operator.call(*args, **kwargs)
+    finally:
+        for key in ours:
+            set_excluded(key, False)
 
 
 def _lead(operator: Operator, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
@@ -305,7 +323,9 @@ def _overloads(op: str, inner: bool) -> Iterable[Operator]:
             if not torch._C._dispatch_has_kernel(overload.name()):
                 continue  # TorchScript's alone
             operator = Operator(op, overload, activation_only=entry.group in _ACTIVATION_ONLY)
-            if operator.eligible.positions or operator.eligible.keywords:
+            # What makes a tensor of none is ours where it is computed with operations that rules would reach.
+            made_of_others = entry.group == "creation" and op in facts().made_of
+            if operator.eligible.positions or operator.eligible.keywords or made_of_others:
                 yield operator
 
 

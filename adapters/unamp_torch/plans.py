@@ -25,7 +25,17 @@ from unamp_torch.facts import facts
 from unamp_torch.kernels import Action, Operator
 from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, TRACED, Slot
 
-__all__ = ["DEVICE_TYPES", "Plan", "explicit_action", "how", "install_all", "install_traced", "nested", "plan"]
+__all__ = [
+    "DEVICE_TYPES",
+    "Plan",
+    "explicit_action",
+    "how",
+    "install_all",
+    "install_traced",
+    "left_to_its_choice",
+    "nested",
+    "plan",
+]
 
 #: PyTorch's device type for each kind of device, and back.
 DEVICE_TYPES = {"cpu": CPU, "gpu": CUDA}
@@ -79,6 +89,10 @@ class Plan:
         """The rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
         stated = self.policy.delegated("torch", "cpu" if self.devices[0] == CPU else "gpu")
         return stated.rules[op] if stated is not None else Rule.UNTOUCHED
+
+    def leaves(self, op: str) -> bool:
+        """Whether an operation only chooses between others, whose rules hold here."""
+        return not self.delegated and left_to_its_choice(self.policy, op)
 
     @cached_property
     def intercepts(self) -> bool:
@@ -134,9 +148,10 @@ def install_all() -> None:
 
 @cache
 def install_traced(plan: Plan) -> None:
-    """Install a kernel for every other operator that a plan has a rule for, for `unamp.trace`."""
-    ruled = (op for op in vocabulary() if plan.rule(op) is not Rule.UNTOUCHED)
-    kernels.install((operator for op in ruled for operator in kernels.operators(op)), TRACED)
+    """Install a kernel for every other operator that a plan has a rule or an action for, for `unamp.trace`."""
+    acted = {*plan.on_cpu, *plan.on_cuda}
+    found = (operator for op in vocabulary() for operator in kernels.operators(op))
+    kernels.install((o for o in found if o.name in acted or plan.rule(o.op) is not Rule.UNTOUCHED), TRACED)
 
 
 def _install(actions: Mapping[str, Mapping[str, Action]], slot: Slot) -> None:
@@ -148,7 +163,7 @@ def _install(actions: Mapping[str, Mapping[str, Action]], slot: Slot) -> None:
 def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
-        for operator in kernels.operators(op):
+        for operator in () if left_to_its_choice(policy, op) else kernels.operators(op):
             action = _action(policy, rule, operator, device)
             if action is not None:
                 table[operator.name] = action
@@ -161,6 +176,13 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
                 table[operator.name] = explicit_action(policy, operator, device)
     return table
+
+
+def left_to_its_choice(policy: Policy, op: str) -> bool:
+    """Whether an operation only chooses between others, by an argument, whose rules are to hold: `pad`, by its mode."""
+    chosen = facts().chooses.get(op, ())
+    named = op in policy.allow or op in policy.deny
+    return not named and any(policy.rules[other] is not policy.rules[op] for other in chosen)
 
 
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:

@@ -282,6 +282,10 @@ class Kernel final : public c10::OperatorKernel {
   Kernel(const Operator& op, const Slot& slot) : op_(op), slot_(slot) {}
 
   void operator()(const c10::OperatorHandle& handle, DispatchKeySet keys, Stack* stack) {
+    if (op_.positions.empty()) {  // it takes no tensor: no rule reaches into it
+      c10::impl::ExcludeDispatchKeyGuard guard(excluded_in_actions);
+      return handle.callBoxed(stack);
+    }
     if (const Plan* plan = here.plan) {
       Call call(op_, handle, stack);
       const int device = call.device();
