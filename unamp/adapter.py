@@ -48,6 +48,7 @@ __all__ = [
     "adapter_for",
     "adapters_in_use",
     "check_suitable",
+    "check_version",
     "installed",
     "register",
     "spelling_of",
@@ -378,7 +379,7 @@ def register(adapter: Adapter) -> None:
     """
     global _in_use, _waiting
     _verify(adapter)
-    _check_version(adapter)
+    check_version(adapter.framework, adapter.version(), adapter.requires)
     adapter.probe()
     with _lock:
         _loaded[adapter.framework] = adapter
@@ -471,18 +472,23 @@ def _load(point: metadata.EntryPoint) -> Adapter:
         ) from error
 
 
-def _check_version(adapter: Adapter) -> None:
+def check_version(framework: str, version: str, requires: str) -> None:
+    """Raise where a framework's version is not one that its adapter works with.
+
+    For an adapter's package to call before it imports what only those versions have. A registration asks once more.
+
+    Raises:
+        FrameworkNotSupported: naming both.
+        AdapterError: where `requires` is not of the form ``">=1.2,<2"``.
+    """
     import re  # slow to import, and only a registration needs it
 
-    bounds = re.fullmatch(r">=([\d.]+),<([\d.]+)", adapter.requires)
+    bounds = re.fullmatch(r">=([\d.]+),<([\d.]+)", requires)
     if bounds is None:
-        raise AdapterError(f"adapter of {adapter.framework}: requires is {adapter.requires!r}, not of the form '>=1.2,<2'")
+        raise AdapterError(f"adapter of {framework}: requires is {requires!r}, not of the form '>=1.2,<2'")
     oldest, newest = map(_release, bounds.groups())
-    if not oldest <= _release(adapter.version()) < newest:
-        raise FrameworkNotSupported(
-            f"{adapter.framework} {adapter.version()} is installed; "
-            f"unamp's adapter works with {adapter.framework} {adapter.requires}"
-        )
+    if not oldest <= _release(version) < newest:
+        raise FrameworkNotSupported(f"{framework} {version} is installed; unamp's adapter works with {framework} {requires}")
 
 
 def _release(version: str) -> tuple[int, ...]:

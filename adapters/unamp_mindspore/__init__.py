@@ -1,7 +1,15 @@
 """MindSpore for unamp; found through the entry point ``mindspore`` of the group ``unamp.adapters``."""
 
-from unamp_mindspore.adapter import MindSporeAdapter
+import mindspore
 
-__all__ = ["adapter"]
+from unamp.adapter import check_version
+
+__all__ = ["REQUIRES", "adapter"]
+
+REQUIRES = ">=2.10,<3"
+check_version("mindspore", mindspore.__version__, REQUIRES)
+
+# Not before: other versions do not have what these import.
+from unamp_mindspore.adapter import MindSporeAdapter  # noqa: E402
 
 adapter = MindSporeAdapter()

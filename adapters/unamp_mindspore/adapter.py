@@ -13,7 +13,7 @@ from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord,
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_mindspore import hooks, networks, observing, plans, scaling
+from unamp_mindspore import REQUIRES, hooks, networks, observing, plans, scaling
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
@@ -28,7 +28,7 @@ class MindSporeAdapter:
     """MindSpore, in PyNative and graph mode, on the CPU."""
 
     framework = "mindspore"
-    requires = ">=2.10,<3"
+    requires = REQUIRES
     holds_gradients = False
 
     def version(self) -> str:

@@ -1,7 +1,15 @@
 """PaddlePaddle for unamp; found through the entry point ``paddle`` of the group ``unamp.adapters``."""
 
-from unamp_paddle.adapter import PaddleAdapter
+import paddle
 
-__all__ = ["adapter"]
+from unamp.adapter import check_version
+
+__all__ = ["REQUIRES", "adapter"]
+
+REQUIRES = ">=3.3,<4"
+check_version("paddle", paddle.__version__, REQUIRES)
+
+# Not before: other versions do not have what these import.
+from unamp_paddle.adapter import PaddleAdapter  # noqa: E402
 
 adapter = PaddleAdapter()

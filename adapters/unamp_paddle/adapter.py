@@ -14,7 +14,7 @@ from unamp.errors import NotExpressible
 from unamp.networks import twin, under
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_paddle import hooks, masters, observing, plans, scaling
+from unamp_paddle import REQUIRES, hooks, masters, observing, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.spellings import spelling
@@ -27,7 +27,7 @@ class PaddleAdapter:
     """PaddlePaddle, on the CPU and on CUDA."""
 
     framework = "paddle"
-    requires = ">=3.3,<4"
+    requires = REQUIRES
     holds_gradients = True
 
     def version(self) -> str:

@@ -1,7 +1,15 @@
 """TensorFlow and Keras for unamp; found through the entry point ``tensorflow`` of the group ``unamp.adapters``."""
 
-from unamp_tensorflow.adapter import TensorFlowAdapter
+import tensorflow
 
-__all__ = ["adapter"]
+from unamp.adapter import check_version
+
+__all__ = ["REQUIRES", "adapter"]
+
+REQUIRES = ">=2.21,<3"
+check_version("tensorflow", tensorflow.__version__, REQUIRES)
+
+# Not before: other versions do not have what these import.
+from unamp_tensorflow.adapter import TensorFlowAdapter  # noqa: E402
 
 adapter = TensorFlowAdapter()

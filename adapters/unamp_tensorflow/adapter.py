@@ -12,7 +12,7 @@ from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord,
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_tensorflow import casting, hooks, networks, observing, plans, scaling
+from unamp_tensorflow import REQUIRES, casting, hooks, networks, observing, plans, scaling
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.decoration import decorate
 from unamp_tensorflow.spellings import spelling
@@ -47,7 +47,7 @@ class TensorFlowAdapter:
     """TensorFlow, and Keras where it computes with TensorFlow."""
 
     framework = "tensorflow"
-    requires = ">=2.21,<3"
+    requires = REQUIRES
     holds_gradients = False
 
     def version(self) -> str:

@@ -1,7 +1,15 @@
 """PyTorch for unamp; found through the entry point ``torch`` of the group ``unamp.adapters``."""
 
-from unamp_torch.adapter import TorchAdapter
+import torch
 
-__all__ = ["adapter"]
+from unamp.adapter import check_version
+
+__all__ = ["REQUIRES", "adapter"]
+
+REQUIRES = ">=2.13,<3"
+check_version("torch", torch.__version__, REQUIRES)
+
+# Not before: other versions do not have what these import.
+from unamp_torch.adapter import TorchAdapter  # noqa: E402
 
 adapter = TorchAdapter()

@@ -13,7 +13,7 @@ from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord,
 from unamp.networks import twin, under
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_torch import compiling, hooks, observing, plans, scaling
+from unamp_torch import REQUIRES, compiling, hooks, observing, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.spellings import spelling
 from unamp_torch.state import thread
@@ -68,7 +68,7 @@ class TorchAdapter:
     """PyTorch, on the CPU and on CUDA."""
 
     framework = "torch"
-    requires = ">=2.13,<3"
+    requires = REQUIRES
     holds_gradients = True
 
     def version(self) -> str:

@@ -327,3 +327,18 @@ for hook in before:
 def test_a_missing_hook_is_named_and_nothing_is_half_installed() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_A_HOOK], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [f"{h.module} {h.name} 0" for h in hooks.HOOKS], done.stderr
+
+
+def test_another_version_is_refused_before_anything_of_it_is_looked_for():
+    script = """
+import sys, torch
+torch.__version__ = "2.6.0"
+sys.modules["torch.compiler"] = None  # what the adapter imports from it, that version does not have
+import unamp
+try:
+    unamp.autocast(dtype="bfloat16").__enter__()
+except unamp.FrameworkNotSupported as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    assert said == "torch 2.6.0 is installed; unamp's adapter works with torch >=2.13,<3"
