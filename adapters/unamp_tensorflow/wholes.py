@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+import numpy as np
 from tensorflow.python.eager import context
+from tensorflow.python.framework import dtypes
+from tensorflow.python.util import nest
 
 from unamp.errors import BannedOperation
 from unamp.observing import traced
@@ -123,7 +126,8 @@ def _carried_out(whole: Whole, op: str, rule: Rule, plan: Any, args: tuple[Any, 
             raise BannedOperation(f"{op} is banned by the policy in force. {plan.advice(op)}".rstrip())
         rule = Rule.UNTOUCHED
     if not found:  # what makes numbers keeps its meaning; and symbols of Keras have no numbers yet
-        inside = plan.inside_function if rule is Rule.UNTOUCHED else plan
+        done = rule is Rule.UNTOUCHED or (whole.layers is None and _has_numbers(args, kwargs))
+        inside = plan.inside_function if done else plan
         return _under(inside, whole, args, kwargs), 0, False
     if _activation_only(op):
         found = found[:1]
@@ -148,6 +152,12 @@ def _carried_out(whole: Whole, op: str, rule: Rule, plan: Any, args: tuple[Any, 
     if rule is Rule.LOW and plan.policy.widen_results:
         result = convert(cast, FLOAT32, result)
     return result, target, roundly
+
+
+def _has_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an operation has inputs, of dtypes that no rule casts: then none of what it is made of has a rule either."""
+    inputs = nest.flatten([args, kwargs])
+    return any(isinstance(getattr(each, "dtype", None), (dtypes.DType, np.dtype)) for each in inputs)
 
 
 def _target(rule: Rule, low: int, found: list[int]) -> int:

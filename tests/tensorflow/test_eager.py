@@ -229,3 +229,11 @@ def test_inputs_that_take_float32_alone_get_it(low):
             assert crop(tf.ones([1, 4, 4, 1], tf.uint8), tf.cast(boxes, low)).shape == [1, 2, 2, 1]
         with under(low=low, allow="crop_and_resize"):
             assert crop(image, boxes).dtype == low
+
+
+@pytest.mark.parametrize("level", ["OD", "O2", "O3"])
+def test_shapes_of_two_integer_dtypes_are_joined_as_outside(level):
+    signal = tf.random.normal([4, 16])
+    with unamp.autocast(level=level, dtype="bfloat16"):
+        joined = tf.signal.overlap_and_add(signal, 4)  # concatenates an int32 and an int64 shape
+    assert joined.shape == [28]
