@@ -15,7 +15,7 @@ def host() -> dict[str, str]:
     """What the machine is, for the report."""
     found = {
         "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": _system(),
         "machine": platform.machine(),
         "processor": _processor(),
         "cores": str(cores()),
@@ -29,6 +29,12 @@ def cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # where there is no such thing as affinity
         return os.cpu_count() or 1
+
+
+def _system() -> str:
+    """The operating system, with its C library where that is told: exp and log are of it, the kernel is of no consequence."""
+    library = " ".join(platform.libc_ver())
+    return f"{platform.system()}, {library}" if library.strip() else f"{platform.system()} {platform.release()}"
 
 
 def _processor() -> str:
