@@ -3,9 +3,12 @@
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `documents`, which every folder uses
+sys.path.insert(0, str(Path(__file__).parent))  # for `documents` and what else the folders share
+
+pytest.register_assert_rewrite("properties", "spoilt")  # a failed assertion there says what it compared, too
 
 # The machines that run the tests are slow and busy, and a red run must be red again tomorrow.
 settings.register_profile("unamp", deadline=None, derandomize=True)

@@ -6,10 +6,11 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
-__all__ = ["Change", "Hooks", "inside"]
+__all__ = ["Change", "Hooks", "inside", "suspended"]
 
 
 class Change(Protocol):
@@ -107,3 +108,17 @@ def inside(module: str, path: str, *, importing: bool = False) -> Any:
     for part in path.split("."):
         value = getattr(value, part, None)
     return value
+
+
+@contextmanager
+def suspended(thread: Any) -> Iterator[None]:
+    """No policy is in force in a thread.
+
+    Args:
+        thread: the adapter's state of this thread; its ``plan`` is what a region made of its policy.
+    """
+    plan, thread.plan = thread.plan, None
+    try:
+        yield
+    finally:
+        thread.plan = plan

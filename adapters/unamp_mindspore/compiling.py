@@ -20,6 +20,7 @@ from mindspore._c_expression import amp
 from mindspore.graph import api
 
 from unamp.errors import NotExpressible
+from unamp.hooking import suspended
 from unamp.policy import Policy, Rule
 from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
@@ -92,32 +93,22 @@ def _attached(to: Any, policy: Policy) -> Iterator[None]:
             setattr(to, _ATTRIBUTE, before)
 
 
-@contextmanager
-def _suspended() -> Iterator[None]:
-    """Nothing of what the compiler runs in Python follows a policy."""
-    plan, thread.plan = thread.plan, None
-    try:
-        yield
-    finally:
-        thread.plan = plan
-
-
 def _per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
     """`_JitExecutor.__call__`, with a graph for each policy."""
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
         policy = None if isinstance(self.obj, nn.Optimizer) else _in_force()  # what updates parameters is not cast
         if policy is None:
-            with _suspended():
+            with suspended(thread):
                 return original(self, *args, **kwargs)
         function, extend = self.fn, self._cell_cache_key_extend
         self._cell_cache_key_extend = extend + _key(policy)
         try:
             if self.obj is None:
                 self.fn = _copied(function, policy)
-                with _suspended():
+                with suspended(thread):
                     return original(self, *args, **kwargs)
-            with _lock, _attached(self.obj, policy), _suspended():
+            with _lock, _attached(self.obj, policy), suspended(thread):
                 return original(self, *args, **kwargs)
         finally:
             self.fn, self._cell_cache_key_extend = function, extend
@@ -142,9 +133,9 @@ def _compile_and_run(original: Callable[..., Any]) -> Callable[..., Any]:
     def compile_and_run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
         policy = None if isinstance(self, nn.Optimizer) else _in_force()
         if policy is None:
-            with _suspended():
+            with suspended(thread):
                 return original(self, *args, **kwargs)
-        with _lock, _attached(self, policy), _suspended():
+        with _lock, _attached(self, policy), suspended(thread):
             phase = self.phase
             self.phase = phase + _key(policy)
             try:

@@ -23,6 +23,7 @@ from unamp.adapter import Decoration
 from unamp.dtypes import FLOAT32 as FLOAT32_NAME
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
+from unamp.hooking import suspended
 from unamp_mindspore.casting import cast
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.state import DTYPES, FLOAT32, Parameter, Tensor, thread
@@ -153,7 +154,7 @@ class _MasterWeights:
         if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
             raise NotExpressible(_REFUSED)
         pairs = [(parameter, master) for parameter, master in _pairs(self) if master is not parameter]
-        with _no_policy():
+        with suspended(thread):
             for parameter, master in pairs:
                 _catch_up(master, parameter)
             with _standing_in(self, {id(parameter): master for parameter, master in pairs}):
@@ -212,16 +213,6 @@ def _catch_up(master: Any, parameter: Any) -> None:
     """Where somebody else has given the parameter another value, the master weight takes that over."""
     value, rounded = cast(parameter, FLOAT32), cast(cast(master, parameter.dtype), FLOAT32)
     _copied(master, _select(_equal(rounded, value), master, value))
-
-
-@contextmanager
-def _no_policy() -> Iterator[None]:
-    """No policy is in force in this thread: what is stored is not cast."""
-    plan, thread.plan = thread.plan, None
-    try:
-        yield
-    finally:
-        thread.plan = plan
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from mindspore.ops.function import nn_func
 from mindspore.ops.primitive import Primitive
 
 from unamp.errors import FrameworkNotSupported
-from unamp.hooking import Hooks
+from unamp.hooking import Hooks, suspended
 from unamp.regions import innermost_region
 from unamp.replacing import Code, Together
 from unamp_mindspore import compiling
@@ -129,11 +129,8 @@ def _stepping(original: Callable[..., Any]) -> Callable[..., Any]:
     def construct(*args: Any, **kwargs: Any) -> Any:
         if thread.plan is None:
             return original(*args, **kwargs)
-        plan, thread.plan = thread.plan, None
-        try:
+        with suspended(thread):
             return original(*args, **kwargs)
-        finally:
-            thread.plan = plan
 
     return construct
 

@@ -19,7 +19,7 @@ import paddle
 from paddle.base import core
 
 from unamp.errors import FrameworkNotSupported
-from unamp.hooking import Hooks, inside
+from unamp.hooking import Hooks, inside, suspended
 from unamp.regions import innermost_region
 from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
@@ -42,7 +42,6 @@ __all__ = [
     "probe",
     "release",
     "standing_in",
-    "suspended",
     "wholes",
 ]
 
@@ -249,16 +248,6 @@ def standing_in(operators: Iterable[Operator]) -> Together:
 
 
 @contextmanager
-def suspended() -> Iterator[None]:
-    """No policy is in force in this thread."""
-    plan, thread.plan = thread.plan, None
-    try:
-        yield
-    finally:
-        thread.plan = plan
-
-
-@contextmanager
 def assisted() -> Iterator[None]:
     """No policy is in force in this thread, but it can compute with low tensors where the device cannot."""
     from unamp_paddle.plans import idle
@@ -280,7 +269,7 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
         if thread.plan is None:
             return original(*args, **kwargs)
         try:
-            with suspended():
+            with suspended(thread):
                 return original(*args, **kwargs)
         finally:
             if thread.weights:
@@ -293,7 +282,7 @@ def _suspending(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         if thread.plan is None:
             return original(*args, **kwargs)
-        with suspended():
+        with suspended(thread):
             return original(*args, **kwargs)
 
     return run

@@ -16,8 +16,9 @@ import tensorflow as tf
 from unamp.adapter import Decoration
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.errors import NotExpressible
+from unamp.hooking import suspended
 from unamp_tensorflow.spellings import keras_in_use
-from unamp_tensorflow.state import suspended
+from unamp_tensorflow.state import thread
 
 __all__ = ["decorate", "has_master_weights", "stepped"]
 
@@ -130,7 +131,7 @@ def _check_new(layers: Sequence[Any], steppers: Sequence[Any]) -> None:
 
 def _read(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
     """The variables that somebody may train, each with its value, which outlives the variable's next one without a copy."""
-    with tf.init_scope(), suspended():
+    with tf.init_scope(), suspended(thread):
         return [(each, tf.convert_to_tensor(each._value)) for each in variables if each.trainable and each._value is not None]
 
 
@@ -213,7 +214,7 @@ class _MasterWeights:
         if self.built:
             return
         parameters = list(variables)
-        with tf.init_scope(), suspended():
+        with tf.init_scope(), suspended(thread):
             originals = vars(self).pop("_unamp_originals", {})
             masters = [_master(self, p, originals.get(self._var_key(p))) if _is_low(p) else p for p in parameters]
             # In `vars`, past Keras's tracking: they are tracked where they were made.
@@ -227,7 +228,7 @@ class _MasterWeights:
             super().build(masters)  # type: ignore[misc]
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        with suspended():
+        with suspended(thread):
             if not self.built and trainable_variables is not None:
                 with tf.keras.name_scope(self.name):
                     self.build(trainable_variables)
@@ -240,7 +241,7 @@ class _MasterWeights:
             _round(pairs)
 
     def finalize_variable_values(self: Any, var_list: Any) -> None:
-        with suspended():
+        with suspended(thread):
             given = list(var_list)
             masters = self._masters_of(given)
             super().finalize_variable_values(masters)  # type: ignore[misc]

@@ -17,13 +17,14 @@ from tensorflow.python.eager.core import _FallbackException
 from tensorflow.python.framework import op_def_library
 
 from unamp.errors import BannedOperation
+from unamp.hooking import suspended
 from unamp.observing import traced
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, execute, kind
 from unamp_tensorflow.registry import OpType, has_kernel
-from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, suspended, thread
+from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, thread
 
 __all__ = ["Action", "add_node", "execute_eagerly", "must_record"]
 
@@ -146,7 +147,7 @@ class Action:
         count = len(self.op_type.inputs)
         inputs = dict(zip(self.op_type.inputs, given[:count], strict=True))
         attrs = dict(zip(given[count::2], given[count + 1 :: 2], strict=True))
-        with suspended():
+        with suspended(thread):
             result = anew(**inputs, **attrs, name=name)
         return list(result) if isinstance(result, tuple) else result
 

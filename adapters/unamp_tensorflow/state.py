@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -12,7 +10,7 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from unamp_tensorflow.plans import Plan
 
-__all__ = ["BFLOAT16", "DTYPES", "ELIGIBLE", "FLOAT16", "FLOAT32", "NAMES", "suspended", "thread"]
+__all__ = ["BFLOAT16", "DTYPES", "ELIGIBLE", "FLOAT16", "FLOAT32", "NAMES", "thread"]
 
 #: Dtypes by their number, as TensorFlow's C++ has them: comparing numbers costs a tenth of comparing dtype objects.
 FLOAT32: int = tf.float32.as_datatype_enum
@@ -41,13 +39,3 @@ class Thread(threading.local):
 
 
 thread = Thread()
-
-
-@contextmanager
-def suspended() -> Iterator[None]:
-    """No policy is in force in this thread."""
-    plan, thread.plan = thread.plan, None
-    try:
-        yield
-    finally:
-        thread.plan = plan

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from unamp.hooking import suspended
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, kind
-from unamp_tensorflow.state import DTYPES, FLOAT32, suspended, thread
+from unamp_tensorflow.state import DTYPES, FLOAT32, thread
 
 __all__ = ["assigning", "custom_gradient", "keras_input", "merging", "replica_made", "replica_run", "suspending"]
 
@@ -23,7 +24,7 @@ def suspending(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         if thread.plan is None:
             return original(*args, **kwargs)
-        with suspended():
+        with suspended(thread):
             return original(*args, **kwargs)
 
     return run
