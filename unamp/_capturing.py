@@ -25,7 +25,7 @@ class _RunAsItIs:
 
     def need_transform(self, mode: object) -> bool:
         # The compiler may be the first to ask for us: its adapter tells it the rest.
-        from unamp.adapter import adapters_in_use
+        from unamp.registry import adapters_in_use
 
         adapters_in_use()
         return getattr(mode, "name", "") != "AST"

@@ -19,11 +19,12 @@ from unamp import _showing
 from unamp._doctor import examine_all
 from unamp._entry_points import entry_points
 from unamp._showing import print_json, show
-from unamp.adapter import DEVICES, installed
+from unamp.adapter import DEVICES
 from unamp.comparing import compare_traces
 from unamp.explaining import Explanation, differences, explain
 from unamp.policy import LEVELS, Decision, Policy
 from unamp.presets import PRESETS, preset
+from unamp.registry import installed
 from unamp.tracing import Trace
 from unamp.vocabulary import FRAMEWORKS, Operation, vocabulary
 

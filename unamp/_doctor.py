@@ -12,8 +12,9 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-from unamp.adapter import DEVICES, adapter_for, installed
+from unamp.adapter import DEVICES
 from unamp.dtypes import LOW_DTYPES
+from unamp.registry import adapter_for, installed
 
 __all__ = ["examine", "examine_all"]
 

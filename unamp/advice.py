@@ -52,7 +52,7 @@ def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
 
 def nothing_covered(policy: Policy) -> None:
     """Warn where a region closes that covered no framework."""
-    from unamp.adapter import adapters_in_use
+    from unamp.registry import adapters_in_use
 
     if not policy.active:
         return

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from unamp import adapter as _adapters
+from unamp import registry
 from unamp.dtypes import ELIGIBLE, dtype_name
 from unamp.policy import Policy
 from unamp.regions import current_policy, is_autocast_enabled, policy_region
@@ -78,7 +78,7 @@ def _cast(value: Any, dtype: str) -> Any:
         items = [_cast(item, dtype) for item in value]
         # A named tuple takes its fields one by one.
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    for adapter in _adapters.adapters_in_use():
+    for adapter in registry.adapters_in_use():
         if adapter.is_tensor(value) and adapter.dtype_of(value) in ELIGIBLE:
             return adapter.cast(value, dtype)
     return value

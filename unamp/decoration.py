@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from unamp import adapter as _adapters
+from unamp import registry
 from unamp.adapter import Adapter, Decoration
 from unamp.dtypes import dtype_name, low_dtype
 
@@ -101,12 +101,12 @@ def _owner(networks: Sequence[Any], optimizers: Sequence[Any]) -> Adapter:
     owners |= {_known(each, "optimizer", "is_optimizer").framework for each in optimizers}
     if len(owners) > 1:
         raise TypeError(f"one call decorates what is of one framework, not of {' and '.join(sorted(owners))}")
-    return _adapters.adapter_for(owners.pop())
+    return registry.adapter_for(owners.pop())
 
 
 def _known(value: Any, what: str, asked: str) -> Adapter:
-    for adapter in _adapters.adapters_in_use():
+    for adapter in registry.adapters_in_use():
         if getattr(adapter, asked)(value):
             return adapter
-    _adapters.check_suitable()
+    registry.check_suitable()
     raise TypeError(f"{type(value).__name__} is no {what} of a framework that is imported and has an adapter installed")

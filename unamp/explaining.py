@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from unamp import adapter as _adapters
+from unamp import registry
 from unamp.adapter import DEVICES, How
 from unamp.policy import Decision, Policy, Rule
 from unamp.vocabulary import vocabulary
@@ -43,7 +43,7 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
         raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}")
     if device is not None and device not in DEVICES:
         raise ValueError(f"unknown device {device!r}; valid: {', '.join(DEVICES)}")
-    adapters = _adapters.adapters_in_use() if framework is None else (_adapters.adapter_for(framework),)
+    adapters = registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)
     devices = DEVICES if device is None else (device,)
     stated = _stated(policy, framework, device)
     return {

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from unamp.adapter import Adapter, adapters_in_use, check_suitable
+from unamp.adapter import Adapter
 from unamp.dtypes import ELIGIBLE
 from unamp.nesting import mapped
 from unamp.policy import Policy
 from unamp.regions import policy_region
+from unamp.registry import adapters_in_use, check_suitable
 
 __all__ = ["auto_mixed_precision", "twin", "under"]
 

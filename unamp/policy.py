@@ -248,7 +248,7 @@ def _operation_name(argument: str, entry: object) -> str:
     if isinstance(entry, str):
         return vocabulary().resolve(entry)
     # Imported late: only a list with function objects in it needs the adapters.
-    from unamp.adapter import spelling_of
+    from unamp.registry import spelling_of
 
     spelling = spelling_of(entry)
     if spelling is None:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from unamp import adapter as _adapters
-from unamp import advice
+from unamp import advice, registry
 from unamp._capturing import not_converted, once_per_trace
 from unamp._decorating import decorate
 from unamp.adapter import DEVICES, Adapter, Realisation
@@ -73,7 +72,7 @@ class Region:
 
     def __init__(self, policy: Policy, *, framework: str | None = None, device: str | None = None) -> None:
         if framework is not None:
-            _adapters.adapter_for(framework)
+            registry.adapter_for(framework)
         self.policy = policy
         self.framework = framework
         self.device = device
@@ -84,7 +83,7 @@ class Region:
         return f"Region({self.policy!r}{where})"
 
     def __enter__(self) -> Region:
-        adapters = _adapters.adapters_in_use()
+        adapters = registry.adapters_in_use()
         prepared_for, realisations = self._prepared
         if prepared_for is not adapters or not adapters:
             realisations = self._prepare(adapters)
@@ -122,14 +121,14 @@ class Region:
     @not_converted
     def here(self) -> Region | CapturedRegion:
         """What to enter: the region, or what stands for it where a compiler is tracing."""
-        for adapter in _adapters.adapters_in_use():
+        for adapter in registry.adapters_in_use():
             if adapter.compiling():
                 return CapturedRegion(adapter, _key_of(adapter, self))
         return self
 
     def _prepare(self, adapters: tuple[Adapter, ...]) -> tuple[Realisation, ...]:
         if self.framework is None:
-            _adapters.check_suitable()
+            registry.check_suitable()
         chosen = [a for a in adapters if self.framework in (None, a.framework)]
         realisations = tuple(a.prepare(self.policy, self.device) for a in chosen)
         self._prepared = adapters, realisations
@@ -274,23 +273,23 @@ def _autocast(device_type: str | None, dtype: object, *rest: Any) -> Region:
     if dtype is None:
         dtype = _default_dtype(device, framework)
     policy = Policy(level, dtype, allow, deny, preset, enabled, promote, cache=cache)
-    return _shared(policy, _adapters.adapters_in_use(), framework, device)
+    return _shared(policy, registry.adapters_in_use(), framework, device)
 
 
 def _auto_cast(enable: bool, white: object, black: object, level: str, dtype: object, *rest: Any) -> Region:
     promote, preset, framework = rest
     policy = Policy(level, dtype, _paddle_names(white), _paddle_names(black), preset, enable, promote)
-    return _shared(policy, _adapters.adapters_in_use(), framework, None)
+    return _shared(policy, registry.adapters_in_use(), framework, None)
 
 
 def _policy_region(policy: Policy, framework: str | None) -> Region:
     if not isinstance(policy, Policy):
         raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)")
-    return _shared(policy, _adapters.adapters_in_use(), framework, None)
+    return _shared(policy, registry.adapters_in_use(), framework, None)
 
 
 def _here(make: Callable[..., Region], *arguments: Any) -> Region | CapturedRegion:
-    adapters = _adapters.adapters_in_use()
+    adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
             return CapturedRegion(adapter, _key_for(adapter, make, *arguments))
@@ -328,7 +327,7 @@ def _shared(policy: Policy, adapters: object, framework: str | None, device: str
 
 @once_per_trace
 def _key_for(adapter: Adapter, make: Callable[..., Region], *arguments: Any) -> int:
-    return adapter.make_capturable(_region(_adapters.adapters_in_use(), make, *arguments))
+    return adapter.make_capturable(_region(registry.adapters_in_use(), make, *arguments))
 
 
 @once_per_trace
@@ -348,7 +347,7 @@ def _device(device_type: str | None) -> str | None:
 
 def _default_dtype(device: str | None, framework: str | None) -> str:
     if device is None:
-        chosen = (a for a in _adapters.adapters_in_use() if framework in (None, a.framework))
+        chosen = (a for a in registry.adapters_in_use() if framework in (None, a.framework))
         device = "gpu" if any("gpu" in a.devices() for a in chosen) else "cpu"
     return "float16" if device == "gpu" else "bfloat16"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from unamp import adapter as _adapters
+from unamp import registry
 from unamp.adapter import Adapter, Gradients
 from unamp.loss_scale import SMALLEST, LossScale, number
 from unamp.policy import Policy
@@ -279,7 +279,7 @@ class GradScaler:
 
     def _scaled_each(self, outputs: Any) -> Any:
         if not isinstance(outputs, Iterable) or isinstance(outputs, (str, bytes, Mapping)):
-            _adapters.check_suitable()
+            registry.check_suitable()
             raise TypeError(f"scale() takes tensors, and lists and tuples of them, not {type(outputs).__name__}")
         scaled = [self._scaled(each) for each in outputs]
         if not isinstance(outputs, tuple):
@@ -334,8 +334,8 @@ class GradScaler:
     def _adapter_of_optimizer(self, optimizer: Any) -> Adapter:
         adapter = self._owner(optimizer, lambda each: each.is_optimizer(optimizer))
         if adapter is None:
-            _adapters.check_suitable()
-            known = ", ".join(each.framework for each in _adapters.adapters_in_use()) or "none"
+            registry.check_suitable()
+            known = ", ".join(each.framework for each in registry.adapters_in_use()) or "none"
             raise TypeError(f"{type(optimizer).__name__} is no optimizer of a framework that is in use: {known}")
         return adapter
 
@@ -344,7 +344,7 @@ class GradScaler:
         own = self._adapter
         if own is not None and knows(own):
             return own
-        adapter = next((each for each in _adapters.adapters_in_use() if knows(each)), None)
+        adapter = next((each for each in registry.adapters_in_use() if knows(each)), None)
         if own is not None and adapter is not None:
             raise TypeError(
                 f"this scaler scales losses of {own.framework}; {type(value).__name__} is {adapter.framework}'s, which needs a "

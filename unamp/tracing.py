@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import NamedTuple
 
-from unamp import adapter as _adapters
-from unamp import advice
+from unamp import advice, registry
 from unamp.observing import traced
 from unamp.policy import Policy, Rule
 from unamp.records import OpRecord
@@ -77,7 +76,7 @@ class Trace:
         outer = _thread.innermost
         values = self._values or (outer is not None and outer._values)
         with ExitStack() as stack:
-            for adapter in _adapters.adapters_in_use():
+            for adapter in registry.adapters_in_use():
                 stack.enter_context(adapter.observe(self._take, values))
                 self.frameworks[adapter.framework] = adapter.version()
             self._open.append((stack.pop_all(), outer))

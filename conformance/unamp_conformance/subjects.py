@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import Any
 
 import unamp
-from unamp.adapter import Adapter, Operations, adapter_for
+from unamp.adapter import Adapter, Operations
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
+from unamp.registry import adapter_for
 from unamp.vocabulary import vocabulary
 
 __all__ = ["Subject", "policy_name"]

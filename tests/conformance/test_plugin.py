@@ -7,7 +7,7 @@ import sys
 import pytest
 from unamp_conformance import worker
 
-from unamp.adapter import adapter_for
+from unamp.registry import adapter_for
 
 
 class Seen:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import unamp
-from unamp import adapter as contract
-from unamp import advice
+from unamp import advice, registry
 from unamp.adapter import Decoration, Gap, How, OpRecord, Support
 from unamp.networks import twin, under
 from unamp.policy import Policy
@@ -230,15 +229,15 @@ class FakeAdapter:
 @pytest.fixture
 def make_adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeAdapter]:
     """Registers a fake adapter; what was registered before is put back at the end of the test."""
-    contract.adapters_in_use()  # reads the entry points, so that what is put back is complete
+    registry.adapters_in_use()  # reads the entry points, so that what is put back is complete
     for name in ("_loaded", "_in_use", "_waiting", "_unsuitable"):
-        value = getattr(contract, name)
-        monkeypatch.setattr(contract, name, dict(value) if isinstance(value, dict) else value)
+        value = getattr(registry, name)
+        monkeypatch.setattr(registry, name, dict(value) if isinstance(value, dict) else value)
 
     def make(framework: str = "fake", **settings: Any) -> FakeAdapter:
         adapter = FakeAdapter(framework)
         vars(adapter).update(settings)
-        contract.register(adapter)
+        registry.register(adapter)
         return adapter
 
     return make

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import unamp
-from unamp import AmpWarning, Policy, advice, policy_region
-from unamp import adapter as contract
+from unamp import AmpWarning, Policy, advice, policy_region, registry
 
 
 def open_and_close(*regions: Any) -> None:
@@ -101,9 +100,9 @@ def test_a_warning_made_an_error_leaves_no_region_open(make_adapter: Callable[..
 
 @pytest.fixture
 def nothing_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract, "_loaded", {})
-    monkeypatch.setattr(contract, "_in_use", ())
-    monkeypatch.setattr(contract, "_waiting", ())
+    monkeypatch.setattr(registry, "_loaded", {})
+    monkeypatch.setattr(registry, "_in_use", ())
+    monkeypatch.setattr(registry, "_waiting", ())
     for name in advice._FRAMEWORKS:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
@@ -125,7 +124,7 @@ def test_a_region_around_a_framework_without_an_adapter(monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("nothing_imported")
 def test_a_region_in_which_a_framework_is_imported(fake_class: Any) -> None:
     with pytest.warns(AmpWarning, match="late was imported inside a region, which did not cover it"), policy_region(Policy()):
-        contract.register(fake_class("late"))
+        registry.register(fake_class("late"))
 
 
 @pytest.mark.usefixtures("nothing_imported")

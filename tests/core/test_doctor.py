@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from unamp import _commands, _doctor
-from unamp import adapter as contract
+from unamp import _commands, _doctor, registry
 
 
 @pytest.fixture
-def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
     """Makes a framework of some source code that only this test can import, and the only one that has an adapter."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -26,7 +26,8 @@ def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
         importlib.invalidate_caches()
         return "strange"
 
-    return make
+    yield make
+    sys.modules.pop("strange", None)
 
 
 def test_a_missing_framework_comes_with_advice(framework: Callable[[str], str]) -> None:
@@ -58,7 +59,7 @@ def test_a_framework_that_is_well_is_reported_with_all_it_can_do(
     fake: Any, framework: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.framework = framework("print('welcome')")
-    contract.register(fake)
+    registry.register(fake)
     report = {
         "framework": "strange",
         "status": "ready",

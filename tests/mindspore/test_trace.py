@@ -11,8 +11,9 @@ from mindspore import Tensor, nn, ops
 
 import unamp
 from unamp import Policy, Rule
-from unamp.adapter import How, Support, adapter_for
+from unamp.adapter import How, Support
 from unamp.records import Values
+from unamp.registry import adapter_for
 
 
 def test_records_say_what_ran():

@@ -11,7 +11,7 @@ from unamp_tensorflow import hooks, wholes
 from unamp_tensorflow.casting import execute
 
 import unamp
-from unamp.adapter import adapter_for
+from unamp.registry import adapter_for
 from unamp.replacing import Code
 
 

@@ -11,7 +11,8 @@ import torch
 
 import unamp
 from unamp import Policy, Rule
-from unamp.adapter import How, adapter_for
+from unamp.adapter import How
+from unamp.registry import adapter_for
 
 
 def how(policy: Policy, device: str) -> dict[str, How]:
@@ -133,7 +134,7 @@ print("fine")
 def test_a_dtype_for_which_the_cpu_has_no_instructions_is_said_to_be_slow(isa: str) -> None:
     code = """
 import torch, unamp
-from unamp.adapter import adapter_for
+from unamp.registry import adapter_for
 for dtype in ("float16", "bfloat16"):
     print(adapter_for("torch").slowdown("cpu", dtype) > 10, adapter_for("torch").slowdown("gpu", dtype))
 with unamp.autocast("cpu", "float16"):

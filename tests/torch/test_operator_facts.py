@@ -13,7 +13,7 @@ from unamp_torch.facts import facts
 from unamp_torch.kernels import operators
 
 from unamp import vocabulary
-from unamp.adapter import adapter_for
+from unamp.registry import adapter_for
 
 #: What PyTorch says where it has no kernel for a dtype.
 NO_KERNEL = re.compile(r"Half|BFloat16|[Ll]ow precision|float (or|and) double|[Uu]nsupported dtype")

@@ -12,7 +12,7 @@ from unamp_conformance.cases import cases
 
 import unamp
 from unamp import Policy, Rule, custom_bwd, custom_fwd, policy_region
-from unamp.adapter import adapter_for
+from unamp.registry import adapter_for
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 

@@ -16,7 +16,7 @@ from unamp_conformance.cases import cases
 
 import unamp
 from unamp import OpRecord, Policy, Rule, policy_region
-from unamp.adapter import adapter_for
+from unamp.registry import adapter_for
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 

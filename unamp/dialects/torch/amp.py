@@ -21,11 +21,11 @@ from typing import Any
 import unamp
 from unamp._capturing import not_converted, once_per_trace
 from unamp._decorating import decorate
-from unamp.adapter import adapters_in_use
 from unamp.dialects._owners import has_gpu
 from unamp.dialects.torch._scaler import GradScaler
 from unamp.dtypes import LOW_DTYPES, dtype_name
 from unamp.regions import innermost_region
+from unamp.registry import adapters_in_use
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from unamp import adapter as _adapters
-from unamp.adapter import Support
+from unamp import registry
+from unamp.adapter import DEVICES, Support
 from unamp.dialects._owners import framework_in_use, has_gpu
 
 __all__ = ["is_bfloat16_supported", "is_float16_supported"]
@@ -33,7 +33,7 @@ def _supported(device: str | None, dtype: str) -> bool:
     if paddle is not None:
         return bool(getattr(paddle.amp, f"is_{dtype}_supported")(device))
     kind = ("gpu" if has_gpu() else "cpu") if device is None else str(device).partition(":")[0]
-    if kind not in _adapters.DEVICES:
+    if kind not in DEVICES:
         raise ValueError(f"The device should be 'cpu', 'gpu' or 'gpu:x', not {device!r}")
-    in_use = [adapter for adapter in _adapters.adapters_in_use() if kind in adapter.devices()]
+    in_use = [adapter for adapter in registry.adapters_in_use() if kind in adapter.devices()]
     return any(adapter.support(kind, dtype) is Support.NATIVE for adapter in in_use)

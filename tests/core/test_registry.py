@@ -12,26 +12,27 @@ from typing import Any
 import pytest
 
 import unamp
-from unamp import adapter as contract
+from unamp import registry
+from unamp.adapter import Adapter
 
 
 def test_a_registered_adapter_is_in_use(fake: Any) -> None:
-    assert fake in contract.adapters_in_use()
-    assert contract.adapter_for("fake") is fake
+    assert fake in registry.adapters_in_use()
+    assert registry.adapter_for("fake") is fake
 
 
 def test_registering_again_replaces(make_adapter: Callable[..., Any]) -> None:
     _, second = make_adapter(), make_adapter()
-    assert contract.adapter_for("fake") is second
-    assert [a for a in contract.adapters_in_use() if a.framework == "fake"] == [second]
+    assert registry.adapter_for("fake") is second
+    assert [a for a in registry.adapters_in_use() if a.framework == "fake"] == [second]
 
 
-@pytest.mark.parametrize("name", [n for n in vars(contract.Adapter) if callable(vars(contract.Adapter)[n]) and n[0] != "_"])
+@pytest.mark.parametrize("name", [n for n in vars(Adapter) if callable(vars(Adapter)[n]) and n[0] != "_"])
 def test_a_missing_method_is_named(fake_class: Any, name: str) -> None:
     adapter = type("Partial", (fake_class,), {name: None})()
     with pytest.raises(unamp.AdapterError, match=rf"adapter Partial \(fake\) has no method '{name}'"):
-        contract.register(adapter)
-    assert adapter not in contract.adapters_in_use()
+        registry.register(adapter)
+    assert adapter not in registry.adapters_in_use()
 
 
 def test_a_wrong_signature_is_named_with_the_right_one(fake_class: Any) -> None:
@@ -39,7 +40,7 @@ def test_a_wrong_signature_is_named_with_the_right_one(fake_class: Any) -> None:
         def cast(self, tensor: Any) -> Any: ...
 
     with pytest.raises(unamp.AdapterError, match=r"adapter Wrong \(fake\): cast\(tensor\) must take \(tensor, dtype\)"):
-        contract.register(Wrong())
+        registry.register(Wrong())
 
 
 @pytest.mark.parametrize("attribute", ["framework", "requires"])
@@ -48,12 +49,12 @@ def test_a_wrong_attribute_is_named(fake_class: Any, attribute: str, value: obje
     adapter = fake_class()
     setattr(adapter, attribute, value)
     with pytest.raises(unamp.AdapterError, match=f"attribute '{attribute}' must be a string"):
-        contract.register(adapter)
+        registry.register(adapter)
 
 
 def test_anything_else_is_no_adapter() -> None:
     with pytest.raises(unamp.AdapterError, match="adapter str: attribute 'framework' must be a string"):
-        contract.register("torch")  # type: ignore[arg-type]
+        registry.register("torch")  # type: ignore[arg-type]
 
 
 def test_an_adapter_that_does_not_suit_its_framework_is_not_registered(fake_class: Any) -> None:
@@ -61,10 +62,10 @@ def test_an_adapter_that_does_not_suit_its_framework_is_not_registered(fake_clas
         def probe(self) -> None:
             raise unamp.FrameworkNotSupported("fake 9.0: hook gone")
 
-    before = contract.adapters_in_use()
+    before = registry.adapters_in_use()
     with pytest.raises(unamp.FrameworkNotSupported, match="hook gone"):
-        contract.register(TooNew())
-    assert contract.adapters_in_use() is before
+        registry.register(TooNew())
+    assert registry.adapters_in_use() is before
 
 
 @pytest.mark.parametrize("version", ["0.9", "2.0", "2.1.3+cpu"])
@@ -77,7 +78,7 @@ def test_a_framework_of_another_version_is_refused_before_it_is_probed(fake_clas
             raise AssertionError("probed")
 
     with pytest.raises(unamp.FrameworkNotSupported, match=rf"fake {re.escape(version)} is installed.* fake >=1\.0,<2"):
-        contract.register(Probed())
+        registry.register(Probed())
 
 
 def test_versions_that_cannot_be_read_are_the_adapters_mistake(fake_class: Any) -> None:
@@ -85,18 +86,18 @@ def test_versions_that_cannot_be_read_are_the_adapters_mistake(fake_class: Any) 
         requires = "1.0 or so"
 
     with pytest.raises(unamp.AdapterError, match="requires is '1.0 or so', not of the form '>=1.2,<2'"):
-        contract.register(Vague())
+        registry.register(Vague())
 
 
 def test_an_unknown_framework_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown framework 'jax'; adapters are installed for: .*torch"):
-        contract.adapter_for("jax")
+        registry.adapter_for("jax")
 
 
 def test_a_framework_that_is_not_imported_is_not_imported_for_you() -> None:
     assert "torch" not in sys.modules
     with pytest.raises(unamp.FrameworkNotSupported, match="torch is not imported; import it before"):
-        contract.adapter_for("torch")
+        registry.adapter_for("torch")
     assert "torch" not in sys.modules
 
 
@@ -106,8 +107,8 @@ def entry_point(make_adapter: Callable[..., Any], monkeypatch: pytest.MonkeyPatc
 
     def install(framework: str, value: str) -> None:
         point = metadata.EntryPoint(framework, value, "unamp.adapters")
-        monkeypatch.setattr(contract, "installed", lambda: {framework: point})
-        monkeypatch.setattr(contract, "_waiting", None)
+        monkeypatch.setattr(registry, "installed", lambda: {framework: point})
+        monkeypatch.setattr(registry, "_waiting", None)
 
     return install
 
@@ -125,9 +126,9 @@ def test_a_strangers_adapter_is_loaded_once_its_framework_is_imported(
     adapter = fake_class("strange")
     _module(monkeypatch, "unamp_strange", adapter=adapter)
     entry_point("strange", "unamp_strange:adapter")
-    assert adapter not in contract.adapters_in_use()
+    assert adapter not in registry.adapters_in_use()
     _module(monkeypatch, "strange")
-    assert adapter in contract.adapters_in_use()
+    assert adapter in registry.adapters_in_use()
     with unamp.policy_region(unamp.Policy()):
         assert adapter.in_force == [unamp.Policy()]
     assert adapter.in_force == []
@@ -141,9 +142,9 @@ def test_a_framework_in_the_middle_of_its_own_import_is_left_for_later(
     entry_point("strange", "unamp_strange:adapter")
     spec = types.SimpleNamespace(_initializing=True)
     _module(monkeypatch, "strange", __spec__=spec)
-    assert adapter not in contract.adapters_in_use()
+    assert adapter not in registry.adapters_in_use()
     spec._initializing = False
-    assert adapter in contract.adapters_in_use()
+    assert adapter in registry.adapters_in_use()
 
 
 def test_an_adapter_that_cannot_be_loaded_is_named(entry_point: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +164,7 @@ def test_an_unsuitable_framework_stops_regions_that_include_it_and_no_others(
     _module(monkeypatch, "unamp_strange", adapter=adapter)
     entry_point("strange", "unamp_strange:adapter")
     _module(monkeypatch, "strange")
-    contract.register(fake_class("other"))
+    registry.register(fake_class("other"))
     with pytest.raises(unamp.FrameworkNotSupported, match="strange 0.1 is too old"), unamp.autocast("cpu"):
         pass
     with pytest.raises(unamp.FrameworkNotSupported, match="strange 0.1 is too old"):
@@ -176,7 +177,7 @@ def test_an_unsuitable_framework_stops_regions_that_include_it_and_no_others(
 def test_a_framework_with_an_adapter_that_is_not_installed_says_how_to_install_it(entry_point: Callable[..., None]) -> None:
     entry_point("strange", "unamp_strange:adapter")
     with pytest.raises(unamp.FrameworkNotSupported, match=r"strange is not installed; pip install 'unamp\[strange\]'"):
-        contract.adapter_for("strange")
+        registry.adapter_for("strange")
 
 
 def test_a_frameworks_own_function_is_an_operation(fake: Any, tensor: Any) -> None:
