@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,19 @@ from unamp.policy import Rule
 from unamp.records import OpRecord, Values
 from unamp.vocabulary import vocabulary
 
-__all__ = ["InUse", "Layers", "Observer", "casts", "follow_calls", "observe", "observing", "traced", "unobserved"]
+__all__ = [
+    "InUse",
+    "Layers",
+    "Observer",
+    "Tensors",
+    "casts",
+    "follow_calls",
+    "observe",
+    "observing",
+    "traced",
+    "unobserved",
+    "unreported",
+]
 
 #: Groups that are not reported: they move data or make it, in whatever dtype they are told.
 _NOT_TRACED = frozenset({"shape", "creation", "random", "cast"})
@@ -121,15 +134,77 @@ class Observer:
         self._sink(record._replace(framework=self._framework, layer=self.layers.path, values=wanted))
 
 
+class Tensors:
+    """How a trace looks at a framework's tensors, for adapters that stand in for a framework's functions.
+
+    Args:
+        within: the tensors in a value, however deep.
+        dtype: the name of a tensor's dtype.
+        numbers: a tensor's values as one row of float64 numbers. Nothing that this runs may follow a policy or be reported.
+    """
+
+    def __init__(
+        self, within: Callable[[Any], Iterable[Any]], dtype: Callable[[Any], str], numbers: Callable[[Any], Any]
+    ) -> None:
+        self._within = within
+        self._dtype = dtype
+        self._numbers = numbers
+
+    def floating(self, value: Any) -> list[Any]:
+        """The floating tensors in a value."""
+        return [tensor for tensor in self._within(value) if "float" in self._dtype(tensor)]
+
+    def dtypes(self, tensors: Iterable[Any]) -> tuple[str, ...]:
+        """The names of tensors' dtypes."""
+        return tuple(self._dtype(tensor) for tensor in tensors)
+
+    def sizes(self, tensors: Iterable[Any]) -> list[tuple[str, int]]:
+        """What `casts` asks of tensors: for each its dtype and its size."""
+        return [(self._dtype(tensor), math.prod(tensor.shape)) for tensor in tensors]
+
+    def report(
+        self, observer: Observer, record: OpRecord, given: Iterable[tuple[str, int]], result: Any, *, first_only: bool
+    ) -> None:
+        """Report one operation with what came out of it.
+
+        Args:
+            observer: who takes the report.
+            record: what ran, but for its output and its casts.
+            given: dtypes and sizes of what went in, but for parameters whose casts were kept.
+            result: what came out.
+            first_only: whether the rule is about the first result only.
+        """
+        found = self.floating(result)
+        results = self.sizes(found)
+        count, moved = casts(record.rule, given, record.compute, results[:1] if first_only else results)
+        output = results[0][0] if results else None
+        observer.report(record._replace(output=output, casts=count, cast_bytes=moved), lambda: self._values(found))
+
+    def _values(self, found: list[Any]) -> Values | None:
+        return Values.of(found[0].shape, [self._numbers(tensor) for tensor in found]) if found else None
+
+
 class _Thread(Protocol):
     sink: Any
 
 
 @contextmanager
-def observing(thread: _Thread, make: Callable[[Layers | None], Observer]) -> Iterator[None]:
+def unreported(thread: _Thread) -> Iterator[Observer]:
+    """Nothing is reported inside: what an operation is made of is its own affair. Gives the observer, to report the whole."""
+    observer, thread.sink = thread.sink, None
+    try:
+        yield observer
+    finally:
+        thread.sink = observer
+
+
+@contextmanager
+def observing(thread: _Thread, observer: Observer) -> Iterator[None]:
     """A thread's operations go to a new observer; an outer one waits, and hands on where in a network the thread is."""
     before = thread.sink
-    thread.sink = make(None if before is None else before.layers)
+    if before is not None:
+        observer.layers = before.layers
+    thread.sink = observer
     try:
         yield
     finally:
@@ -137,24 +212,19 @@ def observing(thread: _Thread, make: Callable[[Layers | None], Observer]) -> Ite
 
 
 @contextmanager
-def observe(
-    thread: Any,
-    make: Callable[[Layers | None], Observer],
-    watched: Callable[[], Any],
-    release: Callable[[], None],
-) -> Iterator[None]:
+def observe(thread: Any, observer: Observer, watched: Callable[[], Any], release: Callable[[], None]) -> Iterator[None]:
     """Report the operations of the calling thread, for adapters that stand in for a framework's functions.
 
     Args:
         thread: the adapter's state of this thread, with a ``sink`` and a ``plan``; a plan has a ``watched`` one of its own.
-        make: the observer, given the layers of the one that waits.
+        observer: who takes the reports.
         watched: makes everything known that can be reported, and gives the plan for where no region is open.
         release: undoes that.
     """
     idle = watched()
     plan = thread.plan
     try:
-        with observing(thread, make):
+        with observing(thread, observer):
             thread.plan = idle if plan is None else plan.watched
             yield
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -13,9 +12,9 @@ import tensorflow as tf
 
 from unamp import observing
 from unamp._capturing import not_converted
-from unamp.observing import InUse, Layers, Observer, casts, follow_calls
+from unamp.observing import InUse, Layers, Observer, Tensors, follow_calls, unreported
 from unamp.policy import Rule
-from unamp.records import OpRecord, Values
+from unamp.records import OpRecord
 from unamp_tensorflow.replacing import Method
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import NAMES, thread
@@ -42,10 +41,7 @@ def observe(
     sink: Callable[[OpRecord], None], values: bool, watched: Callable[[], Any], release: Callable[[], None]
 ) -> Iterator[None]:
     """Report the operations of this thread to `sink`; see `unamp.observing.observe`."""
-
-    def observer(layers: Layers | None) -> Observer:
-        return Observer("tensorflow", sink, values, layers or Layers(_none, lambda layer: str(layer.name)))
-
+    observer = Observer("tensorflow", sink, values, Layers(_none, lambda layer: str(layer.name)))
     with _layers().used() if keras_in_use() else nullcontext(), observing.observe(thread, observer, watched, release):
         yield
 
@@ -55,59 +51,44 @@ def report(action: Action, run: Callable[[], Any], given: list[Any]) -> Any:
     op_type = action.op_type
     target, emulated = action.target(given)
     result = run()
-    floating = _floating(given)
     assert op_type.op is not None
-    _send(op_type.op, op_type.name, action.stated, floating, target, result, emulated)
+    _send(thread.sink, op_type.op, op_type.name, action.stated, given, target, result, emulated)
     return result
 
 
 def report_whole(op: str, native: str, rule: Rule, run: Callable[[], Any], given: list[Any]) -> Any:
     """Run a function or layer that is one operation, and report it and nothing inside."""
-    sink, thread.sink = thread.sink, None
-    try:
+    with unreported(thread) as observer:
         result, target, emulated = run()
-    finally:
-        thread.sink = sink
-    _send(op, native, rule, _floating(given), target, result, emulated)
+    _send(observer, op, native, rule, given, target, result, emulated)
     return result, target, emulated
 
 
-def _send(op: str, native: str, rule: Rule, given: list[Any], target: int, result: Any, emulated: bool) -> None:
+def _send(
+    observer: Observer, op: str, native: str, rule: Rule, given: list[Any], target: int, result: Any, emulated: bool
+) -> None:
     if not tf.executing_eagerly():  # a node that is added to a graph does not compute
         return
-    inputs = tuple(_name(tensor) for tensor in given)
+    floating = _seen.floating(given)
+    inputs = _seen.dtypes(floating)
     compute = NAMES[target] if target and inputs else inputs[0] if inputs else None
-    found = _floating([result])
-    results = _sizes(found)
-    count, moved = casts(rule, _sizes(given), compute, results[:1])
-    output = results[0][0] if results else None
-    record = OpRecord(op, native, rule, inputs, compute, output, emulated, casts=count, cast_bytes=moved)
-    thread.sink.report(record, lambda: _values(found))
+    record = OpRecord(op, native, rule, inputs, compute, None, emulated)
+    _seen.report(observer, record, _seen.sizes(floating), result, first_only=True)
 
 
-def _values(found: list[Any]) -> Values | None:
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _tensors(inner)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+    elif getattr(value, "dtype", None) is not None and hasattr(value, "shape"):
+        yield value
+
+
+def _numbers(tensor: Any) -> Any:
     # NumPy alone: no operation runs.
-    arrays = [np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor).astype("float64") for tensor in found]
-    return Values.of(arrays[0].shape, [array.reshape(-1) for array in arrays]) if arrays else None
+    return np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor).astype("float64").reshape(-1)
 
 
-def _floating(values: Any) -> list[Any]:
-    return [value for value in _tensors(values) if "float" in _name(value)]
-
-
-def _tensors(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-        elif isinstance(value, dict):
-            yield from _tensors(value.values())
-        elif getattr(value, "dtype", None) is not None and hasattr(value, "shape"):
-            yield value
-
-
-def _name(tensor: Any) -> str:
-    return tf.as_dtype(tensor.dtype).name
-
-
-def _sizes(floating: list[Any]) -> list[tuple[str, int]]:
-    return [(_name(tensor), math.prod(tensor.shape)) for tensor in floating]
+_seen = Tensors(_tensors, lambda tensor: tf.as_dtype(tensor.dtype).name, _numbers)

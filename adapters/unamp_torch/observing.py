@@ -66,10 +66,7 @@ _layers = InUse(_follow_layers, _let_layers_go)
 @contextmanager
 def observe(sink: Callable[[OpRecord], None], values: bool) -> Iterator[None]:
     """Report the operations of this thread to `sink`; an outer observer waits. All kernels must be installed."""
-
-    def observer(layers: Layers | None) -> Observer:
-        return Observer("torch", sink, values, layers or Layers(torch.nn.Module.named_modules))
-
+    observer = Observer("torch", sink, values, Layers(torch.nn.Module.named_modules))
     try:
         with _layers.used(), observing(thread, observer):
             listen(thread.plan)
