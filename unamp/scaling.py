@@ -219,7 +219,7 @@ class GradScaler:
         if not self._enabled:
             return
         if new_scale is not None:
-            self._loss_scale = self._loss_scale._replace(scale=number(new_scale, "new_scale")).checked()
+            self._set(scale=number(new_scale, "new_scale"))
         elif self._loss_scale.dynamic:
             found = [found for each in self._pending.values() if (found := each.gradients.overflow()) is not None]
             if not found:
@@ -269,6 +269,10 @@ class GradScaler:
             raise RuntimeError("the state is empty: it was saved from a scaler that was disabled; nothing was loaded")
         self._loss_scale = self._loss_scale.restored(state_dict)
         self._pending.clear()
+
+    def _set(self, **rules: Any) -> None:
+        """Go on with another scale, or other rules for it; an error where they do not fit."""
+        self._loss_scale = self._loss_scale._replace(**rules).checked()
 
     def _scaled(self, outputs: Any) -> Any:
         adapter = self._owner(outputs, lambda each: each.is_tensor(outputs))

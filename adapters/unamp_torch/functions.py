@@ -105,7 +105,8 @@ def release(policy: Policy) -> None:
                 # A call that began before looks its global up later: that stays, until the function is replaced again.
 
 
-#: The global by which a function's other code finds what to call.
+#: The global by which a function's other code finds what to call. (`unamp.replacing.Code` has it as a constant of the code,
+#: which PyTorch's compiler does not follow.)
 _GLOBAL = "_unamp_{}"
 
 

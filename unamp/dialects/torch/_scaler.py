@@ -147,9 +147,6 @@ class GradScaler(unamp.scaling.GradScaler):
         """Take over a saved state, torch's or another framework's; see `unamp.GradScaler.load_state_dict`."""
         super().load_state_dict(state_dict)
 
-    def _set(self, **rules: Any) -> None:
-        self._loss_scale = self._loss_scale._replace(**rules).checked()
-
     def _check_begun(self, name: str) -> None:
         if self._adapter is None:
             raise AssertionError(f"Attempted {name}, but no loss has been scaled; call scaler.scale(loss) before")

@@ -20,7 +20,7 @@ _NORMS = {
 }
 
 
-def amp_decorate(
+def decorate(
     models: Any,
     optimizers: Any = None,
     level: str = "O1",
@@ -45,18 +45,7 @@ def amp_decorate(
     return unamp.decorate(models, optimizers, level, dtype, master_weight, save_dtype, master_grad, excluded_layers)
 
 
-def decorate(
-    models: Any,
-    optimizers: Any = None,
-    level: str = "O1",
-    dtype: object = "float16",
-    master_weight: bool | None = None,
-    save_dtype: str | None = None,
-    master_grad: bool = False,
-    excluded_layers: Any = None,
-) -> Any:
-    """See `amp_decorate`."""
-    return amp_decorate(models, optimizers, level, dtype, master_weight, save_dtype, master_grad, excluded_layers)
+amp_decorate = decorate
 
 
 def _listed(value: Any) -> list[Any]:

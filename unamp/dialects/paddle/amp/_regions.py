@@ -22,7 +22,7 @@ _LEVELS = ("O0", "OD", "O1", "O2")
 
 
 @not_converted
-def amp_guard(
+def auto_cast(
     enable: bool = True,
     custom_white_list: object = None,
     custom_black_list: object = None,
@@ -49,17 +49,7 @@ def amp_guard(
     return unamp.auto_cast(enable, custom_white_list, custom_black_list, level, low, use_promote)
 
 
-@not_converted
-def auto_cast(
-    enable: bool = True,
-    custom_white_list: object = None,
-    custom_black_list: object = None,
-    level: str = "O1",
-    dtype: object = "float16",
-    use_promote: bool = True,
-) -> Any:
-    """See `amp_guard`."""
-    return amp_guard(enable, custom_white_list, custom_black_list, level, dtype, use_promote)
+amp_guard = auto_cast
 
 
 @not_converted

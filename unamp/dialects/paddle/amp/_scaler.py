@@ -127,9 +127,6 @@ class AmpScaler(unamp.scaling.GradScaler):
         if self._enabled:
             self._init_loss_scaling = self._loss_scale.scale
 
-    def _set(self, **rules: Any) -> None:
-        self._loss_scale = self._loss_scale._replace(**rules).checked()
-
     def _adapter_of_optimizer(self, optimizer: Any) -> Adapter:
         adapter = super()._adapter_of_optimizer(optimizer)
         if not adapter.holds_gradients:
