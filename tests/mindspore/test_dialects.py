@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mindspore import Parameter, Tensor, nn, ops
+from spoken import error_of, paddles_example, paddles_scaler_says_what_to_use, torchs_example
 
 import unamp
 from unamp.dialects.keras.mixed_precision import LossScaleOptimizer
@@ -33,14 +34,6 @@ class Net(nn.Cell):
 
 def array(*shape, seed=0):
     return Tensor(np.random.default_rng(seed).standard_normal(shape).astype("float32"))
-
-
-def error_of(call):
-    try:
-        call()
-    except Exception as error:
-        return type(error)
-    return None
 
 
 # --- mindspore.amp beside MindSpore's own ----------------------------------------------------------------------------------
@@ -192,25 +185,9 @@ def test_a_train_network_with_a_scale_that_moves():
 # --- the other frameworks' examples ------------------------------------------------------------------------------------------
 
 
-def test_paddles_example():
-    conv2d, data = nn.Conv2d(3, 2, 3), array(10, 3, 32, 32)
-    for region in (paddle_amp.auto_cast, paddle_amp.amp_guard):
-        with region():
-            assert conv2d(data).dtype == F16
-        with region(enable=False):
-            assert conv2d(data).dtype == F32
-        with region(custom_black_list={"conv2d"}):
-            assert conv2d(data).dtype == F32
-        a, b = array(2, 3), array(2, 3)
-        with region(custom_white_list={"elementwise_add"}):
-            assert (a + b).dtype == F16
-        with region(custom_white_list={"elementwise_add"}, level="O2"):
-            assert (a + b).dtype == F16
-            assert (a * b).dtype == F32  # use_promote
-    scaler = paddle_amp.GradScaler()
-    scaler.scale(array())
-    with pytest.raises(TypeError, match=r"use unamp.GradScaler, as in step\(optimizer, gradients=gradients\)"):
-        scaler.step(_sgd(Net()))
+def test_paddles_examples():
+    paddles_example("mindspore", nn.Conv2d(3, 2, 3), array(10, 3, 32, 32), array(2, 3), array(2, 3))
+    paddles_scaler_says_what_to_use(array(), _sgd(Net()))
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
@@ -227,13 +204,7 @@ def test_paddles_decorate(dtype):
 
 
 def test_torchs_examples():
-    a, b, c, d = (array(8, 8, seed=seed) for seed in range(4))
-    with torch_amp.autocast("cpu", dtype="float16"):
-        e = ops.mm(a, b)
-        with torch_amp.autocast("cpu", enabled=False):
-            f = ops.mm(c, e.astype(F32))
-        g = ops.mm(d, f)
-    assert (e.dtype, f.dtype, g.dtype) == (F16, F32, F16)
+    torchs_example("mindspore", ops.mm, *(array(8, 8, seed=seed) for seed in range(4)))
     with cpu.amp.autocast():
         assert nn.Conv2d(64, 128, 3, stride=2)(array(2, 64, 14, 14)).dtype == BF16
     w = Parameter(Tensor(np.ones(3, "float32")), name="w")

@@ -1,18 +1,21 @@
 """`trace` and `explain` on MindSpore."""
 
-import gc
-import threading
-import weakref
-
 import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
+from traced import (
+    another_thread_is_not_recorded,
+    no_number_is_looked_at,
+    nothing_is_kept_of,
+    precisions_are_compared,
+    results_do_not_depend_on_a_trace,
+    values_are_those_of,
+)
 
 import unamp
 from unamp import Policy, Rule
 from unamp.adapter import How, Support
-from unamp.records import Values
 from unamp.registry import adapter_for
 
 
@@ -92,12 +95,8 @@ def test_a_layer_that_raises_is_left_and_the_hook_is_undone():
 
 
 def test_other_threads_are_not_recorded():
-    net = Net()
-    with unamp.trace() as trace:
-        thread = threading.Thread(target=net, args=(rand(3, 8),))
-        thread.start()
-        thread.join()
-    assert trace.records == []
+    net, given = Net(), rand(3, 8)
+    another_thread_is_not_recorded(lambda: net(given))
 
 
 def test_casts_are_counted_with_what_they_move():
@@ -131,39 +130,31 @@ def test_values_are_those_of_the_result(policy):
         results += [ops.matmul(given, given.T), ops.exp(given)]
     records = [r for r in trace.records if r.op in ("matmul", "exp")]
     for record, result in zip(records, results, strict=True):
-        flat = result.astype(mindspore.float32).asnumpy().astype(np.float64).reshape(-1)
-        assert record.values.shape == tuple(result.shape)
-        assert record.values[2:5] == pytest.approx([abs(flat).max(), flat.mean(), np.linalg.norm(flat)])
-        assert record.values.sample == tuple(flat[[n * len(flat) // 64 for n in range(64)]])
+        values_are_those_of(record, result.astype(mindspore.float32).asnumpy())
 
 
 def test_values_and_gradients_do_not_depend_on_being_traced():
     net, given = Net(), rand(3, 8)
-    results = []
-    for trace in (None, unamp.trace(), unamp.trace(values=True)):
 
-        def forward(x, trace=trace):
-            if trace is None:
-                return net(x).astype(mindspore.float32).sum()
+    def run(trace):
+        def forward(x):
             with trace:
                 return net(x).astype(mindspore.float32).sum()
 
         with unamp.autocast(dtype="bfloat16"):
-            gradients = mindspore.grad(forward, 0, net.trainable_params())(given)
-        results.append([gradients[0].asnumpy(), *(g.asnumpy() for g in gradients[1])])
-    for other in results[1:]:
-        assert all(np.array_equal(a, b) for a, b in zip(results[0], other, strict=True))
+            of_input, of_parameters = mindspore.grad(forward, 0, net.trainable_params())(given)
+        return [each.asnumpy() for each in (of_input, *of_parameters)]
+
+    results_do_not_depend_on_a_trace(run)
 
 
 def test_a_trace_keeps_no_network():
-    net = Net()
-    with unamp.trace(values=True) as trace:
+    def made():
+        net = Net()
         net(rand(3, 8))
-        gone = weakref.ref(net)
-        del net
-        gc.collect()
-        assert gone() is None
-    assert trace.records
+        return [net]
+
+    nothing_is_kept_of(made)
 
 
 def test_the_first_infinity_is_found_where_it_comes_from():
@@ -175,21 +166,10 @@ def test_the_first_infinity_is_found_where_it_comes_from():
 
 
 def test_without_values_no_number_is_looked_at(monkeypatch):
-    monkeypatch.setattr(Values, "of", lambda *args: pytest.fail("a result was looked at"))
-    net = Net()
-    with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
-        net(rand(3, 8))
-    assert {r.values for r in trace.records} == {None}
+    net, given = Net(), rand(3, 8)
+    no_number_is_looked_at(monkeypatch, lambda: net(given))
 
 
 def test_a_float32_run_and_a_low_one_are_compared():
     net, given = Net(), rand(3, 8)
-    with unamp.trace(values=True) as exact:
-        net(given)
-    with unamp.trace(values=True) as low, unamp.autocast(dtype="bfloat16"):
-        net(given)
-    compared = unamp.compare_traces(exact, low)
-    assert len(compared.operations) == len(exact.records) == len(low.records)
-    assert not compared.only_in_reference + compared.only_in_other
-    assert all(1e-5 < c.error < 5e-2 for c in compared.operations)
-    assert {c.error for c in unamp.compare_traces(exact, exact).operations} == {0.0}
+    precisions_are_compared(lambda: net(given))

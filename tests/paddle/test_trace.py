@@ -1,18 +1,20 @@
 """`trace` and `explain` on Paddle."""
 
-import gc
-import threading
-import weakref
-
-import numpy as np
 import paddle
 import pytest
 from paddle import nn
+from traced import (
+    another_thread_is_not_recorded,
+    no_number_is_looked_at,
+    nothing_is_kept_of,
+    precisions_are_compared,
+    results_do_not_depend_on_a_trace,
+    values_are_those_of,
+)
 
 import unamp
 from unamp import Policy, Rule
 from unamp.adapter import How, Support
-from unamp.records import Values
 from unamp.registry import adapter_for
 
 
@@ -88,12 +90,8 @@ def test_a_layer_that_raises_is_left_and_the_hook_is_undone():
 
 
 def test_other_threads_are_not_recorded():
-    net = Net()
-    with unamp.trace() as trace:
-        thread = threading.Thread(target=net, args=(paddle.rand([3, 8]),))
-        thread.start()
-        thread.join()
-    assert trace.records == []
+    net, given = Net(), paddle.rand([3, 8])
+    another_thread_is_not_recorded(lambda: net(given))
 
 
 def test_casts_are_counted_with_what_they_move():
@@ -122,39 +120,29 @@ def test_values_are_those_of_the_result(policy):
     assert [r.op for r in trace.records] == ["matmul", "exp", "sum"]
     for record, result in zip(trace.records, results, strict=True):
         exact = result.astype("float32" if policy.active and result.dtype != paddle.float64 else result.dtype).numpy()
-        flat = exact.astype(np.float64).reshape(-1)
-        assert record.values.shape == tuple(result.shape)
-        assert record.values[2:5] == pytest.approx([abs(flat).max(), flat.mean(), np.linalg.norm(flat)])
-        places = [n * len(flat) // 64 for n in range(64)] if len(flat) > 64 else range(len(flat))
-        assert record.values.sample == tuple(flat[list(places)])
+        values_are_those_of(record, exact)
 
 
 def test_values_and_gradients_do_not_depend_on_being_traced():
     net, given = Net(), paddle.rand([3, 8])
-    results = []
-    for trace in (None, unamp.trace(), unamp.trace(values=True)):
-        with unamp.autocast(dtype="bfloat16"):
-            if trace is None:
-                out = net(given)
-            else:
-                with trace:
-                    out = net(given)
-        out.astype("float32").square().sum().backward()
-        results.append([out.astype("float32").numpy(), *(p.grad.numpy() for p in net.parameters() if p.grad is not None)])
+
+    def run(trace):
+        with unamp.autocast(dtype="bfloat16"), trace:
+            out = net(given).astype("float32")
+        out.square().sum().backward()
+        gradients = [p.grad.numpy() for p in net.parameters() if p.grad is not None]
         net.clear_gradients()
-    for other in results[1:]:
-        assert all(np.array_equal(a, b) for a, b in zip(results[0], other, strict=True))
+        return [out.numpy(), *gradients]
+
+    results_do_not_depend_on_a_trace(run)
 
 
 def test_a_trace_keeps_no_tensor_and_no_network():
-    net, given = Net(), paddle.rand([3, 8])
-    with unamp.trace(values=True) as trace:
-        out = net(given)
-        gone = [weakref.ref(value) for value in (net, given, out)]
-        del net, given, out
-        gc.collect()
-        assert [ref() for ref in gone] == [None] * 3
-    assert trace.records
+    def made():
+        net, given = Net(), paddle.rand([3, 8])
+        return net, given, net(given)
+
+    nothing_is_kept_of(made)
 
 
 def test_the_first_infinity_is_found_where_it_comes_from():
@@ -167,21 +155,10 @@ def test_the_first_infinity_is_found_where_it_comes_from():
 
 
 def test_without_values_no_number_is_looked_at(monkeypatch):
-    monkeypatch.setattr(Values, "of", lambda *args: pytest.fail("a result was looked at"))
-    net = Net()
-    with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
-        net(paddle.rand([3, 8]))
-    assert [r.values for r in trace.records] == [None] * 6
+    net, given = Net(), paddle.rand([3, 8])
+    no_number_is_looked_at(monkeypatch, lambda: net(given))
 
 
 def test_a_float32_run_and_a_low_one_are_compared():
     net, given = Net(), paddle.rand([3, 8])
-    with unamp.trace(values=True) as exact:
-        net(given)
-    with unamp.trace(values=True) as low, unamp.autocast(dtype="bfloat16"):
-        net(given)
-    compared = unamp.compare_traces(exact, low)
-    assert len(compared.operations) == len(exact.records) == len(low.records)
-    assert not compared.only_in_reference + compared.only_in_other
-    assert all(1e-5 < c.error < 5e-2 for c in compared.operations)
-    assert {c.error for c in unamp.compare_traces(exact, exact).operations} == {0.0}
+    precisions_are_compared(lambda: net(given))

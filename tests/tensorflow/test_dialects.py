@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from spoken import error_of, mindspores_example, paddles_example, paddles_scaler_says_what_to_use, torchs_example
 
 import unamp
 from unamp.dialects.keras import mixed_precision
@@ -15,14 +16,6 @@ from unamp.dialects.torch import amp as torch_amp
 from unamp.dialects.torch import cpu
 
 F32, F16, BF16 = tf.float32, tf.float16, tf.bfloat16
-
-
-def error_of(call):
-    try:
-        call()
-    except Exception as error:
-        return type(error)
-    return None
 
 
 # --- keras.mixed_precision, which is Keras' own here -------------------------------------------------------------------------
@@ -85,25 +78,10 @@ def test_the_optimizer_is_keras_own_and_fits():
 # --- the other frameworks' examples ------------------------------------------------------------------------------------------
 
 
-def test_paddles_example():
+def test_paddles_examples():
     conv2d, data = keras.layers.Conv2D(2, 3, use_bias=False), tf.random.uniform([10, 32, 32, 3])
-    for region in (paddle_amp.auto_cast, paddle_amp.amp_guard):
-        with region():
-            assert conv2d(data).dtype == F16
-        with region(enable=False):
-            assert conv2d(data).dtype == F32
-        with region(custom_black_list={"conv2d"}):
-            assert conv2d(data).dtype == F32
-        a, b = tf.random.uniform([2, 3]), tf.random.uniform([2, 3])
-        with region(custom_white_list={"elementwise_add"}):
-            assert (a + b).dtype == F16
-        with region(custom_white_list={"elementwise_add"}, level="O2"):
-            assert (a + b).dtype == F16
-            assert (a * b).dtype == F32  # use_promote
-    scaler = paddle_amp.GradScaler()
-    scaler.scale(tf.constant(1.0))
-    with pytest.raises(TypeError, match=r"use unamp.GradScaler, as in step\(optimizer, gradients=gradients\)"):
-        scaler.step(keras.optimizers.SGD())
+    paddles_example("tensorflow", conv2d, data, tf.random.uniform([2, 3]), tf.random.uniform([2, 3]))
+    paddles_scaler_says_what_to_use(tf.constant(1.0), keras.optimizers.SGD())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -124,13 +102,7 @@ def test_paddles_decorate(dtype):
 
 
 def test_torchs_examples():
-    a, b, c, d = (tf.random.uniform([8, 8]) for _ in range(4))
-    with torch_amp.autocast("cpu", dtype="float16"):
-        e = a @ b
-        with torch_amp.autocast("cpu", enabled=False):
-            f = c @ tf.cast(e, F32)
-        g = d @ f
-    assert (e.dtype, f.dtype, g.dtype) == (F16, F32, F16)
+    torchs_example("tensorflow", lambda a, b: a @ b, *(tf.random.uniform([8, 8]) for _ in range(4)))
     with cpu.amp.autocast():
         assert keras.layers.Conv2D(128, 3, strides=2, use_bias=False)(tf.random.uniform([2, 14, 14, 64])).dtype == BF16
     w, optimizer, scaler = tf.Variable([1.0] * 3), keras.optimizers.SGD(0.5), torch_amp.GradScaler("cpu", 8.0)
@@ -160,11 +132,7 @@ def test_regions_in_a_tf_function():
 def test_mindspores_example(level):
     network = keras.Sequential([keras.layers.Dense(8), keras.layers.ReLU(), keras.layers.Softmax()])
     network.build((None, 8))
-    net = mindspore_amp.auto_mixed_precision(network, level)
-    with unamp.trace() as trace:
-        assert net(tf.random.uniform([2, 8])).dtype == F32
-    low = {"O0": set(), "O1": {"relu", "linear"}}.get(level, {"relu", "linear", "softmax"})
-    assert {record.op for record in trace.records if record.compute == "float16"} == low
+    mindspores_example("tensorflow", network, tf.random.uniform([2, 8]), level, "float16", {"relu", "linear"})
 
 
 def test_mindspores_scalers():

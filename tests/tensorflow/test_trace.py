@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-import weakref
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from traced import (
+    another_thread_is_not_recorded,
+    no_number_is_looked_at,
+    nothing_is_kept_of,
+    precisions_are_compared,
+    results_do_not_depend_on_a_trace,
+    values_are_those_of,
+)
 
 import unamp
 from unamp import Policy, Rule
-from unamp.records import Values
 
 
 def test_a_trace_says_what_was_computed_in(matrix):
@@ -115,11 +118,7 @@ def test_a_layer_that_raises_is_left_and_the_hook_is_undone():
 
 def test_other_threads_are_not_recorded():
     net = network()
-    with unamp.trace() as trace:
-        thread = threading.Thread(target=net, args=(tf.zeros([3, 8]),))
-        thread.start()
-        thread.join()
-    assert trace.records == []
+    another_thread_is_not_recorded(lambda: net(tf.zeros([3, 8])))
 
 
 def test_casts_are_counted_with_what_they_move(matrix):
@@ -148,38 +147,28 @@ def test_values_are_those_of_the_result(policy):
         results += [tf.matmul(given, given, transpose_b=True), tf.exp(given), tf.reduce_sum(given)]
     assert [r.op for r in trace.records] == ["matmul", "exp", "sum"]
     for record, result in zip(trace.records, results, strict=True):
-        flat = result.numpy().astype(np.float64).reshape(-1)
-        assert record.values.shape == tuple(result.shape)
-        assert record.values[2:5] == pytest.approx([abs(flat).max(), flat.mean(), np.linalg.norm(flat)])
-        places = [n * len(flat) // 64 for n in range(64)] if len(flat) > 64 else [0]
-        assert record.values.sample == tuple(flat[places])
+        values_are_those_of(record, result.numpy())
 
 
 def test_values_and_gradients_do_not_depend_on_being_traced():
     net, given = network(), tf.random.uniform([3, 8])
-    results = []
-    for trace in (None, unamp.trace(), unamp.trace(values=True)):
+
+    def run(trace):
         with unamp.autocast(dtype="bfloat16"), tf.GradientTape() as tape:
-            if trace is None:
+            with trace:
                 out = net(given)
-            else:
-                with trace:
-                    out = net(given)
             loss = tf.reduce_sum(tf.cast(out, tf.float32) ** 2)
-        results.append([out, *tape.gradient(loss, net.trainable_variables)])
-    for other in results[1:]:
-        assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in zip(results[0], other, strict=True))
+        return [each.numpy() for each in (out, *tape.gradient(loss, net.trainable_variables))]
+
+    results_do_not_depend_on_a_trace(run)
 
 
 def test_a_trace_keeps_no_tensor_and_no_network():
-    net, given = network(), tf.random.uniform([3, 8])
-    with unamp.trace(values=True) as trace:
-        out = net(given)
-        gone = [weakref.ref(value) for value in (net, given, out)]
-        del net, given, out
-        gc.collect()
-        assert [ref() for ref in gone] == [None] * 3
-    assert trace.records
+    def made():
+        net, given = network(), tf.random.uniform([3, 8])
+        return net, given, net(given)
+
+    nothing_is_kept_of(made)
 
 
 def test_a_network_in_a_graph_is_neither_changed_nor_reported():
@@ -205,21 +194,10 @@ def test_the_first_infinity_is_found_where_it_comes_from():
 
 
 def test_without_values_no_number_is_looked_at(monkeypatch):
-    monkeypatch.setattr(Values, "of", lambda *args: pytest.fail("a result was looked at"))
     net = network()
-    with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
-        net(tf.zeros([3, 8]))
-    assert [r.values for r in trace.records] == [None] * 5
+    no_number_is_looked_at(monkeypatch, lambda: net(tf.zeros([3, 8])))
 
 
 def test_a_float32_run_and_a_low_one_are_compared():
     net, given = network(), tf.random.uniform([3, 8])
-    with unamp.trace(values=True) as exact:
-        net(given)
-    with unamp.trace(values=True) as low, unamp.autocast(dtype="bfloat16"):
-        net(given)
-    compared = unamp.compare_traces(exact, low)
-    assert len(compared.operations) == len(exact.records) == len(low.records)
-    assert not compared.only_in_reference + compared.only_in_other
-    assert all(1e-5 < c.error < 5e-2 for c in compared.operations)
-    assert {c.error for c in unamp.compare_traces(exact, exact).operations} == {0.0}
+    precisions_are_compared(lambda: net(given))

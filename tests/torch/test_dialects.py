@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spoken import error_of, mindspores_example, paddles_example
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,14 +24,6 @@ from unamp.dialects.paddle import amp as paddle_amp
 from unamp.dialects.torch import amp, cpu, cuda
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
-
-
-def error_of(call: Callable[[], Any]) -> type[BaseException] | None:
-    try:
-        call()
-    except Exception as error:
-        return type(error)
-    return None
 
 
 # --- torch.amp beside torch's own ----------------------------------------------------------------------------------------
@@ -311,20 +304,8 @@ def test_torch_cpu_amps_example() -> None:
 
 
 def test_paddles_example() -> None:
-    conv2d, data = nn.Conv2d(3, 2, 3, bias=False), torch.rand([10, 3, 32, 32])
-    for region in (paddle_amp.auto_cast, paddle_amp.amp_guard):
-        with region():
-            assert conv2d(data).dtype == F16
-        with region(enable=False):
-            assert conv2d(data).dtype == F32
-        with region(custom_black_list={"conv2d"}):
-            assert conv2d(data).dtype == F32
-        a, b = torch.rand([2, 3]), torch.rand([2, 3])
-        with region(custom_white_list={"elementwise_add"}):
-            assert (a + b).dtype == F16
-        with region(custom_white_list={"elementwise_add"}, level="O2"):
-            assert (a + b).dtype == F16
-            assert (a * b).dtype == F32  # use_promote
+    conv2d = nn.Conv2d(3, 2, 3, bias=False)
+    paddles_example("torch", conv2d, torch.rand([10, 3, 32, 32]), torch.rand([2, 3]), torch.rand([2, 3]))
 
 
 def test_paddles_scaler() -> None:
@@ -383,13 +364,7 @@ def test_paddles_operator_stats(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 def test_mindspores_example(level: str) -> None:
     network = nn.Sequential(nn.Conv2d(1, 6, 5), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 28 * 28, 10), nn.Softmax(-1))
-    x = torch.rand(2, 1, 32, 32)
-    net = mindspore_amp.auto_mixed_precision(network, level)
-    with unamp.trace() as trace:
-        assert net(x).dtype == F32
-    computed = {record.op: record.compute for record in trace.records}
-    low = {"O0": set(), "O1": {"conv2d", "relu", "linear"}}.get(level, {"conv2d", "relu", "linear", "softmax"})
-    assert {op for op, dtype in computed.items() if dtype == "float16"} == low
+    mindspores_example("torch", network, torch.rand(2, 1, 32, 32), level, "float16", {"conv2d", "relu", "linear"})
 
 
 def test_mindspores_lists_are_changed_and_handed_back() -> None:

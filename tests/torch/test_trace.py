@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import threading
-import weakref
 from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from traced import nothing_is_kept_of, precisions_are_compared, values_are_those_of
 from unamp_conformance.cases import cases
 
 import unamp
@@ -342,13 +341,7 @@ def test_values_are_those_of_the_result() -> None:
             results += [given @ given.T, given.exp(), torch.sort(given, 0)[0], given.double().sum()]
         assert len(trace.records) == 4
         for record, result in zip(trace.records, results, strict=True):
-            exact = result.double()
-            assert record.values.shape == tuple(result.shape)
-            assert record.values[2:5] == pytest.approx([float(n) for n in (exact.abs().max(), exact.mean(), exact.norm())])
-            flat = exact.reshape(-1)
-            assert record.values.sample == tuple(
-                (flat[[n * len(flat) // 64 for n in range(64)]] if len(flat) > 64 else flat).tolist()
-            )
+            values_are_those_of(record, result.double().numpy())
 
 
 def test_the_first_infinity_is_found_where_it_comes_from() -> None:
@@ -400,14 +393,12 @@ def test_inside_a_transform_there_are_no_values() -> None:
 
 
 def test_a_trace_keeps_no_tensor_and_no_network() -> None:
-    net, given = Net(), torch.rand(3, 8)
-    with unamp.trace(values=True) as trace, unamp.autocast("cpu"):
-        out = net(given)
-        gone = [weakref.ref(value) for value in (net, given, out)]
-        del net, given, out
-        gc.collect()
-        assert [ref() for ref in gone] == [None] * 3
-    assert trace.records
+    def made() -> list[object]:
+        net, given = Net(), torch.rand(3, 8)
+        with unamp.autocast("cpu"):
+            return [net, given, net(given)]
+
+    nothing_is_kept_of(made)
 
 
 def test_a_compiled_function_computes_the_same_while_it_is_traced() -> None:
@@ -425,14 +416,4 @@ def test_a_compiled_function_computes_the_same_while_it_is_traced() -> None:
 
 def test_a_float32_run_and_a_low_one_are_compared() -> None:
     net, given = Net(), torch.rand(3, 8)
-    with unamp.trace(values=True) as exact:
-        net(given)
-    with unamp.trace(values=True) as low, unamp.autocast("cpu"):
-        net(given)
-    compared = unamp.compare_traces(exact, low)
-    assert len(compared.operations) == 5
-    errors = [c.error for c in compared.operations]
-    assert errors == sorted(errors, reverse=True)
-    assert all(1e-5 < error < 5e-2 for error in errors)
-    again = unamp.compare_traces(exact, exact)
-    assert {c.error for c in again.operations} == {0.0}
+    precisions_are_compared(lambda: net(given))

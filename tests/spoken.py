@@ -1,0 +1,79 @@
+"""The dialects on every framework: the examples of the frameworks' documentation, on tensors and networks of another.
+
+Each framework's folder runs them on its own. A framework is named as unamp's adapters name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import unamp
+from unamp.dialects.mindspore import amp as mindspore_amp
+from unamp.dialects.paddle import amp as paddle_amp
+from unamp.dialects.torch import amp as torch_amp
+from unamp.registry import adapter_for
+
+
+def error_of(call: Callable[[], object]) -> type[Exception] | None:
+    """The class of what a call raises."""
+    try:
+        call()
+    except Exception as error:
+        return type(error)
+    return None
+
+
+def paddles_example(framework: str, conv2d: Callable[[Any], Any], data: Any, a: Any, b: Any) -> None:
+    """`paddle.amp.auto_cast` around a convolution, and around sums and products."""
+    dtype_of = adapter_for(framework).dtype_of
+    for region in (paddle_amp.auto_cast, paddle_amp.amp_guard):
+        with region():
+            assert dtype_of(conv2d(data)) == "float16"
+        with region(enable=False):
+            assert dtype_of(conv2d(data)) == "float32"
+        with region(custom_black_list={"conv2d"}):
+            assert dtype_of(conv2d(data)) == "float32"
+        with region(custom_white_list={"elementwise_add"}):
+            assert dtype_of(a + b) == "float16"
+        with region(custom_white_list={"elementwise_add"}, level="O2"):
+            assert dtype_of(a + b) == "float16"
+            assert dtype_of(a * b) == "float32"  # use_promote
+
+
+def paddles_scaler_says_what_to_use(loss: Any, optimizer: Any) -> None:
+    """Where gradients are values, for which it has no argument."""
+    scaler = paddle_amp.GradScaler()
+    scaler.scale(loss)
+    with pytest.raises(TypeError, match=r"use unamp.GradScaler, as in step\(optimizer, gradients=gradients\)"):
+        scaler.step(optimizer)
+
+
+def torchs_example(framework: str, matmul: Callable[[Any, Any], Any], a: Any, b: Any, c: Any, d: Any) -> None:
+    """`torch.autocast` with a region inside that is switched off."""
+    adapter = adapter_for(framework)
+    with torch_amp.autocast("cpu", dtype="float16"):
+        e = matmul(a, b)
+        with torch_amp.autocast("cpu", enabled=False):
+            f = matmul(c, adapter.cast(e, "float32"))
+        g = matmul(d, f)
+    assert [adapter.dtype_of(each) for each in (e, f, g)] == ["float16", "float32", "float16"]
+
+
+def mindspores_example(framework: str, network: Any, x: Any, level: str, dtype: str, allowed: set[str]) -> None:
+    """`mindspore.amp.auto_mixed_precision` of a network that ends in a softmax.
+
+    Args:
+        framework: whose network it is.
+        network, x: the network, and its input.
+        level: the level.
+        dtype: the low dtype.
+        allowed: the operations of the network but for the softmax.
+    """
+    net = mindspore_amp.auto_mixed_precision(network, level, dtype)
+    with unamp.trace() as trace:
+        assert adapter_for(framework).dtype_of(net(x)) == "float32"
+    low = {"O0": set(), "O1": allowed}.get(level, {*allowed, "softmax"})
+    assert {record.op for record in trace.records if record.compute == dtype} == low

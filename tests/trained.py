@@ -1,0 +1,22 @@
+"""Training with loss scaling comes to the loss of float32 training. Each framework's folder asks it of its own adapter.
+
+All networks, and 200 steps, are for `unamp conformance`.
+"""
+
+from __future__ import annotations
+
+from unamp_conformance.networks import NETWORKS
+from unamp_conformance.subjects import Subject
+from unamp_conformance.training import check_training
+
+from unamp.policy import Policy
+
+#: Networks, and the policies that each is trained under.
+RUNS = [(network, policy) for network in ("mlp", "residual") for policy in (Policy("O1", "float16"), Policy("O2", "bfloat16"))]
+
+
+def through_an_overflow_and_a_restart(subject: Subject, network: str, policy: Policy) -> None:
+    """Twelve steps."""
+    message, details = check_training(subject, NETWORKS[network], policy, 12)
+    assert message == ""
+    assert 0.0 < details["error"] < details["bound"]
