@@ -8,33 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["LAYERS", "built", "channels", "first", "keras", "last"]
+from unamp_tensorflow.signatures import channels, first, keras, last
+
+__all__ = ["LAYERS", "built"]
 
 Tensor = tf.Tensor
 Function = Callable[..., Any]
-
-
-def keras(name: str) -> Any:
-    """A name of Keras, which is imported late."""
-    found: Any = tf.keras
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def last(tensor: Tensor) -> Tensor:
-    """Channels last."""
-    return tf.transpose(tensor, [0, *range(2, tensor.ndim), 1])
-
-
-def first(tensor: Tensor) -> Tensor:
-    """Channels first."""
-    return tf.transpose(tensor, [0, tensor.ndim - 1, *range(1, tensor.ndim - 1)])
-
-
-def channels(function: Function) -> Function:
-    """A function of channels-last tensors, for channels-first ones."""
-    return lambda input, *args, **kwargs: first(function(last(input), *args, **kwargs))
 
 
 @cache

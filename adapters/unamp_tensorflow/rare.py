@@ -7,16 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from unamp_tensorflow.layers import channels, first, keras, last
+from unamp_tensorflow.signatures import channels, first, keras, last, pool
 
 __all__ = ["RARE"]
 
 Tensor = tf.Tensor
 Function = Callable[..., Any]
-
-
-def _pool(function: Function) -> Function:
-    return channels(lambda input, size: function(input, size, size, "VALID"))
 
 
 def _loss(name: str) -> Function:
@@ -82,7 +78,7 @@ def _projected(input: Tensor, transform: Sequence[float]) -> Tensor:
 
 RARE: Mapping[str, Function] = {
     "approximate_equal": lambda a, b: tf.raw_ops.ApproximateEqual(x=a, y=b),
-    "avg_pool": _pool(tf.nn.avg_pool),
+    "avg_pool": pool(tf.nn.avg_pool),
     "batch_to_space": channels(lambda input, block: tf.batch_to_space(input, [block, block], [[0, 0], [0, 0]])),
     "bitcast": lambda input, dtype: tf.bitcast(input, dtype),
     "check_numerics": lambda input: tf.debugging.check_numerics(input, "not finite"),
@@ -108,7 +104,7 @@ RARE: Mapping[str, Function] = {
     "in_top_k": lambda input, target, k: tf.math.in_top_k(target, input, k),
     "log_cosh_loss": _loss("logcosh"),
     "mape_loss": _loss("mape"),
-    "max_pool": _pool(tf.nn.max_pool),
+    "max_pool": pool(tf.nn.max_pool),
     "msle_loss": _loss("msle"),
     "quantize_and_dequantize": lambda input, low, high, bits: tf.quantization.quantize_and_dequantize_v2(
         input, low, high, num_bits=bits, range_given=True
