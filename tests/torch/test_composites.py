@@ -1,0 +1,124 @@
+"""Operations that are made of other operations: the whole follows its own rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from unamp_torch import functions
+
+import unamp
+from unamp import Policy, Rule
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+LOW = {"float16": F16, "bfloat16": BF16}
+
+each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+
+
+def mat(dtype: torch.dtype = F32) -> Tensor:
+    return (torch.rand(4, 4) + 0.5).to(dtype)
+
+
+#: Functions that torch computes with other operations, which have rules of their own: the function's rule holds.
+COMPOSITES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "normalize": lambda x, y: F.normalize(x),
+    "norm": lambda x, y: torch.norm(x),
+    "cross_entropy": lambda x, y: F.cross_entropy(x, torch.zeros(4, dtype=torch.long)),
+    "softmin": lambda x, y: F.softmin(x, 1),
+    "pairwise_distance": lambda x, y: F.pairwise_distance(x, y),
+    "cosine_similarity": lambda x, y: F.cosine_similarity(x, y),
+    "einsum": lambda x, y: torch.einsum("ij,jk->ik", x, x),
+    "tensordot": lambda x, y: torch.tensordot(x, x, 1),
+    "inner": lambda x, y: torch.inner(x, x),
+    "linalg_multi_dot": lambda x, y: torch.linalg.multi_dot([x, y, x]),
+    "chain_matmul": lambda x, y: torch.chain_matmul(x, y, x),
+    "matrix_power": lambda x, y: torch.matrix_power(x, 3),
+    "bilinear": lambda x, y: F.bilinear(x, x, torch.ones(1, 4, 4, dtype=x.dtype)),
+    "interpolate": lambda x, y: F.interpolate(x[None, None], scale_factor=2.0, mode="bilinear"),
+    "local_response_norm": lambda x, y: F.local_response_norm(x[None], 2),
+    "lp_pool1d": lambda x, y: F.lp_pool1d(x[None], 2.0, 2),
+    "lp_pool2d": lambda x, y: F.lp_pool2d(x[None], 2.0, 2),
+    "multilabel_soft_margin_loss": lambda x, y: F.multilabel_soft_margin_loss(x, torch.ones(4, 4, dtype=x.dtype)),
+    "gaussian_nll_loss": lambda x, y: F.gaussian_nll_loss(x, y, y),
+    "triplet_margin_with_distance_loss": lambda x, y: F.triplet_margin_with_distance_loss(x, y, x[:, :1]),
+    "gumbel_softmax": lambda x, y: F.gumbel_softmax(x),
+    "tanhshrink": lambda x, y: F.tanhshrink(x),
+    "softsign": lambda x, y: F.softsign(x),
+    "linalg_norm": lambda x, y: torch.linalg.norm(x),
+    "kl_div": lambda x, y: F.kl_div(x, y, reduction="sum"),
+    "huber_loss": lambda x, y: F.huber_loss(x, y),
+    "group_norm": lambda x, y: F.group_norm(x, 2),
+    "instance_norm": lambda x, y: F.instance_norm(x[None]),
+    "cov": lambda x, y: torch.cov(x),
+    "cdist": lambda x, y: torch.cdist(x, x),
+    "trapezoid": lambda x, y: torch.trapezoid(x),
+    "logit": lambda x, y: torch.logit(x, eps=0.1),
+    "hardswish": lambda x, y: F.hardswish(x),
+    "addmm": lambda x, y: torch.addmm(x, x, x),
+    "baddbmm": lambda x, y: torch.baddbmm(x[None], x[None], x[None]),
+    "pixel_shuffle": lambda x, y: F.pixel_shuffle(x[:, None, None].permute(3, 0, 1, 2), 2),
+    "avg_pool1d": lambda x, y: F.avg_pool1d(x[None], 2),
+    "adaptive_avg_pool2d": lambda x, y: F.adaptive_avg_pool2d(x[None], 2),
+    "embedding": lambda x, y: F.embedding(torch.tensor([0, 1]), x),
+    "outer": lambda x, y: torch.outer(x[0], x[1]),
+    "kron": lambda x, y: torch.kron(x, x),
+    "std": lambda x, y: torch.std(x),
+    "var": lambda x, y: torch.var(x),
+    "logsumexp": lambda x, y: torch.logsumexp(x, 1),
+    "scaled_dot_product_attention": lambda x, y: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
+}
+
+
+@each_dtype
+@pytest.mark.parametrize("op", COMPOSITES)
+def test_an_allowed_composite_is_low_whatever_it_is_made_of(op: str, dtype: str) -> None:
+    x, y = mat(), mat()
+    denied = [d for d in ("exp", "sum", "bmm", "mm", "pow", "linalg_vector_norm", "softmax") if d != op]
+    with unamp.autocast("cpu", dtype, allow=op, deny=denied):
+        torch.manual_seed(1)
+        result = COMPOSITES[op](x, y)
+    assert result.dtype == LOW[dtype]
+    torch.manual_seed(1)
+    reference = COMPOSITES[op](x, y)
+    assert torch.allclose(result.float(), reference, rtol=0.05, atol=0.05)
+
+
+@each_dtype
+@pytest.mark.parametrize("op", COMPOSITES)
+def test_a_denied_composite_is_float32_whatever_it_is_made_of(op: str, dtype: str) -> None:
+    x, y = mat(LOW[dtype]), mat(LOW[dtype])
+    with unamp.autocast("cpu", dtype, deny=op):
+        torch.manual_seed(1)
+        result = COMPOSITES[op](x, y)
+    torch.manual_seed(1)
+    exact = COMPOSITES[op](x.float(), y.float())
+    assert result.dtype == F32
+    assert torch.equal(result, exact), "computed in float32 from the start to the end"
+
+
+@pytest.mark.parametrize("op", [op for op in COMPOSITES if Policy("O1").decide(op) is Rule.FP32])
+def test_a_composite_on_the_presets_deny_list_is_float32(op: str) -> None:
+    x, y = mat(BF16), mat(BF16)
+    with unamp.autocast("cpu"):
+        torch.manual_seed(1)
+        result = COMPOSITES[op](x, y)
+    torch.manual_seed(1)
+    assert result.dtype == F32
+    if functions.composed(op):  # written in Python: while nobody names it, its parts follow their own rules
+        assert torch.allclose(result, COMPOSITES[op](x.float(), y.float()), rtol=0.01)
+    else:
+        assert torch.equal(result, COMPOSITES[op](x.float(), y.float()))
+
+
+def test_denying_a_part_denies_the_whole() -> None:
+    x, w = mat(), mat()
+    assert Policy(deny="linear").decide("lstm") is Rule.FP32
+    layer = nn.LSTM(4, 4)
+    with unamp.autocast("cpu", deny="linear"):
+        assert layer(x[None])[0].dtype == F32
+        assert F.linear(x, w).dtype == F32
+        assert (x @ w).dtype == BF16
