@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from unamp_torch.state import thread
 
 import unamp
 
+sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`, which two files use
 torch.set_num_threads(1)
 
 #: The device types whose native autocast state must be as it was; `maia` and the rest exist in no build for CPU or CUDA.
@@ -29,8 +32,6 @@ def _native_state() -> dict[str, Any]:
 
 def _attributes() -> dict[str, Any]:
     """What stands at every place that unamp patches while a region is open, of the modules that are imported."""
-    import sys
-
     found = {}
     for hook in hooks.HOOKS:
         module = sys.modules.get(hook.module)
