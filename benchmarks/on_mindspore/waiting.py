@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 import timeit
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import mindspore
+
+from benchmarks.measure import Contender
 
 __all__ = ["Waiting"]
 
@@ -17,19 +16,12 @@ _LOOPS = 40
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """A contender as `benchmarks.measure.Contender`, timed by the clock.
+class Waiting(Contender):
+    """A contender that is timed by the clock.
 
     MindSpore's kernels run in threads of their own: a thread's own processor time is only what it takes to put an operation
     into a queue.
     """
-
-    name: str
-    statement: str
-    names: Mapping[str, Any]
-    region: Callable[[], AbstractContextManager[Any]] = nullcontext
-    goal: float | None = None
-    at_most: float | None = None
 
     def sampler(self, seconds: float) -> Waiting:
         """Times so much of it at a time that reading the clock is nothing."""

@@ -3,15 +3,8 @@
 import mindspore
 import numpy as np
 import pytest
+import traced
 from mindspore import Tensor, nn, ops
-from traced import (
-    another_thread_is_not_recorded,
-    no_number_is_looked_at,
-    nothing_is_kept_of,
-    precisions_are_compared,
-    results_do_not_depend_on_a_trace,
-    values_are_those_of,
-)
 
 import unamp
 from unamp import Policy, Rule
@@ -96,7 +89,7 @@ def test_a_layer_that_raises_is_left_and_the_hook_is_undone():
 
 def test_other_threads_are_not_recorded():
     net, given = Net(), rand(3, 8)
-    another_thread_is_not_recorded(lambda: net(given))
+    traced.another_thread_is_not_recorded(lambda: net(given))
 
 
 def test_casts_are_counted_with_what_they_move():
@@ -130,7 +123,7 @@ def test_values_are_those_of_the_result(policy):
         results += [ops.matmul(given, given.T), ops.exp(given)]
     records = [r for r in trace.records if r.op in ("matmul", "exp")]
     for record, result in zip(records, results, strict=True):
-        values_are_those_of(record, result.astype(mindspore.float32).asnumpy())
+        traced.values_are_those_of(record, result.astype(mindspore.float32).asnumpy())
 
 
 def test_values_and_gradients_do_not_depend_on_being_traced():
@@ -145,7 +138,7 @@ def test_values_and_gradients_do_not_depend_on_being_traced():
             of_input, of_parameters = mindspore.grad(forward, 0, net.trainable_params())(given)
         return [each.asnumpy() for each in (of_input, *of_parameters)]
 
-    results_do_not_depend_on_a_trace(run)
+    traced.results_do_not_depend_on_a_trace(run)
 
 
 def test_a_trace_keeps_no_network():
@@ -154,7 +147,7 @@ def test_a_trace_keeps_no_network():
         net(rand(3, 8))
         return [net]
 
-    nothing_is_kept_of(made)
+    traced.nothing_is_kept_of(made)
 
 
 def test_the_first_infinity_is_found_where_it_comes_from():
@@ -167,9 +160,9 @@ def test_the_first_infinity_is_found_where_it_comes_from():
 
 def test_without_values_no_number_is_looked_at(monkeypatch):
     net, given = Net(), rand(3, 8)
-    no_number_is_looked_at(monkeypatch, lambda: net(given))
+    traced.no_number_is_looked_at(monkeypatch, lambda: net(given))
 
 
 def test_a_float32_run_and_a_low_one_are_compared():
     net, given = Net(), rand(3, 8)
-    precisions_are_compared(lambda: net(given))
+    traced.precisions_are_compared(lambda: net(given))

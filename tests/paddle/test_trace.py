@@ -2,15 +2,8 @@
 
 import paddle
 import pytest
+import traced
 from paddle import nn
-from traced import (
-    another_thread_is_not_recorded,
-    no_number_is_looked_at,
-    nothing_is_kept_of,
-    precisions_are_compared,
-    results_do_not_depend_on_a_trace,
-    values_are_those_of,
-)
 
 import unamp
 from unamp import Policy, Rule
@@ -91,7 +84,7 @@ def test_a_layer_that_raises_is_left_and_the_hook_is_undone():
 
 def test_other_threads_are_not_recorded():
     net, given = Net(), paddle.rand([3, 8])
-    another_thread_is_not_recorded(lambda: net(given))
+    traced.another_thread_is_not_recorded(lambda: net(given))
 
 
 def test_casts_are_counted_with_what_they_move():
@@ -120,7 +113,7 @@ def test_values_are_those_of_the_result(policy):
     assert [r.op for r in trace.records] == ["matmul", "exp", "sum"]
     for record, result in zip(trace.records, results, strict=True):
         exact = result.astype("float32" if policy.active and result.dtype != paddle.float64 else result.dtype).numpy()
-        values_are_those_of(record, exact)
+        traced.values_are_those_of(record, exact)
 
 
 def test_values_and_gradients_do_not_depend_on_being_traced():
@@ -134,7 +127,7 @@ def test_values_and_gradients_do_not_depend_on_being_traced():
         net.clear_gradients()
         return [out.numpy(), *gradients]
 
-    results_do_not_depend_on_a_trace(run)
+    traced.results_do_not_depend_on_a_trace(run)
 
 
 def test_a_trace_keeps_no_tensor_and_no_network():
@@ -142,7 +135,7 @@ def test_a_trace_keeps_no_tensor_and_no_network():
         net, given = Net(), paddle.rand([3, 8])
         return net, given, net(given)
 
-    nothing_is_kept_of(made)
+    traced.nothing_is_kept_of(made)
 
 
 def test_the_first_infinity_is_found_where_it_comes_from():
@@ -156,9 +149,9 @@ def test_the_first_infinity_is_found_where_it_comes_from():
 
 def test_without_values_no_number_is_looked_at(monkeypatch):
     net, given = Net(), paddle.rand([3, 8])
-    no_number_is_looked_at(monkeypatch, lambda: net(given))
+    traced.no_number_is_looked_at(monkeypatch, lambda: net(given))
 
 
 def test_a_float32_run_and_a_low_one_are_compared():
     net, given = Net(), paddle.rand([3, 8])
-    precisions_are_compared(lambda: net(given))
+    traced.precisions_are_compared(lambda: net(given))

@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from traced import (
-    another_thread_is_not_recorded,
-    no_number_is_looked_at,
-    nothing_is_kept_of,
-    precisions_are_compared,
-    results_do_not_depend_on_a_trace,
-    values_are_those_of,
-)
+import traced
 
 import unamp
 from unamp import Policy, Rule
@@ -118,7 +111,7 @@ def test_a_layer_that_raises_is_left_and_the_hook_is_undone():
 
 def test_other_threads_are_not_recorded():
     net = network()
-    another_thread_is_not_recorded(lambda: net(tf.zeros([3, 8])))
+    traced.another_thread_is_not_recorded(lambda: net(tf.zeros([3, 8])))
 
 
 def test_casts_are_counted_with_what_they_move(matrix):
@@ -147,7 +140,7 @@ def test_values_are_those_of_the_result(policy):
         results += [tf.matmul(given, given, transpose_b=True), tf.exp(given), tf.reduce_sum(given)]
     assert [r.op for r in trace.records] == ["matmul", "exp", "sum"]
     for record, result in zip(trace.records, results, strict=True):
-        values_are_those_of(record, result.numpy())
+        traced.values_are_those_of(record, result.numpy())
 
 
 def test_values_and_gradients_do_not_depend_on_being_traced():
@@ -160,7 +153,7 @@ def test_values_and_gradients_do_not_depend_on_being_traced():
             loss = tf.reduce_sum(tf.cast(out, tf.float32) ** 2)
         return [each.numpy() for each in (out, *tape.gradient(loss, net.trainable_variables))]
 
-    results_do_not_depend_on_a_trace(run)
+    traced.results_do_not_depend_on_a_trace(run)
 
 
 def test_a_trace_keeps_no_tensor_and_no_network():
@@ -168,7 +161,7 @@ def test_a_trace_keeps_no_tensor_and_no_network():
         net, given = network(), tf.random.uniform([3, 8])
         return net, given, net(given)
 
-    nothing_is_kept_of(made)
+    traced.nothing_is_kept_of(made)
 
 
 def test_a_network_in_a_graph_is_neither_changed_nor_reported():
@@ -195,9 +188,9 @@ def test_the_first_infinity_is_found_where_it_comes_from():
 
 def test_without_values_no_number_is_looked_at(monkeypatch):
     net = network()
-    no_number_is_looked_at(monkeypatch, lambda: net(tf.zeros([3, 8])))
+    traced.no_number_is_looked_at(monkeypatch, lambda: net(tf.zeros([3, 8])))
 
 
 def test_a_float32_run_and_a_low_one_are_compared():
     net, given = network(), tf.random.uniform([3, 8])
-    precisions_are_compared(lambda: net(given))
+    traced.precisions_are_compared(lambda: net(given))
