@@ -13,11 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from unamp_tensorflow.casting import cast, kind
-from unamp_tensorflow.state import FLOAT32, thread
+from unamp.hooking import suspended
+from unamp_tensorflow.casting import cast, convert, kind
+from unamp_tensorflow.state import ELIGIBLE, FLOAT32, thread
 
 __all__ = [
-    "branches", "dataset_statement", "if_statement", "indexed_case", "keyed", "tensor_array", "while_loop", "while_statement",
+    "branches", "dataset_statement", "if_statement", "indexed_case", "keyed", "packing",
+    "tensor_array", "while_loop", "while_statement",
 ]  # fmt: skip
 
 
@@ -115,6 +117,22 @@ def tensor_array(position: int, name: str) -> Callable[[Callable[..., Any]], Cal
         return write
 
     return replacement
+
+
+def packing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For lists of tensors where one tensor is expected: a dtype that is asked for is an explicit cast."""
+
+    def _autopacking_conversion_function(v: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(v, dtype, *args, **kwargs)
+        found = {kind(value) for value in tf.nest.flatten(v)} - {0}
+        if dtype is None:  # nobody asked: the tensors need one dtype, and what puts them together follows its rule
+            return original(convert(cast, FLOAT32, v) if len(found) > 1 else v, dtype, *args, **kwargs)
+        wanted = tf.as_dtype(dtype).as_datatype_enum
+        with suspended(thread):
+            return original(convert(cast, wanted, v) if wanted in ELIGIBLE else v, dtype, *args, **kwargs)
+
+    return _autopacking_conversion_function
 
 
 # --- branches: where one is low and another float32, both are float32 --------------------------------------------------------
