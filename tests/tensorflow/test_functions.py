@@ -198,6 +198,18 @@ def test_dataset_map(matrix):
     same(next(iter(data)), low_product(matrix))
 
 
+@pytest.mark.parametrize("policy", [BF16, BF16.replace(deny="matmul"), Policy("O2", "bfloat16")], ids=repr)
+def test_vectorized_map_computes_as_its_body_says(matrix, policy):
+    def rows():
+        return tf.vectorized_map(lambda row: tf.tanh(tf.linalg.matvec(matrix, row)), matrix)
+
+    with policy_region(policy):
+        found = rows()
+        expected = tf.stack([tf.tanh(tf.linalg.matvec(matrix, row)) for row in matrix])
+    assert found.dtype == expected.dtype
+    tf.debugging.assert_near(tf.cast(found, tf.float32), tf.cast(expected, tf.float32), atol=1e-2)
+
+
 def test_a_saved_model_carries_the_policy_that_it_was_traced_under(matrix, tmp_path):
     class Model(tf.Module):
         def __init__(self):
