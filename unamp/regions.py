@@ -83,6 +83,10 @@ class Region:
         where = "".join(f", {name}={value!r}" for name in ("framework", "device") if (value := getattr(self, name)))
         return f"Region({self.policy!r}{where})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What adapters made of the policy belongs to this process.
+        return {**vars(self), "_prepared": (None, ())}
+
     def __enter__(self) -> Region:
         adapters = _adapters.adapters_in_use()
         prepared_for, realisations = self._prepared
