@@ -23,6 +23,7 @@ from unamp.vocabulary import vocabulary
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from unamp import dialects as dialects
     from unamp.comparing import TraceComparison, compare_traces
     from unamp.decoration import decorate
     from unamp.records import OpRecord
@@ -76,14 +77,16 @@ _LATE = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LATE:
-        from importlib import import_module
+if not TYPE_CHECKING:  # a name that is wrong is found before it runs
 
-        found = globals()[name] = getattr(import_module(_LATE[name]), name)
-        return found
-    if name == "dialects":
-        import unamp.dialects
+    def __getattr__(name: str) -> Any:
+        if name in _LATE:
+            from importlib import import_module
 
-        return unamp.dialects
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            found = globals()[name] = getattr(import_module(_LATE[name]), name)
+            return found
+        if name == "dialects":
+            import unamp.dialects
+
+            return unamp.dialects
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

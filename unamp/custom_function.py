@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from unamp import registry
 from unamp.dtypes import ELIGIBLE, dtype_name
@@ -13,9 +13,15 @@ from unamp.regions import current_policy, is_autocast_enabled, policy_region
 
 __all__ = ["custom_bwd", "custom_fwd"]
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _OFF = Policy(enabled=False)
 
 
+@overload
+def custom_fwd(fwd: F, *, device_type: str | None = None, cast_inputs: object = None) -> F: ...
+@overload
+def custom_fwd(fwd: None = None, *, device_type: str | None = None, cast_inputs: object = None) -> Callable[[F], F]: ...
 def custom_fwd(
     fwd: Callable[..., Any] | None = None, *, device_type: str | None = None, cast_inputs: object = None
 ) -> Callable[..., Any]:
@@ -47,6 +53,10 @@ def custom_fwd(
     return forward
 
 
+@overload
+def custom_bwd(bwd: F, *, device_type: str | None = None) -> F: ...
+@overload
+def custom_bwd(bwd: None = None, *, device_type: str | None = None) -> Callable[[F], F]: ...
 def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str | None = None) -> Callable[..., Any]:
     """Decorate the ``backward`` of a function whose ``forward`` has `custom_fwd`: it runs under the forward's policy.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from unamp import registry
 from unamp.adapter import Adapter, Decoration
@@ -11,12 +11,37 @@ from unamp.dtypes import dtype_name, low_dtype
 
 __all__ = ["SAVED", "decorate"]
 
+Models = TypeVar("Models")
+Optimizers = TypeVar("Optimizers")
+
 _LEVELS = {"O0": False, "OD": False, "O1": False, "O2": True, "O3": True}  # whether parameters are cast
 
 #: The dtypes in which parameters can be saved.
 SAVED = ("float16", "bfloat16", "float32", "float64")
 
 
+@overload
+def decorate(
+    models: Models,
+    optimizers: None = None,
+    level: str = "O1",
+    dtype: object = "float16",
+    master_weight: bool | None = None,
+    save_dtype: object = None,
+    master_grad: bool = False,
+    excluded_layers: Any = None,
+) -> Models: ...
+@overload
+def decorate(
+    models: Models,
+    optimizers: Optimizers,
+    level: str = "O1",
+    dtype: object = "float16",
+    master_weight: bool | None = None,
+    save_dtype: object = None,
+    master_grad: bool = False,
+    excluded_layers: Any = None,
+) -> tuple[Models, Optimizers]: ...
 def decorate(
     models: Any,
     optimizers: Any = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from unamp.adapter import Adapter
 from unamp.dtypes import ELIGIBLE
@@ -14,10 +14,14 @@ from unamp.registry import adapters_in_use, check_suitable
 
 __all__ = ["auto_mixed_precision", "twin", "under"]
 
+Network = TypeVar("Network")
+
 _LEVELS = ("O0", "O1", "O2", "O3")
 
 
-def auto_mixed_precision(network: Any, amp_level: str = "O0", dtype: object = "float16", *, preset: str = "mindspore") -> Any:
+def auto_mixed_precision(
+    network: Network, amp_level: str = "O0", dtype: object = "float16", *, preset: str = "mindspore"
+) -> Network:
     """A network that computes under a policy and returns float32, as `mindspore.amp.auto_mixed_precision` makes one.
 
     At O1 the operations of the preset's allow list run low, and their results are cast back to float32 at once. At O2
@@ -47,7 +51,8 @@ def auto_mixed_precision(network: Any, amp_level: str = "O0", dtype: object = "f
             "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell or keras.Model, of a framework that is "
             f"imported and has an adapter installed; not {type(network).__name__}"
         )
-    return adapter.wrap(network, policy) if policy.active else network
+    wrapped: Network = adapter.wrap(network, policy) if policy.active else network
+    return wrapped
 
 
 def under(adapter: Adapter, policy: Policy, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

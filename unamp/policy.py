@@ -224,7 +224,7 @@ def _rules(policy: Policy) -> Mapping[str, Rule]:
 
 def _check_name(argument: str, value: object, valid: tuple[str, ...]) -> None:
     if not isinstance(value, str):
-        raise TypeError(f"{argument} must be a string, not {type(value).__name__}")
+        raise TypeError(f"{argument} must be a string, not {type(value).__name__}; valid: {', '.join(valid)}")
     if value not in valid:
         raise ValueError(f"unknown {argument} {value!r}; valid: {', '.join(valid)}")
 
@@ -237,7 +237,7 @@ def _check_flag(argument: str, value: object) -> None:
 def _canonical(argument: str, entries: object) -> tuple[str, ...]:
     """Sorted canonical names of what a user wrote as an allow or deny list."""
     # Some single entries can be iterated over (torch.ops.aten.add lists its overloads); what can be called is one entry.
-    if isinstance(entries, str) or callable(entries) or not isinstance(entries, Iterable):
+    if isinstance(entries, (str, bytes)) or callable(entries) or not isinstance(entries, Iterable):
         entries = (entries,)
     named = {_operation_name(argument, entry) for entry in entries}
     # A collective name (interpolate) stands for each of its members as well.

@@ -66,6 +66,16 @@ class CapturedRegion:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.adapter.leave_captured(self.key)
 
+    def __call__(self, function: F) -> F:
+        """Decorate a function that is made inside the traced one."""
+
+        @functools.wraps(function)
+        def captured(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return captured  # type: ignore[return-value]
+
 
 class Region:
     """A policy, and the frameworks and device on which it is in force while the region is open."""
@@ -81,6 +91,10 @@ class Region:
     def __repr__(self) -> str:
         where = "".join(f", {name}={value!r}" for name in ("framework", "device") if (value := getattr(self, name)))
         return f"Region({self.policy!r}{where})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What adapters made of the policy belongs to this process.
+        return {**vars(self), "_prepared": (None, ())}
 
     def __enter__(self) -> Region:
         adapters = registry.adapters_in_use()
@@ -160,7 +174,7 @@ def autocast(
     preset: str = "unamp",
     promote: bool = False,
     framework: str | None = None,
-) -> Region | CapturedRegion:
+) -> Region:
     """A region in the spelling of `torch.autocast`, with levels and lists.
 
     Args:
@@ -194,7 +208,7 @@ def auto_cast(
     *,
     preset: str = "paddle",
     framework: str | None = None,
-) -> Region | CapturedRegion:
+) -> Region:
     """A region in the spelling of `paddle.amp.auto_cast`. It takes effect on the CPU too.
 
     Args:
@@ -217,7 +231,7 @@ amp_guard = auto_cast
 
 
 @not_converted
-def policy_region(policy: Policy, *, framework: str | None = None) -> Region | CapturedRegion:
+def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
     """A region for a policy.
 
     Args:
@@ -288,11 +302,12 @@ def _policy_region(policy: Policy, framework: str | None) -> Region:
     return _shared(policy, registry.adapters_in_use(), framework, None)
 
 
-def _here(make: Callable[..., Region], *arguments: Any) -> Region | CapturedRegion:
+def _here(make: Callable[..., Region], *arguments: Any) -> Region:
     adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
-            return CapturedRegion(adapter, _key_for(adapter, make, *arguments))
+            # What people write is checked as what it is where no compiler traces it.
+            return CapturedRegion(adapter, _key_for(adapter, make, *arguments))  # type: ignore[return-value]
     try:
         return _remembered(adapters, make, *arguments)
     except TypeError:  # lists and sets are not hashable; and where the argument itself is bad, `make` says so

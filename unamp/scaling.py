@@ -324,12 +324,14 @@ class GradScaler:
             raise NothingChecked(
                 "none of the optimizer's parameters has a gradient; run the backward pass of a scaled loss first"
             )
-        self._pending[id(optimizer)] = pending
+        if given is None:  # unscaled where they are, even if the step raises; those handed over now would come again scaled
+            self._pending[id(optimizer)] = pending
         if overflow:
             self.skipped += 1
         else:
             with no_policy():
                 take(pending.gradients)
+        self._pending[id(optimizer)] = pending
         pending.stepped = True
         if not self._loss_scale.dynamic:
             del self._pending[id(optimizer)]

@@ -72,6 +72,9 @@ class Trace:
         self._ran_under: dict[Policy, set[str]] = {}
         self._never_ran: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Trace of {len(self.records)} operations>"
+
     def __enter__(self) -> Trace:
         outer = _thread.innermost
         values = self._values or (outer is not None and outer._values)

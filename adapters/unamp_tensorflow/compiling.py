@@ -12,12 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.autograph.impl import api
 
-from unamp_tensorflow.casting import cast, kind
-from unamp_tensorflow.state import FLOAT32, thread
+from unamp.hooking import suspended
+from unamp_tensorflow.casting import cast, convert, kind
+from unamp_tensorflow.state import ELIGIBLE, FLOAT32, thread
 
 __all__ = [
-    "branches", "dataset_statement", "if_statement", "indexed_case", "keyed", "tensor_array", "while_loop", "while_statement",
+    "branches", "dataset_reduce", "dataset_scan", "dataset_statement", "if_statement", "indexed_case", "keyed", "packing",
+    "tensor_array", "while_loop", "while_statement",
 ]  # fmt: skip
 
 
@@ -93,6 +97,45 @@ def dataset_statement(original: Callable[..., Any]) -> Callable[..., Any]:
     return for_stmt
 
 
+def dataset_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For `tf.data.Dataset.reduce`."""
+
+    def reduce(self: Any, initial_state: Any, reduce_func: Any, *args: Any, **kwargs: Any) -> Any:
+        if thread.plan is not None:
+            reduce_func = _steady(reduce_func, lambda state, new: _all_back(new, state))
+        return original(self, initial_state, reduce_func, *args, **kwargs)
+
+    return reduce
+
+
+def dataset_scan(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For `tf.data.Dataset.scan`, whose function returns a state and an element."""
+
+    def _scan(input_dataset: Any, initial_state: Any, scan_func: Any, *args: Any, **kwargs: Any) -> Any:
+        if thread.plan is not None:
+            scan_func = _steady(scan_func, lambda state, pair: (_all_back(pair[0], state), *pair[1:]))
+        return original(input_dataset, initial_state, scan_func, *args, **kwargs)
+
+    return _scan
+
+
+def _steady(function: Any, put_back: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    converted = api.tf_convert(function, ag_ctx.control_status_ctx())  # as tf.data does with what it is given
+
+    @api.do_not_convert
+    def steady(state: Any, *element: Any) -> Any:
+        return put_back(state, converted(state, *element))
+
+    return steady
+
+
+def _all_back(values: Any, before: Any) -> Any:
+    flat, start = tf.nest.flatten(values), tf.nest.flatten(before)
+    if len(flat) != len(start):
+        return values
+    return tf.nest.pack_sequence_as(values, [_back(value, kind(own)) for value, own in zip(flat, start, strict=True)])
+
+
 def _back(value: Any, own: int) -> Any:
     return cast(value, own) if own and kind(value) else value
 
@@ -115,6 +158,22 @@ def tensor_array(position: int, name: str) -> Callable[[Callable[..., Any]], Cal
         return write
 
     return replacement
+
+
+def packing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For lists of tensors where one tensor is expected: a dtype that is asked for is an explicit cast."""
+
+    def _autopacking_conversion_function(v: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(v, dtype, *args, **kwargs)
+        found = {kind(value) for value in tf.nest.flatten(v)} - {0}
+        if dtype is None:  # nobody asked: the tensors need one dtype, and what puts them together follows its rule
+            return original(convert(cast, FLOAT32, v) if len(found) > 1 else v, dtype, *args, **kwargs)
+        wanted = tf.as_dtype(dtype).as_datatype_enum
+        with suspended(thread):
+            return original(convert(cast, wanted, v) if wanted in ELIGIBLE else v, dtype, *args, **kwargs)
+
+    return _autopacking_conversion_function
 
 
 # --- branches: where one is low and another float32, both are float32 --------------------------------------------------------

@@ -42,6 +42,11 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("tensorflow.python.autograph.operators.control_flow", "_tf_while_stmt", compiling.while_statement),
     ("tensorflow.python.autograph.operators.control_flow", "_tf_if_stmt", compiling.if_statement),
     ("tensorflow.python.data.ops.dataset_autograph", "_tf_ag_dataset_for_stmt", compiling.dataset_statement),
+    ("tensorflow.python.data.ops.dataset_ops", "DatasetV2.reduce", compiling.dataset_reduce),
+    ("tensorflow.python.data.ops.scan_op", "_scan", compiling.dataset_scan),
+    # What vectorises a loop's body finds the casts in it.
+    ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", training.suspending),
+    ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", compiling.packing),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray.write", compiling.tensor_array(2, "value")),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray.unstack", compiling.tensor_array(1, "value")),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray.scatter", compiling.tensor_array(2, "value")),

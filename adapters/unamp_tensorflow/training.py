@@ -70,7 +70,10 @@ def _assisted(gradient: Callable[..., Any], plan: Any, inputs: tuple[Any, ...]) 
         hooks.acquire(helping)
         before, thread.plan = thread.plan, helping
         try:
-            return _like_inputs(gradient(*args, **kwargs), inputs)
+            grads = gradient(*args, **kwargs)
+            if variables := kwargs.get("variables"):  # then it gives two: the inputs', and the variables'
+                return _like_inputs(grads[0], inputs), _like_inputs(grads[1], tuple(variables))
+            return _like_inputs(grads, inputs)
         finally:
             thread.plan = before
             hooks.release()

@@ -21,6 +21,7 @@ from unamp_torch import functions, hooks
 from unamp_torch.compiled import library
 from unamp_torch.plans import Plan, install_traced, nested
 from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, SLOTS, excluded, set_excluded, set_included, thread
+from unamp_torch.transforming import transformed
 
 __all__ = ["Activation", "activation"]
 
@@ -39,6 +40,7 @@ class Activation:
         """Put the plan in force."""
         outer = thread.plan
         plan = self.plan if outer is None or outer.devices == self.plan.devices else nested(outer, self.plan)
+        plan = transformed(plan)
         # First what can fail, while nothing has changed yet.
         if outer is None:
             hooks.acquire()

@@ -21,7 +21,7 @@ import torch.utils.checkpoint
 
 from unamp.errors import BannedOperation, FrameworkNotSupported
 from unamp.regions import innermost_region
-from unamp_torch import compiling, exporting
+from unamp_torch import compiling, exporting, transforming
 from unamp_torch.compiled import library
 from unamp_torch.kernels import NO_KERNEL
 from unamp_torch.state import SLOTS, listen, lock, set_included, thread
@@ -125,6 +125,12 @@ HOOKS = (
     Hook("torch.jit._trace", "_trace_impl", _jit_trace),
     Hook("torch._C", "_freeze_module", _suspending),
     Hook("torch.export._trace", "_export", exporting.recording),
+    Hook("torch._functorch.vmap", "_vmap_increment_nesting", transforming.begun),
+    Hook("torch._functorch.vmap", "_vmap_decrement_nesting", transforming.ended),
+    Hook("torch._functorch.eager_transforms", "_grad_increment_nesting", transforming.begun_above),
+    Hook("torch._functorch.eager_transforms", "_grad_decrement_nesting", transforming.ended),
+    Hook("torch._functorch.eager_transforms", "_jvp_increment_nesting", transforming.begun_above),
+    Hook("torch._functorch.eager_transforms", "_jvp_decrement_nesting", transforming.ended),
     Hook("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key),
 )
 

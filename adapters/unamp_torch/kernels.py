@@ -24,6 +24,7 @@ from unamp_torch.state import CPU, CUDA, DTYPES, FEW, NATIVE_KEYS, SLOTS, TRACED
 __all__ = [
     "Action",
     "Banned",
+    "Emulating",
     "Operator",
     "compiled_plan",
     "emulated",
@@ -176,6 +177,18 @@ class Banned:
         if any(tensor.dtype in ELIGIBLE for tensor in operator.eligible.tensors(args, kwargs)):
             raise BannedOperation(self.message)
         return operator.call(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Emulating:
+    """Another action, as if there were no low kernel."""
+
+    action: Action
+
+    def __call__(self, operator: Operator, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+        without = copy.copy(operator)
+        without.no_kernel = {(device, low) for device in NATIVE_KEYS for low in ELIGIBLE if low is not torch.float32}
+        return self.action(without, args, kwargs, dtype)
 
 
 # --- the kernel, and its registration ---------------------------------------------------------------------------------------

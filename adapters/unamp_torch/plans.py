@@ -61,6 +61,7 @@ class Plan:
         device: the kind of device that was asked for.
         beside: the plan around it, which stays in force on devices that this one does not cover.
         slot: where the kernels for those operators are.
+        everything: whether those are all operators that have a rule (`whole`).
     """
 
     policy: Policy
@@ -74,6 +75,7 @@ class Plan:
     device: str | None = None
     slot: Slot = FEW
     beside: Plan | None = None
+    everything: bool = False
 
     def inside(self, policy: Policy) -> AbstractContextManager[None]:
         """Another policy on the same devices, in force inside this one."""
@@ -100,9 +102,26 @@ class Plan:
         return bool(self.on_cpu or self.on_cuda)
 
     @cached_property
+    def whole(self) -> Plan:
+        """The same plan, with kernels of ours for every rule, those that native autocast follows included."""
+        if self.everything or not self.autocast or self.delegated:
+            return self
+        tables = {device: self._explicit(device) for device in (CPU, CUDA) if self._covered(device)}
+        _install(tables, TRACED)
+        return replace(self, on_cpu=tables.get(CPU, {}), on_cuda=tables.get(CUDA, {}), slot=TRACED, everything=True)
+
+    def _covered(self, device: str) -> bool:
+        return device in self.devices or (self.beside is not None and device in self.beside.devices)
+
+    def _explicit(self, device: str) -> Mapping[str, Action]:
+        own = self if device in self.devices else self.beside
+        own_actions = self.on_cpu if device == CPU else self.on_cuda
+        return own_actions if own is None or own.delegated else {**own_actions, **_explicit_actions(own.policy, device)}
+
+    @cached_property
     def compiled(self) -> Any:
         """What the compiled kernels are to do; None where that is nothing."""
-        if library is None or not self.intercepts:
+        if library is None or not self.intercepts or self.everything:
             return None
         return kernels.compiled_plan(self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA))
 
@@ -175,6 +194,18 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
         for operator in kernels.operators(op):
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
                 table[operator.name] = explicit_action(policy, operator, device)
+    return table
+
+
+@lru_cache(maxsize=256)
+def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
+    table = {}
+    for op, rule in policy.rules.items():
+        for operator in () if rule is Rule.UNTOUCHED or left_to_its_choice(policy, op) else kernels.operators(op):
+            action = explicit_action(policy, operator, device)
+            # Under vmap the backward pass of a norm takes no low input with float32 parameters.
+            norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST)
+            table[operator.name] = kernels.Emulating(action) if norm else action
     return table
 
 

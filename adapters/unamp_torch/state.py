@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -83,12 +85,14 @@ class Thread(threading.local):
             itself (so that the id stays its own) and the version that was cast. None where nothing is to be kept.
         sink: where `unamp.trace` wants operations reported.
         emulated: whether the operation that is being reported was emulated.
+        transforms: the levels of `torch.vmap` that were put on in a region, each with the plan around it.
     """
 
     plan: Plan | None = None
     weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None = None
     sink: Any = None
     emulated: bool = False
+    transforms: Mapping[int, Plan] = MappingProxyType({})
 
 
 thread = Thread()

@@ -265,6 +265,22 @@ def test_a_step_that_raises_can_be_taken_again(scaled: Any, tensor: Any, optimiz
     assert o.total == 1.0  # unscaled once
 
 
+@pytest.mark.parametrize("clipped", [False, True])
+def test_gradients_are_handed_over_again_after_a_step_that_raises(
+    scaled: Any, tensor: Any, optimizer: Any, clipped: bool
+) -> None:
+    scaler, o = scaled(8.0), optimizer(w=None)
+    given = {"w": tensor("float32", 8.0)}
+    if clipped:
+        given = scaler.unscale_(o, given)
+    o.step = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        scaler.step(o, gradients=given)
+    del o.step
+    assert scaler.step(o, gradients=given) is True
+    assert o.total == 1.0  # unscaled once
+
+
 def test_without_dynamic_scaling_no_update_is_needed(scaled: Any, tensor: Any, optimizer: Any) -> None:
     scaler, o = scaled(8.0, dynamic=False), optimizer(w=tensor("float32", 8.0))
     assert scaler.step(o) is True

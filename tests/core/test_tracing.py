@@ -36,6 +36,7 @@ def test_records_what_adapters_report_while_it_is_open(fake: Any) -> None:
         fake.sinks[0](NO_FLOATS)
     assert fake.sinks == []
     assert t.records == [LINEAR, NO_FLOATS]
+    assert repr(t) == "<Trace of 2 operations>"
 
 
 def test_every_framework_is_observed(make_adapter: Callable[..., Any]) -> None:

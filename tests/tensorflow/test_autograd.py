@@ -171,6 +171,28 @@ def test_custom_gradient_may_mix_low_and_float32(matrix, graph):
 
 
 @pytest.mark.parametrize("graph", [False, True])
+def test_custom_gradient_with_variables(matrix, weight, graph):
+    factor = tf.Variable(3.0)
+
+    @tf.custom_gradient
+    def scaled(x):
+        def gradient(upstream, variables=None):
+            return upstream * variables[0], [tf.reduce_sum(upstream * tf.cast(x, upstream.dtype))]
+
+        return x * factor, gradient
+
+    def step(x):
+        with tf.GradientTape() as tape, region():
+            y = scaled(tf.matmul(x, weight))  # takes bfloat16, and answers in float32
+        return tape.gradient(y, [weight, factor])
+
+    of_weight, of_factor = (tf.function(step) if graph else step)(matrix)
+    low = tf.cast(matrix, tf.bfloat16)
+    same(of_weight, tf.cast(tf.matmul(low, tf.fill([4, 4], tf.cast(3.0, tf.bfloat16)), transpose_a=True), tf.float32))
+    same(of_factor, tf.reduce_sum(tf.cast(tf.matmul(low, tf.cast(weight, tf.bfloat16)), tf.float32)))
+
+
+@pytest.mark.parametrize("graph", [False, True])
 def test_recompute_grad_runs_under_the_policy_of_its_forward(matrix, weight, graph):
     seen = []
 

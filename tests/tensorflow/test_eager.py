@@ -156,6 +156,25 @@ def test_differing_inputs_never_raise(low, matrix, name, graph):
             assert found.dtype == tf.float32
 
 
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_lists_of_tensors_have_the_dtype_that_is_asked_for(low, matrix, level, graph):
+    variable = tf.Variable(tf.zeros([2, 4]))
+
+    def run(x):
+        product = tf.matmul(x, x)
+        asked = tf.convert_to_tensor([x[0], product[0]], tf.float32)
+        variable.scatter_nd_update([[0], [1]], [x[0], x[1]])
+        array = tf.TensorArray(tf.float32, 2).write(0, x).write(1, product)
+        return asked, tf.convert_to_tensor([product[0], product[1]], low), array.stack(), tf.reduce_sum([[product], [x]])
+
+    with under(level, low):
+        asked, rounded, stacked, _ = (tf.function(run) if graph else run)(matrix)
+    assert (asked.dtype, rounded.dtype, stacked.dtype) == (tf.float32, low, tf.float32)
+    same(asked[0], matrix[0])
+    same(variable, matrix[:2])
+
+
 def test_variables_take_low_values(low, matrix):
     variable = tf.Variable(tf.zeros([4, 4]))
     with under(low=low):

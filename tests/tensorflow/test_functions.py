@@ -198,6 +198,36 @@ def test_dataset_map(matrix):
     same(next(iter(data)), low_product(matrix))
 
 
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_dataset_reduced_and_scanned_keeps_the_dtype_of_its_state(matrix, level):
+    data = tf.data.Dataset.from_tensors(matrix).repeat(3)
+
+    def add(total, x):
+        if tf.reduce_sum(x) > 1e9:  # converted by AutoGraph, as outside
+            return total
+        return total + tf.reduce_sum(tf.matmul(x, x))
+
+    with policy_region(Policy(level, "bfloat16")):
+        total = data.reduce(0.0, add)
+        scanned = list(data.scan(initial_state=tf.zeros([4, 4]), scan_func=lambda state, x: (tf.matmul(x, x), state)))
+    assert total.dtype == tf.float32
+    tf.debugging.assert_near(total, 3 * tf.reduce_sum(tf.cast(low_product(matrix), tf.float32)), atol=0.5)
+    assert scanned[0].dtype == tf.float32
+    same(scanned[2], tf.cast(low_product(matrix), tf.float32))
+
+
+@pytest.mark.parametrize("policy", [BF16, BF16.replace(deny="matmul"), Policy("O2", "bfloat16")], ids=repr)
+def test_vectorized_map_computes_as_its_body_says(matrix, policy):
+    def rows():
+        return tf.vectorized_map(lambda row: tf.tanh(tf.linalg.matvec(matrix, row)), matrix)
+
+    with policy_region(policy):
+        found = rows()
+        expected = tf.stack([tf.tanh(tf.linalg.matvec(matrix, row)) for row in matrix])
+    assert found.dtype == expected.dtype
+    tf.debugging.assert_near(tf.cast(found, tf.float32), tf.cast(expected, tf.float32), atol=1e-2)
+
+
 def test_a_saved_model_carries_the_policy_that_it_was_traced_under(matrix, tmp_path):
     class Model(tf.Module):
         def __init__(self):

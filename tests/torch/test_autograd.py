@@ -310,6 +310,71 @@ def test_functional_call_with_per_sample_gradients() -> None:
             assert torch.allclose(found[name], exact[name], atol=0.05)
 
 
+WHOLE_UNDER_VMAP = [
+    *FUNC_POLICIES,
+    Policy("OD", "bfloat16"),
+    Policy("O2", "bfloat16", preset="paddle"),
+    Policy("O1", "bfloat16", preset="torch-cpu"),
+    Policy("O1", "bfloat16", widen_results=True),
+]
+
+
+@pytest.mark.parametrize("policy", WHOLE_UNDER_VMAP, ids=repr)
+def test_operations_that_vmap_takes_apart_are_whole(policy: Policy) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3))
+    parameters = {k: v.detach() for k, v in model.named_parameters()}
+    x, target = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+
+    def call(p: dict[str, Tensor], sample: Tensor) -> Tensor:
+        return torch.func.functional_call(model, p, (sample,))
+
+    def loss(p: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(call(p, sample), label)
+
+    stacked = {name: torch.stack([value, value * 0.5]) for name, value in parameters.items()}
+
+    def computed() -> tuple[Tensor, ...]:
+        models = torch.func.vmap(call, (0, None))(stacked, x)
+        gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, x, target)
+        return models, *gradients.values()
+
+    def one_by_one() -> list[list[Tensor]]:
+        models = [call({k: v[i] for k, v in stacked.items()}, x) for i in range(2)]
+        gradients = [torch.func.grad(loss)(parameters, *each) for each in zip(x, target, strict=True)]
+        return [models, *([g[name] for g in gradients] for name in parameters)]
+
+    def inside(p: dict[str, Tensor]) -> Tensor:
+        with policy_region(policy):
+            return call(p, x)
+
+    with policy_region(policy):
+        found, each = computed(), one_by_one()
+    expected = [torch.stack(results) for results in each]
+    for mine, plain in zip((*found, torch.func.vmap(inside)(stacked)), (*expected, expected[0]), strict=True):
+        assert mine.dtype == plain.dtype
+        assert torch.allclose(mine.float(), plain.float(), rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("policy", WHOLE_UNDER_VMAP, ids=repr)
+def test_a_region_is_as_it_was_after_vmap(policy: Policy) -> None:
+    x = torch.randn(3, 3)
+
+    def dtypes() -> list[torch.dtype]:
+        return [each.dtype for each in (x + x, x @ x, F.linear(x, x, x[0]), x.softmax(-1), F.layer_norm(x, (3,)))]
+
+    def fails(row: Tensor) -> Tensor:
+        with unamp.autocast("cpu", allow="add"):
+            raise ZeroDivisionError
+
+    with policy_region(policy):
+        before = dtypes()
+        torch.func.vmap(torch.func.vmap(torch.sin))(x)
+        assert dtypes() == before
+        with pytest.raises(ZeroDivisionError):
+            torch.func.vmap(fails)(x)
+        assert dtypes() == before
+
+
 def test_a_region_opened_inside_a_transformed_function() -> None:
     def inside(x: Tensor) -> Tensor:
         with unamp.autocast("cpu", allow="add"):

@@ -205,6 +205,18 @@ def test_questions_asked_inside_are_answered_by_the_region() -> None:
 REGION = policy_region(A)
 
 
+def test_a_function_decorated_inside_the_compiled_one() -> None:
+    def outer(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        @policy_region(A)
+        def within(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+            return function(a, b)
+
+        return within(a, b)
+
+    assert same(torch.compile(outer, backend="aot_eager", fullgraph=True)(x, w), eager(A))
+    assert same(function(x, w), eager(None))
+
+
 def test_a_region_object_from_outside_the_function() -> None:
     def uses(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
         with REGION:

@@ -342,3 +342,19 @@ except unamp.FrameworkNotSupported as error:
 """
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     assert said == "torch 2.6.0 is installed; unamp's adapter works with torch >=2.13,<3"
+
+
+@each_policy
+def test_a_module_that_holds_a_region_is_copied_and_pickled(policy: Policy) -> None:
+    module = nn.Linear(4, 4)
+    module.region = policy_region(policy)  # type: ignore[assignment]
+    with module.region:
+        expected = module(x)
+    pickled = pickle.dumps(module)
+    assert b"unamp_torch" not in pickled
+    for again in (copy.deepcopy(module), pickle.loads(pickled)):
+        assert again.region.policy == policy
+        with again.region:
+            found = again(x)
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
