@@ -39,6 +39,7 @@ __all__ = [
     "comparisons",
     "everything",
     "hooks",
+    "own",
     "probe",
     "release",
     "standing_in",
@@ -234,6 +235,17 @@ def _python(spelling: str) -> Any:
 
 
 @cache
+def _by_function() -> dict[Any, Code]:
+    return {code.function: code for code in _codes().values()}
+
+
+def own(function: Any) -> Any:
+    """A function of Paddle's as it is written, whatever it runs at the moment."""
+    code = _by_function().get(getattr(function, "__func__", function))
+    return code.original if code is not None and code.is_in else function
+
+
+@cache
 def everything() -> tuple[Operator, ...]:
     """All operations."""
     return (*_forward().values(), *_operators().values(), *wholes())
@@ -351,6 +363,8 @@ _HOOKS = (
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),
+    ("paddle.jit.dy2static.utils", "parse_arg_and_kwargs", compiling.as_written),
+    ("paddle.jit.dy2static.utils", "parse_varargs_name", compiling.as_written),
     ("paddle.jit.sot.infer_meta", "InferMetaCache.key_fn", compiling.keyed),
     ("paddle.jit.sot.infer_meta", "LayerInferMetaCache.key_fn", compiling.keyed),
     ("paddle.jit.sot.symbolic.compile_cache", "CompileSIRCache.key_fn", compiling.keyed),
