@@ -34,6 +34,9 @@ from unamp_mindspore.state import Tensor, on_cpu, thread
 
 __all__ = ["acquire", "assisted", "device", "hooks", "probe", "release"]
 
+#: The module: `mindspore.common` has a function of the same name, which hides it.
+recompute: Any = sys.modules["mindspore.common.recompute"]
+
 
 def device() -> str:
     """Where this process computes."""
@@ -89,9 +92,20 @@ def _recompute(original: Callable[..., Any]) -> Callable[..., Any]:
     # Recomputation remembers MindSpore's own strategy for the second forward, and not ours.
     def run(block: Any, *args: Any, **kwargs: Any) -> Any:
         region = innermost_region()
-        if thread.plan is None or region is None:
+        if thread.plan is None or region is None or getattr(block, "_region", None) is region:
             return original(block, *args, **kwargs)
         return original(_in_region(block, region), *args, **kwargs)
+
+    return run
+
+
+def _recomputed_cell(original: Callable[..., Any]) -> Callable[..., Any]:
+    # A cell that is to be recomputed has one cell that does so for all calls, under whatever policy.
+    def run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+        again, region = self._recompute_cell, innermost_region()
+        if thread.plan is None or region is None or not isinstance(again, recompute._RecomputeCell):
+            return original(self, *args, **kwargs)
+        return recompute._RecomputeCell(_in_region(again.wrap_cell.function, region))(*args, **kwargs)
 
     return run
 
@@ -107,6 +121,7 @@ def _in_region(block: Any, region: Any) -> Any:
         with region:
             return block(*args, **kwargs)
 
+    run._region = region  # type: ignore[attr-defined]
     return run
 
 
@@ -142,7 +157,9 @@ _OPTIMIZERS = [kind for kind in vars(optim).values() if isinstance(kind, type) a
 _HOOKS = (
     (api._PyNativeExecutor, "grad", _backward),
     (api._PyNativeExecutor, "new_graph", _recording),
-    (sys.modules["mindspore.common.recompute"], "recompute", _recompute),
+    (recompute, "recompute", _recompute),
+    (recompute, "recompute_without_reentrant", _recompute),
+    (nn.Cell, "_run_grad_construct", _recomputed_cell),
     *((kind, "construct", _stepping) for kind in _OPTIMIZERS),
 )
 
@@ -180,6 +197,7 @@ def probe() -> None:
         (TensorPy, name) for name in ("__add__", "__getitem__", "copy_", "matmul", "is_contiguous", "_dtype", "_version")
     ]
     needed += [(Tensor, "__matmul__"), (nn_func, "linear"), (Primitive, "__call__"), (ops, "Cast"), (nn.Conv2d, "construct")]
+    needed += [(recompute, "_RecomputeCell")]
     needed += [(api._pynative_executor._executor, "requires_grad"), *compiling.needed()]
     for home, name in needed:
         if getattr(home, name, None) is None:

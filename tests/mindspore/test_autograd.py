@@ -176,6 +176,27 @@ def test_recompute_gives_the_same_gradients(low):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize(
+    "how", [{}, {"use_reentrant": False}, {"output_recompute": True}], ids=["reentrant", "hooks", "output"]
+)
+def test_a_cell_that_is_to_be_recomputed(low, how):
+    net, x = network(), rand(4, 6)
+
+    def gradients(**policy):
+        def loss(x):
+            with under(low=low, **policy):
+                return net(x).astype(F32).sum()
+
+        return arrays(mindspore.grad(loss, None, net.trainable_params())(x))
+
+    policies = ({}, {"enabled": False}, {"deny": "linear"}, {})
+    expected = [gradients(**policy) for policy in policies]
+    net.recompute(**how)
+    for policy, exact in zip(policies, expected, strict=True):
+        for one, other in zip(gradients(**policy), exact, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_train_one_step_cell(low):
     net, x, label = network(), rand(8, 6), Tensor(np.arange(8) % 3, mindspore.int32)
     with_loss = nn.WithLossCell(net, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
