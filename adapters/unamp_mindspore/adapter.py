@@ -62,6 +62,10 @@ class MindSporeAdapter:
                 "MindSpore's compiler raises (\"Unsupported statement 'Try'\"); the region around the call decides",
             ),
             Gap(
+                'graphs that mindspore.jit captures with capture_mode="bytecode" or "trace"',
+                'MindSpore\'s strategy does not reach them: called in a region they raise NotExpressible; use "ast"',
+            ),
+            Gap(
                 "graphs that were compiled before unamp.decorate",
                 "they keep the parameters' float32 values of then; compile after",
             ),
