@@ -27,6 +27,7 @@ from unamp.hooking import Hooks, suspended
 from unamp.regions import innermost_region
 from unamp.replacing import Code, Together
 from unamp_mindspore import compiling
+from unamp_mindspore.casting import forget
 from unamp_mindspore.kernels import entry
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.replacing import Methods
@@ -150,6 +151,15 @@ def _stepping(original: Callable[..., Any]) -> Callable[..., Any]:
     return construct
 
 
+def _set_data(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def set_data(self: Any, *args: Any, **kwargs: Any) -> Any:
+        forget(self)
+        return original(self, *args, **kwargs)
+
+    return set_data
+
+
 #: Optimizers that compute in Python. (Those of `nn` are compiled: see `unamp_mindspore.compiling`.)
 _OPTIMIZERS = [kind for kind in vars(optim).values() if isinstance(kind, type) and "construct" in vars(kind)]
 
@@ -157,6 +167,7 @@ _OPTIMIZERS = [kind for kind in vars(optim).values() if isinstance(kind, type) a
 _HOOKS = (
     (api._PyNativeExecutor, "grad", _backward),
     (api._PyNativeExecutor, "new_graph", _recording),
+    (mindspore.Parameter, "set_data", _set_data),
     (recompute, "recompute", _recompute),
     (recompute, "recompute_without_reentrant", _recompute),
     (nn.Cell, "_run_grad_construct", _recomputed_cell),

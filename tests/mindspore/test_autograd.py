@@ -197,6 +197,33 @@ def test_a_cell_that_is_to_be_recomputed(low, how):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda weight: ops.assign(weight, weight * 2),
+        lambda weight: ops.assign_add(weight, weight.value()),
+        lambda weight: ops.AssignSub()(weight, -weight.value()),
+        lambda weight: weight.set_data(weight * 2),
+    ],
+    ids=["assign", "assign_add", "AssignSub", "set_data"],
+)
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_parameter_that_is_given_other_values_is_cast_again(low, change, trained):
+    x, weight = rand(4, 6), Parameter(rand(6, 3), name="weight", requires_grad=trained)
+    found = []
+
+    def loss(x):
+        with under(low=low):
+            found.append(ops.matmul(x, weight))
+            change(weight)
+            found.append(ops.matmul(x, weight))
+        return sum(each.astype(F32).sum() for each in found)
+
+    mindspore.value_and_grad(loss)(x)
+    before, after = arrays(each.astype(F32) for each in found)
+    np.testing.assert_array_equal(after, before * 2)
+
+
 def test_train_one_step_cell(low):
     net, x, label = network(), rand(8, 6), Tensor(np.arange(8) % 3, mindspore.int32)
     with_loss = nn.WithLossCell(net, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
