@@ -27,13 +27,15 @@ from unamp.hooking import Hooks, suspended
 from unamp.regions import innermost_region
 from unamp.replacing import Code, Together
 from unamp_mindspore import compiling
-from unamp_mindspore.casting import forget
+from unamp_mindspore.casting import cast, convert, forget
 from unamp_mindspore.kernels import entry
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.replacing import Methods
-from unamp_mindspore.state import Tensor, on_cpu, thread
+from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
 __all__ = ["acquire", "assisted", "device", "hooks", "probe", "release"]
+
+BFLOAT16 = DTYPES["bfloat16"]
 
 #: The module: `mindspore.common` has a function of the same name, which hides it.
 recompute: Any = sys.modules["mindspore.common.recompute"]
@@ -160,6 +162,27 @@ def _set_data(original: Callable[..., Any]) -> Callable[..., Any]:
     return set_data
 
 
+def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
+    # It is in place, so no rule changes it, nor what it is made of. For some indices the CPU has no kernel in bfloat16.
+    def set_item(self: Any, index: Any, value: Any) -> Any:
+        if thread.plan is None:
+            return original(self, index, value)
+        with suspended(thread):
+            return changed(self, index, value)
+
+    def changed(self: Any, index: Any, value: Any) -> Any:
+        if self.dtype is not BFLOAT16 or not on_cpu():
+            return original(self, index, value)
+        wide = cast(self, FLOAT32)
+        original(wide, index, convert(cast, FLOAT32, value))
+        self.copy_(cast(wide, BFLOAT16))
+        if self.parent_tensor_ is not None and self.index_of_parent_ is not None:
+            changed(self.parent_tensor_, self.index_of_parent_, self)
+        return self
+
+    return set_item
+
+
 #: Optimizers that compute in Python. (Those of `nn` are compiled: see `unamp_mindspore.compiling`.)
 _OPTIMIZERS = [kind for kind in vars(optim).values() if isinstance(kind, type) and "construct" in vars(kind)]
 
@@ -168,6 +191,8 @@ _HOOKS = (
     (api._PyNativeExecutor, "grad", _backward),
     (api._PyNativeExecutor, "new_graph", _recording),
     (mindspore.Parameter, "set_data", _set_data),
+    (Tensor, "_setitem", _set_item),
+    (Tensor, "_setitem_origin", _set_item),
     (recompute, "recompute", _recompute),
     (recompute, "recompute_without_reentrant", _recompute),
     (nn.Cell, "_run_grad_construct", _recomputed_cell),
