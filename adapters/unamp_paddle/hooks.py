@@ -154,7 +154,9 @@ def _forward() -> dict[str, Operator]:
             if base in spelled and base in names:
                 op, view = spelled[base], _is_view(base, spelled[base])
                 found[name] = Operator(op, f"_C_ops.{name}", call, inplace=True, view=view, twin=names[base])
-            continue  # the others are optimizers, communication and random numbers
+            elif name in facts().filling:
+                found[name] = Operator(None, f"_C_ops.{name}", call, inplace=True, twin=call)
+            continue  # the others are optimizers and communication
         found[name] = Operator(op, f"_C_ops.{name}", call, view=_is_view(name, op), which=_WHICH.get(name))
     return found
 
