@@ -70,6 +70,14 @@ class MindSporeAdapter:
                 "they keep the parameters' float32 values of then; compile after",
             ),
             Gap("bans in compiled graphs", "a graph cannot raise: a banned operation runs in float32"),
+            Gap(
+                "views of a low tensor, by index, inside a region on the CPU",
+                "low[0] is emulated and so a copy: what changes it in place does not change low; low[0] = ... does",
+            ),
+            Gap(
+                "the first call that takes plain numbers, with NumPy 2",
+                "MindSpore 2.10 is compiled with NumPy 1: with a region and without, that one call may raise SystemError",
+            ),
         )
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
