@@ -72,7 +72,7 @@ class MindSporeAdapter:
             Gap("bans in compiled graphs", "a graph cannot raise: a banned operation runs in float32"),
             Gap(
                 "views of a low tensor, by index, inside a region on the CPU",
-                "low[0] is emulated and so a copy: what changes it in place does not change low; low[0] = ... does",
+                "MindSpore has no kernel for their gradient in bfloat16, so low[0] is a copy; low[0] = ... changes low",
             ),
             Gap(
                 "the first call that takes plain numbers, with NumPy 2",
