@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unamp_mindspore import hooks
+from unamp_mindspore.compiling import check_not_traced
 from unamp_mindspore.plans import Plan, idle
 from unamp_mindspore.state import thread
 
@@ -29,6 +30,7 @@ class Activation:
             if outer is not None:
                 thread.plan = idle(watching=thread.sink is not None)
             return outer, weights
+        check_not_traced()
         hooks.acquire()
         if not self._cache:
             thread.weights = None

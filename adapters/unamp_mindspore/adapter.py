@@ -62,10 +62,22 @@ class MindSporeAdapter:
                 "MindSpore's compiler raises (\"Unsupported statement 'Try'\"); the region around the call decides",
             ),
             Gap(
+                'graphs that mindspore.jit captures with capture_mode="bytecode" or "trace"',
+                'MindSpore\'s strategy does not reach them: called in a region they raise NotExpressible; use "ast"',
+            ),
+            Gap(
                 "graphs that were compiled before unamp.decorate",
                 "they keep the parameters' float32 values of then; compile after",
             ),
             Gap("bans in compiled graphs", "a graph cannot raise: a banned operation runs in float32"),
+            Gap(
+                "views of a low tensor, by index, inside a region on the CPU",
+                "MindSpore has no kernel for their gradient in bfloat16, so low[0] is a copy; low[0] = ... changes low",
+            ),
+            Gap(
+                "the first call that takes plain numbers, with NumPy 2",
+                "MindSpore 2.10 is compiled with NumPy 1: with a region and without, that one call may raise SystemError",
+            ),
         )
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:

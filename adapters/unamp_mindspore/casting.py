@@ -11,7 +11,7 @@ from mindspore.common.api import _pynative_executor
 from unamp.nesting import mapped, nesting
 from unamp_mindspore.state import FLOAT32, LOW, Parameter, Tensor, thread
 
-__all__ = ["cast", "convert", "floats", "is_kept", "map_floats", "recording", "rounded", "tensors", "to_low"]
+__all__ = ["cast", "convert", "floats", "forget", "is_kept", "map_floats", "recording", "rounded", "tensors", "to_low"]
 
 # The originals, not the names, behind which a region puts other things.
 _converted_with_gradient = ops.Cast().__call__
@@ -82,6 +82,12 @@ def is_kept(tensor: Any, dtype: Any) -> bool:
     """Whether a parameter's cast to low is kept from before."""
     found = None if thread.weights is None or not recording() else thread.weights.get(id(tensor))
     return found is not None and found[0] is tensor and found[1] == tensor._version and found[2] is dtype
+
+
+def forget(parameter: Any) -> None:
+    """Keep no cast of a parameter that is given other values in a way that leaves its version as it is."""
+    if thread.weights:
+        thread.weights.pop(id(parameter), None)
 
 
 def map_floats(result: Any, dtype: Any) -> Any:

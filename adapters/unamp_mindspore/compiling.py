@@ -8,6 +8,7 @@ the policy becomes part of the name under which MindSpore keeps the graph.
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -17,7 +18,9 @@ from typing import Any
 
 from mindspore import nn
 from mindspore._c_expression import amp
-from mindspore.graph import api
+from mindspore.graph import api, jit_trace
+from mindspore.graph._utils.pijit_context import PIJitCaptureContext
+from mindspore.graph.jit_context import jit_context
 
 from unamp.errors import NotExpressible
 from unamp.hooking import suspended
@@ -26,7 +29,7 @@ from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.state import DTYPES, on_cpu, thread
 
-__all__ = ["hooks", "needed", "strategy"]
+__all__ = ["check_not_traced", "hooks", "needed", "strategy"]
 
 #: Compiling changes what it compiles, for a moment.
 _lock = threading.RLock()
@@ -151,13 +154,48 @@ def _key(policy: Policy) -> str:
     return f".unamp {policy!r}"
 
 
+def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What begins to capture, or to run, a graph of another kind: no strategy reaches those."""
+
+    @functools.wraps(original)
+    def begin(*args: Any, **kwargs: Any) -> Any:
+        if _in_force() is not None:
+            raise NotExpressible(
+                "MindSpore has no strategy for graphs that mindspore.jit captures from bytecode or from a trace; use "
+                'capture_mode="ast", or call the function without mindspore.jit'
+            )
+        return original(*args, **kwargs)
+
+    return begin
+
+
+def check_not_traced() -> None:
+    """Check that MindSpore is not capturing a graph from a trace, which would miss the casts of a region.
+
+    Raises:
+        NotExpressible: if it is.
+    """
+    if jit_context() is not None:
+        raise NotExpressible(
+            'a region cannot be opened inside a function that mindspore.jit captures with capture_mode="trace" (nor after such '
+            'a function raised: MindSpore goes on with its trace); open it around the call of one with capture_mode="ast"'
+        )
+
+
 @cache
 def hooks() -> tuple[Code, ...]:
     """The functions of MindSpore's compilers that must know about regions."""
     call = api._JitExecutor.__call__
-    return Code(getattr(call, "__wrapped__", call), _per_policy), Code(nn.Cell.compile_and_run, _compile_and_run)
+    return (
+        Code(getattr(call, "__wrapped__", call), _per_policy),
+        Code(nn.Cell.compile_and_run, _compile_and_run),
+        Code(PIJitCaptureContext.__enter__, _refused),
+        Code(jit_trace._jit_trace_begin, _refused),
+    )
 
 
 def needed() -> list[tuple[Any, str]]:
     """What must be there, as objects and the names of attributes."""
-    return [(api, "_JitExecutor"), (nn.Cell, "compile_and_run"), (amp, "create_amp_strategy"), (amp, "AmpLevel")]
+    strategies = [(amp, "create_amp_strategy"), (amp, "AmpLevel")]
+    captured = [(PIJitCaptureContext, "__enter__"), (jit_trace, "_jit_trace_begin")]
+    return [(api, "_JitExecutor"), (nn.Cell, "compile_and_run"), *strategies, *captured]

@@ -27,12 +27,18 @@ from unamp.hooking import Hooks, suspended
 from unamp.regions import innermost_region
 from unamp.replacing import Code, Together
 from unamp_mindspore import compiling
+from unamp_mindspore.casting import cast, convert, forget
 from unamp_mindspore.kernels import entry
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.replacing import Methods
-from unamp_mindspore.state import Tensor, on_cpu, thread
+from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
 __all__ = ["acquire", "assisted", "device", "hooks", "probe", "release"]
+
+BFLOAT16 = DTYPES["bfloat16"]
+
+#: The module: `mindspore.common` has a function of the same name, which hides it.
+recompute: Any = sys.modules["mindspore.common.recompute"]
 
 
 def device() -> str:
@@ -89,9 +95,20 @@ def _recompute(original: Callable[..., Any]) -> Callable[..., Any]:
     # Recomputation remembers MindSpore's own strategy for the second forward, and not ours.
     def run(block: Any, *args: Any, **kwargs: Any) -> Any:
         region = innermost_region()
-        if thread.plan is None or region is None:
+        if thread.plan is None or region is None or getattr(block, "_region", None) is region:
             return original(block, *args, **kwargs)
         return original(_in_region(block, region), *args, **kwargs)
+
+    return run
+
+
+def _recomputed_cell(original: Callable[..., Any]) -> Callable[..., Any]:
+    # A cell that is to be recomputed has one cell that does so for all calls, under whatever policy.
+    def run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+        again, region = self._recompute_cell, innermost_region()
+        if thread.plan is None or region is None or not isinstance(again, recompute._RecomputeCell):
+            return original(self, *args, **kwargs)
+        return recompute._RecomputeCell(_in_region(again.wrap_cell.function, region))(*args, **kwargs)
 
     return run
 
@@ -107,6 +124,7 @@ def _in_region(block: Any, region: Any) -> Any:
         with region:
             return block(*args, **kwargs)
 
+    run._region = region  # type: ignore[attr-defined]
     return run
 
 
@@ -135,6 +153,36 @@ def _stepping(original: Callable[..., Any]) -> Callable[..., Any]:
     return construct
 
 
+def _set_data(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def set_data(self: Any, *args: Any, **kwargs: Any) -> Any:
+        forget(self)
+        return original(self, *args, **kwargs)
+
+    return set_data
+
+
+def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
+    # It is in place, so no rule changes it, nor what it is made of. For some indices the CPU has no kernel in bfloat16.
+    def set_item(self: Any, index: Any, value: Any) -> Any:
+        if thread.plan is None:
+            return original(self, index, value)
+        with suspended(thread):
+            return changed(self, index, value)
+
+    def changed(self: Any, index: Any, value: Any) -> Any:
+        if self.dtype is not BFLOAT16 or not on_cpu():
+            return original(self, index, value)
+        wide = cast(self, FLOAT32)
+        original(wide, index, convert(cast, FLOAT32, value))
+        self.copy_(cast(wide, BFLOAT16))
+        if self.parent_tensor_ is not None and self.index_of_parent_ is not None:
+            changed(self.parent_tensor_, self.index_of_parent_, self)
+        return self
+
+    return set_item
+
+
 #: Optimizers that compute in Python. (Those of `nn` are compiled: see `unamp_mindspore.compiling`.)
 _OPTIMIZERS = [kind for kind in vars(optim).values() if isinstance(kind, type) and "construct" in vars(kind)]
 
@@ -142,7 +190,12 @@ _OPTIMIZERS = [kind for kind in vars(optim).values() if isinstance(kind, type) a
 _HOOKS = (
     (api._PyNativeExecutor, "grad", _backward),
     (api._PyNativeExecutor, "new_graph", _recording),
-    (sys.modules["mindspore.common.recompute"], "recompute", _recompute),
+    (mindspore.Parameter, "set_data", _set_data),
+    (Tensor, "_setitem", _set_item),
+    (Tensor, "_setitem_origin", _set_item),
+    (recompute, "recompute", _recompute),
+    (recompute, "recompute_without_reentrant", _recompute),
+    (nn.Cell, "_run_grad_construct", _recomputed_cell),
     *((kind, "construct", _stepping) for kind in _OPTIMIZERS),
 )
 
@@ -180,6 +233,7 @@ def probe() -> None:
         (TensorPy, name) for name in ("__add__", "__getitem__", "copy_", "matmul", "is_contiguous", "_dtype", "_version")
     ]
     needed += [(Tensor, "__matmul__"), (nn_func, "linear"), (Primitive, "__call__"), (ops, "Cast"), (nn.Conv2d, "construct")]
+    needed += [(recompute, "_RecomputeCell")]
     needed += [(api._pynative_executor._executor, "requires_grad"), *compiling.needed()]
     for home, name in needed:
         if getattr(home, name, None) is None:

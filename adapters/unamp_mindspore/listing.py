@@ -15,6 +15,7 @@ from mindspore.ops.primitive import Primitive
 
 from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
+from unamp_mindspore.casting import forget
 from unamp_mindspore.facts import facts
 from unamp_mindspore.kernels import Operator, entry
 from unamp_mindspore.spellings import named, primitive, spelled
@@ -154,7 +155,12 @@ def _through_name(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args)
         if not entries:
             entries.update({name: entry(operator) for name, operator in _by_name().items()})
-        return entries.get(self.name, original)(self, *args)
+        found = entries.get(self.name)
+        if found is not None:
+            return found(self, *args)
+        for value in args if thread.weights else ():
+            forget(value)  # Assign and its kind
+        return original(self, *args)
 
     return call
 

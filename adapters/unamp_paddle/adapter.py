@@ -71,6 +71,10 @@ class PaddleAdapter:
                 "the scale of that moment would stay in the program; scale the loss outside of the function",
             ),
             Gap(
+                "branches on a tensor that end in different dtypes, under paddle.jit.to_static with full_graph=True",
+                "Paddle's compiler wants one dtype: cast in the branches, or use full_graph=False, which chooses in Python",
+            ),
+            Gap(
                 "static programs built by hand (paddle.enable_static)",
                 "a region covers eager mode and paddle.jit.to_static; static.amp decorates programs of one's own",
             ),

@@ -20,7 +20,7 @@ from paddle.jit.sot.utils import paddle_api_config
 from unamp import regions
 from unamp_paddle.state import thread
 
-__all__ = ["keyed", "keyed_program", "per_policy"]
+__all__ = ["as_written", "keyed", "keyed_program", "per_policy"]
 
 #: What opens a region or asks about one; and what they call, in case the simulation is already inside.
 _NOT_SIMULATED = (
@@ -39,6 +39,17 @@ skip_files.setup_skip_files()
 def _policy() -> Any:
     plan = thread.plan
     return None if plan is None else (plan.policy, plan.everything)
+
+
+def as_written(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What Paddle finds out about the arguments of a function, as they are where something stands in for the function."""
+
+    def asked(function: Any) -> Any:
+        from unamp_paddle.hooks import own  # imports this module
+
+        return original(own(function))
+
+    return asked
 
 
 def keyed_program(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ class Facts:
         checks_dtypes: functions in Python that refuse, or convert, tensors of some dtypes.
         synonyms: operations that are one function here with another, and the other.
         own_results: operations whose result is memory of its own that their backward does not need.
+        filling: forward functions that fill their tensor with random numbers, whatever it holds.
         choosing: operations whose results hold their inputs' numbers, or zeros.
         made_of: functions in Python that compute with several operations, which have rules of their own.
         transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole.
@@ -31,6 +32,7 @@ class Facts:
     transparent: frozenset[str]
     checks_dtypes: frozenset[str]
     own_results: frozenset[str]
+    filling: frozenset[str]
     choosing: frozenset[str]
     synonyms: Mapping[str, str]
     made_of: Mapping[str, tuple[str, ...]]
@@ -46,6 +48,7 @@ def facts() -> Facts:
         transparent=frozenset(data["transparent"]),
         checks_dtypes=frozenset(data["checks_dtypes"]),
         own_results=frozenset(data["own_results"]),
+        filling=frozenset(data["filling"]),
         choosing=frozenset(data["choosing"]),
         synonyms=data["synonyms"],
         made_of={op: tuple(parts) for op, parts in data["made_of"].items()},

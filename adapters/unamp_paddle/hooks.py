@@ -39,6 +39,7 @@ __all__ = [
     "comparisons",
     "everything",
     "hooks",
+    "own",
     "probe",
     "release",
     "standing_in",
@@ -153,7 +154,9 @@ def _forward() -> dict[str, Operator]:
             if base in spelled and base in names:
                 op, view = spelled[base], _is_view(base, spelled[base])
                 found[name] = Operator(op, f"_C_ops.{name}", call, inplace=True, view=view, twin=names[base])
-            continue  # the others are optimizers, communication and random numbers
+            elif name in facts().filling:
+                found[name] = Operator(None, f"_C_ops.{name}", call, inplace=True, twin=call)
+            continue  # the others are optimizers and communication
         found[name] = Operator(op, f"_C_ops.{name}", call, view=_is_view(name, op), which=_WHICH.get(name))
     return found
 
@@ -231,6 +234,17 @@ def _python(spelling: str) -> Any:
     if isinstance(value, types.FunctionType) and value.__code__.co_filename.endswith("generated_tensor_methods_patch.py"):
         return None  # hands its arguments to the forward function of that name
     return value
+
+
+@cache
+def _by_function() -> dict[Any, Code]:
+    return {code.function: code for code in _codes().values()}
+
+
+def own(function: Any) -> Any:
+    """A function of Paddle's as it is written, whatever it runs at the moment."""
+    code = _by_function().get(getattr(function, "__func__", function))
+    return code.original if code is not None and code.is_in else function
 
 
 @cache
@@ -351,6 +365,8 @@ _HOOKS = (
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),
+    ("paddle.jit.dy2static.utils", "parse_arg_and_kwargs", compiling.as_written),
+    ("paddle.jit.dy2static.utils", "parse_varargs_name", compiling.as_written),
     ("paddle.jit.sot.infer_meta", "InferMetaCache.key_fn", compiling.keyed),
     ("paddle.jit.sot.infer_meta", "LayerInferMetaCache.key_fn", compiling.keyed),
     ("paddle.jit.sot.symbolic.compile_cache", "CompileSIRCache.key_fn", compiling.keyed),

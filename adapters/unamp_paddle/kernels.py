@@ -240,10 +240,13 @@ def _parameters(layer: Any) -> dict[int, Any]:
     """A layer's parameters by their ids."""
     found = {}
     for home in layer.sublayers(include_self=True):
-        for name in home._parameters:
+        for name, own in home._parameters.items():
             value = getattr(home, name)
-            if value is not None:
-                found[id(value)] = value
+            if value is None:
+                continue
+            found[id(value)] = value
+            if isinstance(value, Value):  # what `to_static` traces; a layer may hold the parameter itself elsewhere, too
+                found[id(own)] = own
     return found
 
 

@@ -176,6 +176,54 @@ def test_recompute_gives_the_same_gradients(low):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize(
+    "how", [{}, {"use_reentrant": False}, {"output_recompute": True}], ids=["reentrant", "hooks", "output"]
+)
+def test_a_cell_that_is_to_be_recomputed(low, how):
+    net, x = network(), rand(4, 6)
+
+    def gradients(**policy):
+        def loss(x):
+            with under(low=low, **policy):
+                return net(x).astype(F32).sum()
+
+        return arrays(mindspore.grad(loss, None, net.trainable_params())(x))
+
+    policies = ({}, {"enabled": False}, {"deny": "linear"}, {})
+    expected = [gradients(**policy) for policy in policies]
+    net.recompute(**how)
+    for policy, exact in zip(policies, expected, strict=True):
+        for one, other in zip(gradients(**policy), exact, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda weight: ops.assign(weight, weight * 2),
+        lambda weight: ops.assign_add(weight, weight.value()),
+        lambda weight: ops.AssignSub()(weight, -weight.value()),
+        lambda weight: weight.set_data(weight * 2),
+    ],
+    ids=["assign", "assign_add", "AssignSub", "set_data"],
+)
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_parameter_that_is_given_other_values_is_cast_again(low, change, trained):
+    x, weight = rand(4, 6), Parameter(rand(6, 3), name="weight", requires_grad=trained)
+    found = []
+
+    def loss(x):
+        with under(low=low):
+            found.append(ops.matmul(x, weight))
+            change(weight)
+            found.append(ops.matmul(x, weight))
+        return sum(each.astype(F32).sum() for each in found)
+
+    mindspore.value_and_grad(loss)(x)
+    before, after = arrays(each.astype(F32) for each in found)
+    np.testing.assert_array_equal(after, before * 2)
+
+
 def test_train_one_step_cell(low):
     net, x, label = network(), rand(8, 6), Tensor(np.arange(8) % 3, mindspore.int32)
     with_loss = nn.WithLossCell(net, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))

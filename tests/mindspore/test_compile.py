@@ -4,6 +4,7 @@ import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
+from mindspore.graph import jit_context
 
 import unamp
 from unamp import Policy, policy_region
@@ -122,3 +123,42 @@ def test_what_a_graph_cannot_do_is_an_error():
     with policy_region(Policy(widen_results=True)), pytest.raises(unamp.NotExpressible, match="widen"):
         compute(a, b)
     assert dtypes(None, compute, a, b) == [F32, F32, F32]
+
+
+@pytest.mark.parametrize("mode", ["bytecode", "trace"])
+def test_graphs_that_no_strategy_reaches_are_refused(mode):
+    a, b = rand(4, 4), rand(4, 4)
+    compiled = mindspore.jit(_plain_product, capture_mode=mode)
+    for _ in range(2):
+        with policy_region(Policy()), pytest.raises(unamp.NotExpressible, match="capture_mode"):
+            compiled(a, b)
+        if mode == "bytecode":
+            with policy_region(Policy()), policy_region(Policy(enabled=False)):
+                assert compiled(a, b).dtype == F32
+            np.testing.assert_array_equal(compiled(a, b).asnumpy(), _plain_product(a, b).asnumpy())
+
+
+def _plain_product(a, b):
+    return ops.matmul(a, b)
+
+
+def test_a_region_inside_a_function_whose_bytecode_is_captured():
+    @mindspore.jit(capture_mode="bytecode")
+    def product(a, b):
+        with unamp.autocast(dtype="float16"):
+            return ops.matmul(a, b)
+
+    a, b = rand(4, 4), rand(4, 4)
+    for _ in range(2):
+        assert product(a, b).dtype == F16
+
+
+def test_no_region_opens_while_a_graph_is_captured_from_a_trace():
+    # As it is inside a traced function; an exception there would leave MindSpore tracing.
+    jit_context.set_jit_context(jit_context.JitContext())
+    try:
+        with pytest.raises(unamp.NotExpressible, match="trace"), policy_region(Policy()):
+            pass
+    finally:
+        jit_context.set_jit_context(None)
+    assert unamp.current_policy() is None

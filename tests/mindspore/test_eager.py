@@ -138,6 +138,31 @@ def test_cells_and_attention(low):
         assert nn.MultiheadAttention(8, 2)(x, x, x)[0].dtype == F32
 
 
+INDICES = {
+    "int": 0,
+    "slice": (slice(1, None), 0),
+    "ellipsis": (..., 1),
+    "list": [0, 1],
+    "tensor": Tensor([0], mindspore.int32),
+    "mask": Tensor(np.arange(12).reshape(3, 4) % 2 == 0),
+}
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("index", list(INDICES))
+def test_items_are_set_in_the_dtype_of_their_tensor(low, level, index):
+    numbers = np.random.uniform(-1, 1, (3, 4)).astype(np.float32)
+    place = INDICES[index]
+    for dtype in (F32, low):
+        with under(level, low):
+            x = Tensor(numbers).astype(dtype)
+            x[place] = 0.3
+        expected = Tensor(numbers).astype(dtype).astype(F32).asnumpy()
+        expected[place.asnumpy() if isinstance(place, Tensor) else place] = Tensor(0.3, F32).astype(dtype).astype(F32).asnumpy()
+        assert x.dtype == dtype
+        np.testing.assert_array_equal(x.astype(F32).asnumpy(), expected)
+
+
 def test_in_place_operations_on_low_tensors(low):
     x = rand(3, 3)
     with under(low=low):

@@ -72,6 +72,27 @@ def test_gradients(full_graph, low):
         np.testing.assert_allclose(found[1][name], gradient, rtol=1e-2, atol=1e-3)
 
 
+class Recurrent(paddle.nn.Layer):
+    def __init__(self, kind):
+        super().__init__()
+        self.recurrent = getattr(paddle.nn, kind)(6, 5)
+
+    def forward(self, x):
+        out = self.recurrent(x)
+        return paddle.concat([out[0].flatten(), *(state.flatten() for state in paddle.utils.flatten(out[1]))])
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN", "LSTMCell", "GRUCell", "SimpleRNNCell"])
+def test_recurrent_layers_round_their_parameters(full_graph, kind):
+    eager, static = pair(lambda: Recurrent(kind), full_graph)
+    x = paddle.rand([3, 6] if kind.endswith("Cell") else [3, 4, 6])
+    for policy in (Policy("O1", "bfloat16"), Policy("O1", "float16"), Policy("O1", "bfloat16", deny=("lstm", "gru", "rnn"))):
+        with policy_region(policy):
+            expected, found = eager(x), static(x)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found.astype("float32").numpy(), expected.astype("float32").numpy())
+
+
 def test_region_inside(full_graph):
     eager, static = pair(Inside, full_graph)
     x = paddle.rand([2, 3, 8, 8])

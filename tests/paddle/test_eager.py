@@ -1,5 +1,6 @@
 """What a region does to the operations of eager mode."""
 
+import numpy as np
 import paddle
 import pytest
 from paddle.nn import functional as F
@@ -138,6 +139,22 @@ def test_in_place_operations_on_low_tensors(low):
     assert h.dtype in (low, paddle.float32)
     h.astype("float32").sum().backward()
     assert x.grad is not None
+
+
+@pytest.mark.parametrize("fill", ["uniform_", "normal_", "exponential_", "bernoulli_", "log_normal_"])
+def test_low_tensors_are_filled_with_random_numbers(low, fill):
+    paddle.seed(1)
+    expected = getattr(paddle.zeros([3, 3]), fill)()
+    paddle.seed(1)
+    with under(low=low):
+        h = paddle.rand([3, 3]) @ paddle.zeros([3, 3])
+        paddle.seed(1)
+        assert getattr(h, fill)() is h
+    assert h.dtype == low
+    rounding = 2**-8 if fill == "log_normal_" else 0  # it is rounded before its exponential is taken, and after
+    np.testing.assert_allclose(
+        h.astype("float32").numpy(), expected.astype(low).astype("float32").numpy(), rtol=4 * rounding, atol=rounding
+    )
 
 
 def test_views_share_memory(low):
