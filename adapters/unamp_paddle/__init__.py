@@ -6,7 +6,7 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter"]
 
-REQUIRES = ">=3.3,<4"
+REQUIRES = ">=3.2,<4"
 check_version("paddle", paddle.__version__, REQUIRES)
 
 # Not before: other versions do not have what these import.
