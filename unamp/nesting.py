@@ -35,7 +35,11 @@ class Nesting(NamedTuple):
 
 
 def nesting(
-    tensor: type, parameter: type, others: tuple[type, ...], eligible: tuple[Any, Any, Any], dtype_of: Callable[[Any], Any]
+    tensor: type | None,
+    parameter: type | None,
+    others: tuple[type, ...],
+    eligible: tuple[Any, Any, Any],
+    dtype_of: Callable[[Any], Any],
 ) -> Nesting:
     """What an adapter asks of arguments, made for one framework.
 
@@ -43,13 +47,13 @@ def nesting(
     framework's dtypes may take longer to compare than all else.
 
     Args:
-        tensor: the class of nearly all tensors.
-        parameter: the class of parameters; the same one again, where they have none that is asked for.
+        tensor: the class of nearly all tensors; None where their `dtype` is not one of those objects.
+        parameter: the class of parameters; the same one again, where they have none that is asked for; None likewise.
         others: further classes of tensors.
         eligible: the dtypes that rules cast, each the one object that it is.
         dtype_of: the dtype of a tensor of any other class than the first two, as one of those objects.
     """
-    kinds = (tensor, parameter, *others)
+    kinds = tuple(kind for kind in (tensor, parameter, *others) if kind is not None)
     first, second, third = eligible
 
     def tensors(value: Any) -> Iterator[Any]:

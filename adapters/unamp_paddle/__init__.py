@@ -6,7 +6,7 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter"]
 
-REQUIRES = ">=3.3,<4"
+REQUIRES = ">=3.2,<4"  # 3.1 casts to float16 on the CPU towards zero, where all others round to the nearest
 check_version("paddle", paddle.__version__, REQUIRES)
 
 # Not before: other versions do not have what these import.

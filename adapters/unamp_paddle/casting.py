@@ -9,7 +9,7 @@ import paddle
 
 from unamp.nesting import mapped, nesting
 from unamp_paddle.rounding import narrow, nearest, widen
-from unamp_paddle.state import FLOAT32, LOW, Parameter, Tensor, Value, dtype_of, thread
+from unamp_paddle.state import FLOAT32, FORGETFUL, LOW, Parameter, Tensor, Value, dtype_of, thread
 
 __all__ = ["cast", "chosen", "convert", "floats", "is_kept", "lowered", "map_floats", "rounded", "tensors", "to_low"]
 
@@ -31,7 +31,7 @@ def cast(tensor: Any, dtype: Any) -> Any:
 
 def to_low(tensor: Any, dtype: Any) -> Any:
     """As `cast`; a float32 parameter is cast once and kept for the outermost region."""
-    if type(tensor) is Parameter and tensor.dtype is FLOAT32 and (entry := _kept(tensor, dtype)) is not None:
+    if type(tensor) is Parameter and dtype_of(tensor) is FLOAT32 and (entry := _kept(tensor, dtype)) is not None:
         if entry[0] is None:
             entry[0] = _cast(tensor, dtype)
         return entry[0]
@@ -56,7 +56,7 @@ def rounded(tensor: Any, dtype: Any) -> Any:
 
 def chosen(tensor: Any, dtype: Any) -> Any:
     """As `rounded`, for an operation whose gradient chooses among the numbers of the result's."""
-    return widen(tensor, chosen=True) if tensor.dtype is dtype else rounded(tensor, dtype)
+    return widen(tensor, chosen=True) if dtype_of(tensor) is dtype else rounded(tensor, dtype)
 
 
 def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
@@ -86,7 +86,7 @@ def is_kept(tensor: Any, dtype: Any) -> bool:
 
 def lowered(result: Any, dtype: Any, rounded: Callable[[Any], Any] | None = None) -> Any:
     """The float32 result of an emulated operation, rounded to the low `dtype`; see `rounding.narrow`."""
-    if type(result) is Tensor and result.dtype is FLOAT32 and result._is_initialized():
+    if type(result) is Tensor and dtype_of(result) is FLOAT32 and result._is_initialized():
         return narrow(result, dtype, rounded)
     return map_floats(result, dtype)
 
@@ -113,4 +113,5 @@ def _own(tensor: Any, dtype: Any) -> Any:
     return widen(tensor, copied=True) if dtype is FLOAT32 and dtype_of(tensor) in LOW else cast(tensor, dtype)
 
 
-tensors, floats, convert = nesting(Tensor, Parameter, (Value,), (FLOAT32, *LOW), dtype_of)
+_quick = (None, None) if Tensor in FORGETFUL else (Tensor, Parameter)
+tensors, floats, convert = nesting(*_quick, FORGETFUL, (FLOAT32, *LOW), dtype_of)

@@ -13,7 +13,7 @@ from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
 from unamp_paddle.masters import MASTER_WEIGHTS, Masters, add_up_wide, alias, exchange_memory, low_parameters
-from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES
+from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, dtype_of
 
 __all__ = ["decorate"]
 
@@ -59,7 +59,7 @@ def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
                     f"parameter {name} is {NAMES[parameter.dtype]} already: decorate makes parameters low itself, and keeps "
                     "what they were as master weights"
                 )
-            if parameter.dtype is FLOAT32:
+            if dtype_of(parameter) is FLOAT32:
                 chosen[id(parameter)] = parameter
     return list(chosen.values())
 
@@ -98,7 +98,7 @@ def _lower(parameter: Any, decoration: Decoration) -> Any:
         master = alias(parameter)
         exchange_memory(parameter, _cast(master, low))
         gradient = parameter._grad_ivar()
-        if gradient is not None and gradient.dtype is FLOAT32 and not decoration.master_grad:
+        if gradient is not None and dtype_of(gradient) is FLOAT32 and not decoration.master_grad:
             exchange_memory(gradient, _cast(gradient, low))
     if decoration.master_grad and not parameter.stop_gradient:
         add_up_wide(parameter)
@@ -131,7 +131,7 @@ class _Network:
         for name, own in self.state_dict(use_hook=False).items():
             key = name if use_structured_name else own.name
             if key in given and own.dtype in NAMES:
-                given[key] = _as(given[key], own.dtype)
+                given[key] = _as(given[key], dtype_of(own))
         return super().set_state_dict(given, use_structured_name)  # type: ignore[misc]
 
     set_dict = load_dict = set_state_dict
@@ -144,7 +144,7 @@ def _as(value: Any, dtype: Any) -> Any:
     """A loaded value in a parameter's dtype, if it is a floating one."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         value = paddle.to_tensor(value)
-    if isinstance(value, paddle.Tensor) and value.is_floating_point() and value.dtype is not dtype:
+    if isinstance(value, paddle.Tensor) and value.is_floating_point() and dtype_of(value) is not dtype:
         return _cast(value.detach(), dtype)
     return value
 

@@ -24,11 +24,12 @@ from unamp.regions import innermost_region
 from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
 from unamp_paddle import compiling
+from unamp_paddle.casting import cast, tensors
 from unamp_paddle.facts import facts
 from unamp_paddle.kernels import Operator, entry
 from unamp_paddle.replacing import Attributes, Globals, Inherited, Methods, Together, functions
 from unamp_paddle.spellings import named
-from unamp_paddle.state import Tensor, Value, thread
+from unamp_paddle.state import Tensor, Value, dtype_of, thread
 
 if TYPE_CHECKING:
     from unamp_paddle.plans import Plan
@@ -56,7 +57,7 @@ _ARITHMETIC = {
 }  # fmt: skip
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
-#: Modules that users take forward functions from, as attributes; those named above the line hold nearly all.
+#: Modules that users take forward functions from, as attributes, where this Paddle has them.
 _MODULES = ("paddle._C_ops", "paddle.tensor", "paddle.tensor.ops", "paddle.linalg", "paddle.special")
 #: Modules whose own names for forward functions must stay: they are, differentiate or carry out what is computed.
 _NOT_SWEPT = (
@@ -342,13 +343,28 @@ def _register_hook(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _helped(layer: type) -> type:
-    """A PyLayer whose backward can compute with the low gradients that a forward inside a region leads to."""
+    """A PyLayer whose backward can compute with the low gradients that a forward inside a region leads to.
+
+    What it answers has the dtypes of the inputs: before 3.3 Paddle does not see to that by itself.
+    """
+
+    def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        ctx._unamp_dtypes = [dtype_of(tensor) for tensor in tensors((args, kwargs))]
+        return layer.forward(ctx, *args, **kwargs)  # type: ignore[attr-defined]
 
     def backward(ctx: Any, *grads: Any) -> Any:
         with assisted():
-            return layer.backward(ctx, *grads)  # type: ignore[attr-defined]
+            found = layer.backward(ctx, *grads)  # type: ignore[attr-defined]
+            if isinstance(found, Tensor):
+                return cast(found, ctx._unamp_dtypes[0])
+            return tuple(map(_as, found, ctx._unamp_dtypes)) if len(found) == len(ctx._unamp_dtypes) else found
 
-    return type(layer)(layer.__name__, (layer,), {"backward": staticmethod(backward), "__module__": layer.__module__})
+    own = {"forward": staticmethod(forward), "backward": staticmethod(backward), "__module__": layer.__module__}
+    return type(layer)(layer.__name__, (layer,), own)
+
+
+def _as(gradient: Any, dtype: Any) -> Any:
+    return gradient if gradient is None else cast(gradient, dtype)
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -401,8 +417,7 @@ def _base() -> tuple[Any, ...]:
     entries = _entries()
     by_id = {id(operator.call): name for name, operator in _forward().items()}
     made: list[Any] = []
-    for path in _MODULES:
-        module = sys.modules[path]
+    for module in (sys.modules[path] for path in _MODULES if path in sys.modules):
         names = {k: entries[by_id[id(v)]] for k, v in functions(module, by_id).items()}
         made.append(Attributes(module, names))
     arithmetic = {n: entry(o) for n, o in _operators().items() if o.op not in _COMPARISONS}

@@ -28,7 +28,7 @@ from unamp_paddle import observing
 from unamp_paddle.casting import cast, chosen, convert, floats, lowered, map_floats, rounded, to_low
 from unamp_paddle.facts import facts
 from unamp_paddle.rounding import as_it_is, follow, in_place
-from unamp_paddle.state import FLOAT32, NAMES, Parameter, Tensor, Value, thread
+from unamp_paddle.state import FLOAT32, NAMES, Parameter, Tensor, Value, dtype_of, thread
 
 __all__ = ["Operator", "entry", "expects_gpu", "perform", "registered"]
 
@@ -303,7 +303,7 @@ def _inplace(operator: Operator, seen: list[Any], args: Any, kwargs: dict[str, A
     target = args[0] if args else kwargs.get("x")
     if operator.twin is None or not isinstance(target, Tensor) or not floats(target):
         return operator.call(*args, **kwargs), seen[0], False
-    own = target.dtype
+    own = dtype_of(target)
     if own is FLOAT32 or _native(operator, own, args):
         if all(dtype is own for dtype in seen):
             return operator.call(*args, **kwargs), own, False

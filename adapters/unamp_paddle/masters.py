@@ -22,7 +22,7 @@ import paddle
 from unamp.errors import FrameworkNotSupported
 from unamp.policy import Policy
 from unamp.regions import current_policy, policy_region
-from unamp_paddle.state import FLOAT32, LOW
+from unamp_paddle.state import FLOAT32, LOW, dtype_of
 
 __all__ = [
     "MASTER_WEIGHTS",
@@ -207,7 +207,7 @@ def add_up_wide(parameter: Any) -> None:
 
     def before(gradient: Any) -> None:
         found = alive()._grad_ivar()  # type: ignore[union-attr]
-        if found is not None and found.dtype is FLOAT32:
+        if found is not None and dtype_of(found) is FLOAT32:
             held.append(alias(found))
             alive().clear_gradient(False)  # type: ignore[union-attr]
 

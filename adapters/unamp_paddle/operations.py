@@ -287,10 +287,13 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "fractional_max_pool3d": partial(_fractional_max_pool, F.fractional_max_pool3d),
     "frobenius_norm": lambda input, dim: paddle._C_ops.frobenius_norm(input, list(dim), False, False),
     "grid_sample": lambda input, grid: F.grid_sample(input, grid, align_corners=False),
+    "group_norm": lambda input, groups, weight, bias: F.group_norm(input, groups, weight=weight, bias=bias),
     "gru": lambda input, h0, *weights: _recurrent("GRU", input, [h0], weights),
     "gru_cell": lambda input, h0, *weights: _cell(paddle.nn.GRUCell, input, h0, weights),
+    "gt": lambda a, b: paddle.gt(a, b),  # before 3.3 it is C++, which a region replaces where it is looked up
     "huber_loss": lambda input, target, reduction: paddle._C_ops.huber_loss(input, target, 1.0),
     "index": _index,
+    "index_add": lambda input, dim, index, source: paddle.index_add(input, index, dim, source),
     "index_fill": lambda input, dim, index, value: paddle.index_fill(input, index, dim, value),
     "index_put": lambda input, index, values: paddle.index_put(input, (index,), values),
     "linear": _linear,
@@ -307,6 +310,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "meshgrid": _joined(paddle.meshgrid),
     "multi_head_attention": _multi_head_attention,
     "polygamma": lambda n, input: paddle.polygamma(input, n),
+    "rand": lambda size: paddle.rand([size]),
     "randint": lambda high, shape: paddle.randint(0, high, shape),
     "real": _real,
     "reflection_pad1d": _pad("reflect"),
@@ -342,10 +346,12 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
         op: _axis(function)
         for op, function in {
             "count_nonzero": paddle.count_nonzero,
+            "cross": paddle.cross,
             "cummax": paddle.cummax,
             "cummin": paddle.cummin,
             "cumulative_trapezoid": paddle.cumulative_trapezoid,
             "kthvalue": paddle.kthvalue,
+            "linalg_vector_norm": paddle.linalg.vector_norm,
             "log_softmax": F.log_softmax,
             "logcumsumexp": paddle.logcumsumexp,
             "max": paddle.max,
@@ -355,6 +361,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
             "nanmedian": paddle.nanmedian,
             "nanquantile": paddle.nanquantile,
             "nansum": paddle.nansum,
+            "quantile": paddle.quantile,
             "sort": paddle.sort,
             "trapezoid": paddle.trapezoid,
         }.items()

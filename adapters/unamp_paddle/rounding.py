@@ -17,7 +17,7 @@ from typing import Any
 import paddle
 
 from unamp_paddle.arithmetic import as_it_is, both, in_place, narrowed, pays, rounded, rounded_or_cast, widened
-from unamp_paddle.state import FLOAT32, LOW, thread
+from unamp_paddle.state import FLOAT32, LOW, dtype_of, thread
 
 __all__ = ["as_it_is", "follow", "in_place", "narrow", "nearest", "widen"]
 
@@ -65,7 +65,7 @@ def widen(tensor: Any, *, kept: bool = False, copied: bool = False, chosen: bool
         copied: whether the result must be nobody else's memory.
         chosen: whether its gradient will need no rounding, because it comes from a choice among numbers that are rounded.
     """
-    low, shared = tensor.dtype, getattr(tensor, "_unamp_shared", None)
+    low, shared = dtype_of(tensor), getattr(tensor, "_unamp_shared", None)
     found = None if shared is None else shared.numbers.under(tensor)
     if found is None:
         if not pays(tensor, low):

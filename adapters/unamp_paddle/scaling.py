@@ -113,7 +113,7 @@ def _is_finite(tensor: Any) -> bool:
 
 def _finiteness(gradient: Any) -> Any:
     """A float32 number that is finite where the gradient is, unless the gradient is very large."""
-    if gradient.dtype is LOW[1]:
+    if dtype_of(gradient) is LOW[1]:
         gradient = _cast(gradient, FLOAT32)
     norm = _squared_norm(gradient)
-    return norm if norm.dtype is FLOAT32 else _cast(norm, FLOAT32)
+    return norm if dtype_of(norm) is FLOAT32 else _cast(norm, FLOAT32)

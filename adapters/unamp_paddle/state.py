@@ -11,7 +11,7 @@ from paddle.base.framework import EagerParamBase
 if TYPE_CHECKING:
     from unamp_paddle.plans import Plan
 
-__all__ = ["DTYPES", "FLOAT32", "LOW", "NAMES", "Parameter", "Tensor", "Value", "dtype_of", "thread"]
+__all__ = ["DTYPES", "FLOAT32", "FORGETFUL", "LOW", "NAMES", "Parameter", "Tensor", "Value", "dtype_of", "thread"]
 
 Tensor = paddle.Tensor
 Parameter = EagerParamBase
@@ -25,12 +25,14 @@ DTYPES = {"float16": paddle.float16, "bfloat16": paddle.bfloat16, "float32": pad
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _SAME = {dtype: dtype for dtype in NAMES}
+#: Classes of tensors that make a new object each time that they are asked for their dtype: before Paddle 3.3 all do.
+FORGETFUL = (Value,) if paddle.zeros([0], "float32").dtype is FLOAT32 else (Value, Tensor, Parameter)
 
 
 def dtype_of(tensor: Any) -> Any:
-    """A tensor's dtype, as the singleton that it is; a value that `to_static` traces makes a new object each time."""
+    """A tensor's dtype, as the singleton that it is."""
     dtype = tensor.dtype
-    return _SAME.get(dtype, dtype) if type(tensor) is Value else dtype
+    return _SAME.get(dtype, dtype) if isinstance(tensor, FORGETFUL) else dtype
 
 
 class Thread(threading.local):

@@ -1,5 +1,6 @@
 """Nothing that a test does may outlive it: no region, no patch."""
 
+import pickle
 import warnings
 
 import numpy as np
@@ -22,6 +23,13 @@ def _patched() -> list[str]:
     }
     codes = {code.function.__name__: code.function.__code__ is code._original for code in hooks._codes().values()}
     return [f"{k}: {v}" for k, v in looked_at.items()] + [k for k, own in codes.items() if not own]
+
+
+@pytest.fixture
+def pickled():
+    """A function that gives the copies that pickling makes of something: none before Paddle 3.3, where no tensor pickles."""
+    able = paddle.Tensor.__reduce_ex__ is not object.__reduce_ex__
+    return lambda value: [pickle.loads(pickle.dumps(value))] if able else []
 
 
 @pytest.fixture(autouse=True)

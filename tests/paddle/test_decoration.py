@@ -3,7 +3,6 @@
 import copy
 import functools
 import math
-import pickle
 
 import numpy as np
 import paddle
@@ -233,7 +232,7 @@ def test_master_weights_are_those_of_float32_steps_with_the_same_gradients(name,
     assert same(weights(optimizer, network), values(exact))
     assert same(values(network), rounded(values(exact), dtype))
     assert rate() == their_rate()
-    assert all(value.dtype is not LOW[dtype] for own in optimizer._accumulators.values() for value in own.values())
+    assert all(value.dtype != LOW[dtype] for own in optimizer._accumulators.values() for value in own.values())
 
 
 @pytest.mark.parametrize("dtype", LOW)
@@ -248,7 +247,7 @@ def test_small_updates_are_kept(dtype):
         for _ in range(1000):
             optimizer.step()
         moved.append(numbers(network.weight).mean())
-        assert network.weight.dtype is LOW[dtype]
+        assert network.weight.dtype == LOW[dtype]
     assert moved[0] == pytest.approx(0.99, abs=0.002)
     assert moved[1] == 1.0
 
@@ -412,7 +411,7 @@ class Inner(nn.Layer):
 
 def low(network, **kwargs):
     unamp.decorate(network, level="O2", dtype="bfloat16", **kwargs)
-    return {name.rpartition(".")[0] for name, p in network.named_parameters() if p.dtype is paddle.bfloat16}
+    return {name.rpartition(".")[0] for name, p in network.named_parameters() if p.dtype == paddle.bfloat16}
 
 
 def test_what_stays_in_float32():
@@ -421,7 +420,7 @@ def test_what_stays_in_float32():
     network = Inner()
     assert low(network, excluded_layers=[network.deep[0], nn.Conv1D]) == {"norms.3", "norms.4", "norms.5"}
     assert low(network := Inner(), excluded_layers=network) == set()
-    assert network.exact.dtype is paddle.float64
+    assert network.exact.dtype == paddle.float64
 
 
 class Tied(nn.Layer):
@@ -442,7 +441,7 @@ def test_tied_and_frozen_parameters():
     optimizer, exact = sgd(network), numbers(network.embedding.weight)
     unamp.decorate(network, optimizer, "O2")
     assert network.head.weight is network.embedding.weight
-    assert network.frozen.weight.dtype is paddle.float16
+    assert network.frozen.weight.dtype == paddle.float16
     assert list(optimizer._master_weights) == [network.embedding.weight.name]
     with unamp.autocast(dtype="float16", level="O2"):
         network(paddle.arange(5)).astype("float32").square().sum().backward()
@@ -452,7 +451,7 @@ def test_tied_and_frozen_parameters():
     assert same(frozen, values(network.frozen))
     kept = Tied()
     unamp.decorate(kept, level="O2", excluded_layers=kept.head)
-    assert kept.embedding.weight.dtype is F32
+    assert kept.embedding.weight.dtype == F32
 
 
 def test_several_networks_and_several_optimizers():
@@ -501,10 +500,10 @@ def test_a_changed_parameter_takes_its_master_weight_along():
     assert same(values(network), rounded(values(other), "float16"))
 
 
-def test_copies_and_pickles_of_networks():
+def test_copies_and_pickles_of_networks(pickled):
     network = made("conv")
     unamp.decorate(network, level="O2", save_dtype="float32")
-    for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+    for other in (copy.deepcopy(network), *pickled(network)):
         assert type(other) is type(network)
         assert [p.dtype for p in other.parameters()] == [p.dtype for p in network.parameters()]
         assert {value.dtype for value in other.state_dict().values()} == {F32}
@@ -519,7 +518,7 @@ def test_what_is_saved_of_a_network(save_dtype):
     unamp.decorate(network["body"], level="O2", save_dtype=save_dtype)
     for name, value in network.state_dict().items():
         kept = "other" in name or name.endswith(("_mean", "_variance"))
-        assert value.dtype is (F32 if kept else getattr(paddle, save_dtype)), name
+        assert value.dtype == (F32 if kept else getattr(paddle, save_dtype)), name
     body = network["body"]
     before, state = values(body), {name: value.clone() for name, value in body.state_dict().items()}
     for parameter in body.parameters():

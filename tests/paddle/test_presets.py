@@ -111,7 +111,8 @@ def test_functions_that_look_at_dtypes_take_low_tensors(name, dtype):
 def test_what_is_made_keeps_its_dtype(level, dtype):
     with policy_region(Policy(level, dtype)):
         made = [paddle.audio.functional.get_window("hann", 16), paddle.fft.fftfreq(8), paddle.vander(paddle.rand([4]), 3)]
-        made += [paddle.hann_window(8), F.alpha_dropout(paddle.rand([4, 4]), 0.5)]
+        made += [F.alpha_dropout(paddle.rand([4, 4]), 0.5)]
+        made += [paddle.hann_window(8)] if hasattr(paddle, "hann_window") else []  # from 3.3 on
     assert {tensor.dtype for tensor in made if tensor.dtype != paddle.float64} == {paddle.float32}
 
 

@@ -1,7 +1,6 @@
 """Large tensors are rounded without casts: the same numbers, and tensors like any other."""
 
 import copy
-import pickle
 import shutil
 
 import numpy as np
@@ -258,14 +257,14 @@ def test_backward_does_not_miss_a_result_that_was_rounded_in_place(op, low, requ
     assert all(bool(paddle.isfinite(x.grad).all()) for x in inputs)
 
 
-def test_whoever_takes_tensors_takes_views(tmp_path):
+def test_whoever_takes_tensors_takes_views(tmp_path, pickled):
     with policy_region(Policy("O1", "bfloat16")):
         h = large(160, 160).detach() @ large(160, 160).detach()
     assert not h.is_contiguous()
     paddle.save(h, str(tmp_path / "h"))
     doubled = paddle.jit.to_static(lambda x: x.astype("float32") * 2)
     copies = [
-        h.clone(), copy.deepcopy(h), pickle.loads(pickle.dumps(h)), paddle.load(str(tmp_path / "h")),
+        h.clone(), copy.deepcopy(h), *pickled(h), paddle.load(str(tmp_path / "h")),
         paddle.concat([h, h])[:160],
         paddle.utils.dlpack.from_dlpack(paddle.utils.dlpack.to_dlpack(h)), paddle.to_tensor(h.numpy()).view(BF16),
     ]  # fmt: skip

@@ -75,7 +75,7 @@ def test_a_layer_that_raises_is_left_and_the_hook_is_undone():
     net, own = Net(), nn.Layer.__call__.__code__
     with unamp.trace() as trace:
         assert nn.Layer.__call__.__code__ is not own
-        with pytest.raises(ValueError, match="dimension"):
+        with pytest.raises(ValueError, match="dim"):
             net(paddle.rand([3, 7]))
         paddle.rand([3]).exp()
     assert nn.Layer.__call__.__code__ is own
