@@ -133,5 +133,5 @@ class _Marking(ast.NodeTransformer):
     def __init__(self, constants: frozenset[str]) -> None:
         self._constants = constants
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 - the name that is looked for
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(_MARK + node.id) if node.id in self._constants else node

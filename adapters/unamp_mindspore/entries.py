@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unamp.replacing import code_of
-from unamp_mindspore.state import LOW, NAMES, Tensor, thread
+from unamp_mindspore.state import Tensor, thread
 
 if TYPE_CHECKING:
     from unamp_mindspore.kernels import Operator
@@ -26,7 +26,7 @@ _EXACT = """
 def stand_in({parameters}):
     plan = STATE.plan
     if plan is None:
-        return CALL({handed_on})
+        return {call}
     if NAME not in plan.busy{wide}:
         {called}
     return plan.carry_out(OPERATOR, ({positional}), {{{named}}})
@@ -40,7 +40,7 @@ _ANY = """
 def stand_in(*args, **kwargs):
     plan = STATE.plan
     if plan is None:
-        return CALL(*args, **kwargs) if kwargs else CALL(*args)
+        return {call}
     if NAME not in plan.busy{wide}:
         for value in (*args, *kwargs.values()) if kwargs else args:
             if type(value) is TENSOR:
@@ -56,7 +56,7 @@ def stand_in(*args, **kwargs):
 #: What an operation is made of follows no rule.
 _ALONE = """STATE.plan = plan.inside
 {indent}try:
-{indent}    return CALL({handed_on})
+{indent}    return {call}
 {indent}finally:
 {indent}    STATE.plan = plan"""
 
@@ -79,13 +79,12 @@ def code(operator: Operator, original: types.FunctionType) -> types.CodeType:
         original: the function.
     """
     own = original.__code__
-    closed_over, composed = len(own.co_freevars), not _leads_out(own)
+    composed, constants, closed_over = not _leads_out(own), _constants(operator), len(own.co_freevars)
     if own.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) or own.co_posonlyargcount or _says_dtype(original):
-        return code_of(_any(operator, composed), _constants(operator), closed_over=closed_over)
-    count = own.co_argcount + own.co_kwonlyargcount
-    names = own.co_varnames[:count]
-    made = code_of(_exact(operator, names, own.co_argcount, composed), _constants(operator), closed_over=closed_over)
-    return made.replace(co_varnames=(*names, *made.co_varnames[count:]))  # they can be handed over by name
+        return code_of(_any(operator, composed), constants, closed_over=closed_over)
+    names = own.co_varnames[: own.co_argcount + own.co_kwonlyargcount]
+    made = code_of(_exact(operator, names, own.co_argcount, composed), constants, closed_over=closed_over)
+    return made.replace(co_varnames=(*names, *made.co_varnames[len(names) :]))  # callers may use the names
 
 
 def function(operator: Operator, arguments: int | None = None) -> Callable[..., Any]:
@@ -104,32 +103,33 @@ def function(operator: Operator, arguments: int | None = None) -> Callable[..., 
 
 
 def _exact(operator: Operator, names: Sequence[str], positional: int, composed: bool) -> str:
-    """The source for a signature; but for what a caller names, arguments have names of our own: many share one source."""
+    """The source for a signature: its arguments by their names, of which those behind so many are keywords only.
+
+    The arguments have names of our own in it, so that many signatures share one source.
+    """
     given = [f"given_{n}" for n in range(len(names))]
-    by_name = min(positional, names.index("dtype")) if "dtype" in names else positional  # a rule asks whether that was named
-    last = [
-        *given[:positional],
-        *(f"{name}={value}" for name, value in zip(names[positional:], given[positional:], strict=True)),
-    ]
-    handed_on = ", ".join(last)
-    checked = given[1:] if operator.bound else given
+    pairs = list(zip(names, given, strict=True))
+    call = f"CALL({', '.join([*given[:positional], *(f'{name}={value}' for name, value in pairs[positional:])])})"
+    # A dtype is handed over by its name: a rule asks whether somebody named one.
+    by_name = min(positional, names.index("dtype")) if "dtype" in names else positional
     return _EXACT.format(
-        parameters=", ".join([*given[:positional], *(["*"] if positional < len(names) else []), *given[positional:]]),
-        handed_on=handed_on,
-        wide=_plain(operator, given[0]) + "".join(_WIDE.format(value) for value in checked),
-        called=_called(composed, handed_on, 8),
+        parameters=", ".join([*given[:positional], "*", *given[positional:]] if positional < len(names) else given),
+        call=call,
+        wide=_plain(operator, given[0]) + "".join(map(_WIDE.format, given[1:] if operator.bound else given)),
+        called=_called(composed, call, 8),
         positional="".join(f"{value}, " for value in given[:by_name]),
-        named=", ".join(f"{name!r}: {value}" for name, value in zip(names[by_name:], given[by_name:], strict=True)),
+        named=", ".join(f"{name!r}: {value}" for name, value in pairs[by_name:]),
     )
 
 
 def _any(operator: Operator, composed: bool) -> str:
     """The source for any arguments."""
-    return _ANY.format(wide=_plain(operator, "args[0]"), called=_called(composed, "*args, **kwargs", 12))
+    call = "CALL(*args, **kwargs) if kwargs else CALL(*args)"
+    return _ANY.format(wide=_plain(operator, "args[0]"), call=call, called=_called(composed, call, 12))
 
 
-def _called(composed: bool, handed_on: str, indent: int) -> str:
-    return (_ALONE if composed else "return CALL({handed_on})").format(handed_on=handed_on, indent=" " * indent)
+def _called(composed: bool, call: str, indent: int) -> str:
+    return (_ALONE if composed else "return {call}").format(call=call, indent=" " * indent)
 
 
 def _plain(operator: Operator, cell: str) -> str:
@@ -150,9 +150,9 @@ def _leads_out(own: types.CodeType) -> bool:
 
 
 def _says_dtype(original: types.FunctionType) -> bool:
-    """Whether a function names a low dtype or float32 where its caller names none."""
+    """Whether a function names a dtype where its caller names none."""
     dtype = inspect.signature(original).parameters.get("dtype")
-    return dtype is not None and dtype.default in NAMES
+    return dtype is not None and dtype.default not in (None, inspect.Parameter.empty)
 
 
 def _is_wide(value: Any) -> bool:
@@ -173,7 +173,7 @@ def _is_wide(value: Any) -> bool:
 
 def _has_wide(cell: Any) -> bool:
     """Whether it is plain that a layer has no low parameter; with other cells in it that is a longer question."""
-    if cell._cells:
-        return False
+    if cell._cells or not cell._params:
+        return not cell._cells
     own = vars(cell)  # what somebody set over a parameter goes before it, as for whoever asks the cell
     return all(_is_wide(own.get(name, value)) for name, value in cell._params.items())
