@@ -151,6 +151,8 @@ def _leads_out(own: types.CodeType) -> bool:
 
 def _says_dtype(original: types.FunctionType) -> bool:
     """Whether a function names a dtype where its caller names none."""
+    if "dtype" not in original.__code__.co_varnames:  # the signature takes its time
+        return False
     dtype = inspect.signature(original).parameters.get("dtype")
     return dtype is not None and dtype.default not in (None, inspect.Parameter.empty)
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from mindspore.common._register_for_tensor import tensor_operator_registry
 
-__all__ = ["calls_super", "handed_to"]
+__all__ = ["calls_super", "handed_to", "spread_to"]
 
 _SILENT = frozenset(("CACHE", "COPY_FREE_VARS", "PRECALL", "PUSH_NULL", "RESUME"))
 _ATTRIBUTE = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
 _ARGUMENT = frozenset(("KW_NAMES", "LOAD_CONST", "LOAD_FAST"))
+_SPREADING = ("LOAD_GLOBAL", "LOAD_FAST", "BUILD_MAP", "LOAD_FAST", "DICT_MERGE", "CALL_FUNCTION_EX", "RETURN_VALUE")
 _SUPER = frozenset(("CALL", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_SUPER_ATTR", "RETURN_VALUE")) | _ATTRIBUTE | _ARGUMENT
 
 
@@ -28,6 +29,16 @@ def handed_to(function: types.FunctionType) -> Any:
         target, at = getattr(tensor_operator_registry, steps[at].argval, None), at + 2
     *arguments, call, end = (step.opname for step in steps[at:])
     return target if (call, end) == ("CALL", "RETURN_VALUE") and _ARGUMENT.issuperset(arguments) else None
+
+
+def spread_to(function: types.FunctionType) -> Any:
+    """What of C++ a function calls that does nothing else, whatever its arguments are; None for others."""
+    steps = _steps(function)
+    used = [step.argval for step in steps if step.opname == "LOAD_GLOBAL"]
+    if len(used) != 1 or tuple(step.opname for step in steps) != _SPREADING:
+        return None
+    target = function.__globals__.get(used[0])
+    return None if isinstance(target, types.FunctionType) else target
 
 
 def calls_super(method: types.FunctionType) -> bool:

@@ -16,7 +16,7 @@ from unamp.replacing import Code, code_of
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.entries import code, function
 from unamp_mindspore.facts import facts
-from unamp_mindspore.forwarding import calls_super, handed_to
+from unamp_mindspore.forwarding import calls_super, handed_to, spread_to
 from unamp_mindspore.kernels import Operator
 from unamp_mindspore.spellings import named, primitive, spelled
 from unamp_mindspore.state import Tensor, thread
@@ -68,7 +68,7 @@ def codes() -> dict[Operator, Code]:
         operator = Operator(op, name, function, **kinds)
 
         def instead(original: Any) -> Any:
-            operator.call = original
+            operator.call = spread_to(original) or original
             return code(operator, original)
 
         made[operator] = Code(function, instead)
