@@ -6,7 +6,8 @@ sees the change.
 
 from __future__ import annotations
 
-import ast
+import re
+import textwrap
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -113,25 +114,17 @@ def code_of(source: str, constants: Mapping[str, Any], *, closed_over: int = 0) 
 
 @cache
 def _marked(source: str, constants: frozenset[str], closed_over: int) -> types.CodeType:
-    tree = _Marking(constants).visit(ast.parse(source))
-    names = [f"closed_over_{n}" for n in range(closed_over)]
-    if names:
-        tree.body[0].body[:0] = ast.parse(f"if 0: {', '.join(names)}").body
-        outer = ast.parse(f"def outer():\n {'='.join(names)}=None").body[0]
-        outer.body.append(tree.body[0])  # type: ignore[attr-defined]
-        tree.body[0] = outer
+    source = re.sub(r"\b[A-Z]+\b", lambda name: repr(_MARK + name[0]) if name[0] in constants else name[0], source)
+    if closed_over:
+        names = [f"closed_over_{n}" for n in range(closed_over)]
+        head, body = re.match(r"\s*(def .*\):\n)(.*)", source, re.DOTALL).groups()  # type: ignore[union-attr]
+        inside = re.match(" +", body)[0]  # type: ignore[index]
+        closing = f"{head}{inside}if 0: {', '.join(names)}\n{body}"
+        source = f"def outer():\n {'='.join(names)}=None\n{textwrap.indent(closing, ' ')}"
     with warnings.catch_warnings():
         # "'str' object is not callable": the mark is exchanged for what is called before the code ever runs.
         warnings.simplefilter("ignore", SyntaxWarning)
-        code = compile(ast.fix_missing_locations(tree), "<unamp>", "exec")
-    for _ in range(2 if names else 1):
+        code = compile(source, "<unamp>", "exec")
+    for _ in range(2 if closed_over else 1):
         code = next(const for const in code.co_consts if isinstance(const, types.CodeType))
     return code
-
-
-class _Marking(ast.NodeTransformer):
-    def __init__(self, constants: frozenset[str]) -> None:
-        self._constants = constants
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(_MARK + node.id) if node.id in self._constants else node

@@ -10,6 +10,8 @@ from mindspore.common._register_for_tensor import tensor_operator_registry
 
 __all__ = ["calls_super", "handed_to", "spread_to"]
 
+#: Bytes of code: a function with more does something else besides. To look at all of them takes half a second.
+_SHORT = 200
 _SILENT = frozenset(("CACHE", "COPY_FREE_VARS", "PRECALL", "PUSH_NULL", "RESUME"))
 _ATTRIBUTE = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
 _ARGUMENT = frozenset(("KW_NAMES", "LOAD_CONST", "LOAD_FAST"))
@@ -19,8 +21,8 @@ _SUPER = frozenset(("CALL", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_SUPER_ATTR", "RET
 
 def handed_to(function: types.FunctionType) -> Any:
     """What a function calls that does nothing else than to call it with arguments as they are; None for others."""
-    steps = _steps(function)
-    if steps[0].opname != "LOAD_GLOBAL":
+    steps = _steps(function) if len(function.__code__.co_code) < _SHORT else ()
+    if not steps or steps[0].opname != "LOAD_GLOBAL":
         return None
     target, at = function.__globals__.get(steps[0].argval), 1
     while steps[at].opname in _ATTRIBUTE:
@@ -33,19 +35,19 @@ def handed_to(function: types.FunctionType) -> Any:
 
 def spread_to(function: types.FunctionType) -> Any:
     """What of C++ a function calls that does nothing else, whatever its arguments are; None for others."""
-    steps = _steps(function)
-    used = [step.argval for step in steps if step.opname == "LOAD_GLOBAL"]
-    if len(used) != 1 or tuple(step.opname for step in steps) != _SPREADING:
+    names = function.__code__.co_names
+    if len(names) != 1 or tuple(step.opname for step in _steps(function)) != _SPREADING:
         return None
-    target = function.__globals__.get(used[0])
+    target = function.__globals__.get(names[0])
     return None if isinstance(target, types.FunctionType) else target
 
 
 def calls_super(method: types.FunctionType) -> bool:
     """Whether a method does nothing but call the inherited one with arguments and attributes."""
+    if method.__code__.co_names[:2] != ("super", method.__name__):
+        return False
     steps = _steps(method)
-    used = [step.argval for step in steps if step.opname == "LOAD_GLOBAL"]
-    return used == ["super"] and method.__name__ in method.__code__.co_names and _SUPER.issuperset(s.opname for s in steps)
+    return [s.argval for s in steps if s.opname == "LOAD_GLOBAL"] == ["super"] and _SUPER.issuperset(s.opname for s in steps)
 
 
 def _steps(function: types.FunctionType) -> list[dis.Instruction]:
