@@ -6,15 +6,19 @@ sees the change.
 
 from __future__ import annotations
 
+import re
+import textwrap
 import types
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-__all__ = ["Code", "Together"]
+__all__ = ["Code", "Together", "code_of"]
 
-_MARK = "unamp: what stands in"
+#: Stands for one of the constants, with its name behind, until the code is told which they are.
+_MARK = "unamp: "
+_HANDING_ON = "def stand_in(*args, **kwargs):\n return CALL(*args, **kwargs)\n"
 
 
 class Code:
@@ -22,22 +26,23 @@ class Code:
 
     Args:
         function: the function.
-        replacement: makes what is called in its place, given the original as a function of its own.
+        replacement: makes what is called in its place, given the original as a function of its own; or what `code_of` gave,
+            which runs in its place without being called.
     """
 
     __slots__ = ("_original", "_replaced", "function", "original")
 
-    def __init__(self, function: types.FunctionType, replacement: Callable[[Any], Callable[..., Any]]) -> None:
+    def __init__(self, function: types.FunctionType, replacement: Callable[[Any], Any]) -> None:
         self.function = function
         self._original = code = function.__code__
         self.original = types.FunctionType(
             code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         self.original.__kwdefaults__ = function.__kwdefaults__
-        template = _template(len(code.co_freevars))
         instead = replacement(self.original)
-        self._replaced = template.replace(
-            co_consts=tuple(instead if const == _MARK else const for const in template.co_consts),
+        if not isinstance(instead, types.CodeType):
+            instead = code_of(_HANDING_ON, {"CALL": instead}, closed_over=len(code.co_freevars))
+        self._replaced = instead.replace(
             co_name=code.co_name,
             co_qualname=code.co_qualname,
             co_filename=code.co_filename,
@@ -94,17 +99,32 @@ class Together:
             change.take_out()
 
 
+def code_of(source: str, constants: Mapping[str, Any], *, closed_over: int = 0) -> types.CodeType:
+    """The code of a function, for a place where it cannot look anything up: its globals are those of what it stands in for.
+
+    Args:
+        source: the definition of the function.
+        constants: what names in it stand for.
+        closed_over: how many variables the function closes over that it stands in for.
+    """
+    code = _marked(source, frozenset(constants), closed_over)
+    marks = {_MARK + name: value for name, value in constants.items()}
+    return code.replace(co_consts=tuple(marks.get(c, c) if type(c) is str else c for c in code.co_consts))
+
+
 @cache
-def _template(closed_over: int) -> types.CodeType:
-    """Code that hands all arguments on, for a function that closes over so many variables."""
-    names = [f"v{n}" for n in range(closed_over)]
-    source = f"def outer():\n {'='.join(names) + '=None' if names else 'pass'}\n def stand_in(*args, **kwargs):\n"
-    if names:
-        source += f"  if 0: {', '.join(names)}\n"
-    source += f"  return {_MARK!r}(*args, **kwargs)\n return stand_in\n"
-    scope: dict[str, Any] = {}
+def _marked(source: str, constants: frozenset[str], closed_over: int) -> types.CodeType:
+    source = re.sub(r"\b[A-Z]+\b", lambda name: repr(_MARK + name[0]) if name[0] in constants else name[0], source)
+    if closed_over:
+        names = [f"closed_over_{n}" for n in range(closed_over)]
+        head, body = re.match(r"\s*(def .*\):\n)(.*)", source, re.DOTALL).groups()  # type: ignore[union-attr]
+        inside = re.match(" +", body)[0]  # type: ignore[index]
+        closing = f"{head}{inside}if 0: {', '.join(names)}\n{body}"
+        source = f"def outer():\n {'='.join(names)}=None\n{textwrap.indent(closing, ' ')}"
     with warnings.catch_warnings():
-        # "'str' object is not callable": the constant is exchanged for what is called before the code ever runs.
+        # "'str' object is not callable": the mark is exchanged for what is called before the code ever runs.
         warnings.simplefilter("ignore", SyntaxWarning)
-        exec(compile(source, "<unamp>", "exec"), scope)
-    return scope["outer"]().__code__  # type: ignore[no-any-return]
+        code = compile(source, "<unamp>", "exec")
+    for _ in range(2 if closed_over else 1):
+        code = next(const for const in code.co_consts if isinstance(const, types.CodeType))
+    return code

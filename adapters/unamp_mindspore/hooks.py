@@ -28,7 +28,7 @@ from unamp.regions import innermost_region
 from unamp.replacing import Code, Together
 from unamp_mindspore import compiling
 from unamp_mindspore.casting import cast, convert, forget
-from unamp_mindspore.kernels import entry
+from unamp_mindspore.entries import function
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.replacing import Methods
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
@@ -210,8 +210,15 @@ def _hooks() -> tuple[Code, ...]:
 
 @cache
 def _everything() -> tuple[Any, ...]:
-    inherited = Methods(Tensor, {name: entry(operator) for name, operator in methods().items()})
-    return (inherited, primitive_call, *_hooks(), *compiling.hooks(), Together(codes().values()))
+    inherited = Methods(Tensor, {name: function(operator, _arguments(name)) for name, operator in methods().items()})
+    return inherited, Together((primitive_call, *_hooks(), *compiling.hooks(), *codes().values()))
+
+
+def _arguments(name: str) -> int | None:
+    """How many arguments a method of C++ takes; it says so for operators only."""
+    if not name.startswith("__"):
+        return None
+    return 1 if name == "__abs__" else 2
 
 
 def _forget() -> None:
@@ -230,7 +237,7 @@ def probe() -> None:
     """
     needed = [(home, name) for home, name, _ in _HOOKS]
     needed += [
-        (TensorPy, name) for name in ("__add__", "__getitem__", "copy_", "matmul", "is_contiguous", "_dtype", "_version")
+        (TensorPy, name) for name in ("__add__", "__getitem__", "copy_", "matmul", "is_contiguous", "_itemsize", "_version")
     ]
     needed += [(Tensor, "__matmul__"), (nn_func, "linear"), (Primitive, "__call__"), (ops, "Cast"), (nn.Conv2d, "construct")]
     needed += [(recompute, "_RecomputeCell")]

@@ -9,8 +9,7 @@ low is emulated: inputs rounded to low, computed in float32, the result rounded 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mindspore._c_expression import typing as _typing
@@ -22,13 +21,12 @@ from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_mindspore import observing
 from unamp_mindspore.casting import cast, convert, floats, map_floats, rounded, to_low
+from unamp_mindspore.entries import EVERYTHING
 from unamp_mindspore.facts import facts
 from unamp_mindspore.state import FLOAT32, NAMES, Tensor, on_cpu, thread
 
-__all__ = ["Operator", "entry", "perform"]
+__all__ = ["Operator", "perform"]
 
-#: What is no tensor, and need not be asked: that takes longer than all else.
-_HARMLESS = frozenset((int, float, bool, str, type(None)))
 #: What can be handed over as a dtype.
 _DTYPE = _typing.Type
 
@@ -44,13 +42,14 @@ class Operator:
         bound: whether its first argument is no input: a primitive or a cell.
         inplace: whether it changes its first argument.
         twin: for one in place, what gives the same as a new tensor.
-        which: finds the operation from the arguments, where one function does several.
+        ops: the operations that it may be; more than one where one function does several.
+        which: finds out which of them from the arguments.
         activation_only: whether a rule casts the first tensor alone (norms, whose parameters and statistics stay float32).
         view: whether it runs natively in every dtype.
         casts: whether it is an explicit cast, which no rule changes.
     """
 
-    __slots__ = ("activation_only", "bound", "call", "casts", "inplace", "layer", "name", "op", "twin", "view", "which")
+    __slots__ = ("activation_only", "bound", "call", "casts", "inplace", "layer", "name", "op", "ops", "twin", "view", "which")
 
     def __init__(
         self,
@@ -62,9 +61,11 @@ class Operator:
         bound: bool = False,
         inplace: bool = False,
         twin: Callable[..., Any] | None = None,
+        ops: Iterable[str] = (),
         which: Callable[[Any, Any], str] | None = None,
     ) -> None:
         self.op = op
+        self.ops = frozenset((op, *ops))
         self.name = name
         self.call = call
         self.layer = layer
@@ -79,46 +80,6 @@ class Operator:
     def parameters(self, args: Any) -> dict[int, Any]:
         """The parameters that are not among the arguments, by their ids."""
         return _parameters(args[0]) if self.layer else {}
-
-
-def entry(operator: Operator) -> Callable[..., Any]:
-    """What is called in place of the original while a region is open."""
-    call, name = operator.call, operator.name
-    float32, tensor, state, harmless = FLOAT32, Tensor, thread, _HARMLESS
-    composed = isinstance(call, FunctionType)
-
-    def enter(*args: Any, **kwargs: Any) -> Any:
-        plan = state.plan
-        if plan is None:
-            return call(*args, **kwargs)
-        # Most calls: nothing but float32 comes in, and the rule leaves that alone.
-        busy = plan.busy
-        if busy is not None and name not in busy:
-            for value in (*args, *kwargs.values()) if kwargs else args:
-                kind = type(value)
-                if kind is tensor:
-                    if value._dtype is not float32:  # `dtype` is a property of Python code
-                        break
-                elif kind is list or kind is tuple:
-                    if value and type(value[0]) is not int:
-                        break
-                elif kind not in harmless and isinstance(value, tensor) and value._dtype is not float32:
-                    break
-            else:
-                return _alone(call, plan, args, kwargs) if composed else call(*args, **kwargs)
-        return plan.carry_out(operator, args, kwargs)
-
-    enter.__name__ = enter.__qualname__ = name.rpartition(".")[2]
-    return enter
-
-
-def _alone(call: Callable[..., Any], plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Call the original, which is Python code, where its rule asks for nothing: what it is made of follows no rule either."""
-    thread.plan = plan.inside
-    try:
-        return call(*args, **kwargs)
-    finally:
-        thread.plan = plan
 
 
 def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -181,7 +142,7 @@ class Inside:
     The layer itself is not changed: other threads may be using it.
     """
 
-    busy = None  # every call is looked at
+    busy = EVERYTHING
 
     def __init__(self, parameters: dict[int, Any], to: Callable[[Any, Any], Any], dtype: Any) -> None:
         self._parameters = parameters

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import types
 from collections.abc import Callable
 from functools import cache
@@ -13,20 +12,17 @@ from mindspore._c_expression import TensorPy
 from mindspore.ops.function import nn_func
 from mindspore.ops.primitive import Primitive
 
-from unamp.replacing import Code
+from unamp.replacing import Code, code_of
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.casting import forget
+from unamp_mindspore.entries import code, function
 from unamp_mindspore.facts import facts
-from unamp_mindspore.kernels import Operator, entry
+from unamp_mindspore.forwarding import calls_super, handed_to, spread_to
+from unamp_mindspore.kernels import Operator
 from unamp_mindspore.spellings import named, primitive, spelled
 from unamp_mindspore.state import Tensor, thread
 
 __all__ = ["codes", "covers", "methods", "operators", "primitive_call"]
-
-#: What the code of a function consists of that hands its arguments on.
-_HANDING_ON = frozenset(
-    ("RESUME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_CONST", "KW_NAMES", "PUSH_NULL", "PRECALL", "CALL", "RETURN_VALUE", "CACHE")
-)
 
 
 def _left_alone(op: str) -> bool:
@@ -60,16 +56,6 @@ def _layers() -> dict[Any, dict[type, str]]:
     return found
 
 
-def _hands_on(function: Any, op: str) -> bool:
-    """Whether a function of Python code does nothing but call a primitive that is the same operation."""
-    code = getattr(function, "__code__", None)
-    if code is None or len(code.co_names) != 1 or code.co_freevars:
-        return False
-    kind = type(function.__globals__.get(code.co_names[0]))
-    own = issubclass(kind, Primitive) and "__call__" in vars(kind) and spelled().get(kind.__name__) == op
-    return own and all(step.opname in _HANDING_ON for step in dis.get_instructions(code))
-
-
 @cache
 def codes() -> dict[Operator, Code]:
     """Functions, primitives and layers of Python code."""
@@ -83,14 +69,14 @@ def codes() -> dict[Operator, Code]:
         operator = Operator(op, name, function, **kinds)
 
         def instead(original: Any) -> Any:
-            operator.call = original
-            return entry(operator)
+            operator.call = spread_to(original) or original
+            return code(operator, original)
 
         made[operator] = Code(function, instead)
 
     for construct, kinds in _layers().items():
         op, which = next(iter(kinds.values())), None if len(set(kinds.values())) == 1 else _of_layer(kinds)
-        add(construct, op, construct.__qualname__, layer=True, bound=True, which=which)
+        add(construct, op, construct.__qualname__, layer=True, bound=True, ops=kinds.values(), which=which)
     for path, op in spelled().items():
         if _left_alone(op):
             continue
@@ -98,15 +84,47 @@ def codes() -> dict[Operator, Code]:
         if isinstance(value, Primitive):  # some functions of `ops` are one
             value = type(value)
         if isinstance(value, type) and issubclass(value, Primitive):
-            add(vars(value).get("__call__"), op, value.__name__, bound=True)
+            if not _runs_by_name(value):
+                add(vars(value).get("__call__"), op, value.__name__, bound=True)
         elif not isinstance(value, type) and not _hands_on(value, op):
             add(value, op, path)
     add(nn_func.linear, "linear", "ops.function.nn_func.linear")  # attention's own, with its bias
     # A layer may cast its parameters before it uses them: they must be known until then.
     add(Tensor.astype, "cast", "Tensor.astype")
     for name, op in _tensor_methods().items():
-        add(vars(Tensor).get(name), op, f"Tensor.{name}")
+        method = vars(Tensor).get(name)
+        if not _hands_on(method, op):
+            add(method, op, f"Tensor.{name}")
     return made
+
+
+def _hands_on(value: Any, op: str) -> bool:
+    """Whether a function does nothing but call what is the same operation, and is exchanged itself."""
+    target = handed_to(value) if isinstance(value, types.FunctionType) else None
+    if isinstance(target, Primitive):
+        name = type(target).__name__
+        return primitive(name) is type(target) and spelled().get(name) == op
+    return isinstance(target, types.FunctionType) and _functions().get(target) == op
+
+
+@cache
+def _functions() -> dict[types.FunctionType, str]:
+    """The functions that the vocabulary has a name for, and their operations."""
+    found: dict[types.FunctionType, str] = {}
+    for path, op in spelled().items():
+        value = named(path) if "." in path else None
+        if isinstance(value, types.FunctionType) and not _left_alone(op):
+            found.setdefault(value, op)
+    return found
+
+
+def _runs_by_name(kind: type) -> bool:
+    """Whether a primitive runs through `Primitive.__call__`."""
+    call = vars(kind).get("__call__")
+    if call is None:
+        return True
+    inherited = next(vars(base)["__call__"] for base in kind.__mro__[1:] if "__call__" in vars(base))
+    return inherited is Primitive.__call__ and isinstance(call, types.FunctionType) and calls_super(call)
 
 
 @cache
@@ -132,37 +150,44 @@ def methods() -> dict[str, Operator]:
         if name in inherited and name not in vars(Tensor):
             op = _tensor_methods()[twin]
             found[name] = Operator(op, f"Tensor.{name}", inherited[name], inplace=True, twin=getattr(Tensor, twin))
-    found["__getitem__"] = Operator("index", "Tensor.__getitem__", inherited["__getitem__"], which=_indexing)
+    subscript = inherited["__getitem__"]
+    found["__getitem__"] = Operator("index", "Tensor.__getitem__", subscript, ops=("select", "slice"), which=_indexing)
     return found
 
 
 @cache
 def _by_name() -> dict[str, Operator]:
-    """Primitives that have no `__call__` of their own: they run through `Primitive.__call__`."""
+    """Primitives that run through `Primitive.__call__`."""
     found = {}
     for path, op in spelled().items():
         kind = primitive(path.rpartition(".")[2]) or type(named(path))
-        if issubclass(kind, Primitive) and kind is not Primitive and "__call__" not in vars(kind) and not _left_alone(op):
+        if issubclass(kind, Primitive) and kind is not Primitive and _runs_by_name(kind) and not _left_alone(op):
             found[kind.__name__] = Operator(op, kind.__name__, primitive_call.original, bound=True)
     return found
 
 
-def _through_name(original: Callable[..., Any]) -> Callable[..., Any]:
+_BY_NAME = """
+def __call__(self, *args):
+    if STATE.plan is None:
+        return CALL(self, *args)
+    return FIND(self.name)(self, *args)
+"""
+
+
+def _through_name(original: Callable[..., Any]) -> types.CodeType:
     entries: dict[str, Callable[..., Any]] = {}
 
-    def call(self: Any, *args: Any) -> Any:
-        if thread.plan is None:
-            return original(self, *args)
+    def find(name: str) -> Callable[..., Any]:
         if not entries:
-            entries.update({name: entry(operator) for name, operator in _by_name().items()})
-        found = entries.get(self.name)
-        if found is not None:
-            return found(self, *args)
+            entries.update({name: function(operator) for name, operator in _by_name().items()})
+        return entries.get(name, unlisted)
+
+    def unlisted(self: Any, *args: Any) -> Any:
         for value in args if thread.weights else ():
             forget(value)  # Assign and its kind
         return original(self, *args)
 
-    return call
+    return code_of(_BY_NAME, {"STATE": thread, "CALL": original, "FIND": find})
 
 
 primitive_call = Code(Primitive.__call__, _through_name)

@@ -29,15 +29,21 @@ class Plan:
         policy: the policy, with lists of its own.
         low: its low dtype.
         rules: the rule for every operation of the vocabulary.
-        busy: the operations, by MindSpore's name, whose rule changes float32 inputs, or that are being watched.
         watching: whether all operations are reported.
+        busy: the operations, by MindSpore's name, whose rule changes float32 inputs, or that are being watched.
+        inside: the plan for what an operation is made of.
     """
+
+    # Asked for with every operation: in slots Python finds them at once.
+    __slots__ = ("__dict__", "busy", "inside", "low", "policy", "rules", "watching")
 
     def __init__(self, policy: Policy, *, watching: bool = False) -> None:
         self.policy = policy
         self.low = DTYPES[policy.dtype]
         self.rules = policy.rules
         self.watching = watching
+        self.busy = frozenset(operator.name for operator in operators() if self._is_busy(operator))
+        self.inside = idle(watching=False) if policy.active or watching else self
 
     def rule(self, op: str) -> Rule:
         """The rule in force for an operation."""
@@ -55,22 +61,11 @@ class Plan:
         """What to use in place of a banned operation."""
         return self.policy.reason(op).advice
 
-    @cached_property
-    def busy(self) -> frozenset[str]:
-        """See the class."""
-        return frozenset(operator.name for operator in operators() if self._is_busy(operator))
-
     def _is_busy(self, operator: Operator) -> bool:
         if operator.casts:
             return False
-        if self.watching or operator.which is not None or operator.layer or operator.op in facts().transparent:
-            return True
-        return self.rule(operator.op) in (Rule.LOW, Rule.BANNED)
-
-    @cached_property
-    def inside(self) -> Plan:
-        """The plan for what an operation is made of."""
-        return idle(watching=False)
+        changed = (op in facts().transparent or self.rule(op) in (Rule.LOW, Rule.BANNED) for op in operator.ops)
+        return self.watching or any(changed)
 
     @cached_property
     def watched(self) -> Plan:

@@ -1,11 +1,15 @@
 """What a region does to the operations of PyNative mode."""
 
+from types import FunctionType
+
 import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor, mint, nn, ops
 from mindspore.ops import matmul as bound_early
-from unamp_mindspore import hooks
+from unamp_mindspore import hooks, listing
+from unamp_mindspore.forwarding import handed_to
+from unamp_mindspore.spellings import named, spelled
 
 import unamp
 from unamp import Policy, policy_region
@@ -256,3 +260,69 @@ def test_a_method_that_somebody_changes_inside_a_region_stays_changed(name):
     with under():
         assert (rand(2, 2) @ rand(2, 2)).dtype == LOW["float16"]
     assert (rand(2, 2) + rand(2, 2)).dtype == F32
+
+
+def test_a_call_means_the_same_inside_a_region(low):
+    x, y = rand(2, 3), rand(2, 3)
+    calls = [
+        lambda: ops.add(input=x, other=y), lambda: ops.softmax(x, axis=0), lambda: ops.softmax(input=x),
+        lambda: ops.sum(x, dim=1), lambda: ops.Softmax(axis=0)(x), lambda: ops.logspace(x[0, 0], y[0, 0], steps=3),
+        lambda: mint.sum(x, dim=0, keepdim=True), lambda: x**2, lambda: x[1:], lambda: ops.cat(tensors=(x, y), axis=1),
+        lambda: ops.clip(x, 0.3, 0.5), lambda: nn.GELU()(x),
+    ]  # fmt: skip
+    expected = [call() for call in calls]
+    for region in (under(low=low), under(enabled=False, low=low)):
+        with region:
+            found = [call() for call in calls]
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one.asnumpy(), other.asnumpy())
+    with under(low=low), pytest.raises(TypeError, match="missing 1 required positional argument"):
+        ops.softmax()
+
+
+def test_low_tensors_are_found_wherever_they_are_in_a_call(low):
+    x = rand(2, 3)
+    with under(low=low):
+        h = x.astype(low)
+        assert ops.cat((x, h)).dtype == F32
+        assert ops.cat([h, h]).dtype == low
+        assert ops.add(x, other=h).dtype == F32
+        norm, scale = nn.LayerNorm((3,)), mindspore.Parameter(x)
+        for parameter in (scale, *norm.get_parameters()):
+            parameter.set_dtype(low)
+        assert (h * scale).dtype == low
+        assert (x * scale).dtype == F32
+        assert norm(x).dtype == F32
+
+
+def test_a_dtype_that_a_caller_names_is_the_callers(low):
+    x = rand(2, 3)
+    with under("O1", low, allow="sum"):
+        assert ops.sum(x).dtype == low
+        assert ops.sum(x, dtype=F32).dtype == F32
+        assert ops.sum(x, None, False, dtype=F32).dtype == F32
+        assert mint.sum(x, dtype=F32).dtype == F32
+
+
+def test_who_replaces_a_method_between_regions_keeps_it():
+    with under():
+        pass
+    Tensor.matmul = lambda self, other: "theirs"
+    try:
+        with under():
+            assert rand(2, 2).matmul(rand(2, 2)) == "theirs"
+        assert rand(2, 2).matmul(rand(2, 2)) == "theirs"
+    finally:
+        del Tensor.matmul
+
+
+def test_what_is_left_alone_hands_on_to_what_is_not():
+    exchanged = {code.function for code in listing.codes().values()}
+    for path, op in spelled().items():
+        value = named(path) if "." in path else None
+        if isinstance(value, FunctionType) and value not in exchanged and not listing._left_alone(op):
+            target = handed_to(value)
+            while isinstance(target, FunctionType) and target not in exchanged:
+                target = handed_to(target)
+            name = type(target).__name__
+            assert target in exchanged or vars(type(target)).get("__call__") in exchanged or name in listing._by_name(), path
