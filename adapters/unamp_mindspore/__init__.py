@@ -6,7 +6,7 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter"]
 
-REQUIRES = ">=2.10,<3"
+REQUIRES = ">=2.9,<3"
 check_version("mindspore", mindspore.__version__, REQUIRES)
 
 # Not before: other versions do not have what these import.

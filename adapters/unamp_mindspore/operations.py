@@ -27,7 +27,7 @@ __all__ = ["MindSporeOperations"]
 
 
 #: MindSpore records the operations of one thread at a time.
-_recorder = threading.Lock()
+_recorder = threading.RLock()
 
 
 class MindSporeOperations(NamedOperations):
@@ -53,7 +53,8 @@ class MindSporeOperations(NamedOperations):
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """A tensor's values; low dtypes arrive as float32."""
         if tensor.dtype in (DTYPES["float16"], DTYPES["bfloat16"]):
-            tensor = tensor.astype(DTYPES["float32"])
+            with _recorder:  # before 2.10 what another thread computes meanwhile spoils what is recorded
+                tensor = tensor.astype(DTYPES["float32"])
         return tensor.asnumpy()  # type: ignore[no-any-return]
 
     def dtype(self, tensor: Tensor) -> str:

@@ -6,7 +6,7 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter"]
 
-REQUIRES = ">=2.21,<3"
+REQUIRES = ">=2.20,<3"
 check_version("tensorflow", tensorflow.__version__, REQUIRES)
 
 # Not before: other versions do not have what these import.
