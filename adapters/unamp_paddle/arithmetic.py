@@ -100,9 +100,9 @@ def both(tensor: Any, low: Any, how: Callable[[Any, Any], Any]) -> tuple[Any, An
     return result, _run(_LOOPS[low][2], result, tensor if own else _empty_like(tensor, FLOAT32, _CPU))
 
 
-def rounded_or_cast(tensor: Any, low: Any) -> Any:
-    """As `rounded`, whatever the numbers are, and how many."""
-    found = rounded(tensor, low) if pays(tensor, low) else None
+def rounded_or_cast(tensor: Any, low: Any, how: Callable[[Any, Any], Any] = rounded) -> Any:
+    """A float32 tensor rounded as `how` says, whatever the numbers are, and how many."""
+    found = how(tensor, low) if pays(tensor, low) else None
     return _cast(_cast(tensor, low), FLOAT32) if found is None else found
 
 

@@ -10,7 +10,7 @@ rounded to low, computed in float32, the result rounded to low.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -25,16 +25,18 @@ from unamp.observing import traced
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_paddle import observing
-from unamp_paddle.casting import cast, chosen, convert, floats, lowered, map_floats, rounded, to_low
+from unamp_paddle.casting import cast, chosen, convert, floats, lowered, map_floats, owned, rounded, to_low
 from unamp_paddle.facts import facts
 from unamp_paddle.rounding import as_it_is, follow, in_place
-from unamp_paddle.state import FLOAT32, NAMES, Parameter, Tensor, Value, thread
+from unamp_paddle.state import FLOAT32, LOW, NAMES, Parameter, Tensor, Value, thread
 
-__all__ = ["Operator", "entry", "expects_gpu", "perform", "registered"]
+__all__ = ["Operator", "entry", "expects_gpu", "perform", "registered", "shortcut"]
 
 _DTYPE = type(paddle.float32)
 _CPU_ONLY = not core.is_compiled_with_cuda()
 _in_dynamic_mode = paddle.in_dynamic_mode
+_TENSORS = frozenset({Tensor, Parameter})
+_NUMBERS = frozenset({int, bool, float, type(None)})
 
 
 class Operator:
@@ -51,11 +53,13 @@ class Operator:
         inplace: whether it changes its first argument.
         direct: whether it is Python code that reaches no forward function.
         which: finds the operation from the arguments, where one function does several; None is what no rule reaches.
+        plain: whether nothing of the above holds, but perhaps `whole` or `view`.
         rounded: how the result is rounded where low is emulated, if not in the usual way; see `rounding.narrow`.
     """
 
     __slots__ = (
-        "activation_only", "call", "direct", "inplace", "layer", "name", "op", "rounded", "twin", "view", "which", "whole",
+        "activation_only", "call", "direct", "inplace", "layer", "name", "op", "plain", "rounded", "twin", "view", "which",
+        "whole",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +87,7 @@ class Operator:
         self.direct = direct
         self.which = which
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
+        self.plain = not (layer or inplace or direct or which is not None or self.activation_only)
         self.rounded = in_place if op in facts().own_results else as_it_is if op in facts().choosing else None
 
     def parameters(self, args: Any) -> dict[int, Any]:
@@ -135,10 +140,67 @@ def entry(operator: Operator) -> Callable[..., Any]:
                     break
             else:
                 return call(*args, **kwargs)
+        short = plan.shortcuts.get(operator)
+        if short is not None and thread.sink is None:
+            result = short(operator, plan.low, args, kwargs)
+            if result is not NotImplemented:
+                return result
         return plan.carry_out(operator, args, kwargs)
 
     enter.__name__ = enter.__qualname__ = name.rpartition(".")[2]
     return enter
+
+
+def shortcut(operator: Operator, rule: Rule) -> Callable[..., Any] | None:
+    """What carries out a rule for the commonest calls of an operation: the same as `perform` does, in fewer steps.
+
+    Returns:
+        A function of the operation, the low dtype and the arguments, which gives NotImplemented for calls of other kinds. None
+        where all calls are left to `perform`.
+    """
+    if not (_CPU_ONLY and operator.plain):
+        return None
+    if operator.view:
+        return _moved if not operator.whole and rule in (Rule.UNTOUCHED, Rule.WIDEST) else None
+    return _emulated if rule is Rule.LOW else None
+
+
+def _emulated(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """An operation that the CPU cannot compute in a low dtype, on tensors and numbers."""
+    seen = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
+            dtype = value.dtype
+            if dtype is not FLOAT32 and dtype is not low:
+                return NotImplemented
+            seen.append(dtype)
+        elif kind not in _NUMBERS:
+            return NotImplemented
+    if not seen or kwargs.get("out") is not None:
+        return NotImplemented
+    to = _rounding(operator, seen)
+    args = [to(value, low) if type(value) in _TENSORS else value for value in args]
+    if kwargs:
+        kwargs = {name: to(value, low) if type(value) in _TENSORS else value for name, value in kwargs.items()}
+    result = _quietly(operator, None, args, kwargs) if operator.whole else operator.call(*args, **kwargs)
+    return lowered(result, low, operator.rounded)
+
+
+def _moved(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """An operation that moves data only, on one tensor in any low dtype."""
+    if kwargs or not args or type(args[0]) not in _TENSORS:
+        return NotImplemented
+    for value in args[1:]:
+        kind = type(value)
+        if kind not in _NUMBERS and (kind is not list or (value and type(value[0]) is not int)):
+            return NotImplemented
+    dtype = args[0].dtype
+    if (dtype is not LOW[0] and dtype is not LOW[1]) or not _in_dynamic_mode() or not _runs_natively(operator, dtype):
+        return NotImplemented
+    result = operator.call(*args)
+    follow(args[0], result)
+    return result
 
 
 def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -153,8 +215,8 @@ def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) ->
 
 
 def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    own = operator.parameters(args)
-    seen = floats((args, kwargs, own))
+    own = operator.parameters(args) if operator.layer else {}
+    seen = floats((*args, *kwargs.values(), *own.values()) if kwargs or own else args)
     if not seen or kwargs.get("out") is not None:
         return _quietly(operator, None, args, kwargs), seen[0] if seen else None, False
     if operator.inplace:
@@ -178,8 +240,7 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
         if operator.view and args:
             follow(args[0], result)
         return result, target, False
-    alone = operator.rounded is as_it_is and len(seen) == 1
-    args, kwargs = _converted_to_low(operator, chosen if alone else rounded, target, args, kwargs)
+    args, kwargs = _converted_to_low(operator, _rounding(operator, seen), target, args, kwargs)
     result = _quietly(operator, Rounding(own, target) if own else None, args, kwargs)
     if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
         return (lowered(result[0], target), *result[1:]), target, True
@@ -187,6 +248,13 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
 
 
 _perform = performing(_carried_out, floats, lambda result: map_floats(result, FLOAT32))
+
+
+def _rounding(operator: Operator, seen: list[Any]) -> Callable[[Any, Any], Any]:
+    """How inputs, and with them their gradients, are rounded."""
+    if operator.rounded is in_place:
+        return owned
+    return chosen if operator.rounded is as_it_is and len(seen) == 1 else rounded
 
 
 def _quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -221,6 +289,7 @@ class Rounding:
     """
 
     busy = None  # every call is looked at
+    shortcuts: Mapping[Operator, Callable[..., Any]] = {}
     natively = False
 
     def __init__(self, parameters: dict[int, Any], low: Any) -> None:
