@@ -24,7 +24,7 @@ from paddle.base import core
 from unamp_paddle.compiled import loops
 from unamp_paddle.state import FLOAT32, LOW, NAMES, Value
 
-__all__ = ["as_it_is", "both", "in_place", "narrowed", "pays", "rounded", "rounded_or_cast", "widened"]
+__all__ = ["as_it_is", "both", "certainly_rounded", "in_place", "narrowed", "pays", "rounded", "widened"]
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _cast, _empty_like, _scale = paddle._C_ops.cast, paddle._C_ops.empty_like, paddle._C_ops.scale
@@ -100,9 +100,9 @@ def both(tensor: Any, low: Any, how: Callable[[Any, Any], Any]) -> tuple[Any, An
     return result, _run(_LOOPS[low][2], result, tensor if own else _empty_like(tensor, FLOAT32, _CPU))
 
 
-def rounded_or_cast(tensor: Any, low: Any, how: Callable[[Any, Any], Any] = rounded) -> Any:
-    """A float32 tensor rounded as `how` says, whatever the numbers are, and how many."""
-    found = how(tensor, low) if pays(tensor, low) else None
+def certainly_rounded(tensor: Any, low: Any, how: Callable[[Any, Any], Any] | None = rounded) -> Any:
+    """A float32 tensor rounded as `how` says, whatever its numbers are; by casts where that is None."""
+    found = None if how is None else how(tensor, low)
     return _cast(_cast(tensor, low), FLOAT32) if found is None else found
 
 

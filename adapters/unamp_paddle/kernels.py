@@ -35,6 +35,7 @@ __all__ = ["Operator", "entry", "expects_gpu", "perform", "registered", "shortcu
 _DTYPE = type(paddle.float32)
 _CPU_ONLY = not core.is_compiled_with_cuda()
 _in_dynamic_mode = paddle.in_dynamic_mode
+_FLOAT16, _BFLOAT16 = LOW
 _TENSORS = frozenset({Tensor, Parameter})
 _NUMBERS = frozenset({int, bool, float, type(None)})
 
@@ -162,29 +163,52 @@ def shortcut(operator: Operator, rule: Rule) -> Callable[..., Any] | None:
         return None
     if operator.view:
         return _moved if not operator.whole and rule in (Rule.UNTOUCHED, Rule.WIDEST) else None
-    return _emulated if rule is Rule.LOW else None
+    return {Rule.LOW: _lowest, Rule.FP32: _widened, Rule.WIDEST: _widest}.get(rule)
 
 
-def _emulated(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """An operation that the CPU cannot compute in a low dtype, on tensors and numbers."""
+def _dtypes(args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """The dtypes of the tensors; none where there are arguments other than eligible tensors and numbers."""
     seen = []
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
         if kind is Tensor or kind is Parameter:
             dtype = value.dtype
-            if dtype is not FLOAT32 and dtype is not low:
-                return NotImplemented
+            if dtype is not FLOAT32 and dtype is not _FLOAT16 and dtype is not _BFLOAT16:
+                return []
             seen.append(dtype)
         elif kind not in _NUMBERS:
-            return NotImplemented
-    if not seen or kwargs.get("out") is not None:
+            return []
+    return [] if kwargs and kwargs.get("out") is not None else seen
+
+
+def _lowest(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    seen = _dtypes(args, kwargs)
+    return _emulated(operator, low, seen, args, kwargs) if seen else NotImplemented
+
+
+def _widest(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    seen = _dtypes(args, kwargs)
+    if not seen:
         return NotImplemented
-    to = _rounding(operator, seen)
-    args = [to(value, low) if type(value) in _TENSORS else value for value in args]
+    if seen.count(seen[0]) == len(seen) and seen[0] is not FLOAT32:
+        return _emulated(operator, seen[0], seen, args, kwargs)
+    return _called(operator, cast, FLOAT32, args, kwargs)
+
+
+def _widened(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    return _called(operator, cast, FLOAT32, args, kwargs) if _dtypes(args, kwargs) else NotImplemented
+
+
+def _emulated(operator: Operator, low: Any, seen: list[Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    return lowered(_called(operator, _rounding(operator, seen), low, args, kwargs), low, operator.rounded)
+
+
+def _called(operator: Operator, to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call the original with its tensors in another dtype."""
+    args = [to(value, dtype) if type(value) in _TENSORS else value for value in args]
     if kwargs:
-        kwargs = {name: to(value, low) if type(value) in _TENSORS else value for name, value in kwargs.items()}
-    result = _quietly(operator, None, args, kwargs) if operator.whole else operator.call(*args, **kwargs)
-    return lowered(result, low, operator.rounded)
+        kwargs = {name: to(value, dtype) if type(value) in _TENSORS else value for name, value in kwargs.items()}
+    return _quietly(operator, None, args, kwargs) if operator.whole else operator.call(*args, **kwargs)
 
 
 def _moved(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -196,7 +220,7 @@ def _moved(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> A
         if kind not in _NUMBERS and (kind is not list or (value and type(value[0]) is not int)):
             return NotImplemented
     dtype = args[0].dtype
-    if (dtype is not LOW[0] and dtype is not LOW[1]) or not _in_dynamic_mode() or not _runs_natively(operator, dtype):
+    if (dtype is not _FLOAT16 and dtype is not _BFLOAT16) or not _in_dynamic_mode() or not _runs_natively(operator, dtype):
         return NotImplemented
     result = operator.call(*args)
     follow(args[0], result)

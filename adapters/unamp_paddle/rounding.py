@@ -16,7 +16,7 @@ from typing import Any
 
 import paddle
 
-from unamp_paddle.arithmetic import as_it_is, both, in_place, narrowed, pays, rounded, rounded_or_cast, widened
+from unamp_paddle.arithmetic import as_it_is, both, certainly_rounded, in_place, narrowed, pays, rounded, widened
 from unamp_paddle.state import FLOAT32, LOW, Parameter, is_grad_enabled, thread
 
 __all__ = ["Way", "as_it_is", "follow", "in_place", "narrow", "nearest", "rounded", "widen"]
@@ -51,7 +51,7 @@ def nearest(tensor: Any, low: Any, way: Way = _FRESH) -> Any:
     if not pays(tensor, low):
         return _cast(_cast(tensor, low), FLOAT32)
     # A parameter is kept, and would take the place of the input that queries, keys and values come from.
-    wide = rounded_or_cast(tensor.detach(), low) if type(tensor) is Parameter else _remembered(tensor, low)
+    wide = certainly_rounded(tensor.detach(), low) if type(tensor) is Parameter else _remembered(tensor, low)
     return wide if tensor.stop_gradient or not is_grad_enabled() else _nearest(tensor, wide.detach, low, way)
 
 
@@ -159,7 +159,7 @@ def _remembered(tensor: Any, low: Any) -> Any:
     kept, version = thread.weights, tensor._inplace_version()
     last = None if kept is None else kept.get(_LAST)
     if last is None or last[0] is not tensor or last[1] != version or last[2] is not low:
-        last = (tensor, version, low, rounded_or_cast(tensor.detach(), low))
+        last = (tensor, version, low, certainly_rounded(tensor.detach(), low))
         if kept is not None:
             kept[_LAST] = last
     return last[3].detach()
@@ -191,7 +191,7 @@ class _Nearest(paddle.autograd.PyLayer):
     def backward(ctx: Any, grad: Any) -> Any:
         if is_grad_enabled():
             return nearest(grad, ctx.low)
-        return rounded_or_cast(grad, ctx.low, ctx.way.how)
+        return certainly_rounded(grad, ctx.low, ctx.way.how if pays(grad, ctx.low) else None)
 
 
 class _Narrow(paddle.autograd.PyLayer):
