@@ -28,16 +28,13 @@ from unamp_paddle import observing
 from unamp_paddle.casting import cast, chosen, convert, floats, lowered, map_floats, owned, rounded, to_low
 from unamp_paddle.facts import facts
 from unamp_paddle.rounding import as_it_is, follow, in_place
-from unamp_paddle.state import FLOAT32, LOW, NAMES, Parameter, Tensor, Value, thread
+from unamp_paddle.state import FLOAT32, NAMES, Parameter, Tensor, Value, thread
 
-__all__ = ["Operator", "entry", "expects_gpu", "perform", "registered", "shortcut"]
+__all__ = ["Operator", "entry", "expects_gpu", "how_to_round", "perform", "quietly", "registered", "runs_natively"]
 
 _DTYPE = type(paddle.float32)
 _CPU_ONLY = not core.is_compiled_with_cuda()
 _in_dynamic_mode = paddle.in_dynamic_mode
-_FLOAT16, _BFLOAT16 = LOW
-_TENSORS = frozenset({Tensor, Parameter})
-_NUMBERS = frozenset({int, bool, float, type(None)})
 
 
 class Operator:
@@ -112,7 +109,7 @@ def registered(name: str, dtype: str) -> bool:
 
 
 @cache
-def _runs_natively(operator: Operator, dtype: Any) -> bool:
+def runs_natively(operator: Operator, dtype: Any) -> bool:
     """Whether an operation that only moves data has what it takes to do so in a low dtype on the CPU."""
     return operator.whole or registered(operator.name.rpartition(".")[2].rstrip("_"), NAMES[dtype])
 
@@ -152,81 +149,6 @@ def entry(operator: Operator) -> Callable[..., Any]:
     return enter
 
 
-def shortcut(operator: Operator, rule: Rule) -> Callable[..., Any] | None:
-    """What carries out a rule for the commonest calls of an operation: the same as `perform` does, in fewer steps.
-
-    Returns:
-        A function of the operation, the low dtype and the arguments, which gives NotImplemented for calls of other kinds. None
-        where all calls are left to `perform`.
-    """
-    if not (_CPU_ONLY and operator.plain):
-        return None
-    if operator.view:
-        return _moved if not operator.whole and rule in (Rule.UNTOUCHED, Rule.WIDEST) else None
-    return {Rule.LOW: _lowest, Rule.FP32: _widened, Rule.WIDEST: _widest}.get(rule)
-
-
-def _dtypes(args: Any, kwargs: dict[str, Any]) -> list[Any]:
-    """The dtypes of the tensors; none where there are arguments other than eligible tensors and numbers."""
-    seen = []
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        kind = type(value)
-        if kind is Tensor or kind is Parameter:
-            dtype = value.dtype
-            if dtype is not FLOAT32 and dtype is not _FLOAT16 and dtype is not _BFLOAT16:
-                return []
-            seen.append(dtype)
-        elif kind not in _NUMBERS:
-            return []
-    return [] if kwargs and kwargs.get("out") is not None else seen
-
-
-def _lowest(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    seen = _dtypes(args, kwargs)
-    return _emulated(operator, low, seen, args, kwargs) if seen else NotImplemented
-
-
-def _widest(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    seen = _dtypes(args, kwargs)
-    if not seen:
-        return NotImplemented
-    if seen.count(seen[0]) == len(seen) and seen[0] is not FLOAT32:
-        return _emulated(operator, seen[0], seen, args, kwargs)
-    return _called(operator, cast, FLOAT32, args, kwargs)
-
-
-def _widened(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    return _called(operator, cast, FLOAT32, args, kwargs) if _dtypes(args, kwargs) else NotImplemented
-
-
-def _emulated(operator: Operator, low: Any, seen: list[Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    return lowered(_called(operator, _rounding(operator, seen), low, args, kwargs), low, operator.rounded)
-
-
-def _called(operator: Operator, to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Call the original with its tensors in another dtype."""
-    args = [to(value, dtype) if type(value) in _TENSORS else value for value in args]
-    if kwargs:
-        kwargs = {name: to(value, dtype) if type(value) in _TENSORS else value for name, value in kwargs.items()}
-    return _quietly(operator, None, args, kwargs) if operator.whole else operator.call(*args, **kwargs)
-
-
-def _moved(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """An operation that moves data only, on one tensor in any low dtype."""
-    if kwargs or not args or type(args[0]) not in _TENSORS:
-        return NotImplemented
-    for value in args[1:]:
-        kind = type(value)
-        if kind not in _NUMBERS and (kind is not list or (value and type(value[0]) is not int)):
-            return NotImplemented
-    dtype = args[0].dtype
-    if (dtype is not _FLOAT16 and dtype is not _BFLOAT16) or not _in_dynamic_mode() or not _runs_natively(operator, dtype):
-        return NotImplemented
-    result = operator.call(*args)
-    follow(args[0], result)
-    return result
-
-
 def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Carry out the rule for one call."""
     if plan.natively and not operator.whole and _in_dynamic_mode() and _on_gpu(args):
@@ -242,7 +164,7 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
     own = operator.parameters(args) if operator.layer else {}
     seen = floats((*args, *kwargs.values(), *own.values()) if kwargs or own else args)
     if not seen or kwargs.get("out") is not None:
-        return _quietly(operator, None, args, kwargs), seen[0] if seen else None, False
+        return quietly(operator, None, args, kwargs), seen[0] if seen else None, False
     if operator.inplace:
         return _inplace(operator, seen, args, kwargs)
     if operator.activation_only and rule is not Rule.FP32:
@@ -252,20 +174,20 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
     if target is not None and rule is not Rule.UNTOUCHED and _names_dtype(args, kwargs):
         target = None if FLOAT32 in seen else seen[0]
     if target is None:
-        return _quietly(operator, None, args, kwargs), seen[0], False
+        return quietly(operator, None, args, kwargs), seen[0], False
     if target is FLOAT32:
         args, kwargs = _converted(cast, FLOAT32, args, kwargs)
-        return _quietly(operator, plan.inside(Rule.FP32) if own else None, args, kwargs), FLOAT32, False
+        return quietly(operator, plan.inside(Rule.FP32) if own else None, args, kwargs), FLOAT32, False
     if _native(operator, target, args):
         if mixed or seen[0] is not target:
             args, kwargs = _converted_to_low(operator, to_low, target, args, kwargs)
         inside = plan.inside(Rule.LOW) if own else plan.inside(Rule.UNTOUCHED) if operator.view else None
-        result = _quietly(operator, inside, args, kwargs)
+        result = quietly(operator, inside, args, kwargs)
         if operator.view and args:
             follow(args[0], result)
         return result, target, False
-    args, kwargs = _converted_to_low(operator, _rounding(operator, seen), target, args, kwargs)
-    result = _quietly(operator, Rounding(own, target) if own else None, args, kwargs)
+    args, kwargs = _converted_to_low(operator, how_to_round(operator, seen), target, args, kwargs)
+    result = quietly(operator, Rounding(own, target) if own else None, args, kwargs)
     if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
         return (lowered(result[0], target), *result[1:]), target, True
     return lowered(result, target, operator.rounded), target, True
@@ -274,14 +196,14 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
 _perform = performing(_carried_out, floats, lambda result: map_floats(result, FLOAT32))
 
 
-def _rounding(operator: Operator, seen: list[Any]) -> Callable[[Any, Any], Any]:
+def how_to_round(operator: Operator, seen: list[Any]) -> Callable[[Any, Any], Any]:
     """How inputs, and with them their gradients, are rounded."""
     if operator.rounded is in_place:
         return owned
     return chosen if operator.rounded is as_it_is and len(seen) == 1 else rounded
 
 
-def _quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Call the original; what a whole is made of follows another plan, or none."""
     if not operator.whole:
         return operator.call(*args, **kwargs)
@@ -352,7 +274,7 @@ def _native(operator: Operator, dtype: Any, args: Any) -> bool:
     """Whether Paddle computes an operation in a low dtype by itself where its inputs are."""
     if not _CPU_ONLY and _on_gpu(args):
         return True
-    return operator.view and _in_dynamic_mode() and _runs_natively(operator, dtype)
+    return operator.view and _in_dynamic_mode() and runs_natively(operator, dtype)
 
 
 def _on_gpu(args: Any) -> bool:

@@ -19,8 +19,9 @@ from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_paddle import hooks
 from unamp_paddle.facts import facts
-from unamp_paddle.kernels import Operator, perform, shortcut
+from unamp_paddle.kernels import Operator, perform
 from unamp_paddle.replacing import Together
+from unamp_paddle.shortcuts import shortcut
 from unamp_paddle.state import DTYPES
 
 __all__ = ["Plan", "followed_natively", "how", "idle", "plan"]
@@ -86,7 +87,7 @@ class Plan:
 
     @cached_property
     def shortcuts(self) -> Mapping[Operator, Callable[..., Any]]:
-        """What carries out rules for most calls, by the operation; see `kernels.shortcut`."""
+        """What carries out rules for most calls, by the operation; see `shortcuts.shortcut`."""
         if self.policy.widen_results:
             return {}
         rules = {operator: self.rule(operator.op) for operator in hooks.everything()}
