@@ -24,7 +24,7 @@ from paddle.base import core
 from unamp_paddle.compiled import loops
 from unamp_paddle.state import FLOAT32, LOW, NAMES, Value
 
-__all__ = ["as_it_is", "both", "in_place", "narrowed", "pays", "rounded", "rounded_or_cast", "widened"]
+__all__ = ["as_it_is", "both", "certainly_rounded", "in_place", "narrowed", "pays", "rounded", "widened"]
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _cast, _empty_like, _scale = paddle._C_ops.cast, paddle._C_ops.empty_like, paddle._C_ops.scale
@@ -32,13 +32,15 @@ _scale_, _slice = paddle._C_ops.scale_, paddle._C_ops.slice
 _subtract, _subtract_ = paddle._C_ops.subtract, paddle._C_ops.subtract_
 _reshape, _squared_norm = paddle._C_ops.reshape, paddle._C_ops.squared_l2_norm
 _in_dynamic_mode = paddle.in_dynamic_mode
+_BFLOAT16 = LOW[1]
 _CPU, _CPU_ONLY = paddle.CPUPlace(), not core.is_compiled_with_cuda()
 
-#: The loops that round in float32, narrow and widen, by the low dtype; none where they are not built.
-_LOOPS = {low: tuple(loops(f"{does}_{NAMES[low]}") for does in ("round", "narrow", "widen")) for low in LOW} if loops else {}
+#: The loops that round in float32, narrow and widen, for float16 and for bfloat16; none where they are not built. (To look
+#: something up by a dtype takes longer than all that is asked of a tensor.)
+_LOOPS = tuple(tuple(loops(f"{does}_{NAMES[low]}") for does in ("round", "narrow", "widen")) for low in LOW) if loops else ()
 
-#: With fewer numbers a cast is faster.
-_FEWEST = dict.fromkeys(LOW, 1 << 11) if loops else {LOW[1]: 1 << 14}
+#: With fewer numbers a cast is faster, and where there is no number it always is; likewise.
+_FEWEST = (1 << 11, 1 << 11) if loops else (None, 1 << 14)
 #: So many numbers at a time: fresh memory costs more than the arithmetic on it, unless it is small and used again.
 _PIECE = 1 << 16
 _SPLIT = 65537.0  # 2**16 + 1: as many bits off as a float32 has more than a bfloat16
@@ -46,7 +48,7 @@ _SPLIT = 65537.0  # 2**16 + 1: as many bits off as a float32 has more than a bfl
 
 def pays(tensor: Any, low: Any) -> bool:
     """Whether a tensor is rounded to a low dtype, or widened from it, faster here than by Paddle's casts."""
-    fewest = _FEWEST.get(low)
+    fewest = _FEWEST[low is _BFLOAT16]
     return (
         fewest is not None
         and type(tensor) is not Value
@@ -67,7 +69,7 @@ def in_place(tensor: Any, low: Any) -> Any:
     if not tensor.is_contiguous():
         return rounded(tensor, low)
     if _LOOPS:
-        _run(_LOOPS[low][0], tensor, tensor)
+        _run(_LOOPS[low is _BFLOAT16][0], tensor, tensor)
         return tensor
     if not math.isfinite(_squared_norm(tensor).item()):
         return None
@@ -82,7 +84,7 @@ def rounded(tensor: Any, low: Any) -> Any:
     """The numbers of a float32 tensor rounded to `low`; None where some are out of range."""
     tensor = tensor.contiguous()
     if _LOOPS:
-        return _run(_LOOPS[low][0], tensor, _empty_like(tensor, FLOAT32, _CPU))
+        return _run(_LOOPS[low is _BFLOAT16][0], tensor, _empty_like(tensor, FLOAT32, _CPU))
     split = _scale(tensor, _SPLIT, -0.0, True)  # adding +0.0 would lose the sign of -0.0
     for numbers, piece in zip(_pieces(tensor), _pieces(split), strict=True):
         _subtract_(piece, _subtract(piece, numbers))
@@ -97,12 +99,12 @@ def both(tensor: Any, low: Any, how: Callable[[Any, Any], Any]) -> tuple[Any, An
     if how is as_it_is or not _LOOPS:
         return result, how(tensor, low)
     own = how is in_place and tensor.is_contiguous()
-    return result, _run(_LOOPS[low][2], result, tensor if own else _empty_like(tensor, FLOAT32, _CPU))
+    return result, _run(_LOOPS[low is _BFLOAT16][2], result, tensor if own else _empty_like(tensor, FLOAT32, _CPU))
 
 
-def rounded_or_cast(tensor: Any, low: Any) -> Any:
-    """As `rounded`, whatever the numbers are, and how many."""
-    found = rounded(tensor, low) if pays(tensor, low) else None
+def certainly_rounded(tensor: Any, low: Any, how: Callable[[Any, Any], Any] | None = rounded) -> Any:
+    """A float32 tensor rounded as `how` says, whatever its numbers are; by casts where that is None."""
+    found = None if how is None else how(tensor, low)
     return _cast(_cast(tensor, low), FLOAT32) if found is None else found
 
 
@@ -111,7 +113,7 @@ def narrowed(tensor: Any, low: Any) -> Any:
     if not _LOOPS or not tensor.is_dense():
         return _cast(tensor, low)
     tensor = tensor.contiguous()
-    return _run(_LOOPS[low][1], tensor, _empty_like(tensor, low, _CPU))
+    return _run(_LOOPS[low is _BFLOAT16][1], tensor, _empty_like(tensor, low, _CPU))
 
 
 def widened(tensor: Any, low: Any) -> Any:
@@ -119,7 +121,7 @@ def widened(tensor: Any, low: Any) -> Any:
     if not _LOOPS or not tensor.is_dense():
         return _cast(tensor, FLOAT32)
     tensor = tensor.contiguous()
-    return _run(_LOOPS[low][2], tensor, _empty_like(tensor, FLOAT32, _CPU))
+    return _run(_LOOPS[low is _BFLOAT16][2], tensor, _empty_like(tensor, FLOAT32, _CPU))
 
 
 def _run(loop: Any, source: Any, target: Any) -> Any:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import paddle
 
 from unamp.nesting import mapped, nesting
-from unamp_paddle.rounding import narrow, nearest, widen
-from unamp_paddle.state import FLOAT32, FORGETFUL, LOW, Parameter, Tensor, Value, dtype_of, thread
+from unamp_paddle import rounding
+from unamp_paddle.rounding import Way, as_it_is, in_place, narrow, nearest, widen
+from unamp_paddle.state import FLOAT32, FORGETFUL, LOW, Parameter, Tensor, Value, dtype_of, is_grad_enabled, thread
 
-__all__ = ["cast", "chosen", "convert", "floats", "is_kept", "lowered", "map_floats", "rounded", "tensors", "to_low"]
+__all__ = ["cast", "chosen", "convert", "floats", "is_kept", "lowered", "map_floats", "owned", "rounded", "tensors", "to_low"]
 
 # The function itself, not the module's attribute, which a region replaces.
 _cast = paddle._C_ops.cast
 _in_dynamic_mode = paddle.in_dynamic_mode
-_is_grad_enabled = paddle.is_grad_enabled
 _TENSORS = (Tensor, Value)
 _FLOAT16, _BFLOAT16 = LOW
+_WAYS = {how: Way(how) for how in (rounding.rounded, in_place, as_it_is)}
 
 
 def cast(tensor: Any, dtype: Any) -> Any:
@@ -38,25 +40,42 @@ def to_low(tensor: Any, dtype: Any) -> Any:
     return cast(tensor, dtype)
 
 
-def rounded(tensor: Any, dtype: Any) -> Any:
-    """A tensor's values rounded to the low `dtype`, in float32; a float32 parameter is rounded once, as in `to_low`."""
+def rounded(tensor: Any, dtype: Any, how: Callable[[Any, Any], Any] = rounding.rounded) -> Any:
+    """A tensor's values rounded to the low `dtype`, in float32; a float32 parameter is rounded once, as in `to_low`.
+
+    Args:
+        tensor: the tensor.
+        dtype: the low dtype.
+        how: how its gradient is rounded; see `rounding.Way`.
+    """
     current = dtype_of(tensor)
     if current is FLOAT32:
         if type(tensor) is Parameter and (entry := _kept(tensor, dtype)) is not None:
-            if entry[1] is None:
-                entry[1] = nearest(tensor, dtype)
-            return entry[1]
-        return nearest(tensor, dtype)
+            return _kept_rounded(entry, tensor, dtype, how)
+        return nearest(tensor, dtype, _WAYS[how])
     if current is dtype:
-        return widen(tensor)
+        return widen(tensor, _WAYS[how])
     if current is _FLOAT16 or current is _BFLOAT16:
         return _cast(_cast(tensor, dtype), FLOAT32)
     return tensor
 
 
+def _kept_rounded(entry: list[Any], parameter: Any, dtype: Any, how: Callable[[Any, Any], Any]) -> Any:
+    if entry[1] is None:
+        way = Way(how)
+        entry[1:] = nearest(parameter, dtype, way), way
+    elif how is not in_place:  # its gradient is the sum of several, and not all of them are memory of their own
+        entry[2].how = rounding.rounded
+    return entry[1]
+
+
+#: As `rounded`, for an operation whose gradients are memory of their own.
+owned = partial(rounded, how=in_place)
+
+
 def chosen(tensor: Any, dtype: Any) -> Any:
     """As `rounded`, for an operation whose gradient chooses among the numbers of the result's."""
-    return widen(tensor, chosen=True) if dtype_of(tensor) is dtype else rounded(tensor, dtype)
+    return widen(tensor, _WAYS[as_it_is]) if dtype_of(tensor) is dtype else rounded(tensor, dtype)
 
 
 def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
@@ -65,13 +84,13 @@ def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
     Not kept: what is cast under `no_grad`, whose gradient would be lost to a later use under grad, and what needs none.
     """
     kept = thread.weights
-    if kept is None or parameter.stop_gradient or not _is_grad_enabled() or not _in_dynamic_mode():
+    if kept is None or parameter.stop_gradient or not is_grad_enabled() or not _in_dynamic_mode():
         return None
-    version = parameter.inplace_version
+    version = parameter._inplace_version()
     found = kept.get(id(parameter))
     if found is not None and found[1] == version and found[2] is dtype:
         return found[3]  # type: ignore[no-any-return]
-    casts = [None, None]
+    casts = [None, None, None]
     kept[id(parameter)] = (parameter, version, dtype, casts)
     return casts
 
@@ -79,7 +98,7 @@ def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
 def is_kept(tensor: Any, dtype: Any) -> bool:
     """Whether a parameter's cast to low, or its rounded values, are kept from before."""
     found = None if thread.weights is None else thread.weights.get(id(tensor))
-    if found is None or found[0] is not tensor or found[1] != tensor.inplace_version or found[2] is not dtype:
+    if found is None or found[0] is not tensor or found[1] != tensor._inplace_version() or found[2] is not dtype:
         return False
     return any(cast is not None for cast in found[3])
 

@@ -20,7 +20,8 @@ class Facts:
         left_alone: forward functions that no rule reaches: communication, optimizers, printing, the runner of programs.
         checks_dtypes: functions in Python that refuse, or convert, tensors of some dtypes.
         synonyms: operations that are one function here with another, and the other.
-        own_results: operations whose result is memory of its own that their backward does not need.
+        own_results: operations whose result is memory of its own that their backward does not need, and whose gradients are
+            memory of their own, or the result's.
         filling: forward functions that fill their tensor with random numbers, whatever it holds.
         choosing: operations whose results hold their inputs' numbers, or zeros.
         made_of: functions in Python that compute with several operations, which have rules of their own.

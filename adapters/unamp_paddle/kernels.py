@@ -10,7 +10,7 @@ rounded to low, computed in float32, the result rounded to low.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -25,12 +25,12 @@ from unamp.observing import traced
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_paddle import observing
-from unamp_paddle.casting import cast, chosen, convert, floats, lowered, map_floats, rounded, to_low
+from unamp_paddle.casting import cast, chosen, convert, floats, lowered, map_floats, owned, rounded, to_low
 from unamp_paddle.facts import facts
 from unamp_paddle.rounding import as_it_is, follow, in_place
 from unamp_paddle.state import FLOAT32, NAMES, Parameter, Tensor, Value, dtype_of, thread
 
-__all__ = ["Operator", "entry", "expects_gpu", "perform", "registered"]
+__all__ = ["Operator", "entry", "expects_gpu", "how_to_round", "perform", "quietly", "registered", "runs_natively"]
 
 _DTYPE = type(paddle.float32)
 _CPU_ONLY = not core.is_compiled_with_cuda()
@@ -51,11 +51,13 @@ class Operator:
         inplace: whether it changes its first argument.
         direct: whether it is Python code that reaches no forward function.
         which: finds the operation from the arguments, where one function does several; None is what no rule reaches.
+        plain: whether nothing of the above holds, but perhaps `whole` or `view`.
         rounded: how the result is rounded where low is emulated, if not in the usual way; see `rounding.narrow`.
     """
 
     __slots__ = (
-        "activation_only", "call", "direct", "inplace", "layer", "name", "op", "rounded", "twin", "view", "which", "whole",
+        "activation_only", "call", "direct", "inplace", "layer", "name", "op", "plain", "rounded", "twin", "view", "which",
+        "whole",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +85,7 @@ class Operator:
         self.direct = direct
         self.which = which
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
+        self.plain = not (layer or inplace or direct or which is not None or self.activation_only)
         self.rounded = in_place if op in facts().own_results else as_it_is if op in facts().choosing else None
 
     def parameters(self, args: Any) -> dict[int, Any]:
@@ -106,7 +109,7 @@ def registered(name: str, dtype: str) -> bool:
 
 
 @cache
-def _runs_natively(operator: Operator, dtype: Any) -> bool:
+def runs_natively(operator: Operator, dtype: Any) -> bool:
     """Whether an operation that only moves data has what it takes to do so in a low dtype on the CPU."""
     return operator.whole or registered(operator.name.rpartition(".")[2].rstrip("_"), NAMES[dtype])
 
@@ -135,6 +138,11 @@ def entry(operator: Operator) -> Callable[..., Any]:
                     break
             else:
                 return call(*args, **kwargs)
+        short = plan.shortcuts.get(operator)
+        if short is not None and thread.sink is None:
+            result = short(operator, plan.low, args, kwargs)
+            if result is not NotImplemented:
+                return result
         return plan.carry_out(operator, args, kwargs)
 
     enter.__name__ = enter.__qualname__ = name.rpartition(".")[2]
@@ -153,10 +161,10 @@ def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) ->
 
 
 def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    own = operator.parameters(args)
-    seen = floats((args, kwargs, own))
+    own = operator.parameters(args) if operator.layer else {}
+    seen = floats((*args, *kwargs.values(), *own.values()) if kwargs or own else args)
     if not seen or kwargs.get("out") is not None:
-        return _quietly(operator, None, args, kwargs), seen[0] if seen else None, False
+        return quietly(operator, None, args, kwargs), seen[0] if seen else None, False
     if operator.inplace:
         return _inplace(operator, seen, args, kwargs)
     if operator.activation_only and rule is not Rule.FP32:
@@ -166,21 +174,20 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
     if target is not None and rule is not Rule.UNTOUCHED and _names_dtype(args, kwargs):
         target = None if FLOAT32 in seen else seen[0]
     if target is None:
-        return _quietly(operator, None, args, kwargs), seen[0], False
+        return quietly(operator, None, args, kwargs), seen[0], False
     if target is FLOAT32:
         args, kwargs = _converted(cast, FLOAT32, args, kwargs)
-        return _quietly(operator, plan.inside(Rule.FP32) if own else None, args, kwargs), FLOAT32, False
+        return quietly(operator, plan.inside(Rule.FP32) if own else None, args, kwargs), FLOAT32, False
     if _native(operator, target, args):
         if mixed or seen[0] is not target:
             args, kwargs = _converted_to_low(operator, to_low, target, args, kwargs)
         inside = plan.inside(Rule.LOW) if own else plan.inside(Rule.UNTOUCHED) if operator.view else None
-        result = _quietly(operator, inside, args, kwargs)
+        result = quietly(operator, inside, args, kwargs)
         if operator.view and args:
             follow(args[0], result)
         return result, target, False
-    alone = operator.rounded is as_it_is and len(seen) == 1
-    args, kwargs = _converted_to_low(operator, chosen if alone else rounded, target, args, kwargs)
-    result = _quietly(operator, Rounding(own, target) if own else None, args, kwargs)
+    args, kwargs = _converted_to_low(operator, how_to_round(operator, seen), target, args, kwargs)
+    result = quietly(operator, Rounding(own, target) if own else None, args, kwargs)
     if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
         return (lowered(result[0], target), *result[1:]), target, True
     return lowered(result, target, operator.rounded), target, True
@@ -189,7 +196,14 @@ def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: d
 _perform = performing(_carried_out, floats, lambda result: map_floats(result, FLOAT32))
 
 
-def _quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def how_to_round(operator: Operator, seen: list[Any]) -> Callable[[Any, Any], Any]:
+    """How inputs, and with them their gradients, are rounded."""
+    if operator.rounded is in_place:
+        return owned
+    return chosen if operator.rounded is as_it_is and len(seen) == 1 else rounded
+
+
+def quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Call the original; what a whole is made of follows another plan, or none."""
     if not operator.whole:
         return operator.call(*args, **kwargs)
@@ -221,6 +235,7 @@ class Rounding:
     """
 
     busy = None  # every call is looked at
+    shortcuts: Mapping[Operator, Callable[..., Any]] = {}
     natively = False
 
     def __init__(self, parameters: dict[int, Any], low: Any) -> None:
@@ -262,7 +277,7 @@ def _native(operator: Operator, dtype: Any, args: Any) -> bool:
     """Whether Paddle computes an operation in a low dtype by itself where its inputs are."""
     if not _CPU_ONLY and _on_gpu(args):
         return True
-    return operator.view and _in_dynamic_mode() and _runs_natively(operator, dtype)
+    return operator.view and _in_dynamic_mode() and runs_natively(operator, dtype)
 
 
 def _on_gpu(args: Any) -> bool:

@@ -7,7 +7,7 @@ functions. Everything else is carried out operation by operation, by what stands
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from unamp_paddle import hooks
 from unamp_paddle.facts import facts
 from unamp_paddle.kernels import Operator, perform
 from unamp_paddle.replacing import Together
+from unamp_paddle.shortcuts import shortcut
 from unamp_paddle.state import DTYPES
 
 __all__ = ["Plan", "followed_natively", "how", "idle", "plan"]
@@ -83,6 +84,14 @@ class Plan:
     def busy(self) -> frozenset[str]:
         """See the class."""
         return frozenset(operator.name for operator in hooks.everything() if self._is_busy(operator))
+
+    @cached_property
+    def shortcuts(self) -> Mapping[Operator, Callable[..., Any]]:
+        """What carries out rules for most calls, by the operation; see `shortcuts.shortcut`."""
+        if self.policy.widen_results:
+            return {}
+        rules = {operator: self.rule(operator.op) for operator in hooks.everything()}
+        return {operator: found for operator, rule in rules.items() if (found := shortcut(operator, rule)) is not None}
 
     def _is_busy(self, operator: Operator) -> bool:
         if self.watching or operator.which is not None or operator.layer:

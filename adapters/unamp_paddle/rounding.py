@@ -16,27 +16,43 @@ from typing import Any
 
 import paddle
 
-from unamp_paddle.arithmetic import as_it_is, both, in_place, narrowed, pays, rounded, rounded_or_cast, widened
-from unamp_paddle.state import FLOAT32, LOW, dtype_of, thread
+from unamp_paddle.arithmetic import as_it_is, both, certainly_rounded, in_place, narrowed, pays, rounded, widened
+from unamp_paddle.state import FLOAT32, LOW, Parameter, dtype_of, is_grad_enabled, thread
 
-__all__ = ["as_it_is", "follow", "in_place", "narrow", "nearest", "widen"]
+__all__ = ["Way", "as_it_is", "follow", "in_place", "narrow", "nearest", "rounded", "widen"]
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _as_strided, _cast, _scale = paddle._C_ops.as_strided, paddle._C_ops.cast, paddle._C_ops.scale
 _view_dtype = paddle._C_ops.view_dtype
-_is_grad_enabled = paddle.is_grad_enabled
 _BFLOAT16 = LOW[1]
 
 #: Its place among the weights, whose keys are ids.
 _LAST = 0
 
 
-def nearest(tensor: Any, low: Any) -> Any:
+class Way:
+    """How a gradient will be rounded: it may turn out that somebody else needs the memory that it is in.
+
+    Attributes:
+        how: `rounded`; `in_place` where the gradient is memory of its own; `as_it_is` where it is rounded already.
+    """
+
+    __slots__ = ("how",)
+
+    def __init__(self, how: Callable[[Any, Any], Any] = rounded) -> None:
+        self.how = how
+
+
+_FRESH = Way()
+
+
+def nearest(tensor: Any, low: Any, way: Way = _FRESH) -> Any:
     """A float32 tensor rounded to `low`, as float32; its gradient is rounded, too."""
     if not pays(tensor, low):
         return _cast(_cast(tensor, low), FLOAT32)
-    wide = _remembered(tensor, low)
-    return wide if tensor.stop_gradient or not _is_grad_enabled() else _nearest(tensor, lambda: wide, low)
+    # A parameter is kept, and would take the place of the input that queries, keys and values come from.
+    wide = certainly_rounded(tensor.detach(), low) if type(tensor) is Parameter else _remembered(tensor, low)
+    return wide if tensor.stop_gradient or not is_grad_enabled() else _nearest(tensor, wide.detach, low, way)
 
 
 def narrow(tensor: Any, low: Any, how: Callable[[Any, Any], Any] | None = None) -> Any:
@@ -50,20 +66,20 @@ def narrow(tensor: Any, low: Any, how: Callable[[Any, Any], Any] | None = None) 
     if not pays(tensor, low):
         return _cast(tensor, low)
     shared = _Shared(low, how or rounded)
-    result = _narrow(tensor, shared) if _is_grad_enabled() and not tensor.stop_gradient else _lower(tensor, shared)
+    result = _lower(tensor, shared) if tensor.stop_gradient or not is_grad_enabled() else _narrow(tensor, shared)
     if shared.numbers is not None:
         result._unamp_shared = shared
     return result
 
 
-def widen(tensor: Any, *, kept: bool = False, copied: bool = False, chosen: bool = False) -> Any:
+def widen(tensor: Any, way: Way = _FRESH, *, kept: bool = False, copied: bool = False) -> Any:
     """A low tensor as float32: the numbers that it knows, where it does.
 
     Args:
         tensor: the tensor.
+        way: how its gradient is rounded.
         kept: whether what backward keeps must be safe from changes of the tensor in place.
         copied: whether the result must be nobody else's memory.
-        chosen: whether its gradient will need no rounding, because it comes from a choice among numbers that are rounded.
     """
     low, shared = dtype_of(tensor), getattr(tensor, "_unamp_shared", None)
     found = None if shared is None else shared.numbers.under(tensor)
@@ -73,9 +89,9 @@ def widen(tensor: Any, *, kept: bool = False, copied: bool = False, chosen: bool
         found = widened(tensor.detach(), low)
     elif copied or (kept and low is _BFLOAT16):
         found = _scale(found, 1.0, -0.0, True)
-    if tensor.stop_gradient or not _is_grad_enabled():
+    if tensor.stop_gradient or not is_grad_enabled():
         return found
-    return _widen(tensor, lambda: found, low, shared, chosen)
+    return _widen(tensor, found.detach, low, shared, way)
 
 
 def follow(tensor: Any, views: Any) -> None:
@@ -91,31 +107,32 @@ class _Numbers:
 
     Attributes:
         wide: the numbers.
-        start: where in memory the low tensor starts; None for a bfloat16 tensor that is their upper halves.
-        version: how often the low tensor had been changed in place.
+        start, shape, strides: where in memory the low tensor is.
+        version: how often it had been changed in place; None for a bfloat16 tensor that is the numbers' upper halves.
     """
 
-    __slots__ = ("start", "version", "wide")
+    __slots__ = ("shape", "start", "strides", "version", "wide")
 
-    def __init__(self, wide: Any, low: Any = None) -> None:
+    def __init__(self, wide: Any, low: Any, *, halves: bool) -> None:
         self.wide = wide
-        self.start, self.version = (None, 0) if low is None else (low.data_ptr(), low.inplace_version)
+        self.start, self.shape, self.strides = low.data_ptr(), low.shape, low.strides
+        self.version = None if halves else low._inplace_version()
 
     def under(self, low: Any) -> Any:
         """The numbers that a view comes to; None where it was changed, or has, or was given, memory of its own."""
-        strides = low.strides
-        if self.start is None:
-            start = low.data_ptr() - 2 - self.wide.data_ptr()
-            if any(n % 2 for n in strides):
-                return None
-            strides = [n // 2 for n in strides]
-        elif low.inplace_version != self.version:
+        wide, shape, strides = self.wide, low.shape, low.strides
+        start = low.data_ptr() - self.start
+        if self.version is not None and low._inplace_version() != self.version:
+            return None
+        if not start and shape == self.shape and strides == self.strides:
+            return wide.detach()
+        if self.version is not None:
+            start *= 2
+        elif any(n % 2 for n in strides):
             return None
         else:
-            start = 2 * (low.data_ptr() - self.start)
-        if not 0 <= start < 4 * math.prod(self.wide.shape):
-            return None
-        return _as_strided(self.wide, low.shape, strides, start)
+            strides = [n // 2 for n in strides]
+        return _as_strided(wide, shape, strides, start) if 0 <= start < 4 * math.prod(wide.shape) else None
 
 
 class _Shared:
@@ -139,10 +156,10 @@ class _Shared:
 
 def _remembered(tensor: Any, low: Any) -> Any:
     """A float32 tensor rounded. The last one is remembered: queries, keys and values come from one input."""
-    kept, version = thread.weights, tensor.inplace_version
+    kept, version = thread.weights, tensor._inplace_version()
     last = None if kept is None else kept.get(_LAST)
     if last is None or last[0] is not tensor or last[1] != version or last[2] is not low:
-        last = (tensor, version, low, rounded_or_cast(tensor.detach(), low))
+        last = (tensor, version, low, certainly_rounded(tensor.detach(), low))
         if kept is not None:
             kept[_LAST] = last
     return last[3].detach()
@@ -154,24 +171,27 @@ def _lower(tensor: Any, shared: _Shared) -> Any:
     if low is not _BFLOAT16:
         result, wide = both(tensor, low, shared.how)
         if wide.is_contiguous():
-            shared.numbers = _Numbers(wide, result)
+            shared.numbers = _Numbers(wide, result, halves=False)
         return result
     wide = shared.how(tensor, low)
     if wide is None or not wide.is_contiguous():
         return _cast(tensor, low)
-    shared.numbers = _Numbers(wide)
-    return _as_strided(_view_dtype(wide, low), wide.shape, [2 * n for n in wide.strides], 2)
+    result = _as_strided(_view_dtype(wide, low), wide.shape, [2 * n for n in wide.strides], 2)
+    shared.numbers = _Numbers(wide, result, halves=True)
+    return result
 
 
 class _Nearest(paddle.autograd.PyLayer):
     @staticmethod
-    def forward(ctx: Any, tensor: Any, wide: Callable[[], Any], low: Any) -> Any:
-        ctx.low = low
+    def forward(ctx: Any, tensor: Any, wide: Callable[[], Any], low: Any, way: Way) -> Any:
+        ctx.low, ctx.way = low, way
         return wide()  # a tensor among the arguments would be an input
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        return nearest(grad, ctx.low) if _is_grad_enabled() else rounded_or_cast(grad, ctx.low)
+        if is_grad_enabled():
+            return nearest(grad, ctx.low)
+        return certainly_rounded(grad, ctx.low, ctx.way.how if pays(grad, ctx.low) else None)
 
 
 class _Narrow(paddle.autograd.PyLayer):
@@ -184,7 +204,7 @@ class _Narrow(paddle.autograd.PyLayer):
     def backward(ctx: Any, grad: Any) -> Any:
         # The sum of several gradients may have memory of its own, and whatever is recorded must be a cast.
         gradients, ctx.shared.gradients = ctx.shared.gradients, []
-        if _is_grad_enabled():
+        if is_grad_enabled():
             return _cast(grad, FLOAT32)
         for numbers in gradients:
             if (found := numbers.under(grad)) is not None:
@@ -194,16 +214,17 @@ class _Narrow(paddle.autograd.PyLayer):
 
 class _Widen(paddle.autograd.PyLayer):
     @staticmethod
-    def forward(ctx: Any, tensor: Any, wide: Callable[[], Any], low: Any, shared: _Shared | None, chosen: bool) -> Any:
-        ctx.low, ctx.shared, ctx.how = low, shared, as_it_is if chosen else None
+    def forward(ctx: Any, tensor: Any, wide: Callable[[], Any], low: Any, shared: _Shared | None, way: Way) -> Any:
+        ctx.low, ctx.shared, ctx.way = low, shared, way
         return wide()
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        if ctx.low is not _BFLOAT16 and not _is_grad_enabled():
+        if ctx.low is not _BFLOAT16 and not is_grad_enabled():
             # Gradients are added up where they are, unseen: nothing that is known about one would hold for long.
             return narrowed(grad, ctx.low)
-        result = narrow(grad, ctx.low, ctx.how)
+        how = ctx.way.how
+        result = narrow(grad, ctx.low, rounded if how is in_place and is_grad_enabled() else how)
         if ctx.shared is not None and (own := getattr(result, "_unamp_shared", None)) is not None:
             ctx.shared.gradients.append(own.numbers)
         return result

@@ -6,12 +6,15 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import paddle
+from paddle.base import core
 from paddle.base.framework import EagerParamBase
 
 if TYPE_CHECKING:
     from unamp_paddle.plans import Plan
 
-__all__ = ["DTYPES", "FLOAT32", "FORGETFUL", "LOW", "NAMES", "Parameter", "Tensor", "Value", "dtype_of", "thread"]
+__all__ = [
+    "DTYPES", "FLOAT32", "FORGETFUL", "LOW", "NAMES", "Parameter", "Tensor", "Value", "dtype_of", "is_grad_enabled", "thread",
+]  # fmt: skip
 
 Tensor = paddle.Tensor
 Parameter = EagerParamBase
@@ -23,6 +26,9 @@ FLOAT32 = paddle.float32
 LOW = (paddle.float16, paddle.bfloat16)
 DTYPES = {"float16": paddle.float16, "bfloat16": paddle.bfloat16, "float32": paddle.float32}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+#: What the public function asks, without a call of Python.
+is_grad_enabled = getattr(core, "_has_grad", paddle.is_grad_enabled)
 
 _SAME = {dtype: dtype for dtype in NAMES}
 #: Classes of tensors that make a new object each time that they are asked for their dtype: before Paddle 3.3 all do.

@@ -35,12 +35,12 @@ def loops(tmp_path_factory):
         assert compiled._load() is None
         compiled.build()
         loop = compiled._load()
-    return {low: tuple(loop(f"{does}_{NAMES[low]}") for does in ("round", "narrow", "widen")) for low in LOW}
+    return tuple(tuple(loop(f"{does}_{NAMES[low]}") for does in ("round", "narrow", "widen")) for low in LOW)
 
 
 def take(way, request, monkeypatch):
-    monkeypatch.setattr(arithmetic, "_LOOPS", request.getfixturevalue("loops") if way == "compiled" else {})
-    fewest = {"compiled": dict.fromkeys(LOW, 1 << 11), "arithmetic": {BF16: 1 << 14}, "cast": {}}
+    monkeypatch.setattr(arithmetic, "_LOOPS", request.getfixturevalue("loops") if way == "compiled" else ())
+    fewest = {"compiled": (1 << 11, 1 << 11), "arithmetic": (None, 1 << 14), "cast": (None, None)}
     monkeypatch.setattr(arithmetic, "_FEWEST", fewest[way])
 
 
@@ -127,6 +127,57 @@ def test_a_network_comes_to_the_same_bits(request, monkeypatch, low):
             assert same(a, b)
 
 
+def with_shared_parameter(low):
+    """A parameter is used by operations whose gradients are memory of their own, and by others."""
+    paddle.seed(5)
+    w = paddle.create_parameter([160, 160], "float32")
+    x = paddle.randn([128, 160])
+    x.stop_gradient = False
+    with policy_region(Policy("O3", NAMES[low])):
+        y = paddle.tanh(w) + w.t() + w * w
+        loss = (paddle.matmul(paddle.matmul(x, w), y) * x + x).astype("float32").square().mean()
+    loss.backward()
+    return [x.grad, w.grad]
+
+
+def test_a_parameter_that_many_operations_share_has_the_same_gradient(request, monkeypatch, low):
+    expected = None
+    for way in WAYS:
+        with monkeypatch.context() as patch:
+            take(way, request, patch)
+            found = with_shared_parameter(low)
+        expected = expected or found
+        for a, b in zip(found, expected, strict=True):
+            assert same(a, b)
+
+
+@pytest.mark.parametrize("op", ["relu", "add", "mul", "reshape", "softmax", "matmul"])
+def test_a_gradient_that_a_hook_was_given_stays_as_it_was(op, way, low):
+    use = {
+        "relu": paddle.nn.functional.relu, "softmax": paddle.nn.functional.softmax, "add": lambda h: h + h,
+        "mul": lambda h: h * 3.0, "reshape": lambda h: h.reshape([25600]) * 1.5, "matmul": lambda h: h @ (h * 0.01),
+    }[op]  # fmt: skip
+    seen = []
+    with policy_region(Policy("O3", NAMES[low])):
+        h = use(large(160, 160) @ large(160, 160))
+        h.register_hook(lambda grad: seen.append((grad, grad.astype(F32).numpy())))
+        loss = (use(h) * h).astype("float32").sum() if op != "reshape" else (h * h).astype("float32").sum()
+    loss.backward()
+    ((grad, before),) = seen
+    assert np.array_equal(grad.astype(F32).numpy(), before)
+
+
+def test_an_input_is_rounded_once_for_queries_keys_and_values(request, monkeypatch):
+    take("compiled" if "compiled" in WAYS else "arithmetic", request, monkeypatch)
+    attention, x = paddle.nn.MultiHeadAttention(128, 4), large(4, 40, 128)
+    counted = []
+    monkeypatch.setattr(rounding, "rounded", lambda t, low: counted.append(t.shape) or arithmetic.rounded(t, low))
+    monkeypatch.setattr(arithmetic.certainly_rounded, "__defaults__", (rounding.rounded,))
+    with unamp.autocast(dtype="bfloat16"):
+        attention(x)
+    assert counted.count([4, 40, 128]) == 1
+
+
 def large(*shape):
     x = paddle.randn(shape)
     x.stop_gradient = False
@@ -136,7 +187,7 @@ def large(*shape):
 def test_large_results_know_their_numbers(way, low):
     with policy_region(Policy("O1", NAMES[low])):
         h = large(160, 160) @ large(160, 160)
-    assert hasattr(h, "_unamp_shared") == (low in arithmetic._FEWEST)
+    assert hasattr(h, "_unamp_shared") == (arithmetic._FEWEST[low is BF16] is not None)
     assert h.is_contiguous() == (low is F16 or way == "cast")
     assert h.dtype == low
 
@@ -252,7 +303,7 @@ def test_backward_does_not_miss_a_result_that_was_rounded_in_place(op, low, requ
     inputs = [large(*shape) for shape in shapes.get(op, [(128, 128)] * 2)]
     with policy_region(Policy("O3", NAMES[low])):
         result = PaddleOperations()[op](*inputs)
-    assert hasattr(result, "_unamp_shared") == (low in arithmetic._FEWEST)
+    assert hasattr(result, "_unamp_shared") == (arithmetic._FEWEST[low is BF16] is not None)
     result.astype("float32").sum().backward()
     assert all(bool(paddle.isfinite(x.grad).all()) for x in inputs)
 
