@@ -56,7 +56,7 @@ class TensorFlowGradients:
     def __init__(self, optimizer: Any, given: Any) -> None:
         if given is None:
             raise TypeError("TensorFlow's gradients are values: hand them over, as in step(optimizer, gradients=gradients)")
-        self.values = list(given)
+        self.values = _listed(given)
         self._optimizer = optimizer
         self._widened = optimizer is not None and has_master_weights(optimizer)
         self._finite: list[Any] = []
@@ -83,6 +83,19 @@ class TensorFlowGradients:
         if not any(isinstance(gradient, tf.distribute.DistributedValues) for gradient in self.values):
             return self._optimizer.apply(self.values, *args, **kwargs)
         return self._optimizer._distribution_strategy.run(self._optimizer.apply, (self.values, *args), kwargs)
+
+
+def _listed(given: Any) -> list[Any]:
+    values = [] if hasattr(given, "dtype") else list(given)
+    parts = [each for value in values for each in _replicas(value)]
+    wrong = given if hasattr(given, "dtype") else next((each for each in parts if not hasattr(each, "dtype")), None)
+    if wrong is not None:
+        raise TypeError(
+            "gradients must be a list of tensors, in the order of the optimizer's variables; "
+            f"got a {type(wrong).__name__}{'' if wrong is given else ' in it'}. Of pairs, as apply_gradients takes them, hand "
+            "over the gradients alone: step(optimizer, variables, gradients=gradients)"
+        )
+    return values
 
 
 def _replicas(gradient: Any) -> tuple[Any, ...]:

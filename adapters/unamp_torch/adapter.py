@@ -37,6 +37,17 @@ GAPS = (
         "PyTorch's layer writes its float32 parts into a result of its input's dtype, and raises, as under torch.autocast",
     ),
     Gap(
+        "products of sparse tensors in the CSR layout on a CPU",
+        "PyTorch has no low kernel for them, and its own autocast, which carries out its own lists, casts them: they raise, as "
+        "under torch.autocast; deny the operation, or use the COO layout",
+        "https://docs.pytorch.org/docs/stable/sparse.html",
+    ),
+    Gap(
+        "layers of torch.ao.quantization after an operation that runs low",
+        "their operators take float32 alone and are on nobody's list: they raise, as under torch.autocast; deny what comes "
+        "before, or widen its result",
+    ),
+    Gap(
         "changing a parameter in place inside a region that stays open",
         "torch's own autocast, which carries out its own lists, keeps the first cast of a parameter until the outermost region "
         "closes; close the region before the optimizer's step, or open it with cache_enabled=False",

@@ -129,5 +129,8 @@ def test_gradients_must_be_handed_over():
     scaler.scale(tf.constant(1.0))
     with pytest.raises(TypeError, match="TensorFlow's gradients are values: hand them over"):
         scaler.step(keras.optimizers.SGD(0.1), [w])
+    for wrong, got in (([(tf.constant([1.0]), w)], "a tuple in it"), ("w", "a str in it"), (tf.constant([1.0]), "EagerTensor")):
+        with pytest.raises(TypeError, match=rf"must be a list of tensors.* got .*{got}"):
+            scaler.step(keras.optimizers.SGD(0.1), [w], gradients=wrong)
     with pytest.raises(ValueError, match="there are float16 gradients"):
         scaler.step(keras.optimizers.SGD(0.1), [w], gradients=[tf.constant([1.0], tf.float16)])
