@@ -6,7 +6,7 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter"]
 
-REQUIRES = ">=2.13,<3"
+REQUIRES = ">=2.12,<3"
 check_version("torch", torch.__version__, REQUIRES)
 
 # Not before: other versions do not have what these import.
