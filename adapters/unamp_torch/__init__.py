@@ -6,7 +6,9 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter"]
 
-REQUIRES = ">=2.13,<3"
+#: 2.12 is the first whose torch.compile hands objects, and not only numbers and strings, to a function that runs once per
+#: trace, and guards on which they are: regions and policies inside compiled functions need that.
+REQUIRES = ">=2.12,<3"
 check_version("torch", torch.__version__, REQUIRES)
 
 # Not before: other versions do not have what these import.
