@@ -6,7 +6,7 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter"]
 
-REQUIRES = ">=2.9,<3"
+REQUIRES = ">=2.9,<3"  # 2.8 has no mindspore.graph.api, where compiled graphs are given their policy
 check_version("mindspore", mindspore.__version__, REQUIRES)
 
 # Not before: other versions do not have what these import.
