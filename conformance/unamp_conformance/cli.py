@@ -54,7 +54,7 @@ def conformance(
     op: Annotated[Names, typer.Option(help="An operation, * is a wildcard.")] = None,
     full: Annotated[bool, typer.Option(help="Probe every operation under every level of every preset.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many processes at a time.")] = min(cores(), 8),
-    timeout: Annotated[float, typer.Option(min=1.0, help="After how many seconds a check hangs.")] = 120.0,
+    timeout: Annotated[float, typer.Option(min=1.0, help="After how many seconds a check hangs.")] = 300.0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run of the same checks was.")] = False,
     output: Annotated[Path, typer.Option(help="The folder for report.html, results.json and junit.xml.")] = Path(
         "conformance-results"

@@ -49,7 +49,7 @@ class Options:
     """
 
     jobs: int = 1
-    timeout: float = 120.0
+    timeout: float = 300.0
     keep: Path | None = None
     resume: bool = False
     command: Sequence[str] = WORKER
