@@ -44,15 +44,21 @@ The table is generated; the versions are listed in [versions.toml](../conformanc
 
 def main(arguments: Sequence[str]) -> int:
     """Run what was chosen, one version at a time, and write the table after each."""
-    known = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     for framework, package, version in chosen(arguments):
         print(f"{framework} {version}: ", end="", flush=True)
-        known.setdefault(framework, {})[version] = examined(framework, package, version)
-        print(sentence(known[framework][version]))
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
-        TABLE.write_text(table(known), "utf-8")
+        found = examined(framework, package, version)
+        print(sentence(found))
+        keep(framework, version, found)
     return 0
+
+
+def keep(framework: str, version: str, found: dict[str, Any]) -> None:
+    """Write down what came of one version, beside what is there by now: another run may have written meanwhile."""
+    known = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    known.setdefault(framework, {})[version] = found
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
+    TABLE.write_text(table(known), "utf-8")
 
 
 def chosen(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:

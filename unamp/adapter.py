@@ -40,6 +40,7 @@ __all__ = [
     "Realisation",
     "Support",
     "check_version",
+    "release",
 ]
 
 #: The kinds of device that a region can be limited to.
@@ -358,10 +359,11 @@ def check_version(framework: str, version: str, requires: str) -> None:
     bounds = re.fullmatch(r">=([\d.]+),<([\d.]+)", requires)
     if bounds is None:
         raise AdapterError(f"adapter of {framework}: requires is {requires!r}, not of the form '>=1.2,<2'")
-    oldest, newest = map(_release, bounds.groups())
-    if not oldest <= _release(version) < newest:
+    oldest, newest = map(release, bounds.groups())
+    if not oldest <= release(version) < newest:
         raise FrameworkNotSupported(f"{framework} {version} is installed; unamp's adapter works with {framework} {requires}")
 
 
-def _release(version: str) -> tuple[int, ...]:
+def release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a framework's version, such as ``(2, 13)``: what versions are told apart by."""
     return tuple(int(part) for part in version.partition("+")[0].split(".")[:2])

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+import torch
+
+from unamp.adapter import release
+
 __all__ = ["Facts", "facts"]
 
 
@@ -21,7 +25,8 @@ class Facts:
         chooses: operations that only choose between others, by an argument, with those.
         made_of: operations that are computed with others, which have rules of their own.
         functions: operations that have an operator and a public function in Python that does without it: where that is.
-        no_kernel: for each device type and low dtype, operations without a kernel for it, forward or backward.
+        no_kernel: for each device type and low dtype, operations without a kernel for it, forward or backward, in the version
+            of PyTorch that is installed.
     """
 
     inner: frozenset[str]
@@ -43,6 +48,13 @@ def facts() -> Facts:
         made_of={op: tuple(parts) for op, parts in data["made_of"].items()},
         functions={op: tuple(places) for op, places in data["functions"].items()},
         no_kernel={
-            (device, dtype): frozenset(ops) for device, table in data["no_kernel"].items() for dtype, ops in table.items()
+            (device, dtype): frozenset(ops) | _not_yet(data["kernel_since"].get(device, {}).get(dtype, {}))
+            for device, table in data["no_kernel"].items()
+            for dtype, ops in table.items()
         },
     )
+
+
+def _not_yet(kernel_since: Mapping[str, str]) -> frozenset[str]:
+    """The operations that got their kernels in a later version than the one that is installed."""
+    return frozenset(op for op, since in kernel_since.items() if release(torch.__version__) < release(since))

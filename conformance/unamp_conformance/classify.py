@@ -31,7 +31,7 @@ class Prediction:
         values: by precision, the float64 results: flat, of one length.
         tolerance: for each element, how far float32's own rounding may lead from them.
         exact: results (integers, truth values) that either agree or do not.
-        rounded: whether results are rounded to the low grid; complex numbers never are.
+        rounded: whether results are rounded to the low grid; complex numbers are only where their dtype is a low one.
     """
 
     values: Mapping[str, np.ndarray]

@@ -128,7 +128,7 @@ class Probe:
             if values is None:
                 findings.append(Finding(name, frozenset(), dtype, "no gradient arrived"))
                 continue
-            if name == "forward" and self.case.own_dtype and dtype in LOW_DTYPES:
+            if name == "forward" and (dtype == "complex32" or (self.case.own_dtype and dtype in LOW_DTYPES)):
                 prediction = replace(prediction, rounded=True)  # what the framework keeps in low is rounded to it
             precisions, note = explain(values, prediction)
             findings.append(Finding(name, precisions, dtype, note))

@@ -50,6 +50,20 @@ def test_a_dishonest_adapter_is_caught(manner, op, dtype):
     assert "forward: computed in" in complaint(manner, op, Policy("O1", dtype, allow=(op,)))
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_a_low_complex_result_is_rounded():
+    import torch
+
+    def found(manner):
+        def low(call, args, dtype):
+            return manner(call, args, dtype).to(torch.complex32)
+
+        return complaint(low, "polar", Policy("O1", "float16", allow=("polar",)))
+
+    assert found(emulating) == ""
+    assert "(computed in float32; only the result was rounded to float16)" in found(relabelling)
+
+
 @pytest.mark.parametrize("op", MOVING)
 def test_forgetting_shows_in_what_only_moves_values(op):
     assert "computed in float32" in complaint(forgetful, op, Policy("O1", "bfloat16", allow=(op,)))

@@ -41,3 +41,18 @@ def test_what_was_refused_is_said_without_places(versions, tmp_path):
 def test_the_table_in_the_docs_is_the_generated_one(versions):
     known = json.loads(versions.RESULTS.read_text("utf-8"))
     assert versions.TABLE.read_text("utf-8") == versions.table(known)
+
+
+def test_two_runs_at_a_time_keep_what_both_found(versions, tmp_path, monkeypatch):
+    monkeypatch.setattr(versions, "RESULTS", tmp_path / "results/versions.json")
+    monkeypatch.setattr(versions, "TABLE", tmp_path / "versions.md")
+    found = {"where": "here", "result": "conforms", "message": ""}
+
+    def meanwhile(framework, package, version):
+        versions.keep("paddle", "3.3.1", found)  # the other run
+        return found
+
+    monkeypatch.setattr(versions, "examined", meanwhile)
+    assert versions.main(["torch==2.13.0"]) == 0
+    assert json.loads(versions.RESULTS.read_text("utf-8")) == {"paddle": {"3.3.1": found}, "torch": {"2.13.0": found}}
+    assert versions.TABLE.read_text("utf-8").count("| conforms |") == 2

@@ -18,8 +18,9 @@ from unamp.registry import adapter_for
 #: What PyTorch says where it has no kernel for a dtype.
 NO_KERNEL = re.compile(r"Half|BFloat16|[Ll]ow precision|float (or|and) double|[Uu]nsupported dtype")
 
-#: Not told by an error: oneDNN's float16 LSTM depends on the processor, and matrix_exp answers NaN.
-NOT_BY_AN_ERROR = {"lstm", "linalg_matrix_exp"}
+#: Not told by an error, or not everywhere: oneDNN's float16 LSTM depends on the processor, matrix_exp answers NaN, and polar
+#: answers in complex32 on some versions.
+NOT_BY_AN_ERROR = {"lstm", "linalg_matrix_exp", "polar"}
 
 
 def computing() -> Iterator[tuple[str, Case]]:
@@ -55,10 +56,10 @@ def lacks_a_kernel(op: str, case: Case, dtype: torch.dtype) -> bool:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_operations_without_a_low_kernel_on_a_cpu(dtype: str) -> None:
-    stated = facts().no_kernel["cpu", dtype] - NOT_BY_AN_ERROR
+    stated = facts().no_kernel["cpu", dtype]
     measured = {op for op, case in computing() if lacks_a_kernel(op, case, getattr(torch, dtype))}
     assert sorted(measured - stated) == [], "missing in operators.toml"
-    assert sorted(stated - measured) == [], "in operators.toml, but torch has a kernel"
+    assert sorted(stated - measured - NOT_BY_AN_ERROR) == [], "in operators.toml, but torch has a kernel"
 
 
 @pytest.mark.filterwarnings("ignore")
