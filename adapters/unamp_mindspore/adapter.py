@@ -75,6 +75,10 @@ class MindSporeAdapter:
                 "MindSpore has no kernel for their gradient in bfloat16, so low[0] is a copy; low[0] = ... changes low",
             ),
             Gap(
+                "threads that compute at the same time",
+                "MindSpore itself crashes or hangs there, with a region and without: one at a time may call it",
+            ),
+            Gap(
                 "the first call that takes plain numbers, with NumPy 2",
                 "MindSpore 2.10 is compiled with NumPy 1: with a region and without, that one call may raise SystemError",
             ),
