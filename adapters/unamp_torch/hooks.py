@@ -117,11 +117,15 @@ def _jit_trace(original: Callable[..., Any]) -> Callable[..., Any]:
     return trace
 
 
+# From 2.15 on torch calls the one with `_impl`; the other is left for older callers, and passes on to it.
+_GENERATOR = "_checkpoint_without_reentrant_generator"
+_GENERATOR += "_impl" if hasattr(torch.utils.checkpoint, f"{_GENERATOR}_impl") else ""
+
 HOOKS = (
     Hook("torch.autograd", "_engine_run_backward", _suspending),
     Hook("torch.autograd.graph", "_engine_run_backward", _suspending),
     Hook("torch.utils.checkpoint", "CheckpointFunction", _reentrant_checkpoint),
-    Hook("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator", _checkpoint),
+    Hook("torch.utils.checkpoint", _GENERATOR, _checkpoint),
     Hook("torch.jit._trace", "_trace_impl", _jit_trace),
     Hook("torch._C", "_freeze_module", _suspending),
     Hook("torch.export._trace", "_export", exporting.recording),
