@@ -7,6 +7,7 @@ in order, or in what they call an axis.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -42,6 +43,8 @@ class MindSporeOperations(NamedOperations):
         # Else a kernel's error is reported later, under whatever operation comes next. And the tensors here are so small
         # that more threads only wait for each other.
         mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
+        # Nor is any handed to another thread, if nothing was computed yet: on a busy machine that takes longer than all else.
+        os.environ.setdefault("MS_DEV_HOST_BLOCKING_RUN", "1")
         # With another version of NumPy than MindSpore was compiled with, the first call that takes numbers fails.
         with suppress(SystemError):
             mindspore.ops.zeros((1,))
