@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from unamp.errors import AdapterError, FrameworkNotSupported
+from unamp.errors import AdapterError, FrameworkNotSupported, NotExpressible
 from unamp.records import OpRecord
 from unamp.vocabulary import vocabulary
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEVICES",
     "Adapter",
+    "CapturesNothing",
     "Decoration",
     "Gap",
     "Gradients",
@@ -343,6 +344,26 @@ class Adapter(Protocol):
 
     def operations(self) -> Operations:
         """The operation namespace for conformance."""
+
+
+class CapturesNothing:
+    """The part of an adapter about compilers, where they run regions as the Python code that they are, or refuse them."""
+
+    def compiling(self) -> bool:
+        """See `Adapter.compiling`."""
+        return False
+
+    def make_capturable(self, region: Region) -> int:
+        """See `Adapter.make_capturable`; nobody has a reason to ask."""
+        raise NotExpressible("this framework's compiler captures no regions")
+
+    def enter_captured(self, key: int) -> None:
+        """See `Adapter.enter_captured`."""
+        raise NotExpressible("this framework's compiler captures no regions")
+
+    def leave_captured(self, key: int) -> None:
+        """See `Adapter.leave_captured`."""
+        raise NotExpressible("this framework's compiler captures no regions")
 
 
 def check_version(framework: str, version: str, requires: str) -> None:

@@ -120,18 +120,17 @@ def _saved(dtype: object) -> str | None:
 
 def _owner(networks: Sequence[Any], optimizers: Sequence[Any]) -> Adapter:
     """The one adapter that knows them all."""
-    owners = {_known(each, "network", "is_network").framework for each in networks}
+    owners = {_known(each, "network").framework for each in networks}
     if not owners:
         raise TypeError("there is no model to decorate: models is empty")
-    owners |= {_known(each, "optimizer", "is_optimizer").framework for each in optimizers}
+    owners |= {_known(each, "optimizer").framework for each in optimizers}
     if len(owners) > 1:
         raise TypeError(f"one call decorates what is of one framework, not of {' and '.join(sorted(owners))}")
     return registry.adapter_for(owners.pop())
 
 
-def _known(value: Any, what: str, asked: str) -> Adapter:
-    for adapter in registry.adapters_in_use():
-        if getattr(adapter, asked)(value):
-            return adapter
-    registry.check_suitable()
-    raise TypeError(f"{type(value).__name__} is no {what} of a framework that is imported and has an adapter installed")
+def _known(value: Any, kind: str) -> Adapter:
+    adapter = registry.owner(value, kind)
+    if adapter is None:
+        raise TypeError(f"{type(value).__name__} is no {kind} of a framework that is imported and has an adapter installed")
+    return adapter

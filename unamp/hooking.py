@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-__all__ = ["Change", "Hooks", "inside", "suspended"]
+__all__ = ["Change", "Hooks", "inside", "suspended", "suspending"]
 
 
 class Change(Protocol):
@@ -122,3 +123,25 @@ def suspended(thread: Any) -> Iterator[None]:
         yield
     finally:
         thread.plan = plan
+
+
+def suspending(thread: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What makes, of a function, one inside which no policy is in force, to stand in for it.
+
+    For what no rule reaches: the backward pass runs in the dtypes of its forward, and updates in those of what they update.
+
+    Args:
+        thread: the adapter's state of this thread; see `suspended`.
+    """
+
+    def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if thread.plan is None:
+                return original(*args, **kwargs)
+            with suspended(thread):
+                return original(*args, **kwargs)
+
+        return run
+
+    return replacement

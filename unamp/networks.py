@@ -10,7 +10,7 @@ from unamp.dtypes import ELIGIBLE
 from unamp.nesting import mapped
 from unamp.policy import Policy
 from unamp.regions import policy_region
-from unamp.registry import adapters_in_use, check_suitable
+from unamp.registry import owner
 
 __all__ = ["auto_mixed_precision", "twin", "under"]
 
@@ -44,9 +44,8 @@ def auto_mixed_precision(
     if amp_level not in _LEVELS:
         raise ValueError(f"unknown amp_level {amp_level!r}; valid: {', '.join(_LEVELS)}")
     policy = Policy(amp_level, dtype, preset=preset, widen_results=amp_level == "O1")
-    adapter = next((adapter for adapter in adapters_in_use() if adapter.is_network(network)), None)
+    adapter = owner(network, "network")
     if adapter is None:
-        check_suitable()
         raise TypeError(
             "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell or keras.Model, of a framework that is "
             f"imported and has an adapter installed; not {type(network).__name__}"

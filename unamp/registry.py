@@ -94,6 +94,24 @@ def adapter_for(framework: str) -> Adapter:
     raise FrameworkNotSupported(f"{framework} is not imported; import it before a region names it (unamp imports no framework)")
 
 
+def owner(value: object, kind: str) -> Adapter | None:
+    """The adapter that knows a value as one of its own; None where none does.
+
+    Args:
+        value: anything.
+        kind: what it may be: ``"tensor"``, ``"network"`` or ``"optimizer"``.
+
+    Raises:
+        FrameworkNotSupported, AdapterError: where none does, and a framework that is imported has no adapter that could; see
+            `check_suitable`.
+    """
+    for adapter in adapters_in_use():
+        if getattr(adapter, f"is_{kind}")(value):
+            return adapter
+    check_suitable()
+    return None
+
+
 def spelling_of(value: object) -> str | None:
     """A framework object's name, from whichever adapter knows it."""
     for adapter in adapters_in_use():

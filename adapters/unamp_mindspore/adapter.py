@@ -9,10 +9,8 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
-from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
-from unamp.errors import NotExpressible
+from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
-from unamp.regions import Region
 from unamp_mindspore import REQUIRES, hooks, networks, observing, plans, scaling
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
@@ -24,7 +22,7 @@ from unamp_mindspore.state import DTYPES, Tensor
 __all__ = ["MindSporeAdapter"]
 
 
-class MindSporeAdapter:
+class MindSporeAdapter(CapturesNothing):
     """MindSpore, in PyNative and graph mode, on the CPU."""
 
     framework = "mindspore"
@@ -132,18 +130,6 @@ class MindSporeAdapter:
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)
-
-    def compiling(self) -> bool:
-        return False
-
-    def make_capturable(self, region: Region) -> int:
-        raise NotExpressible("a region around a compiled function decides its policy; inside one there are none")
-
-    def enter_captured(self, key: int) -> None:
-        self.make_capturable(None)  # type: ignore[arg-type]
-
-    def leave_captured(self, key: int) -> None:
-        self.make_capturable(None)  # type: ignore[arg-type]
 
     def operations(self) -> Operations:
         from unamp_mindspore.operations import MindSporeOperations

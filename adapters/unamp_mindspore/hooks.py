@@ -23,7 +23,7 @@ from mindspore.ops.function import nn_func
 from mindspore.ops.primitive import Primitive
 
 from unamp.errors import FrameworkNotSupported
-from unamp.hooking import Hooks, suspended
+from unamp.hooking import Hooks, suspended, suspending
 from unamp.regions import innermost_region
 from unamp.replacing import Code, Together
 from unamp_mindspore import compiling
@@ -141,18 +141,6 @@ class _Again(nn.Cell):
             return self.block(*args, **kwargs)
 
 
-def _stepping(original: Callable[..., Any]) -> Callable[..., Any]:
-    # What updates parameters follows no policy.
-    @functools.wraps(original)
-    def construct(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(*args, **kwargs)
-        with suspended(thread):
-            return original(*args, **kwargs)
-
-    return construct
-
-
 def _set_data(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def set_data(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -196,7 +184,7 @@ _HOOKS = (
     (recompute, "recompute", _recompute),
     (recompute, "recompute_without_reentrant", _recompute),
     (nn.Cell, "_run_grad_construct", _recomputed_cell),
-    *((kind, "construct", _stepping) for kind in _OPTIMIZERS),
+    *((kind, "construct", suspending(thread)) for kind in _OPTIMIZERS),
 )
 
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import paddle
 
-from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.networks import twin, under
 from unamp.policy import Policy
-from unamp.regions import Region
 from unamp_paddle import REQUIRES, hooks, masters, observing, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
@@ -23,7 +22,7 @@ from unamp_paddle.state import DTYPES, Tensor, Value
 __all__ = ["PaddleAdapter"]
 
 
-class PaddleAdapter:
+class PaddleAdapter(CapturesNothing):
     """PaddlePaddle, on the CPU and on CUDA."""
 
     framework = "paddle"
@@ -135,18 +134,6 @@ class PaddleAdapter:
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)
-
-    def compiling(self) -> bool:
-        return False
-
-    def make_capturable(self, region: Region) -> int:
-        raise NotExpressible("Paddle's compilers run regions as the Python code that they are; nothing is captured")
-
-    def enter_captured(self, key: int) -> None:
-        self.make_capturable(None)  # type: ignore[arg-type]
-
-    def leave_captured(self, key: int) -> None:
-        self.make_capturable(None)  # type: ignore[arg-type]
 
     def operations(self) -> Operations:
         from unamp_paddle.operations import PaddleOperations

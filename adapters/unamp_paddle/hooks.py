@@ -19,7 +19,7 @@ import paddle
 from paddle.base import core
 
 from unamp.errors import FrameworkNotSupported
-from unamp.hooking import Hooks, inside, suspended
+from unamp.hooking import Hooks, inside, suspended, suspending
 from unamp.regions import innermost_region
 from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
@@ -293,16 +293,6 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _suspending(original: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(*args, **kwargs)
-        with suspended(thread):
-            return original(*args, **kwargs)
-
-    return run
-
-
 def _recompute(original: Callable[..., Any]) -> Callable[..., Any]:
     # Recomputation remembers the state of Paddle's own AMP for the second forward, and not ours.
     def recompute(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -374,10 +364,10 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
 _HOOKS = (
-    ("paddle.autograd.ir_backward", "grad", _suspending),
-    ("paddle.autograd.ir_backward", "append_backward", _suspending),
+    ("paddle.autograd.ir_backward", "grad", suspending(thread)),
+    ("paddle.autograd.ir_backward", "append_backward", suspending(thread)),
     # What clips, regularises and updates: every optimizer's step but that of LBFGS, which calls a closure that computes.
-    ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", _suspending),
+    ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", suspending(thread)),
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),

@@ -8,10 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
-from unamp.errors import NotExpressible
+from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
-from unamp.regions import Region
 from unamp_tensorflow import REQUIRES, casting, hooks, networks, observing, plans, scaling
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.decoration import decorate
@@ -43,7 +41,7 @@ GAPS = (
 )
 
 
-class TensorFlowAdapter:
+class TensorFlowAdapter(CapturesNothing):
     """TensorFlow, and Keras where it computes with TensorFlow."""
 
     framework = "tensorflow"
@@ -126,18 +124,6 @@ class TensorFlowAdapter:
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)
-
-    def compiling(self) -> bool:
-        return False
-
-    def make_capturable(self, region: Region) -> int:
-        raise NotExpressible("tf.function runs regions as the Python code that they are; nothing is captured")
-
-    def enter_captured(self, key: int) -> None:
-        self.make_capturable(None)  # type: ignore[arg-type]
-
-    def leave_captured(self, key: int) -> None:
-        self.make_capturable(None)  # type: ignore[arg-type]
 
     def operations(self) -> Operations:
         from unamp_tensorflow.operations import TensorFlowOperations

@@ -16,7 +16,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.ops import gen_math_ops
 
 from unamp.errors import FrameworkNotSupported
-from unamp.hooking import Change, Hooks, inside
+from unamp.hooking import Change, Hooks, inside, suspending
 from unamp.replacing import Code, Together
 from unamp_tensorflow import compiling, kernels, training
 from unamp_tensorflow.facts import facts
@@ -35,7 +35,7 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("tensorflow.python.eager.execute", "must_record_gradient", kernels.must_record),
     ("tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", compiling.keyed),
     # A graph's results pass through an `Identity` of TensorFlow's own, which is nobody's operation.
-    ("tensorflow.python.framework.auto_control_deps", "AutomaticControlDependencies.mark_as_return", training.suspending),
+    ("tensorflow.python.framework.auto_control_deps", "AutomaticControlDependencies.mark_as_return", suspending(thread)),
     ("tensorflow.python.ops.while_v2", "while_loop", compiling.while_loop),
     ("tensorflow.python.ops.cond_v2", "cond_v2", compiling.branches),
     ("tensorflow.python.ops.cond_v2", "indexed_case", compiling.indexed_case),
@@ -45,17 +45,17 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("tensorflow.python.data.ops.dataset_ops", "DatasetV2.reduce", compiling.dataset_reduce),
     ("tensorflow.python.data.ops.scan_op", "_scan", compiling.dataset_scan),
     # What vectorises a loop's body finds the casts in it.
-    ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", training.suspending),
+    ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", suspending(thread)),
     ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", compiling.packing),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray.write", compiling.tensor_array(2, "value")),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray.unstack", compiling.tensor_array(1, "value")),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray.scatter", compiling.tensor_array(2, "value")),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray.split", compiling.tensor_array(1, "value")),
-    ("tensorflow.python.eager.imperative_grad", "imperative_grad", training.suspending),
-    ("tensorflow.python.ops.gradients_util", "_GradientsHelper", training.suspending),
-    ("tensorflow.python.eager.forwardprop", "_jvp_helper", training.suspending),
-    ("tensorflow.python.eager.backprop", "GradientTape.jacobian", training.suspending),
-    ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", training.suspending),
+    ("tensorflow.python.eager.imperative_grad", "imperative_grad", suspending(thread)),
+    ("tensorflow.python.ops.gradients_util", "_GradientsHelper", suspending(thread)),
+    ("tensorflow.python.eager.forwardprop", "_jvp_helper", suspending(thread)),
+    ("tensorflow.python.eager.backprop", "GradientTape.jacobian", suspending(thread)),
+    ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", suspending(thread)),
     ("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator", training.custom_gradient),
     ("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", training.custom_gradient),
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.__init__", training.replica_made),
@@ -93,7 +93,7 @@ def _suspended(*, of_keras: bool) -> Iterator[Change]:
     for module, paths in facts().suspended.items():
         if module.startswith("keras") is of_keras:
             for path in paths:
-                yield Code(inside(module, path, importing=True), training.suspending)
+                yield Code(inside(module, path, importing=True), suspending(thread))
 
 
 # --- putting in and taking out ---------------------------------------------------------------------------------------------

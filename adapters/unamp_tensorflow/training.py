@@ -8,26 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from unamp.hooking import suspended
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, kind
 from unamp_tensorflow.state import DTYPES, FLOAT32, thread
 
-__all__ = ["assigning", "custom_gradient", "keras_input", "merging", "replica_made", "replica_run", "suspending"]
+__all__ = ["assigning", "custom_gradient", "keras_input", "merging", "replica_made", "replica_run"]
 
 _RECOMPUTED = "recompute_grad.<locals>.inner"
-
-
-def suspending(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For what no rule reaches: the backward pass runs in the dtypes of its forward, and updates in those of variables."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(*args, **kwargs)
-        with suspended(thread):
-            return original(*args, **kwargs)
-
-    return run
 
 
 def custom_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,21 +30,12 @@ def custom_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(*inputs: Any, **keywords: Any) -> Any:
             result, gradient = function(*inputs, **keywords)
             if again:  # the forward pass runs a second time, under the policy of the first
-                return result, _in_region(gradient, region)
+                return result, region(gradient)
             return result, _assisted(gradient, plan, inputs)
 
         return original(forward, args, kwargs)
 
     return decorate
-
-
-def _in_region(gradient: Callable[..., Any], region: Any) -> Callable[..., Any]:
-    @functools.wraps(gradient)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with region:
-            return gradient(*args, **kwargs)
-
-    return run
 
 
 def _assisted(gradient: Callable[..., Any], plan: Any, inputs: tuple[Any, ...]) -> Callable[..., Any]:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import unamp
-from unamp.dialects._owners import framework_in_use, owner
+from unamp.dialects._in_use import framework_in_use
 from unamp.dialects.keras._policy import KerasOwn
+from unamp.registry import owner
 
 __all__ = ["LossScaleOptimizer"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unamp.dialects._owners import framework_in_use
+from unamp.dialects._in_use import framework_in_use
 from unamp.errors import NotExpressible
 
 __all__ = ["DTypePolicy", "KerasOwn", "dtype_policy", "set_dtype_policy"]

@@ -6,11 +6,12 @@ from typing import Any
 
 import unamp
 from unamp._data import load_table
-from unamp.dialects._owners import framework_in_use, owner
+from unamp.dialects._in_use import framework_in_use
 from unamp.dtypes import LOW_DTYPES, dtype_name
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.presets import preset
+from unamp.registry import owner
 
 __all__ = ["auto_mixed_precision", "custom_mixed_precision", "get_black_list", "get_white_list", "low_dtype_of"]
 

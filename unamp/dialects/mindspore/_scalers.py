@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from unamp.dialects._owners import owner
 from unamp.loss_scale import LossScale
+from unamp.registry import owner
 from unamp.scaling import no_policy
 
 __all__ = ["DynamicLossScaler", "LossScaler", "StaticLossScaler", "all_finite", "check_count", "check_number"]

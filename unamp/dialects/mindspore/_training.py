@@ -7,11 +7,12 @@ from typing import Any
 
 import unamp
 from unamp.adapter import Adapter
-from unamp.dialects._owners import framework_in_use, owner
+from unamp.dialects._in_use import framework_in_use
 from unamp.dialects.mindspore._managers import DynamicLossScaleManager
 from unamp.dialects.mindspore._networks import auto_mixed_precision
 from unamp.dtypes import ELIGIBLE, dtype_name
 from unamp.errors import NotExpressible
+from unamp.registry import owner
 from unamp.scaling import no_policy
 
 __all__ = ["TrainNetwork", "build_train_network"]

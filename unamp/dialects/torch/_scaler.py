@@ -8,7 +8,7 @@ from typing import Any
 
 import unamp.scaling
 from unamp.adapter import Gradients
-from unamp.dialects._owners import has_gpu
+from unamp.dialects._in_use import has_gpu
 from unamp.scaling import NothingChecked
 
 __all__ = ["GradScaler"]

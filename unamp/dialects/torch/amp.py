@@ -21,7 +21,7 @@ from typing import Any
 import unamp
 from unamp._capturing import not_converted, once_per_trace
 from unamp._decorating import decorate
-from unamp.dialects._owners import has_gpu
+from unamp.dialects._in_use import has_gpu
 from unamp.dialects.torch._scaler import GradScaler
 from unamp.dtypes import LOW_DTYPES, dtype_name
 from unamp.regions import innermost_region

@@ -6,8 +6,9 @@ from functools import reduce
 from typing import Any
 
 import unamp
-from unamp.dialects._owners import framework_in_use, owner
+from unamp.dialects._in_use import framework_in_use
 from unamp.dtypes import dtype_name
+from unamp.registry import owner
 
 __all__ = ["amp_decorate", "decorate"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import unamp.scaling
 from unamp.adapter import Adapter
-from unamp.dialects._owners import framework_in_use
+from unamp.dialects._in_use import framework_in_use
 
 __all__ = ["AmpScaler", "GradScaler"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unamp import registry
 from unamp.adapter import DEVICES, Support
-from unamp.dialects._owners import framework_in_use, has_gpu
+from unamp.dialects._in_use import framework_in_use, has_gpu
 
 __all__ = ["is_bfloat16_supported", "is_float16_supported"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from unamp.dialects._owners import has_gpu
+from unamp.dialects._in_use import has_gpu
 from unamp.dialects.torch import amp as _amp
 
 __all__ = ["GradScaler", "amp_definitely_not_available", "autocast", "custom_bwd", "custom_fwd"]
