@@ -137,8 +137,13 @@ class Region:
         """What to enter: the region, or what stands for it where a compiler is tracing."""
         for adapter in registry.adapters_in_use():
             if adapter.compiling():
-                return CapturedRegion(adapter, _key_of(adapter, self))
+                id(self)  # so that what is traced here is used for this region alone
+                return CapturedRegion(adapter, self._key(adapter.framework))
         return self
+
+    @once_per_trace
+    def _key(self, framework: str) -> int:
+        return registry.adapter_for(framework).make_capturable(self)
 
     def _prepare(self, adapters: tuple[Adapter, ...]) -> tuple[Realisation, ...]:
         if self.framework is None:
@@ -306,8 +311,9 @@ def _here(make: Callable[..., Region], *arguments: Any) -> Region:
     adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
-            # What people write is checked as what it is where no compiler traces it.
-            return CapturedRegion(adapter, _key_for(adapter, make, *arguments))  # type: ignore[return-value]
+            # What people write is checked as what it is where no compiler traces it. Of objects, some compilers make no constants.
+            plain = [each._values if isinstance(each, Policy) else each for each in arguments]
+            return CapturedRegion(adapter, _key_for(adapter.framework, make, *plain))  # type: ignore[return-value]
     try:
         return _remembered(adapters, make, *arguments)
     except TypeError:  # lists and sets are not hashable; and where the argument itself is bad, `make` says so
@@ -341,13 +347,10 @@ def _shared(policy: Policy, adapters: object, framework: str | None, device: str
 
 
 @once_per_trace
-def _key_for(adapter: Adapter, make: Callable[..., Region], *arguments: Any) -> int:
-    return adapter.make_capturable(_region(registry.adapters_in_use(), make, *arguments))
-
-
-@once_per_trace
-def _key_of(adapter: Adapter, region: Region) -> int:
-    return adapter.make_capturable(region)
+def _key_for(framework: str, make: Callable[..., Region], *arguments: Any) -> int:
+    if make is _policy_region and isinstance(arguments[0], tuple):
+        arguments = (Policy(*arguments[0]), *arguments[1:])
+    return registry.adapter_for(framework).make_capturable(_region(registry.adapters_in_use(), make, *arguments))
 
 
 def _device(device_type: str | None) -> str | None:

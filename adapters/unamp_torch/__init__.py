@@ -6,9 +6,8 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter"]
 
-#: 2.12 is the first whose torch.compile hands objects, and not only numbers and strings, to a function that runs once per
-#: trace, and guards on which they are: regions and policies inside compiled functions need that.
-REQUIRES = ">=2.12,<3"
+#: Before 2.11 its own autocast keeps a cast made under `torch.no_grad` for later uses with gradients.
+REQUIRES = ">=2.11,<3"
 check_version("torch", torch.__version__, REQUIRES)
 
 # Not before: other versions do not have what these import.

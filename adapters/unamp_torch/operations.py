@@ -277,3 +277,5 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "view": lambda input, shape: input.view(shape),
     "weight_norm": lambda v, g: torch._weight_norm(v, g, 0),
 }
+if not hasattr(torch.ops.aten, "_upsample_lanczos2d_aa"):  # before torch 2.12
+    del _WRITTEN["upsample_lanczos2d"]

@@ -235,6 +235,36 @@ def test_a_region_object_from_outside_the_function() -> None:
     assert unamp.current_policy() is None
 
 
+class Held:
+    """One place for one policy after another."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.region = policy_region(policy)
+        self.function = self.region(function)
+
+
+def with_held_policy(held: Held) -> tuple[Tensor, ...]:
+    with policy_region(held.policy):
+        return function(x, w)
+
+
+def with_held_region(held: Held) -> tuple[Tensor, ...]:
+    with held.region:
+        return function(x, w)
+
+
+def held_function(held: Held) -> tuple[Tensor, ...]:
+    return held.function(x, w)
+
+
+@pytest.mark.parametrize("inside", [with_held_policy, with_held_region, held_function])
+def test_another_policy_in_the_same_place_is_followed(inside: Callable[[Held], tuple[Tensor, ...]]) -> None:
+    compiled = torch.compile(inside, backend="aot_eager")
+    for policy in (A, B, A, B.replace(promote=True), Policy("O3", "float16")):
+        assert same(compiled(Held(policy)), eager(policy))
+
+
 # --- training ----------------------------------------------------------------------------------------------------------------
 
 

@@ -72,7 +72,7 @@ def test_devices_that_unamp_does_not_cover_say_what_to_use() -> None:
     assert not amp.is_autocast_available("xpu")
     with pytest.raises(TypeError, match="as a context manager"):
         amp.autocast("cpu")(3)  # type: ignore[arg-type]
-    assert error_of(lambda: torch.amp.autocast("cpu")(3)) is TypeError
+    assert error_of(lambda: torch.amp.autocast("cpu")(3)) in (TypeError, None)  # None before torch 2.12
 
 
 @pytest.mark.parametrize("dtype", [F32, torch.float64])

@@ -341,7 +341,7 @@ except unamp.FrameworkNotSupported as error:
     print(error)
 """
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
-    assert said == "torch 2.6.0 is installed; unamp's adapter works with torch >=2.12,<3"
+    assert said == "torch 2.6.0 is installed; unamp's adapter works with torch >=2.11,<3"
 
 
 @each_policy
