@@ -311,7 +311,7 @@ def _here(make: Callable[..., Region], *arguments: Any) -> Region:
     adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
-            # What people write is checked as what it is where no compiler traces it. Of objects, some compilers make no constants.
+            # What people write is checked as it is outside of compilers. Not all of them take a policy as a constant.
             plain = [each._values if isinstance(each, Policy) else each for each in arguments]
             return CapturedRegion(adapter, _key_for(adapter.framework, make, *plain))  # type: ignore[return-value]
     try:
