@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from mindspore import context, ops
 from mindspore._c_expression import TensorPy, _empty_like_instance
 from mindspore.common._grad_function import _Function
 from mindspore.common.api import _pynative_executor
@@ -14,6 +16,7 @@ from unamp_mindspore.state import FLOAT32, LOW, Parameter, Tensor, thread
 __all__ = ["cast", "convert", "floats", "forget", "is_kept", "map_floats", "recording", "rounded", "tensors", "to_low"]
 
 # The originals, not the names, behind which a region puts other things.
+_converted = ops.Cast().__call__
 _filled = vars(TensorPy)["copy_"]
 _reshaped = vars(TensorPy)["reshape"]
 _FLOAT16, _BFLOAT16 = LOW
@@ -21,46 +24,41 @@ _FLOAT16, _BFLOAT16 = LOW
 #: Whether MindSpore is recording what runs, for gradients.
 recording = _pynative_executor._executor.requires_grad
 
+_setting = context._context().get_param
 
-class _Cast(_Function):  # type: ignore[misc]
-    """A tensor in another dtype, and its gradient in the tensor's."""
 
+def _cast(tensor: Any, *dtypes: Any) -> Any:
+    """A tensor cast to one dtype after another; its gradient goes the same way back.
+
+    On a CPU the operation Cast takes half a millisecond more than a copy into a tensor of the other dtype. A copy has no
+    gradient, and one of Python code makes MindSpore's threads wait for each other, unless each call waits for its result.
+    """
+    if recording():
+        if _setting(context.ms_ctx_param.pynative_synchronize):
+            if isinstance(tensor, Parameter):  # else the gradient gets the dtype that the parameter had when it was made
+                tensor = _reshaped(tensor, tensor.shape)
+            return _Copy.apply(tensor, *dtypes)
+        for dtype in dtypes:
+            tensor = _converted(tensor, dtype)
+        return tensor
+    return _copied(tensor, dtypes)
+
+
+class _Copy(_Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, tensor: Any, dtype: Any) -> Any:
-        ctx.dtype = tensor.dtype
-        return _copied(tensor, dtype)
+    def forward(ctx: Any, tensor: Any, *dtypes: Any) -> Any:
+        ctx.back = (*dtypes[-2::-1], tensor.dtype)
+        return _copied(tensor, dtypes)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        return _cast(gradient, ctx.dtype), None
+        return _cast(gradient, *ctx.back), *(None for _ in ctx.back)
 
 
-class _Rounded(_Function):  # type: ignore[misc]
-    """A float32 tensor rounded to a low dtype, and its gradient rounded as well."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Any, dtype: Any) -> Any:
-        ctx.dtype = dtype
-        return _copied(_copied(tensor, dtype), FLOAT32)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return rounded(gradient, ctx.dtype), None
-
-
-def _copied(tensor: Any, dtype: Any) -> Any:
-    # On a CPU the operation Cast takes twenty times as long as a copy into a tensor of the other dtype, which has no gradient.
-    return _filled(_empty_like_instance(tensor, dtype=dtype), tensor)
-
-
-def _cast(tensor: Any, dtype: Any) -> Any:
-    return _recorded(_Cast, tensor, dtype) if recording() else _copied(tensor, dtype)
-
-
-def _recorded(function: Any, tensor: Any, dtype: Any) -> Any:
-    if isinstance(tensor, Parameter):  # else the gradient gets the dtype that the parameter had when it was made
-        tensor = _reshaped(tensor, tensor.shape)
-    return function.apply(tensor, dtype)
+def _copied(tensor: Any, dtypes: Iterable[Any]) -> Any:
+    for dtype in dtypes:
+        tensor = _filled(_empty_like_instance(tensor, dtype=dtype), tensor)
+    return tensor
 
 
 def cast(tensor: Any, dtype: Any) -> Any:
@@ -86,11 +84,11 @@ def rounded(tensor: Any, dtype: Any) -> Any:
             if entry[1] is None:
                 entry[1] = _cast(entry[0], FLOAT32)
             return entry[1]
-        return _recorded(_Rounded, tensor, dtype) if recording() else _copied(_copied(tensor, dtype), FLOAT32)
+        return _cast(tensor, dtype, FLOAT32)
     if current is dtype:
         return _cast(tensor, FLOAT32)
     if current is _FLOAT16 or current is _BFLOAT16:
-        return _cast(_cast(tensor, dtype), FLOAT32)
+        return _cast(tensor, dtype, FLOAT32)
     return tensor
 
 

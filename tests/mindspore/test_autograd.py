@@ -124,9 +124,20 @@ def there_and_back(x, low):
     return ops.Cast()(ops.Cast()(x, low), F32)
 
 
+@pytest.fixture(params=[False, True], ids=["asynchronous", "synchronous"])
+def synchronous(request):
+    """Casts with a gradient take another way where each call waits for its result."""
+    before = mindspore.get_context("pynative_synchronize")
+    mindspore.set_context(pynative_synchronize=request.param)
+    yield
+    mindspore.set_context(pynative_synchronize=before)
+
+
+both_ways = pytest.mark.usefixtures("synchronous")
 ROUNDINGS = {"rounded": rounded, "cast": lambda x, low: cast(cast(x, low), F32)}
 
 
+@both_ways
 @pytest.mark.parametrize("rounding", ROUNDINGS.values(), ids=ROUNDINGS)
 def test_a_cast_is_the_operation_cast(low, rounding):
     numbers = np.random.default_rng(1).integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)
@@ -140,6 +151,7 @@ def test_a_cast_is_the_operation_cast(low, rounding):
         assert found.dtype == F32
 
 
+@both_ways
 @pytest.mark.parametrize("rounding", ROUNDINGS.values(), ids=ROUNDINGS)
 def test_second_derivatives_go_through_a_cast(low, rounding):
     x, weight = rand(5, 6), rand(5, 6)
@@ -168,6 +180,7 @@ def test_a_cast_of_a_view(low, view, rounding):
     np.testing.assert_array_equal(rounding(view(x), low).asnumpy(), there_and_back(view(x), low).asnumpy())
 
 
+@both_ways
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 @pytest.mark.parametrize("rounding", ROUNDINGS.values(), ids=ROUNDINGS)
 def test_the_gradient_of_a_cast_of_a_view(low, view, rounding):
@@ -178,6 +191,7 @@ def test_the_gradient_of_a_cast_of_a_view(low, view, rounding):
     np.testing.assert_array_equal(found.asnumpy(), expected.asnumpy())
 
 
+@both_ways
 def test_a_parameters_gradient_is_in_the_dtype_that_it_has(low):
     weight = Parameter(rand(3, 4), name="weight")
     weight.set_dtype(low)
