@@ -126,6 +126,7 @@ HOOKS = (
     Hook("torch.autograd.graph", "_engine_run_backward", _suspending),
     Hook("torch.utils.checkpoint", "CheckpointFunction", _reentrant_checkpoint),
     Hook("torch.utils.checkpoint", _GENERATOR, _checkpoint),
+    Hook("torch.distributed._composable.checkpoint_activation", _GENERATOR, _checkpoint),
     Hook("torch.jit._trace", "_trace_impl", _jit_trace),
     Hook("torch._C", "_freeze_module", _suspending),
     Hook("torch.export._trace", "_export", exporting.recording),
@@ -211,6 +212,9 @@ def _look_for_modules() -> None:
                 continue  # in the middle of its own import, on behalf of which another of them was imported
             raise _missing(hook)
         original = namespace[hook.name]
+        for _, _, hooked, replacement in _ready:
+            if original is replacement:  # the module was imported inside a region, and took it from another
+                original = hooked
         _ready.append((namespace, hook.name, original, hook.replacement(original)))
         _waiting.remove(hook)
 

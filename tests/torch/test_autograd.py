@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -220,6 +222,41 @@ def test_checkpoint_recomputes_under_the_forwards_policy(reentrant: bool) -> Non
         out.float().sum().backward()
         assert unamp.current_policy() == other
     assert seen == [(policy, BF16)] * 2
+
+
+MODULE_TO_BE_CHECKPOINTED = """
+import contextlib, sys
+import torch
+import unamp
+
+policy, inside = unamp.Policy("O1", "bfloat16", allow="tanh", deny="linear"), sys.argv[1] == "inside"
+module, x = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)), torch.randn(4, 6)
+
+def gradients():
+    with unamp.policy_region(policy):
+        loss = module(x).float().square().mean()
+    loss.backward()
+    found = [p.grad.clone() for p in module.parameters()]
+    module.zero_grad()
+    return found
+
+expected = gradients()
+with unamp.policy_region(policy) if inside else contextlib.nullcontext():
+    from torch.distributed._composable import checkpoint, checkpoint_activation
+checkpoint(module)
+for _ in range(2):
+    assert all(map(torch.equal, gradients(), expected))
+for name, value in vars(checkpoint_activation).items():
+    if name.startswith("_checkpoint_without"):
+        print(value is vars(torch.utils.checkpoint)[name])
+"""
+
+
+@pytest.mark.parametrize("imported", ["inside", "outside"])
+def test_a_module_that_is_to_be_checkpointed_recomputes_under_the_forwards_policy(imported: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", MODULE_TO_BE_CHECKPOINTED, imported]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True"], done.stderr
 
 
 # --- inference_mode, torch.func ----------------------------------------------------------------------------------------------
