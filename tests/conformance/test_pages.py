@@ -1,6 +1,8 @@
 """What the report is made of: evidence of what went wrong, the geometry of plots, and the command that writes a page again."""
 
 import math
+import re
+from dataclasses import replace
 
 import pytest
 import reports
@@ -16,6 +18,7 @@ from unamp_conformance.opchecks import check_operation
 from unamp_conformance.pages import Page
 from unamp_conformance.plots import panels
 from unamp_conformance.probes import Probe
+from unamp_conformance.report import write
 from unamp_conformance.results import Result, save
 from unamp_conformance.subjects import Subject
 
@@ -111,3 +114,18 @@ def test_a_page_is_written_again_from_its_results(tmp_path):
     ran = CliRunner().invoke(app, ["page", str(tmp_path / "results.json"), "--output", str(page)], env={"COLUMNS": "300"})
     assert ran.exit_code == 2
     assert "results.json: not JSON" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("selection", "part", "full"),
+    [
+        ({"ops": [], "full": False}, "", False),
+        ({"ops": [], "full": True}, "", True),
+        ({"ops": ["exp", "log"], "dtypes": ["float16"], "full": True}, "ops exp, log; dtypes float16", True),
+    ],
+)
+def test_the_page_says_what_part_of_the_suite_ran(selection, part, full, tmp_path):
+    write(replace(reports.good(), selection=selection), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert re.findall("A part of the suite:</b> (.*)</p>", text) == ([part] if part else [])
+    assert ("full run" in text) is full
