@@ -307,13 +307,19 @@ def _policy_region(policy: Policy, framework: str | None) -> Region:
     return _shared(policy, registry.adapters_in_use(), framework, None)
 
 
+def _region_of_values(values: tuple[Any, ...], framework: str | None) -> Region:
+    return _policy_region(Policy(*values), framework)
+
+
 def _here(make: Callable[..., Region], *arguments: Any) -> Region:
     adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
-            # What people write is checked as it is outside of compilers. Not all of them take a policy as a constant.
-            plain = [each._values if isinstance(each, Policy) else each for each in arguments]
-            return CapturedRegion(adapter, _key_for(adapter.framework, make, *plain))  # type: ignore[return-value]
+            # What people write is checked as what it is where no compiler traces it. Not every compiler takes a policy as a
+            # constant; what it is made of they all do.
+            if make is _policy_region and isinstance(arguments[0], Policy):
+                make, arguments = _region_of_values, (arguments[0]._values, *arguments[1:])
+            return CapturedRegion(adapter, _key_for(adapter.framework, make, *arguments))  # type: ignore[return-value]
     try:
         return _remembered(adapters, make, *arguments)
     except TypeError:  # lists and sets are not hashable; and where the argument itself is bad, `make` says so
@@ -329,13 +335,6 @@ if hasattr(os, "register_at_fork"):
 # look-up instead of building a policy anew. A newly imported framework is a new request: defaults depend on it.
 
 
-def _region(adapters: tuple[Adapter, ...], make: Callable[..., Region], *arguments: Any) -> Region:
-    try:
-        return _remembered(adapters, make, *arguments)
-    except TypeError:  # lists and sets are not hashable; and where the argument itself is bad, `make` says so
-        return make(*arguments)
-
-
 @functools.lru_cache(maxsize=256, typed=True)
 def _remembered(adapters: object, make: Callable[..., Region], *arguments: Any) -> Region:
     return make(*arguments)
@@ -348,9 +347,7 @@ def _shared(policy: Policy, adapters: object, framework: str | None, device: str
 
 @once_per_trace
 def _key_for(framework: str, make: Callable[..., Region], *arguments: Any) -> int:
-    if make is _policy_region and isinstance(arguments[0], tuple):
-        arguments = (Policy(*arguments[0]), *arguments[1:])
-    return registry.adapter_for(framework).make_capturable(_region(registry.adapters_in_use(), make, *arguments))
+    return registry.adapter_for(framework).make_capturable(make(*arguments))
 
 
 def _device(device_type: str | None) -> str | None:

@@ -258,6 +258,17 @@ def held_function(held: Held) -> tuple[Tensor, ...]:
     return held.function(x, w)
 
 
+@pytest.mark.parametrize("wrong", [("O1", "bfloat16"), "O1", None])
+def test_what_is_no_policy_is_refused_inside_too(wrong: Any) -> None:
+    def uses(x: Tensor) -> Tensor:
+        with policy_region(wrong):
+            return x @ x
+
+    with pytest.raises(Exception, match="policy must be an unamp.Policy"):
+        torch.compile(uses, backend="eager")(x)
+    assert unamp.current_policy() is None
+
+
 @pytest.mark.parametrize("inside", [with_held_policy, with_held_region, held_function])
 def test_another_policy_in_the_same_place_is_followed(inside: Callable[[Held], tuple[Tensor, ...]]) -> None:
     compiled = torch.compile(inside, backend="aot_eager")

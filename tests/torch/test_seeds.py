@@ -367,7 +367,7 @@ SEED_WIDEST = ["cat", "stack", "index_copy"]
 #: What changed in torch since the seed was written.
 GONE = {"eig", "lstsq", "matrix_rank", "symeig"}  # removed from torch
 GONE_SINCE = {(2, 15): {"cholesky", "qr"}}  # by the version that no longer has them; `torch.linalg` has them still
-FLOAT64_INSIDE = {"quantile"}  # from 2.15 on it computes in float64 where in its input a quantile lies
+FLOAT64_SINCE = {"quantile": (2, 15)}  # by the version from which on it computes in float64 where a quantile lies
 MOVED = {"group_norm": Rule.WIDEST}  # off the list: it follows its input
 
 
@@ -399,7 +399,7 @@ def test_the_three_lists_as_they_are_today(name: str, rule: Rule) -> None:
     expected = {Rule.LOW: BF16, Rule.FP32: F32}.get(rule, BF16 if name == "group_norm" else F32)
     # The function that users call can be made of the listed operator (F.pad, F.multi_head_attention_forward).
     records = [r for r in trace.records if r.op == case.op] or trace.records
-    computed = {r.compute for r in records}
-    assert computed == {str(expected).removeprefix("torch.")} or (name in FLOAT64_INSIDE and computed == {"float64"})
+    in_float64 = name in FLOAT64_SINCE and release(torch.__version__) >= FLOAT64_SINCE[name]
+    assert {r.compute for r in records} == {"float64" if in_float64 else str(expected).removeprefix("torch.")}
     results = [t for t in (result if isinstance(result, tuple) else [result]) if t.is_floating_point()]
     assert {t.dtype for t in results} <= {expected}
