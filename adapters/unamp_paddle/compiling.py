@@ -24,7 +24,7 @@ __all__ = ["as_written", "keyed", "keyed_program", "per_policy"]
 
 #: What opens a region or asks about one; and what they call, in case the simulation is already inside.
 _NOT_SIMULATED = (
-    regions.autocast, regions.auto_cast, regions.policy_region, regions._here, regions._region, regions.current_policy,
+    regions.autocast, regions.auto_cast, regions.policy_region, regions._here, regions.current_policy,
     regions.is_autocast_enabled, regions.get_autocast_dtype, regions.Region.__enter__, regions.Region.__exit__,
     regions.Region.here, regions.Region.__call__,
 )  # fmt: skip
