@@ -1,4 +1,4 @@
-# Every target sets up what it needs in .venv; a fresh clone, Python 3.11, pip and make are enough.
+# Every target sets up what it needs in .venv; a fresh clone, Python 3.11 or newer, pip and make are enough.
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,6 +20,7 @@ help:
 	@echo "make clean         remove .venv and everything built"
 
 conformance: $(VENV)/.conformance
+	@$(RUN) conformance/wheels.py
 	$(VENV)/bin/unamp conformance --output conformance-report
 
 conformance-versions: $(VENV)/bin/python
@@ -54,7 +55,7 @@ clean:
 	rm -rf $(VENV) .venv-versions dist conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 
 # For PyTorch there are kernels in C++ as well, and for Paddle loops in C, which are optional.
@@ -64,7 +65,7 @@ $(VENV)/.compiled: $(wildcard adapters/unamp_*/compiled/*) constraints.txt
 	@touch $@
 
 # One environment grows with what is asked of it: the frameworks are large.
-$(VENV)/.conformance: EXTRAS = torch,paddle,mindspore,tensorflow-cpu,conformance
+$(VENV)/.conformance: EXTRAS = frameworks,conformance
 $(VENV)/.lint: EXTRAS = lint
 $(VENV)/.bench: EXTRAS = bench
 $(VENV)/.dev: EXTRAS = dev

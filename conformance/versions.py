@@ -1,102 +1,160 @@
-"""Which versions of the frameworks conform: ``make conformance-versions``.
+"""Which versions of the frameworks conform, on which Python: ``make conformance-versions``.
 
-Each version is installed into an environment of its own, which is deleted after its run: frameworks are large. The suite runs
-from the checkout. What came of it is kept in ``conformance/results/versions.json``, and shown in ``docs/versions.md``.
+Each is installed into an environment of its own, which is deleted after its run: frameworks are large. The suite runs from the
+checkout. What came of it is kept in ``conformance/results/versions.json``, and shown in ``docs/versions.md``.
 
-Arguments choose: ``python conformance/versions.py torch paddle==3.3.0``. What is not chosen keeps its result.
+Arguments choose: ``python conformance/versions.py torch paddle==3.3.0 mindspore@3.12 tensorflow==2.21.0@3.13``. What is not
+chosen keeps its result. A Python is looked for among those named with ``--python PATH``, then the one that runs this, then on
+PATH, as ``python3.13``. Rows whose Python is not found are left out, and named.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-import venv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / ".venv-versions"
 RESULTS = ROOT / "conformance/results/versions.json"
 TABLE = ROOT / "docs/versions.md"
 
-#: What the suite needs beside the framework, in whatever version goes with it.
-NEEDED = ("numpy", "typer", "rich", "jinja2")
+#: What the suite needs beside the framework, in whatever version goes with it; and what Paddle 3.2 imports without saying so.
+NEEDED = ("numpy", "typer", "rich", "jinja2", "setuptools")
 
 _INSTALLING, _RUNNING = 1800, 3600  # seconds
 
 _HEAD = """# Versions
 
 What `make conformance-versions` found: for each version an environment of its own, `unamp doctor`, and conformance on a CPU.
-*Refused* means that a region raises an error with that message, and that nothing was changed.
+*Refused* means that a region raises an error with that message, and that nothing was changed. *No wheel* means that the
+framework offers none for that Python.
 The table is generated; the versions are listed in [versions.toml](../conformance/versions.toml).
 
-| framework | version | result | Python, system |
-|---|---|---|---|
+| framework | version | Python | result | examined on |
+|---|---|---|---|---|
 """
+
+
+class Row(NamedTuple):
+    """One version of a framework on one Python: its package's name, and the first two numbers of the Python."""
+
+    framework: str
+    package: str
+    version: str
+    python: str
+
+    def __str__(self) -> str:
+        return f"{self.framework} {self.version} on Python {self.python}"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run what was chosen, one version at a time, and write the table after each."""
-    for framework, package, version in chosen(arguments):
-        print(f"{framework} {version}: ", end="", flush=True)
-        found = examined(framework, package, version)
+    parser = argparse.ArgumentParser(description="Which versions of the frameworks conform, on which Python.")
+    parser.add_argument("chosen", nargs="*", metavar="FRAMEWORK[==VERSION][@PYTHON]", help="everything, where none is named")
+    parser.add_argument("--python", action="append", default=[], metavar="PATH", help="an interpreter; repeat for more")
+    options = parser.parse_args(arguments)
+    left_out = []
+    for row in chosen(options.chosen):
+        print(f"{row}: ", end="", flush=True)
+        interpreter = found_python(row.python, options.python)
+        if interpreter is None:
+            left_out.append(row.python)
+            print(f"left out: no Python {row.python} here")
+            continue
+        found = examined(row, interpreter)
         print(sentence(found))
-        keep(framework, version, found)
-    return 0
+        keep(row, found)
+    for python in sorted(set(left_out)):
+        print(f"there is no Python {python} here: put python{python} on PATH, or name one with --python", file=sys.stderr)
+    return 1 if left_out else 0
 
 
-def keep(framework: str, version: str, found: dict[str, Any]) -> None:
+def keep(row: Row, found: dict[str, Any]) -> None:
     """Write down what came of one version, beside what is there by now: another run may have written meanwhile."""
     known = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-    known.setdefault(framework, {})[version] = found
+    known.setdefault(row.framework, {}).setdefault(row.version, {})[row.python] = found
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
     TABLE.write_text(table(known), "utf-8")
 
 
-def chosen(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Framework, package and version of everything that the arguments name, or of all."""
+def chosen(arguments: Sequence[str]) -> Iterator[Row]:
+    """Everything that the arguments name, or all of it. A version that is not listed is run on the Python that runs this."""
     listed = tomllib.loads((ROOT / "conformance/versions.toml").read_text("utf-8"))
-    wanted = dict(argument.partition("==")[::2] for argument in arguments)
-    if unknown := sorted(set(wanted) - set(listed)):
-        sys.exit(f"unknown framework {unknown[0]!r}; valid: {', '.join(listed)}")
-    for framework, entry in listed.items():
-        if framework in wanted or not wanted:
-            only = wanted.get(framework)
-            yield from ((framework, entry["package"], version) for version in ([only] if only else entry["versions"]))
+    for argument in arguments or listed:
+        match = re.fullmatch(r"(\w+)(?:==([\w.+]+))?(?:@(\d+\.\d+))?", argument)
+        if match is None:
+            sys.exit(
+                f"{argument!r} is no FRAMEWORK[==VERSION][@PYTHON], such as torch, paddle==3.3.0 or tensorflow==2.21.0@3.13"
+            )
+        framework, version, python = match.groups()
+        if framework not in listed:
+            sys.exit(f"unknown framework {framework!r}; valid: {', '.join(listed)}")
+        versions = listed[framework]["versions"]
+        rows = {version: versions.get(version) or [_running()]} if version else versions
+        for which, pythons in rows.items():
+            for one in [python] if python and (version or python in pythons) else [] if python else pythons:
+                yield Row(framework, listed[framework]["package"], which, one)
 
 
-def examined(framework: str, package: str, version: str) -> dict[str, Any]:
-    """What came of one version."""
-    home = ENVIRONMENTS / f"{framework}-{version}"
-    where = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+def found_python(python: str, given: Sequence[str] = ()) -> str | None:
+    """The interpreter of a Python: one of those given, the one that runs this, or one on PATH; None where there is none."""
+    for candidate in (*given, sys.executable, shutil.which(f"python{python}")):
+        if candidate is not None and _answer(candidate, "import sys; print('%d.%d' % sys.version_info[:2])") == python:
+            return candidate
+    return None
+
+
+def _running() -> str:
+    return "{}.{}".format(*sys.version_info)
+
+
+def _answer(interpreter: str, program: str) -> str | None:
+    """What a program prints; None where it does not run, as with a pyenv's shim for a Python that is not switched on."""
     try:
-        return {"where": where, **_outcome(framework, f"{package}=={version}", home)}
+        ran = subprocess.run([interpreter, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return ran.stdout.strip() if ran.returncode == 0 else None
+
+
+def examined(row: Row, interpreter: str) -> dict[str, Any]:
+    """What came of one version."""
+    home = ENVIRONMENTS / f"{row.framework}-{row.version}-{row.python}"
+    program = "import platform as p; print(f'Python {p.python_version()}, {p.system()} {p.machine()}')"
+    where = _answer(interpreter, program)
+    try:
+        return {"where": where, **_outcome(row, interpreter, home)}
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _outcome(framework: str, requirement: str, home: Path) -> dict[str, Any]:
-    venv.create(home, clear=True, with_pip=True)
+def _outcome(row: Row, interpreter: str, home: Path) -> dict[str, Any]:
+    made = subprocess.run([interpreter, "-m", "venv", "--clear", str(home)], capture_output=True, text=True, check=False)
+    if made.returncode:
+        return {"result": "no environment", "message": _last_line(made.stdout + made.stderr)}
+    requirement = f"{row.package}=={row.version}"
     install = ("-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-compile", requirement, *NEEDED)
     installed = _run(home, *install, timeout=_INSTALLING)
     if installed.returncode:
-        return {"result": "does not install", "message": _last_line(installed.stderr)}
+        return _not_installed(installed.stderr, requirement)
     doctor = _run(home, "-m", "unamp", "doctor", "--json")
     if doctor.returncode:
         return {"result": "unamp doctor fails", "message": _last_line(doctor.stderr)}
-    report = next(r for r in json.loads(doctor.stdout) if r["framework"] == framework)
+    report = next(r for r in json.loads(doctor.stdout) if r["framework"] == row.framework)
     if report["status"] != "ready":
         return {"result": "refused", "message": _said(report["advice"], home)}
     output = ["--output", str(home / "results")]
-    run = _run(home, "-m", "unamp_conformance", "--framework", framework, "--device", "cpu", "--json", *output)
+    run = _run(home, "-m", "unamp_conformance", "--framework", row.framework, "--device", "cpu", "--json", *output)
     try:
         (found,) = json.loads(run.stdout)["runs"]
     except (ValueError, KeyError):
@@ -105,6 +163,13 @@ def _outcome(framework: str, requirement: str, home: Path) -> dict[str, Any]:
     ended = "" if found["ended"] == "finished" else found["ended"]
     result = "fails" if wrong or ended else "conforms"
     return {"result": result, "message": ended, "checks": found["checks"], "wrong": wrong[:20]}
+
+
+def _not_installed(said: str, requirement: str) -> dict[str, Any]:
+    # Where nothing can be reached, pip says the same at its end.
+    if f"No matching distribution found for {requirement}" in said and "Retrying" not in said:
+        return {"result": "no wheel", "message": ""}
+    return {"result": "does not install", "message": _last_line(said)}
 
 
 def _run(home: Path, *arguments: str, timeout: float = _RUNNING) -> subprocess.CompletedProcess[str]:
@@ -141,14 +206,19 @@ def sentence(found: dict[str, Any]) -> str:
     return f"{found['result']}: {said}" if said else found["result"]
 
 
-def table(known: dict[str, dict[str, Any]]) -> str:
+def table(known: dict[str, dict[str, dict[str, Any]]]) -> str:
     """The page."""
     lines = []
     for framework, versions in sorted(known.items()):
-        for version in sorted(versions, key=lambda v: [int(part) for part in v.split(".")]):
-            said = sentence(versions[version]).replace("|", "\\|")
-            lines.append(f"| {framework} | {version} | {said} | {versions[version]['where']} |")
+        for version, pythons in sorted(versions.items(), key=lambda item: _numbers(item[0])):
+            for python, found in sorted(pythons.items(), key=lambda item: _numbers(item[0])):
+                said = sentence(found).replace("|", "\\|")
+                lines.append(f"| {framework} | {version} | {python} | {said} | {found['where']} |")
     return _HEAD + "\n".join(lines) + "\n"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 if __name__ == "__main__":

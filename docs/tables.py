@@ -20,9 +20,9 @@ from unamp_conformance.gaps import KnownGap, gaps_of
 
 from unamp import PRESETS, Policy, vocabulary
 from unamp.adapter import DEVICES
+from unamp.adapter.registry import adapter_for
 from unamp.dtypes import LOW_DTYPES
 from unamp.presets import preset
-from unamp.registry import adapter_for
 from unamp.vocabulary import FRAMEWORKS
 
 HERE = Path(__file__).parent / "tables"

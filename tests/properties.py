@@ -19,8 +19,8 @@ from unamp_conformance.rounding import UNIT_ROUNDOFF, cast, round_to, spacing
 from unamp_conformance.subjects import Subject
 
 import unamp
+from unamp.adapter.observing import traced
 from unamp.dtypes import LOW_DTYPES
-from unamp.observing import traced
 from unamp.policy import Policy, Rule
 
 __all__ = ["QUICK", "Network", "networks", "run"]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import unamp
+from unamp.adapter.registry import adapter_for
 from unamp.dialects.mindspore import amp as mindspore_amp
 from unamp.dialects.paddle import amp as paddle_amp
 from unamp.dialects.torch import amp as torch_amp
-from unamp.registry import adapter_for
 
 
 def error_of(call: Callable[[], object]) -> type[Exception] | None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import unamp
-from unamp.records import OpRecord, Values
+from unamp.adapter.records import OpRecord, Values
 
 
 def values_are_those_of(record: OpRecord, result: np.ndarray) -> None:

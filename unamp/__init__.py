@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from unamp._version import __version__ as __version__
 from unamp.custom_function import custom_bwd, custom_fwd
 from unamp.errors import AdapterError, AmpWarning, BannedOperation, FrameworkNotSupported, NotExpressible
 from unamp.explaining import Explanation, explain
@@ -20,15 +21,12 @@ from unamp.regions import (
 )
 from unamp.vocabulary import vocabulary
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
     from unamp import dialects as dialects
-    from unamp.comparing import TraceComparison, compare_traces
+    from unamp.adapter.records import OpRecord
     from unamp.decoration import decorate
-    from unamp.records import OpRecord
     from unamp.scaling import GradScaler
-    from unamp.tracing import Trace, trace
+    from unamp.tracing import Trace, TraceComparison, compare_traces, trace
 
 __all__ = [
     "LEVELS",
@@ -68,10 +66,10 @@ __all__ = [
 #: What is loaded when it is first used: who only opens regions does without.
 _LATE = {
     "GradScaler": "unamp.scaling",
-    "OpRecord": "unamp.records",
+    "OpRecord": "unamp.adapter.records",
     "Trace": "unamp.tracing",
-    "TraceComparison": "unamp.comparing",
-    "compare_traces": "unamp.comparing",
+    "TraceComparison": "unamp.tracing",
+    "compare_traces": "unamp.tracing",
     "decorate": "unamp.decoration",
     "trace": "unamp.tracing",
 }

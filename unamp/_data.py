@@ -8,7 +8,7 @@ __all__ = ["load_table"]
 
 
 def load_table(name: str) -> dict[str, Any]:
-    """A TOML file of `unamp/data`, parsed."""
+    """Return a TOML file of `unamp/data`, parsed."""
     # Imported here because `import unamp` must stay cheap: neither module is needed before the first policy.
     import tomllib
     from importlib import resources

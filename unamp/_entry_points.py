@@ -17,7 +17,7 @@ _DISTRIBUTION = "unamp"
 
 
 def entry_points(group: str) -> list[metadata.EntryPoint]:
-    """The entry points of a group: those of installed distributions, and of this checkout where it is not installed.
+    """Return the entry points of a group: those of installed distributions, and of this checkout where it is not installed.
 
     Args:
         group: e.g. ``"unamp.adapters"``.

@@ -6,8 +6,9 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from unamp import registry
+from unamp.adapter import registry
 from unamp.dtypes import ELIGIBLE, dtype_name
+from unamp.errors import shortened
 from unamp.policy import Policy
 from unamp.regions import current_policy, is_autocast_enabled, policy_region
 
@@ -76,12 +77,12 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str | None
 def _eligible_name(dtype: object) -> str:
     name = dtype_name(dtype)
     if name not in ELIGIBLE:
-        raise ValueError(f"cast_inputs {dtype!r} is not a dtype that unamp casts to; valid: {', '.join(ELIGIBLE)}")
+        raise ValueError(f"cast_inputs {shortened(dtype)} is not a dtype that unamp casts to; valid: {', '.join(ELIGIBLE)}")
     return name
 
 
 def _cast(value: Any, dtype: str) -> Any:
-    """`value` with every eligible tensor in it, in any nesting of tuples, lists and mappings, in `dtype`."""
+    """Return `value` with every eligible tensor in it in `dtype`, in any nesting of tuples, lists and mappings."""
     if isinstance(value, Mapping):
         return {_cast(k, dtype): _cast(v, dtype) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar, overload
 
-from unamp import registry
-from unamp.adapter import Adapter, Decoration
+from unamp.adapter import Adapter, Decoration, registry
 from unamp.dtypes import dtype_name, low_dtype
+from unamp.errors import shortened, unknown
 
 __all__ = ["SAVED", "decorate"]
 
@@ -88,7 +88,7 @@ def decorate(
     Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/decorate_en.html
     """
     if level not in _LEVELS:
-        raise ValueError(f"unknown level {level!r}; valid: {', '.join(_LEVELS)}")
+        raise ValueError(unknown("level", level, _LEVELS))
     if master_grad and master_weight is not None and not master_weight:
         raise ValueError("master_grad goes with master weights: leave master_weight out, or leave master_grad out")
     networks, steppers = _listed(models), [] if optimizers is None else _listed(optimizers)
@@ -114,12 +114,12 @@ def _saved(dtype: object) -> str | None:
         return None
     name = dtype_name(dtype)
     if name not in SAVED:
-        raise ValueError(f"save_dtype must be one of {', '.join(SAVED)}, or None; not {dtype!r}")
+        raise ValueError(f"save_dtype must be one of {', '.join(SAVED)}, or None; not {shortened(dtype)}")
     return name
 
 
 def _owner(networks: Sequence[Any], optimizers: Sequence[Any]) -> Adapter:
-    """The one adapter that knows them all."""
+    """Return the one adapter that knows them all."""
     owners = {_known(each, "network").framework for each in networks}
     if not owners:
         raise TypeError("there is no model to decorate: models is empty")

@@ -1,22 +1,74 @@
-"""Names of precisions, however they are spelled."""
+"""Precisions: what each is, in one table, and their names, however they are spelled."""
 
 from __future__ import annotations
 
-__all__ = ["ELIGIBLE", "FLOAT32", "LOW_DTYPES", "dtype_name", "low_dtype"]
+from typing import NamedTuple
+
+__all__ = ["ELIGIBLE", "FLOAT32", "LOW_DTYPES", "PRECISIONS", "Precision", "dtype_name", "low_dtype"]
 
 FLOAT32 = "float32"
 
+
+class Precision(NamedTuple):
+    """A binary floating format.
+
+    Attributes:
+        name: its common name.
+        size: how many bytes a number takes.
+        digits: how many binary digits a significand has, the one that is not stored included.
+        smallest_exponent, largest_exponent: of the powers of two between which its normal numbers lie.
+        low: whether a policy may ask for it.
+        aliases: other names for it.
+    """
+
+    name: str
+    size: int
+    digits: int
+    smallest_exponent: int
+    largest_exponent: int
+    low: bool = False
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def unit_roundoff(self) -> float:
+        """The largest relative error of rounding to the nearest number."""
+        return float(2.0**-self.digits)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        return float((2.0 - 2.0 ** (1 - self.digits)) * 2.0**self.largest_exponent)
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest positive number that is not subnormal."""
+        return float(2.0**self.smallest_exponent)
+
+
+#: Every precision that is known here, by name, and all that is known of it: IEEE 754-2019, table 3.5, and for bfloat16
+#: https://en.wikipedia.org/wiki/Bfloat16_floating-point_format. A new low precision is a row here; what a framework calls it
+#: and computes it with is its adapter's affair.
+PRECISIONS = {
+    precision.name: precision
+    for precision in (
+        Precision("float16", 2, 11, -14, 15, low=True, aliases=("fp16", "half")),
+        Precision("bfloat16", 2, 8, -126, 127, low=True, aliases=("bf16",)),
+        Precision(FLOAT32, 4, 24, -126, 127, aliases=("fp32", "float")),
+        Precision("float64", 8, 53, -1022, 1023, aliases=("fp64", "double")),
+    )
+}
+
 #: What a policy may ask for.
-LOW_DTYPES = ("float16", "bfloat16")
+LOW_DTYPES = tuple(precision.name for precision in PRECISIONS.values() if precision.low)
 
 #: Tensors in these dtypes are cast; all others (float64, integers, booleans, complex numbers) never are.
-ELIGIBLE = ("float16", "bfloat16", FLOAT32)
+ELIGIBLE = (*LOW_DTYPES, FLOAT32)
 
-_ALIASES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
+_ALIASES = {alias: precision.name for precision in PRECISIONS.values() for alias in precision.aliases}
 
 
 def low_dtype(value: object) -> str:
-    """The canonical name of a low precision, ``"float16"`` or ``"bfloat16"``.
+    """Return the canonical name of a low precision, one of `LOW_DTYPES`.
 
     Args:
         value: a string (``"fp16"``, ``"torch.bfloat16"``), a NumPy or ml_dtypes dtype or scalar type, or a framework's own
@@ -35,7 +87,7 @@ def low_dtype(value: object) -> str:
 
 
 def dtype_name(value: object) -> str | None:
-    """The name of a dtype (``"float32"``) given as a string or a dtype object; None for what is no dtype."""
+    """Return the name of a dtype (``"float32"``) given as a string or a dtype object; None for what is no dtype."""
     # Every framework's dtype object either prints its name last ("torch.float16", "paddle.bfloat16", "Float16") or
     # carries it as `.name`, and so do NumPy's and ml_dtypes'; scalar types carry it as `__name__`.
     if isinstance(value, str):

@@ -1,10 +1,12 @@
-"""What goes wrong, by name.
+"""Errors and warnings, by name.
 
 Bad arguments raise the built-in `ValueError` and `TypeError`; the classes here are for what a caller may want to
 catch apart from those, and what a warning can be told by.
 """
 
-__all__ = ["AdapterError", "AmpWarning", "BannedOperation", "FrameworkNotSupported", "NotExpressible"]
+from collections.abc import Iterable
+
+__all__ = ["AdapterError", "AmpWarning", "BannedOperation", "FrameworkNotSupported", "NotExpressible", "shortened", "unknown"]
 
 
 class AdapterError(RuntimeError):
@@ -24,4 +26,24 @@ class BannedOperation(RuntimeError):
 
 
 class AmpWarning(UserWarning):
-    """Something works, and is probably not what was meant; each is given once in a process (see `unamp.advice`)."""
+    """Something works, and is probably not what was meant; each is given once in a process (see `unamp.amp_warnings`)."""
+
+
+def shortened(value: object, most: int = 80) -> str:
+    """Return the `repr` of what somebody gave, for a message: of something long only its beginning."""
+    said = repr(value[: most + 1] if isinstance(value, str) else value)
+    return said if len(said) <= most + 2 else f"{said[:most]}…"
+
+
+def unknown(what: str, given: object, valid: Iterable[str], listed: str = "valid") -> str:
+    """Return the message for a name that is none of the valid ones: what was given, what was probably meant, what is valid."""
+    import difflib  # slow to import, and only an error needs it
+
+    names = list(valid)
+    near: list[str] = []
+    if isinstance(given, str) and 0 < len(given) < 80:
+        words = [word for name in names for word in name.split("-") if len(word) > 3 and word in given]
+        inside = [name for name in names if (len(given) > 2 and given in name) or any(w in name for w in words)]
+        near = list(dict.fromkeys([*inside, *difflib.get_close_matches(given, names, 2, 0.75)]))[:3]
+    meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return f"unknown {what} {shortened(given)}; {meant}{listed}: {', '.join(names) or 'none'}"

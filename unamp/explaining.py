@@ -1,16 +1,16 @@
-"""What a policy does to every operation, without running anything."""
+"""Explain what a policy does to every operation, without running anything."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from unamp import registry
-from unamp.adapter import DEVICES, How
+from unamp.adapter import DEVICES, How, registry
+from unamp.errors import unknown
 from unamp.policy import Decision, Policy, Rule
 from unamp.vocabulary import vocabulary
 
-__all__ = ["Explanation", "differences", "explain"]
+__all__ = ["Change", "Explanation", "changes", "differences", "explain"]
 
 
 class Explanation(NamedTuple):
@@ -28,7 +28,7 @@ class Explanation(NamedTuple):
 
 
 def explain(policy: Policy, framework: str | None = None, device: str | None = None) -> dict[str, Explanation]:
-    """For every operation of the vocabulary: its rule, where the rule comes from, and how it is carried out.
+    """Return for every operation of the vocabulary its rule, where the rule comes from, and how it is carried out.
 
     Args:
         policy: the policy.
@@ -42,7 +42,7 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
     if not isinstance(policy, Policy):
         raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}")
     if device is not None and device not in DEVICES:
-        raise ValueError(f"unknown device {device!r}; valid: {', '.join(DEVICES)}")
+        raise ValueError(unknown("device", device, DEVICES))
     adapters = registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)
     devices = DEVICES if device is None else (device,)
     stated = _stated(policy, framework, device)
@@ -58,7 +58,7 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
 
 
 def differences(before: Policy, after: Policy) -> dict[str, tuple[Decision, Decision]]:
-    """The operations for which two policies have different rules, each with both decisions.
+    """Return the operations for which two policies have different rules, each with both decisions.
 
     Two lists that differ in what they name can come to the same rule: what is on no list runs in the widest dtype of its
     inputs at O1, as if it were on a promote list. That is no difference.
@@ -75,6 +75,52 @@ def differences(before: Policy, after: Policy) -> dict[str, tuple[Decision, Deci
             raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}")
     old, new = before.rules, after.rules
     return {op: (before.reason(op), after.reason(op)) for op in vocabulary() if old[op] is not new[op]}
+
+
+class Change(NamedTuple):
+    """An operation whose rule changes from one policy to another.
+
+    Attributes:
+        under: the policy that it ran under, or that is changed.
+        op: the operation.
+        before, after: both decisions.
+        times: how often it ran; None where nothing was traced.
+    """
+
+    under: Policy
+    op: str
+    before: Decision
+    after: Decision
+    times: int | None = None
+
+
+def changes(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    ran: Mapping[tuple[Policy, str], int] | None = None,
+    bases: Iterable[Policy] = (Policy(),),
+) -> list[Change]:
+    """Return what changes where policies get other arguments: everywhere, or for the operations that ran.
+
+    Args:
+        before, after: arguments of `Policy.replace`; ``allow`` and ``deny`` come on top of the lists that are there.
+        ran: how often each operation ran under each policy (see `unamp.tracing.ran_under`); None asks for all operations.
+        bases: the policies that get them.
+
+    Raises:
+        TypeError, ValueError: as `differences`, and for bad arguments; see `Policy`.
+    """
+    return [
+        Change(policy, op, *decisions, None if ran is None else ran[policy, op])
+        for policy in bases
+        for op, decisions in differences(_on_top(policy, before), _on_top(policy, after)).items()
+        if ran is None or (policy, op) in ran
+    ]
+
+
+def _on_top(policy: Policy, arguments: Mapping[str, Any]) -> Policy:
+    lists = {name: (*getattr(policy, name), *more) for name, more in arguments.items() if name in ("allow", "deny")}
+    return policy.replace(**{**arguments, **lists})
 
 
 def _stated(policy: Policy, framework: str | None, device: str | None) -> Policy:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from unamp.errors import unknown
+
 __all__ = ["FORMS", "LossScale", "number"]
 
 #: The smallest scale whose reciprocal float32 holds, and holds exactly.
@@ -23,13 +25,15 @@ _TORCH = {
     "_growth_tracker": "growth_tracker",
 }
 
+_BESIDE = {name: name for name in ("backoff_interval", "backoff_tracker", "dynamic")}
+
 #: The forms of a saved state: for each, its keys, and the field of `LossScale` that each key holds. unamp's own is torch's
 #: with what that cannot hold beside it; `torch.amp.GradScaler` reads what it knows and leaves the rest.
 #: MindSpore and Keras have no `state_dict`: these are the names of their attributes, which they save under those names.
 #: Sources: `state_dict` of torch.amp.GradScaler (torch 2.13) and of paddle.amp.GradScaler (paddlepaddle 3.3);
 #: mindspore.amp.DynamicLossScaler (mindspore 2.10) and keras.optimizers.LossScaleOptimizer (keras 3.15).
 FORMS: Mapping[str, Mapping[str, str]] = {
-    "unamp": _TORCH | {name: name for name in ("backoff_interval", "backoff_tracker", "dynamic")},
+    "unamp": _TORCH | _BESIDE,
     "torch": _TORCH,
     "paddle": {
         "scale": "scale",
@@ -53,6 +57,10 @@ FORMS: Mapping[str, Mapping[str, str]] = {
         "step_counter": "growth_tracker",
     },
 }
+
+#: unamp's own where torch's scaler would go on with other rules: it misses a key then, and raises.
+_NOT_FOR_TORCH = {key: field for key, field in _TORCH.items() if key != "_growth_tracker"} | _BESIDE
+_NOT_FOR_TORCH |= {"growth_tracker": "growth_tracker"}
 
 _COUNTS = {"growth_interval": 1, "backoff_interval": 1, "growth_tracker": 0, "backoff_tracker": 0}  # each with its least
 
@@ -82,7 +90,7 @@ class LossScale(NamedTuple):
     maximum: float = math.inf
 
     def checked(self) -> LossScale:
-        """The same with its scales as float32 numbers, its factors as floats and its counts as integers.
+        """Return the same with its scales as float32 numbers, its factors as floats and its counts as integers.
 
         Raises:
             TypeError: for what is no number.
@@ -110,7 +118,7 @@ class LossScale(NamedTuple):
         return made
 
     def after(self, overflow: bool) -> LossScale:
-        """What it is after a step.
+        """Return the scale after one update.
 
         As `torch._amp_update_scale_`: products are rounded to float32, and one that float32 cannot hold is not taken.
         """
@@ -130,45 +138,53 @@ class LossScale(NamedTuple):
         return self._replace(scale=scale, growth_tracker=0, backoff_tracker=0)
 
     def state(self, form: str) -> dict[str, Any]:
-        """What to save, in one of `FORMS`.
+        """Return the state to save, in one of `FORMS`.
 
         Raises:
             ValueError: for an unknown form, and for one whose framework would go on with other rules.
         """
         if form not in FORMS:
-            raise ValueError(f"unknown form {form!r} of a scaler's state; valid: {', '.join(FORMS)}")
-        state = {key: getattr(self, field) for key, field in FORMS[form].items()}
-        for field, value in _implied(form, self.growth_factor).items():
-            if getattr(self, field) != value:
-                raise ValueError(f"{form}'s scalers go on with {field}={value}; they cannot take over {getattr(self, field)}")
+            raise ValueError(unknown("form of a scaler's state", form, FORMS))
+        if form != "unamp":
+            for field, value in (_MOVES | _implied(form, self.growth_factor)).items():
+                if field not in FORMS[form].values() and getattr(self, field) != value:
+                    raise ValueError(
+                        f"{form}'s scalers go on with {field}={value}; they cannot take over {getattr(self, field)}"
+                    )
+        plain = all(getattr(self, field) == value for field, value in _MOVES.items())
+        keys = FORMS[form] if form != "unamp" or plain else _NOT_FOR_TORCH
+        state = {key: getattr(self, field) for key, field in keys.items()}
         if form == "paddle":
             state["scale"] = [self.scale]  # Paddle takes the first of what it finds there
         return state
 
     def restored(self, state: Mapping[str, Any]) -> LossScale:
-        """The same with everything that a saved state, in any of `FORMS`, says otherwise.
+        """Return the same with everything that a saved state, in any of `FORMS`, says otherwise.
 
         Raises:
             TypeError, ValueError: where it is not such a state; the message names the keys.
         """
-        form = _form_of(state)
-        fields = {field: state[key] for key, field in FORMS[form].items()}
+        form, keys = _form_of(state)
+        fields = {field: state[key] for key, field in keys.items()}
         read = self._replace(**{"backoff_tracker": 0} | fields)
         return read._replace(**_implied(form, number(read.growth_factor, "growth_factor"))).checked()
 
 
+#: The rules of scalers that know no others than these.
+_MOVES = {"backoff_interval": 1, "dynamic": True}
+
+
 def _implied(form: str, growth_factor: float) -> dict[str, Any]:
-    """What a form leaves unsaid because its framework knows nothing else."""
-    moves = {"backoff_interval": 1, "dynamic": True}
+    """Return what a form leaves unsaid because its framework knows nothing else."""
     if form == "keras":
-        return moves | {"growth_factor": 2.0, "backoff_factor": 0.5}
+        return _MOVES | {"growth_factor": 2.0, "backoff_factor": 0.5}
     if form == "mindspore":
-        return moves | {"backoff_factor": 1.0 / growth_factor if growth_factor else 0.0}
+        return _MOVES | {"backoff_factor": 1.0 / growth_factor if growth_factor else 0.0}
     return {}
 
 
 def number(value: Any, name: str) -> float:
-    """A number as a float, also from an array or tensor that holds nothing else.
+    """Return a number as a float, also from an array or tensor that holds nothing else.
 
     Raises:
         TypeError: for anything else; the message names it.
@@ -197,12 +213,14 @@ def _float32(value: float) -> float:
     return rounded
 
 
-def _form_of(state: Mapping[str, Any]) -> str:
+def _form_of(state: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
     if not isinstance(state, Mapping):
         raise TypeError(f"a scaler's state is a dictionary, not {type(state).__name__}")
     for form, keys in FORMS.items():
         if state.keys() == keys.keys():
-            return form
+            return form, keys
+    if state.keys() == _NOT_FOR_TORCH.keys():
+        return "unamp", _NOT_FOR_TORCH
     form = max(FORMS, key=lambda form: len(FORMS[form].keys() & state.keys()) - len(FORMS[form].keys() - state.keys()))
     different = {"missing": FORMS[form].keys() - state.keys(), "unknown": state.keys() - FORMS[form].keys()}
     said = [f"{what}: {', '.join(sorted(map(repr, keys)))}" for what, keys in different.items() if keys]

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from unamp.adapter import Adapter
+from unamp.adapter.arguments import mapped
+from unamp.adapter.registry import owner
 from unamp.dtypes import ELIGIBLE
-from unamp.nesting import mapped
+from unamp.errors import unknown
 from unamp.policy import Policy
 from unamp.regions import policy_region
-from unamp.registry import owner
 
-__all__ = ["auto_mixed_precision", "twin", "under"]
+__all__ = ["auto_mixed_precision", "call_under"]
 
 Network = TypeVar("Network")
 
@@ -22,7 +23,7 @@ _LEVELS = ("O0", "O1", "O2", "O3")
 def auto_mixed_precision(
     network: Network, amp_level: str = "O0", dtype: object = "float16", *, preset: str = "mindspore"
 ) -> Network:
-    """A network that computes under a policy and returns float32, as `mindspore.amp.auto_mixed_precision` makes one.
+    """Return a network that computes under a policy and returns float32, as `mindspore.amp.auto_mixed_precision` makes one.
 
     At O1 the operations of the preset's allow list run low, and their results are cast back to float32 at once. At O2
     everything runs low but the deny list, at O3 everything; the network's inputs are cast. Parameters stay as they are, and
@@ -42,7 +43,7 @@ def auto_mixed_precision(
     Semantics: https://www.mindspore.cn/docs/en/r2.7.0/api_python/amp/mindspore.amp.auto_mixed_precision.html
     """
     if amp_level not in _LEVELS:
-        raise ValueError(f"unknown amp_level {amp_level!r}; valid: {', '.join(_LEVELS)}")
+        raise ValueError(unknown("amp_level", amp_level, _LEVELS))
     policy = Policy(amp_level, dtype, preset=preset, widen_results=amp_level == "O1")
     adapter = owner(network, "network")
     if adapter is None:
@@ -54,8 +55,8 @@ def auto_mixed_precision(
     return wrapped
 
 
-def under(adapter: Adapter, policy: Policy, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a call gives under a policy, with its floating inputs cast where the level casts all, and float32 results.
+def call_under(adapter: Adapter, policy: Policy, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call `call` under `policy`: cast its floating inputs at O2 and O3, and return float32.
 
     For adapters, to carry out `Adapter.wrap`.
     """
@@ -71,45 +72,3 @@ def under(adapter: Adapter, policy: Policy, call: Callable[..., Any], *args: Any
     with policy_region(policy, framework=adapter.framework):
         result = call(*args, **kwargs)
     return cast(result, "float32")
-
-
-def twin(
-    network: Any,
-    method: str,
-    instead: Callable[..., Any],
-    again: Callable[[Any], Any],
-    begin: Callable[[Any], None] = lambda made: None,
-) -> Any:
-    """A second object of a network's own class with the same state, of which one method is another. For adapters.
-
-    Args:
-        network: an object whose whole state is in its ``__dict__``; the twin shares it.
-        method: the method.
-        instead: what is called in its place, with the original (bound to the twin) before the arguments.
-        again: makes the twin of another network; copies and pickles are made with it.
-        begin: what a new object of the class needs before it gets its state.
-    """
-    kind = getattr(type(network), "_unamp_plain", type(network))
-    original = getattr(kind, method)
-
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return instead(original.__get__(self), *args, **kwargs)
-
-    def reduced(self: Any, protocol: object) -> Any:
-        return again, (sharing(kind, self),)
-
-    def sharing(of: Any, state: Any) -> Any:
-        made = of.__new__(of)
-        begin(made)
-        object.__setattr__(made, "__dict__", vars(state))
-        return made
-
-    body = {
-        method: replaced,
-        "__reduce_ex__": reduced,
-        "_unamp_plain": kind,
-        "__module__": kind.__module__,
-        "__doc__": kind.__doc__,
-    }
-    metaclass: Any = type(kind)
-    return sharing(metaclass(kind.__name__, (kind,), body), network)

@@ -6,13 +6,15 @@ framework: adapters ask `Policy.decide` and carry the answer out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from unamp.dtypes import low_dtype
+from unamp.errors import unknown
+from unamp.lists import EVERYTHING, operation_name, read, words
 from unamp.presets import PRESETS, Preset
 from unamp.presets import preset as load_preset
 from unamp.vocabulary import Operation, vocabulary
@@ -30,7 +32,7 @@ LEVELS = {
 
 
 class Rule(Enum):
-    """What happens to an operation's eligible inputs (tensors in float16, bfloat16 or float32)."""
+    """The things that can happen to an operation's eligible inputs (tensors in a dtype of `unamp.dtypes.ELIGIBLE`)."""
 
     UNTOUCHED = "untouched"
     LOW = "low"
@@ -52,14 +54,17 @@ class Decision(NamedTuple):
 
 
 class Policy:
-    """Which operations run in which precision. Immutable, hashable, equal by value, and it pickles.
+    """A rule for every operation: the precision that it runs in. Immutable, hashable, equal by value, and it pickles.
 
     Args:
         level: ``"O0"``, ``"OD"``, ``"O1"``, ``"O2"`` or ``"O3"``; see `LEVELS`. The names are NVIDIA apex's and Paddle's.
         dtype: the low precision, ``"float16"`` or ``"bfloat16"``, as a string or any framework's dtype object.
         allow: operations that run in the low dtype, whatever the preset says. Canonical names, any framework's spelling,
-            or the framework's own function, layer class or primitive. A single name may stand alone.
-        deny: operations that run in float32, likewise.
+            or the framework's own function, layer class or primitive; words for many operations (``"group:norm"``,
+            ``"linalg_*"``, ``"*"``; see `unamp.lists`). A single entry may stand alone. ``"*"`` is level O3.
+        deny: operations that run in float32, likewise. ``"*"`` is level OD without a preset's lists: everything runs in float32
+            but what `allow` names. An operation that one list names and the other means by a word for many is where it is
+            named.
         preset: the base lists; see `unamp.presets.PRESETS`.
         enabled: False is a policy that touches nothing.
         promote: at O2, operations on no list run in the widest dtype of their inputs (Paddle's ``use_promote``).
@@ -101,15 +106,24 @@ class Policy:
         for flag, value in (("enabled", enabled), ("promote", promote), ("widen_results", widen_results), ("cache", cache)):
             _check_flag(flag, value)
         _check_name("preset", preset, PRESETS)
-        allowed, denied = _canonical("allow", allow), _canonical("deny", deny)
-        if both := sorted(set(allowed) & set(denied)):
+        allowing, denying = read("allow", allow), read("deny", deny)
+        if allowing.everything and denying.everything:
+            raise ValueError("allow and deny are both '*'; every operation can be in one of them only")
+        allowed = allowing.named | (allowing.meant - denying.named)
+        denied = denying.named | (denying.meant - allowing.named)
+        if both := sorted(allowed & denied):
             raise ValueError(f"in allow and in deny: {', '.join(both)}; an operation can be in one of them only")
-        if (allowed or denied) and load_preset(preset).delegates:
+        if (allowed or denied or allowing.everything or denying.everything) and load_preset(preset).delegates:
             raise ValueError(
                 f"preset {preset!r} is the framework's own AMP, which takes no lists; "
                 "start from a preset with lists (for instance 'unamp' or 'torch-cuda') to use allow and deny"
             )
-        values = (level, low_dtype(dtype), allowed, denied, preset, enabled, promote, widen_results, cache)
+        if level != "O0" and denying.everything:
+            level, preset, denied = "OD", _EMPTY, frozenset()
+        elif level != "O0" and allowing.everything:
+            level, allowed = "O3", frozenset()
+        named = tuple(sorted(allowed)), tuple(sorted(denied))
+        values = (level, low_dtype(dtype), *named, preset, enabled, promote, widen_results, cache)
         vars(self).update(zip(_ARGUMENTS, values, strict=True), _values=values, _hash=hash(values))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -130,39 +144,69 @@ class Policy:
 
     def __repr__(self) -> str:
         fields = list(zip(_ARGUMENTS, self._values, Policy()._values, strict=True))
-        changed = [f"{name}={value!r}" for name, value, usual in fields[2:] if value != usual]
+        said = {name: value for name, value, usual in fields[2:] if value != usual}
+        said |= {name: words(said[name]) for name in ("allow", "deny") if name in said}
+        if self._denies_everything:
+            said = {name: value for name, value in said.items() if name not in ("deny", "preset")} | {"deny": EVERYTHING}
+        changed = [f"{name}={value!r}" for name, value in said.items()]
         return f"Policy({', '.join([repr(self.level), repr(self.dtype), *changed])})"
 
     def replace(self, **changes: Any) -> Policy:
-        """The same policy but for some arguments."""
+        """Return the same policy but for some arguments."""
         return Policy(**{**dict(zip(_ARGUMENTS, self._values, strict=True)), **changes})
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the arguments that make an equal policy, as plain values, for a file."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in zip(_ARGUMENTS, self._values, strict=True)}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Policy:
+        """Return the policy of `to_data`.
+
+        Raises:
+            TypeError: for what is no such mapping.
+            ValueError: for a key that is unknown or missing, and for a value that no policy takes.
+        """
+        if not isinstance(data, Mapping):
+            raise TypeError(f"a policy is an object, not {data!r:.40}")
+        if different := sorted(data.keys() ^ set(_ARGUMENTS), key=str):
+            raise ValueError(f"a policy has {', '.join(_ARGUMENTS)}; unknown or missing: {', '.join(map(str, different))[:80]}")
+        return cls(**data)
+
+    @property
+    def _denies_everything(self) -> bool:
+        return self.level == "OD" and self.preset == _EMPTY and not self.deny
 
     @property
     def active(self) -> bool:
-        """Whether it changes anything at all: enabled, and of a level above O0."""
+        """Return whether it changes anything at all: enabled, and of a level above O0."""
         return self.enabled and self.level != "O0"
 
-    def decide(self, op: str) -> Rule:
-        """The rule for one operation, by canonical name or any spelling.
+    def decide(self, op: object) -> Rule:
+        """Return the rule for one operation.
+
+        Args:
+            op: whatever `allow` and `deny` take: a canonical name, any spelling, or the framework's own object.
 
         Raises:
             ValueError: for an unknown operation, and for the preset ``native``, whose lists depend on framework and device
                 (see `delegated`).
+            TypeError: for what is no operation, or several.
         """
         rules = self.rules
-        return rules[op] if op in rules else rules[vocabulary().resolve(op)]
+        return rules[op] if isinstance(op, str) and op in rules else rules[operation_name("op", op)]
 
     @property
     def rules(self) -> Mapping[str, Rule]:
         """The rule for every operation of the vocabulary."""
         return _rules(self)
 
-    def reason(self, op: str) -> Decision:
-        """The decision for one operation with where it comes from, for people."""
-        return _decide(self, vocabulary()[vocabulary().resolve(op)], load_preset(self.preset))
+    def reason(self, op: object) -> Decision:
+        """Return the decision for one operation with where it comes from, for people; see `decide`."""
+        return _decide(self, vocabulary()[operation_name("op", op)], load_preset(self.preset))
 
     def delegated(self, framework: str, device: str) -> Policy | None:
-        """What this policy comes to on a framework and device (``"cpu"`` or ``"gpu"``).
+        """Return the policy that this one comes to on a framework and device (``"cpu"`` or ``"gpu"``).
 
         That is itself, except for the preset ``native``: there it is the policy with the lists that the framework's own AMP
         follows on that device, or None where the framework does nothing of its own.
@@ -173,6 +217,9 @@ class Policy:
         name = delegates.get(framework, {}).get(device)
         return None if name is None else self.replace(preset=name)
 
+
+#: The preset without lists.
+_EMPTY = "none"
 
 _ARGUMENTS = ("level", "dtype", "allow", "deny", "preset", "enabled", "promote", "widen_results", "cache")
 
@@ -188,9 +235,9 @@ def _decide(policy: Policy, op: Operation, lists: Preset) -> Decision:
             f"preset {policy.preset!r} has no lists of its own; name a framework: Policy.delegated(framework, device)"
         )
     if op.name in policy.allow:
-        return decision(Rule.LOW, "your allow list")
+        return decision(Rule.LOW, f"your allow list{_by_group(op, policy.allow)}")
     if op.name in policy.deny:
-        return decision(Rule.FP32, "your deny list")
+        return decision(Rule.FP32, f"your deny list{_by_group(op, policy.deny)}")
     if denied := [part for part in op.parts if part in policy.deny]:
         return decision(Rule.FP32, f"your deny list: it computes with {', '.join(denied)}")
 
@@ -212,8 +259,16 @@ def _decide(policy: Policy, op: Operation, lists: Preset) -> Decision:
     for follows in ("infer", "clear"):
         if op.name in lists.listed(follows, policy.dtype) and level == "O1":
             return decision(Rule.WIDEST, f"{whose}: {follows} list")
+    if policy._denies_everything:
+        return decision(Rule.FP32, f"your deny list: {EVERYTHING}")
     rule = {"OD": Rule.FP32, "O1": Rule.WIDEST, "O2": Rule.WIDEST if policy.promote else Rule.LOW}[level]
     return decision(rule, f"level {level}: on no list")
+
+
+def _by_group(op: Operation, listed: tuple[str, ...]) -> str:
+    """Return the word for the group of an operation, where all of the group is on a list."""
+    word = f"group:{op.group}"
+    return f": {word}" if word in words(listed) else ""
 
 
 @lru_cache(maxsize=256)
@@ -226,34 +281,9 @@ def _check_name(argument: str, value: object, valid: tuple[str, ...]) -> None:
     if not isinstance(value, str):
         raise TypeError(f"{argument} must be a string, not {type(value).__name__}; valid: {', '.join(valid)}")
     if value not in valid:
-        raise ValueError(f"unknown {argument} {value!r}; valid: {', '.join(valid)}")
+        raise ValueError(unknown(argument, value, valid))
 
 
 def _check_flag(argument: str, value: object) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{argument} must be True or False, not {type(value).__name__}")
-
-
-def _canonical(argument: str, entries: object) -> tuple[str, ...]:
-    """Sorted canonical names of what a user wrote as an allow or deny list."""
-    # Some single entries can be iterated over (torch.ops.aten.add lists its overloads); what can be called is one entry.
-    if isinstance(entries, (str, bytes)) or callable(entries) or not isinstance(entries, Iterable):
-        entries = (entries,)
-    named = {_operation_name(argument, entry) for entry in entries}
-    # A collective name (interpolate) stands for each of its members as well.
-    return tuple(sorted(named.union(*(vocabulary()[name].members for name in named))))
-
-
-def _operation_name(argument: str, entry: object) -> str:
-    if isinstance(entry, str):
-        return vocabulary().resolve(entry)
-    # Imported late: only a list with function objects in it needs the adapters.
-    from unamp.registry import spelling_of
-
-    spelling = spelling_of(entry)
-    if spelling is None:
-        raise TypeError(
-            f"{argument} takes operation names, or a framework's functions, layer classes and primitives; "
-            f"got {type(entry).__name__}: {entry!r:.80}"
-        )
-    return vocabulary().resolve(spelling)

@@ -8,11 +8,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from unamp._data import load_table
+from unamp.dtypes import LOW_DTYPES
+from unamp.errors import unknown
 
 __all__ = ["PRESETS", "Preset", "preset"]
 
 #: Their names, in the order in which they are shown.
-PRESETS = ("unamp", "torch-cuda", "torch-cpu", "paddle", "mindspore", "tensorflow", "apex", "native")
+PRESETS = ("unamp", "torch-cuda", "torch-cpu", "paddle", "mindspore", "tensorflow", "apex", "none", "native")
 
 
 class Preset(NamedTuple):
@@ -25,7 +27,7 @@ class Preset(NamedTuple):
         deny: the operations that run in float32. `deny_o2` replaces it at level O2 where that list is shorter.
         promote: the operations listed as running in the widest of their inputs' dtypes.
         infer, clear: TensorFlow's lists of operations that follow their neighbours.
-        bfloat16: the lists that differ for bfloat16, by their names.
+        by_dtype: the lists that differ for a low dtype: for each dtype, those lists by their names.
         banned: the operations that raise, each with its advice.
         implied: entries of `allow` and `deny` that the official lists do not name, each with the listed operations that the
             framework computes it with.
@@ -43,19 +45,18 @@ class Preset(NamedTuple):
     infer: frozenset[str] = frozenset()
     clear: frozenset[str] = frozenset()
     deny_o2: frozenset[str] | None = None
-    bfloat16: Mapping[str, frozenset[str]] = MappingProxyType({})
+    by_dtype: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType({})
     banned: Mapping[str, str] = MappingProxyType({})
     implied: Mapping[str, str] = MappingProxyType({})
     delegates: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
     def listed(self, name: str, dtype: str) -> frozenset[str]:
-        """One of the lists (``"allow"``, ``"deny"``, ``"infer"``, ``"clear"``) for a low dtype."""
-        if dtype == "bfloat16" and name in self.bfloat16:
-            return self.bfloat16[name]
-        return getattr(self, name)  # type: ignore[no-any-return]
+        """Return one of the lists (``"allow"``, ``"deny"``, ``"infer"``, ``"clear"``) for a low dtype."""
+        own = self.by_dtype.get(dtype, {})
+        return own[name] if name in own else getattr(self, name)
 
     def denied(self, level: str, dtype: str) -> frozenset[str]:
-        """The deny list for a level and a low dtype."""
+        """Return the deny list for a level and a low dtype."""
         return self.deny_o2 if level == "O2" and self.deny_o2 is not None else self.listed("deny", dtype)
 
 
@@ -64,13 +65,13 @@ _LISTS = ("allow", "deny", "promote", "infer", "clear")
 
 @cache
 def preset(name: str) -> Preset:
-    """The preset of that name.
+    """Return the preset of that name.
 
     Raises:
         ValueError: for an unknown name; the message lists the valid ones.
     """
     if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}; valid: {', '.join(PRESETS)}")
+        raise ValueError(unknown("preset", name, PRESETS))
     data = load_table(f"presets/{name}.toml")
     lists = {key: frozenset(data.get(key, ())) for key in _LISTS}
     return Preset(
@@ -80,7 +81,10 @@ def preset(name: str) -> Preset:
         version=data["version"],
         source=tuple(data["source"]),
         deny_o2=frozenset(data["deny_o2"]) if "deny_o2" in data else None,
-        bfloat16={key: frozenset(data[f"{key}_bfloat16"]) for key in _LISTS if f"{key}_bfloat16" in data},
+        by_dtype={
+            dtype: {key: frozenset(data[named]) for key in _LISTS if (named := f"{key}_{dtype}") in data}
+            for dtype in LOW_DTYPES
+        },
         banned={op: data.get("advice", {}).get(op, "") for op in data.get("banned", ())},
         implied=data.get("implied", {}),
         delegates=data.get("delegates", {}),

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from unamp import advice, registry
-from unamp._capturing import not_converted, once_per_trace
-from unamp._decorating import decorate
-from unamp.adapter import DEVICES, Adapter, Realisation
+from unamp import amp_warnings
+from unamp._compiler_marks import not_converted, once_per_trace
+from unamp._region_decorator import decorate
+from unamp.adapter import DEVICES, Adapter, Realisation, registry
+from unamp.errors import shortened
+from unamp.lists import is_word, operation_name
 from unamp.policy import Policy
-from unamp.vocabulary import vocabulary
 
 __all__ = [
     "CapturedRegion",
@@ -49,7 +50,7 @@ _state = _ThreadState()
 
 
 class CapturedRegion:
-    """What a region is inside a function that a framework's compiler is tracing: two nodes of its graph.
+    """A region inside a function that a framework's compiler is tracing: two nodes of its graph.
 
     A compiler cannot follow a region into its adapters. It can call their `enter_captured` and `leave_captured`, if the
     context manager itself is made inside the traced function, as this one is.
@@ -124,7 +125,7 @@ class Region:
         else:
             _leave(realisations, tokens)
             if not realisations and kind is None:
-                advice.nothing_covered(self.policy)
+                amp_warnings.nothing_covered(self.policy)
 
     def __call__(self, function: F) -> F:
         """Decorate a function, method, generator, coroutine or asynchronous generator function."""
@@ -134,7 +135,7 @@ class Region:
 
     @not_converted
     def here(self) -> Region | CapturedRegion:
-        """What to enter: the region, or what stands for it where a compiler is tracing."""
+        """Return the context manager to enter: the region, or what stands for it where a compiler is tracing."""
         for adapter in registry.adapters_in_use():
             if adapter.compiling():
                 id(self)  # so that what is traced here is used for this region alone
@@ -152,7 +153,7 @@ class Region:
         realisations = tuple(a.prepare(self.policy, self.device) for a in chosen)
         self._prepared = adapters, realisations
         for adapter in chosen:
-            advice.slow_dtype(adapter, self.policy, self.device)
+            amp_warnings.slow_dtype(adapter, self.policy, self.device)
         return realisations
 
 
@@ -180,7 +181,7 @@ def autocast(
     promote: bool = False,
     framework: str | None = None,
 ) -> Region:
-    """A region in the spelling of `torch.autocast`, with levels and lists.
+    """Return a region in the spelling of `torch.autocast`, with levels and lists.
 
     Args:
         device_type: ``"cpu"``, ``"gpu"`` (or ``"cuda"``), or None: wherever the tensors are.
@@ -214,7 +215,7 @@ def auto_cast(
     preset: str = "paddle",
     framework: str | None = None,
 ) -> Region:
-    """A region in the spelling of `paddle.amp.auto_cast`. It takes effect on the CPU too.
+    """Return a region in the spelling of `paddle.amp.auto_cast`. It takes effect on the CPU too.
 
     Args:
         enable: False switches mixed precision off inside.
@@ -237,7 +238,7 @@ amp_guard = auto_cast
 
 @not_converted
 def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
-    """A region for a policy.
+    """Return a region for a policy.
 
     Args:
         policy: the policy.
@@ -252,31 +253,31 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
 @not_converted
 @once_per_trace
 def current_policy() -> Policy | None:
-    """The policy of the innermost open region of this thread; None outside regions."""
+    """Return the policy of the innermost open region of this thread; None outside regions."""
     return _state.open[-1][0].policy if _state.open else None
 
 
 def innermost_region() -> Region | None:
-    """The innermost open region of this thread; None outside regions. For adapters that open it again elsewhere."""
+    """Return the innermost open region of this thread; None outside regions. For adapters that open it again elsewhere."""
     return _state.open[-1][0] if _state.open else None
 
 
 @not_converted
 @once_per_trace
 def is_autocast_enabled() -> bool:
-    """Whether a policy that changes anything is in force in this thread."""
+    """Return whether a policy that changes anything is in force in this thread."""
     return bool(_state.open) and _state.open[-1][0].policy.active
 
 
 @not_converted
 @once_per_trace
 def get_autocast_dtype() -> str | None:
-    """The low precision in force in this thread, ``"float16"`` or ``"bfloat16"``; None where there is none."""
+    """Return the low precision in force in this thread, ``"float16"`` or ``"bfloat16"``; None where there is none."""
     return _state.open[-1][0].policy.dtype if is_autocast_enabled() else None
 
 
 def open_regions() -> int:
-    """How many regions are open in this thread. For adapters."""
+    """Return how many regions are open in this thread. For adapters."""
     return len(_state.open)
 
 
@@ -340,8 +341,14 @@ def _remembered(adapters: object, make: Callable[..., Region], *arguments: Any) 
     return make(*arguments)
 
 
+def _shared(policy: Policy, adapters: object, framework: object, device: str | None) -> Region:
+    if framework is not None and not isinstance(framework, str):
+        raise TypeError(f"framework must be the import name of one framework, or None for all; not {shortened(framework)}")
+    return _equal(policy, adapters, framework, device)
+
+
 @functools.lru_cache(maxsize=256)
-def _shared(policy: Policy, adapters: object, framework: str | None, device: str | None) -> Region:
+def _equal(policy: Policy, adapters: object, framework: str | None, device: str | None) -> Region:
     return Region(policy, framework=framework, device=device)
 
 
@@ -357,7 +364,9 @@ def _device(device_type: str | None) -> str | None:
         raise TypeError(f"device_type must be a string or None, not {type(device_type).__name__}")
     if device_type == "cuda":
         return "gpu"
-    raise ValueError(f"unknown device_type {device_type!r}; valid: 'cpu', 'gpu', 'cuda', or None for wherever the tensors are")
+    raise ValueError(
+        f"unknown device_type {shortened(device_type)}; valid: 'cpu', 'gpu', 'cuda', or None for wherever the tensors are"
+    )
 
 
 def _default_dtype(device: str | None, framework: str | None) -> str:
@@ -373,5 +382,5 @@ def _paddle_names(names: object) -> object:
     if isinstance(names, str):
         names = (names,)
     if isinstance(names, Iterable):
-        return tuple(vocabulary().resolve(n, prefer="paddle") if isinstance(n, str) else n for n in names)
+        return tuple(operation_name("list", n, prefer="paddle") if isinstance(n, str) and not is_word(n) else n for n in names)
     return names

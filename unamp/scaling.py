@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from unamp import registry
-from unamp.adapter import Adapter, Gradients
+from unamp.adapter import Adapter, Gradients, registry
 from unamp.loss_scale import SMALLEST, LossScale, number
 from unamp.policy import Policy
 from unamp.regions import is_autocast_enabled, policy_region
@@ -28,7 +27,7 @@ class NothingChecked(RuntimeError):
 
 
 class _Pending:
-    """What an optimizer has been through since the last update: its gradients are unscaled, and it may have stepped."""
+    """An optimizer's place between two updates: its gradients are unscaled, and it may have stepped."""
 
     __slots__ = ("gradients", "optimizer", "stepped")
 
@@ -106,15 +105,15 @@ class GradScaler:
         return vars(self) | {"_adapter": None}
 
     def is_enabled(self) -> bool:
-        """Whether it does anything."""
+        """Return whether it does anything."""
         return self._enabled
 
     def get_scale(self) -> float:
-        """The loss scale; 1.0 where the scaler is disabled."""
+        """Return the loss scale; 1.0 where the scaler is disabled."""
         return self._loss_scale.scale if self._enabled else 1.0
 
     def scale(self, outputs: Any) -> Any:
-        """A loss times the scale, or several losses in any nesting of lists, tuples and other iterables.
+        """Return a loss times the scale, or several losses in any nesting of lists, tuples and other iterables.
 
         The product is computed outside of every policy.
 
@@ -178,7 +177,7 @@ class GradScaler:
         return self._step(optimizer, gradients, lambda held: held.apply(*args, **kwargs))
 
     def minimize(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """`step` and `update` in one, in the spelling of `paddle.amp.GradScaler.minimize`.
+        """Do `step` and `update` in one, in the spelling of `paddle.amp.GradScaler.minimize`.
 
         Args:
             optimizer: the optimizer, one that has `minimize`.
@@ -228,7 +227,7 @@ class GradScaler:
         self._pending.clear()
 
     def first_nonfinite(self, optimizer: Any, network: Any = None, gradients: Any = None) -> str | None:
-        """The name of the first parameter whose gradient is infinite or NaN, to find out where a skipped step went wrong.
+        """Return the name of the first parameter whose gradient is infinite or NaN, to see where a skipped step went wrong.
 
         It looks at the gradients when it is called: call it before they are cleared.
 
@@ -244,14 +243,15 @@ class GradScaler:
             return self._adapter_of_optimizer(optimizer).gradients(optimizer, gradients).first_nonfinite(network)
 
     def state_dict(self, form: str = "unamp") -> dict[str, Any]:
-        """What to save; empty where the scaler is disabled.
+        """Return the state to save; empty where the scaler is disabled.
 
         Args:
             form: whose keys: ``"unamp"`` (torch's and a few more, which `torch.amp.GradScaler` loads as well), ``"torch"``,
-                ``"paddle"``, ``"mindspore"`` or ``"keras"``. What torch's keys cannot hold is then not saved.
+                ``"paddle"``, ``"mindspore"`` or ``"keras"``. Where torch's scaler would go on with other rules (a scale that
+                is not dynamic, a `backoff_interval`), it does not load ``"unamp"`` either: a key is missing.
 
         Raises:
-            ValueError: for an unknown form, and where MindSpore's or Keras' scaler would go on with other rules.
+            ValueError: for an unknown form, and where that framework's scaler would go on with other rules.
         """
         state = self._loss_scale.state(form)
         return state if self._enabled else {}
@@ -271,7 +271,7 @@ class GradScaler:
         self._pending.clear()
 
     def _set(self, **rules: Any) -> None:
-        """Go on with another scale, or other rules for it; an error where they do not fit."""
+        """Go on with another scale, or other rules for it. Raise where they do not fit."""
         self._loss_scale = self._loss_scale._replace(**rules).checked()
 
     def _scaled(self, outputs: Any) -> Any:
@@ -346,7 +346,7 @@ class GradScaler:
         return adapter
 
     def _owner(self, value: Any, knows: Callable[[Adapter], bool]) -> Adapter | None:
-        """The adapter that knows a value, if any does; an error where it is not the scaler's."""
+        """Return the adapter that knows a value, if any does; an error where it is not the scaler's."""
         own = self._adapter
         if own is not None and knows(own):
             return own
@@ -364,5 +364,5 @@ def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def no_policy() -> AbstractContextManager[object]:
-    """Numbers that the scale depends on, and steps, are computed in the dtypes that they have, whatever region is open."""
+    """Compute what the scale depends on, and steps, in the dtypes that they have, whatever region is open."""
     return policy_region(_OFF) if is_autocast_enabled() else nullcontext()

@@ -1,28 +1,37 @@
 """The vocabulary: every operation's canonical name and its spellings in each framework.
 
-The data is `data/vocabulary.toml`; this module loads it once, when first asked, and resolves spellings.
+The data is `data/vocabulary.toml`; this module loads it once, when first asked, and resolves spellings. It holds the spellings
+of the frameworks that presets come from. An adapter of another framework brings its own along: see `unamp._spelling_files`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from unamp._data import load_table
+from unamp.errors import AdapterError, shortened
 
-__all__ = ["FRAMEWORKS", "KEEPS_ITS_MEANING", "Operation", "Vocabulary", "vocabulary"]
+__all__ = ["FRAMEWORKS", "KEEPS_ITS_MEANING", "NAMERS", "Operation", "Vocabulary", "vocabulary"]
 
-#: The frameworks (and NVIDIA apex, whose lists are a preset) that the vocabulary has spellings for.
+#: The frameworks (and NVIDIA apex, whose lists are a preset) that the data file has spellings for.
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex")
 
 #: Groups whose operations no level casts: an explicit entry of a preset or of the user still does.
 KEEPS_ITS_MEANING = frozenset({"shape", "creation", "random", "cast", "comparison"})
 
-
 #: Where inside a framework a name may stand that the vocabulary has without it (``torch.Tensor.add``).
 _INSIDE = ("", "Tensor.", "ops.aten.")
+
+#: Functions that give the spelling of a framework's own function, layer class or primitive, and None for what they do not
+#: know. The registry of adapters adds its own: adapters stand above the vocabulary, which asks them in this way alone.
+NAMERS: list[Callable[[object], str | None]] = []
+
+#: How people import frameworks.
+_HEADS = {"tf": "tensorflow", "ms": "mindspore"}
 
 
 class Operation(NamedTuple):
@@ -44,7 +53,7 @@ class Operation(NamedTuple):
 
     @property
     def keeps_its_meaning(self) -> bool:
-        """Whether a level's rule for "all other operations" leaves it alone (casts, creation, random, shape-only)."""
+        """Return whether a level's rule for "all other operations" leaves it alone (casts, creation, random, shape-only)."""
         return self.group in KEEPS_ITS_MEANING
 
 
@@ -52,12 +61,11 @@ class Vocabulary(Mapping[str, Operation]):
     """All operations by canonical name, with `resolve` for every other spelling."""
 
     def __init__(self, operations: Mapping[str, Operation]) -> None:
-        self._operations = MappingProxyType(dict(operations))
+        self._operations = dict(operations)
         self._spelled: dict[str, dict[str, str]] = {framework: {} for framework in FRAMEWORKS}
         for op in self._operations.values():
             for framework, spellings in op.spellings.items():
-                for spelling in spellings:
-                    self._spelled[framework][spelling] = op.name
+                self._spelled.setdefault(framework, {}).update(dict.fromkeys(spellings, op.name))
 
     def __getitem__(self, name: str) -> Operation:
         return self._operations[name]
@@ -68,8 +76,48 @@ class Vocabulary(Mapping[str, Operation]):
     def __len__(self) -> int:
         return len(self._operations)
 
+    @property
+    def groups(self) -> Mapping[str, tuple[str, ...]]:
+        """The operations of each group."""
+        found: dict[str, tuple[str, ...]] = {}
+        for op in self._operations.values():
+            found[op.group] = (*found.get(op.group, ()), op.name)
+        return found
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """The frameworks that there are spellings for, those of the data file first."""
+        return tuple(self._spelled)
+
+    def spelled(self, framework: str) -> Mapping[str, str]:
+        """Return the operation for each of a framework's spellings; nothing where none are known."""
+        return MappingProxyType(self._spelled.get(framework, {}))
+
+    def add_spellings(self, framework: str, package: str) -> None:
+        """Take the spellings that an adapter's package brings along; it may bring none, and those taken before stay.
+
+        Raises:
+            AdapterError: for a bad file, and for a spelling that is another operation's already. Nothing is taken then.
+        """
+        from unamp._spelling_files import read_spellings  # slow to import, and most programs have no such adapter
+
+        brought = read_spellings(framework, package, self._operations.keys())
+        if brought is None:
+            return
+        own = dict(self._spelled.get(framework, {}))
+        for op, words in brought.spellings.items():
+            for word in words:
+                if own.setdefault(word, op) != op:
+                    raise AdapterError(f"{package} spells {framework}.{word} as {op!r}; it is {own[word]!r} already")
+        self._spelled[framework] = own
+        for op, words in brought.spellings.items():
+            entry = self._operations[op]
+            known = entry.spellings.get(framework, ())
+            spellings = {**entry.spellings, framework: tuple(dict.fromkeys((*known, *words)))}
+            self._operations[op] = entry._replace(spellings=MappingProxyType(spellings))
+
     def resolve(self, name: str, prefer: str | None = None) -> str:
-        """The canonical name for any spelling.
+        """Return the canonical name for any spelling.
 
         Args:
             name: a canonical name (``"matmul"``), a framework's spelling (``"matmul_v2"``, ``"AddV2"``, ``"nn.Dense"``), or one
@@ -85,35 +133,54 @@ class Vocabulary(Mapping[str, Operation]):
         if name in self._operations:
             return name
         head, _, tail = name.partition(".")
-        head = {"tf": "tensorflow", "ms": "mindspore"}.get(head, head)
+        head = _HEADS.get(head, head)
         if head in self._spelled:
             for inner in _INSIDE:
                 if found := self._spelled[head].get(tail.removeprefix(inner)):
                     return found
         meanings = {framework: table[name] for framework, table in self._spelled.items() if name in table}
+        # What an adapter brings must not make a word ambiguous that was not: it means something of its own only where no
+        # framework of the data file has it.
+        meanings = {framework: op for framework, op in meanings.items() if framework in FRAMEWORKS} or meanings
         if len(set(meanings.values())) == 1:
             return next(iter(meanings.values()))
         if meanings:
             listed = ", ".join(f"{framework}.{name} is {op!r}" for framework, op in meanings.items())
-            raise ValueError(f"operation {name!r} means several things: {listed}; write the one you mean")
+            raise ValueError(f"operation {shortened(name)} means several things: {listed}; write the one you mean")
         raise ValueError(self._unknown(name))
 
     def _unknown(self, name: str) -> str:
         import difflib  # slow to import, and only an error needs it
 
         known = set(self._operations).union(*self._spelled.values())
+        if len(name) > 2 * max(map(len, known)):  # nobody meant one of them, and to look for the nearest would take long
+            return f"unknown operation {shortened(name)}; `unamp ops` lists all of them"
         short = name.rsplit(".", 1)[-1]
         near = difflib.get_close_matches(name, known, 3) or difflib.get_close_matches(short, known, 3)
         hint = f"did you mean {', '.join(map(repr, near))}?" if near else "`unamp ops` lists all of them"
-        return f"unknown operation {name!r}; {hint}"
+        return f"unknown operation {shortened(name)}; {hint}"
 
 
 @cache
 def vocabulary() -> Vocabulary:
-    """The vocabulary, read from its data file on the first call."""
-    return Vocabulary({name: _operation(name, entry) for name, entry in load_table("vocabulary.toml")["ops"].items()})
+    """Return the vocabulary, read from its data file and from those of installed adapters on the first call."""
+    read = Vocabulary({name: _operation(name, entry) for name, entry in load_table("vocabulary.toml")["ops"].items()})
+    from unamp._entry_points import entry_points
+
+    for point in entry_points("unamp.adapters"):
+        if point.name not in FRAMEWORKS:
+            # A bad file is named where that adapter is registered; whoever does not use its framework goes on.
+            with suppress(AdapterError):
+                read.add_spellings(point.name, point.module)
+    return read
+
+
+_KEYS = {"group", "parts", "members", *FRAMEWORKS}
 
 
 def _operation(name: str, entry: Mapping[str, Any]) -> Operation:
+    if unknown := entry.keys() - _KEYS:
+        valid = ", ".join(sorted(_KEYS))
+        raise ValueError(f"vocabulary.toml: [ops.{name}] has the unknown key {min(unknown)!r}; valid: {valid}")
     spellings = {framework: tuple(entry[framework]) for framework in FRAMEWORKS if framework in entry}
     return Operation(name, entry["group"], tuple(entry.get("parts", ())), spellings, tuple(entry.get("members", ())))

@@ -6,8 +6,8 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter"]
 
-REQUIRES = ">=2.9,<3"  # 2.8 has no mindspore.graph.api, where compiled graphs are given their policy
-check_version("mindspore", mindspore.__version__, REQUIRES)
+REQUIRES = ">=2.8,<3"
+check_version("mindspore", mindspore.__version__, REQUIRES, older="older ones are not examined")
 
 # Not before: other versions do not have what these import.
 from unamp_mindspore.adapter import MindSporeAdapter  # noqa: E402

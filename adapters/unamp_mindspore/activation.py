@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unamp_mindspore import hooks
+from unamp_mindspore import patches
 from unamp_mindspore.compiling import check_not_traced
 from unamp_mindspore.plans import Plan, idle
 from unamp_mindspore.state import thread
@@ -31,16 +31,16 @@ class Activation:
                 thread.plan = idle(watching=thread.sink is not None)
             return outer, weights
         check_not_traced()
-        hooks.acquire()
+        patches.acquire()
         if not self._cache:
             thread.weights = None
         elif weights is None:
             thread.weights = {}
-        thread.plan = plan if thread.sink is None else plan.watched
+        thread.plan = plan if thread.sink is None else plan.observed
         return outer, weights
 
     def exit(self, token: Any) -> None:
         """Put back what `enter` found."""
         thread.plan, thread.weights = token
         if self.plan is not None:
-            hooks.release()
+            patches.release()

@@ -11,7 +11,7 @@ from mindspore import nn
 
 from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
-from unamp_mindspore import REQUIRES, hooks, networks, observing, plans, scaling
+from unamp_mindspore import REQUIRES, networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
@@ -35,11 +35,11 @@ class MindSporeAdapter(CapturesNothing):
 
     def probe(self) -> None:
         """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
-        hooks.probe()
+        patches.probe()
 
     def devices(self) -> tuple[str, ...]:
         """The one that this process computes on, and the CPU."""
-        return tuple(dict.fromkeys(("cpu", hooks.device())))
+        return tuple(dict.fromkeys(("cpu", patches.device())))
 
     def support(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if device == "cpu" else Support.NATIVE
@@ -89,11 +89,11 @@ class MindSporeAdapter(CapturesNothing):
         return plans.how(op, policy, device)
 
     def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
-        def watched() -> plans.Plan:
-            hooks.acquire()
+        def unchanging() -> plans.Plan:
+            patches.acquire()
             return plans.idle(watching=True)
 
-        return observing.observe(sink, values, watched, hooks.release)
+        return observing.observe(sink, values, unchanging, patches.release)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, Tensor)
@@ -132,6 +132,6 @@ class MindSporeAdapter(CapturesNothing):
         return spelling(value)
 
     def operations(self) -> Operations:
-        from unamp_mindspore.operations import MindSporeOperations
+        from unamp_mindspore.conformance import MindSporeOperations
 
         return MindSporeOperations()

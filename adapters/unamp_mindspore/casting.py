@@ -10,7 +10,7 @@ from mindspore._c_expression import TensorPy, _empty_like_instance
 from mindspore.common._grad_function import _Function
 from mindspore.common.api import _pynative_executor
 
-from unamp.nesting import mapped, nesting
+from unamp.adapter.arguments import mapped, nesting
 from unamp_mindspore.state import FLOAT32, LOW, Parameter, Tensor, thread
 
 __all__ = ["cast", "convert", "floats", "forget", "is_kept", "map_floats", "recording", "rounded", "tensors", "to_low"]

@@ -16,18 +16,26 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
+import mindspore
 from mindspore import nn
 from mindspore._c_expression import amp
-from mindspore.graph import api, jit_trace
-from mindspore.graph._utils.pijit_context import PIJitCaptureContext
-from mindspore.graph.jit_context import jit_context
 
+from unamp.adapter import major_minor
+from unamp.adapter.replacing import CodePatch
+from unamp.adapter.state import suspended
 from unamp.errors import NotExpressible
-from unamp.hooking import suspended
 from unamp.policy import Policy, Rule
-from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.state import DTYPES, on_cpu, thread
+
+if major_minor(mindspore.__version__) < (2, 9):
+    from mindspore.common import api, jit_trace
+    from mindspore.common._pijit_context import PIJitCaptureContext
+    from mindspore.common.jit_context import jit_context
+else:
+    from mindspore.graph import api, jit_trace
+    from mindspore.graph._utils.pijit_context import PIJitCaptureContext
+    from mindspore.graph.jit_context import jit_context
 
 __all__ = ["check_not_traced", "hooks", "needed", "strategy"]
 
@@ -183,14 +191,14 @@ def check_not_traced() -> None:
 
 
 @cache
-def hooks() -> tuple[Code, ...]:
+def hooks() -> tuple[CodePatch, ...]:
     """The functions of MindSpore's compilers that must know about regions."""
     call = api._JitExecutor.__call__
     return (
-        Code(getattr(call, "__wrapped__", call), _per_policy),
-        Code(nn.Cell.compile_and_run, _compile_and_run),
-        Code(PIJitCaptureContext.__enter__, _refused),
-        Code(jit_trace._jit_trace_begin, _refused),
+        CodePatch(getattr(call, "__wrapped__", call), _per_policy),
+        CodePatch(nn.Cell.compile_and_run, _compile_and_run),
+        CodePatch(PIJitCaptureContext.__enter__, _refused),
+        CodePatch(jit_trace._jit_trace_begin, _refused),
     )
 
 

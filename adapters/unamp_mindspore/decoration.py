@@ -20,10 +20,10 @@ from mindspore.mint.nn.layer.normalization import _NormBase
 from mindspore.nn.layer.normalization import _BatchNorm, _InstanceNorm
 
 from unamp.adapter import Decoration
+from unamp.adapter.state import suspended
 from unamp.dtypes import FLOAT32 as FLOAT32_NAME
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
-from unamp.hooking import suspended
 from unamp_mindspore.casting import cast
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.state import DTYPES, FLOAT32, Parameter, Tensor, thread

@@ -11,11 +11,11 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unamp.replacing import code_of
+from unamp.adapter.replacing import code_of
 from unamp_mindspore.state import Tensor, thread
 
 if TYPE_CHECKING:
-    from unamp_mindspore.kernels import Operator
+    from unamp_mindspore.calls import Operator
 
 __all__ = ["EVERYTHING", "code", "function"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+
+from unamp.adapter.facts import read_facts
 
 __all__ = ["Facts", "facts"]
 
@@ -38,15 +38,5 @@ class Facts:
 
 @cache
 def facts() -> Facts:
-    """The facts, read from their data file."""
-    data = tomllib.loads(resources.files("unamp_mindspore").joinpath("data/operators.toml").read_text("utf-8"))
-    return Facts(
-        views=frozenset(data["views"]),
-        transparent=frozenset(data["transparent"]),
-        left_alone=frozenset(data["left_alone"]),
-        methods=data["methods"],
-        in_place=data["in_place"],
-        functions=data["functions"],
-        erratic=frozenset(data["erratic"]),
-        axis=frozenset(data["axis"]),
-    )
+    """Return the facts, read from their data file."""
+    return read_facts(Facts, "unamp_mindspore")

@@ -12,13 +12,13 @@ from mindspore._c_expression import TensorPy
 from mindspore.ops.function import nn_func
 from mindspore.ops.primitive import Primitive
 
-from unamp.replacing import Code, code_of
+from unamp.adapter.replacing import CodePatch, code_of
 from unamp.vocabulary import vocabulary
+from unamp_mindspore.calls import Operator
 from unamp_mindspore.casting import forget
 from unamp_mindspore.entries import code, function
 from unamp_mindspore.facts import facts
 from unamp_mindspore.forwarding import calls_super, handed_to, spread_to
-from unamp_mindspore.kernels import Operator
 from unamp_mindspore.spellings import named, primitive, spelled
 from unamp_mindspore.state import Tensor, thread
 
@@ -57,9 +57,9 @@ def _layers() -> dict[Any, dict[type, str]]:
 
 
 @cache
-def codes() -> dict[Operator, Code]:
+def codes() -> dict[Operator, CodePatch]:
     """Functions, primitives and layers of Python code."""
-    made: dict[Operator, Code] = {}
+    made: dict[Operator, CodePatch] = {}
     taken: set[Any] = set()
 
     def add(function: Any, op: str, name: str, **kinds: Any) -> None:
@@ -72,7 +72,7 @@ def codes() -> dict[Operator, Code]:
             operator.call = spread_to(original) or original
             return code(operator, original)
 
-        made[operator] = Code(function, instead)
+        made[operator] = CodePatch(function, instead)
 
     for construct, kinds in _layers().items():
         op, which = next(iter(kinds.values())), None if len(set(kinds.values())) == 1 else _of_layer(kinds)
@@ -190,7 +190,7 @@ def _through_name(original: Callable[..., Any]) -> types.CodeType:
     return code_of(_BY_NAME, {"STATE": thread, "CALL": original, "FIND": find})
 
 
-primitive_call = Code(Primitive.__call__, _through_name)
+primitive_call = CodePatch(Primitive.__call__, _through_name)
 
 
 @cache

@@ -13,8 +13,9 @@ from mindspore import nn
 from mindspore._c_expression import Cell_
 from mindspore.ops.functional import mixed_precision_cast
 
+from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
-from unamp.networks import twin, under
+from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp_mindspore.compiling import strategy
 from unamp_mindspore.state import DTYPES, FLOAT32
@@ -46,8 +47,10 @@ def wrap(adapter: MindSporeAdapter, network: nn.Cell, policy: Policy) -> nn.Cell
     """See `unamp.adapter.Adapter.wrap`."""
     again = partial(adapter.wrap, policy=policy)
     # The network as it is, which the strategy of a graph is attached to, without a trace of it on the network itself.
-    inner = twin(network, "__call__", lambda call, *args, **kw: call(*args, **kw), again, _begun)
-    outer = twin(network, "__call__", lambda _, *args, **kw: under(adapter, policy, inner, *args, **kw), again, _begun)
+    inner = with_method(network, "__call__", lambda call, *args, **kw: call(*args, **kw), again, _begun)
+    outer = with_method(
+        network, "__call__", lambda _, *args, **kw: call_under(adapter, policy, inner, *args, **kw), again, _begun
+    )
     try:
         type(inner).amp_strategy = strategy(policy)
         construct = _InGraphs.construct

@@ -1,7 +1,7 @@
 """From a policy to what has to be done about it in MindSpore.
 
 MindSpore's own strategy is one for all threads, knows primitives only and cannot compute in bfloat16 on a CPU. So in PyNative
-mode everything is carried out operation by operation, by what stands in for them while a region is open (`hooks`): a plan
+mode everything is carried out operation by operation, by what stands in for them while a region is open (`patches`): a plan
 says which operations those are, and what their rules do. For compiled graphs see `compiling`.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 from unamp.adapter import How
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
-from unamp_mindspore import hooks
+from unamp_mindspore import patches
+from unamp_mindspore.calls import Operator, perform
 from unamp_mindspore.facts import facts
-from unamp_mindspore.kernels import Operator, perform
 from unamp_mindspore.listing import covers, operators
 from unamp_mindspore.state import DTYPES
 
@@ -68,7 +68,7 @@ class Plan:
         return self.watching or any(changed)
 
     @cached_property
-    def watched(self) -> Plan:
+    def observed(self) -> Plan:
         """The same plan, for a thread whose operations are reported."""
         return Plan(self.policy, watching=True)
 
@@ -79,9 +79,9 @@ def plan(policy: Policy, device: str | None) -> Plan | None:
 
     None where nothing is to be done: a policy that changes nothing.
     """
-    if not policy.active or (device is not None and device != hooks.device()):
+    if not policy.active or (device is not None and device != patches.device()):
         return None
-    stated = policy.delegated("mindspore", hooks.device())
+    stated = policy.delegated("mindspore", patches.device())
     return None if stated is None else Plan(stated)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -10,21 +10,19 @@ import mindspore
 from mindspore import Tensor, ops
 from mindspore.ops import Primitive, auto_generate
 
+from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
 
 __all__ = ["named", "primitive", "spelled", "spelling"]
 
 
 def named(path: str) -> Any:
-    """What a spelling of the vocabulary stands for in the package `mindspore`; None where this version has no such name."""
-    value: Any = mindspore
-    for part in path.split("."):
-        value = getattr(value, part, None)
-    return value
+    """Return what a spelling of the vocabulary stands for in the package `mindspore`; None where this version has none."""
+    return at_path(mindspore, path)
 
 
 def primitive(name: str) -> type | None:
-    """A primitive's class, by its name."""
+    """Return a primitive's class, by its name."""
     for home in (auto_generate, ops.operations, ops):
         found = getattr(home, name, None)
         if isinstance(found, type) and issubclass(found, Primitive):
@@ -32,36 +30,25 @@ def primitive(name: str) -> type | None:
     return None
 
 
-@cache
 def spelled() -> Mapping[str, str]:
-    """The operation for each of MindSpore's spellings."""
-    return {spelling: op.name for op in vocabulary().values() for spelling in op.spellings.get("mindspore", ())}
+    """Return the operation for each of MindSpore's spellings."""
+    return vocabulary().spelled("mindspore")
 
 
 def spelling(value: object) -> str | None:
-    """The name of a function, layer class or primitive, with the framework in front; None for what is none of these."""
+    """Return the name of a function, layer class or primitive, with the framework in front; None for what is none of these."""
     if isinstance(value, Primitive):  # an instance stands for its class
-        return _of_class(type(value)) or (f"mindspore.{value.name}" if value.name in spelled() else None)
-    found = _names().get(id(value))
-    if found is None and isinstance(value, type):  # a user's own subclass of a layer is that layer
-        return _of_class(value)
-    return found
-
-
-def _of_class(value: type) -> str | None:
-    return next((name for base in value.__mro__ if (name := _names().get(id(base)))), None)
+        return _names().spelling(type(value)) or (f"mindspore.{value.name}" if value.name in spelled() else None)
+    return _names().spelling(value)
 
 
 @cache
-def _names() -> Mapping[int, str]:
-    names: dict[int, str] = {}
-    for path in spelled():
-        value = named(path) if "." in path else primitive(path)
-        if callable(value):
-            names.setdefault(id(value), f"mindspore.{path}")
-    for name in dir(Tensor):
-        for path in (f"mint.{name}", f"ops.{name}"):
-            method = getattr(Tensor, name, None)
-            if path in spelled() and callable(method):
-                names.setdefault(id(method), f"mindspore.{path}")
-    return names
+def _names() -> ObjectNames:
+    return ObjectNames("mindspore", _places)
+
+
+def _places(path: str) -> Iterator[Any]:
+    yield named(path) if "." in path else primitive(path)
+    head, _, name = path.partition(".")
+    if head in ("mint", "ops"):
+        yield getattr(Tensor, name, None)

@@ -6,8 +6,9 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter"]
 
-REQUIRES = ">=3.2,<4"  # 3.1 casts to float16 on the CPU towards zero, where all others round to the nearest
-check_version("paddle", paddle.__version__, REQUIRES)
+REQUIRES = ">=3.2,<4"
+OLDER = "on the CPU, older ones cast to float16 towards zero, where all others round to the nearest"
+check_version("paddle", paddle.__version__, REQUIRES, older=OLDER)
 
 # Not before: other versions do not have what these import.
 from unamp_paddle.adapter import PaddleAdapter  # noqa: E402

@@ -6,8 +6,8 @@ from typing import Any
 
 import paddle
 
-from unamp_paddle import hooks
-from unamp_paddle.kernels import expects_gpu
+from unamp_paddle import patches
+from unamp_paddle.calls import expects_gpu
 from unamp_paddle.plans import Plan, idle
 from unamp_paddle.state import thread
 
@@ -40,12 +40,12 @@ class Activation:
         native = None
         if plan.natively:
             plan, native = _beside_paddles_own(plan)
-        hooks.acquire(plan)
+        patches.acquire(plan)
         if not self._cache:
             thread.weights = None
         elif weights is None:
             thread.weights = {}
-        thread.plan = plan if thread.sink is None else plan.watched
+        thread.plan = plan if thread.sink is None else plan.observed
         return outer, weights, native
 
     def exit(self, token: Any) -> None:
@@ -55,7 +55,7 @@ class Activation:
         if native is not None:
             native.__exit__(None, None, None)
         if self.plan is not None and not self.plan.delegated:
-            hooks.release()
+            patches.release()
 
 
 def _beside_paddles_own(plan: Plan) -> tuple[Plan, Any]:

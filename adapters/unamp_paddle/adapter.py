@@ -10,10 +10,11 @@ from typing import Any
 import paddle
 
 from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
-from unamp.networks import twin, under
+from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_paddle import REQUIRES, hooks, masters, observing, plans, scaling
+from unamp_paddle import REQUIRES, masters, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.spellings import spelling
@@ -35,7 +36,7 @@ class PaddleAdapter(CapturesNothing):
 
     def probe(self) -> None:
         """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
-        hooks.probe()
+        patches.probe()
         masters.probe()
 
     def devices(self) -> tuple[str, ...]:
@@ -91,11 +92,11 @@ class PaddleAdapter(CapturesNothing):
     def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
         idle = plans.idle(watching=True)
 
-        def watched() -> plans.Plan:
-            hooks.acquire(idle)
+        def unchanging() -> plans.Plan:
+            patches.acquire(idle)
             return idle
 
-        return observing.observe(sink, values, watched, hooks.release)
+        return observing.observe(sink, values, unchanging, patches.release)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (Tensor, Value))
@@ -110,7 +111,7 @@ class PaddleAdapter(CapturesNothing):
         return isinstance(value, paddle.nn.Layer)
 
     def wrap(self, network: Any, policy: Policy) -> Any:
-        return twin(network, "forward", partial(under, self, policy), partial(self.wrap, policy=policy))
+        return with_method(network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy))
 
     def is_optimizer(self, value: object) -> bool:
         return isinstance(value, paddle.optimizer.Optimizer)
@@ -136,6 +137,6 @@ class PaddleAdapter(CapturesNothing):
         return spelling(value)
 
     def operations(self) -> Operations:
-        from unamp_paddle.operations import PaddleOperations
+        from unamp_paddle.conformance import PaddleOperations
 
         return PaddleOperations()

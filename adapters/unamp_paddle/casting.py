@@ -8,7 +8,7 @@ from typing import Any
 
 import paddle
 
-from unamp.nesting import mapped, nesting
+from unamp.adapter.arguments import mapped, nesting
 from unamp_paddle import rounding
 from unamp_paddle.rounding import Way, as_it_is, in_place, narrow, nearest, widen
 from unamp_paddle.state import FLOAT32, FORGETFUL, LOW, Parameter, Tensor, Value, dtype_of, is_grad_enabled, thread

@@ -45,7 +45,7 @@ def as_written(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """What Paddle finds out about the arguments of a function, as they are where something stands in for the function."""
 
     def asked(function: Any) -> Any:
-        from unamp_paddle.hooks import own  # imports this module
+        from unamp_paddle.patches import own  # imports this module
 
         return original(own(function))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+
+from unamp.adapter.facts import read_facts
 
 __all__ = ["Facts", "facts"]
 
@@ -41,16 +41,5 @@ class Facts:
 
 @cache
 def facts() -> Facts:
-    """The facts, read from their data file."""
-    data = tomllib.loads(resources.files("unamp_paddle").joinpath("data/operators.toml").read_text("utf-8"))
-    return Facts(
-        views=frozenset(data["views"]),
-        left_alone=frozenset(data["left_alone"]),
-        transparent=frozenset(data["transparent"]),
-        checks_dtypes=frozenset(data["checks_dtypes"]),
-        own_results=frozenset(data["own_results"]),
-        filling=frozenset(data["filling"]),
-        choosing=frozenset(data["choosing"]),
-        synonyms=data["synonyms"],
-        made_of={op: tuple(parts) for op, parts in data["made_of"].items()},
-    )
+    """Return the facts, read from their data file."""
+    return read_facts(Facts, "unamp_paddle")

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
-from unamp import observing
-from unamp.observing import InUse, Layers, Observer, Tensors, follow_calls, unobserved, unreported
+from unamp.adapter import observing
+from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.observing import Reporter, follow_calls, unobserved, unreported
+from unamp.adapter.patching import Patches
+from unamp.adapter.records import OpRecord
+from unamp.adapter.replacing import CodePatch
 from unamp.policy import Rule
-from unamp.records import OpRecord
-from unamp.replacing import Code
 from unamp_paddle.casting import cast, is_kept, tensors
 from unamp_paddle.state import FLOAT32, thread
 
 if TYPE_CHECKING:
-    from unamp_paddle.kernels import Operator
+    from unamp_paddle.calls import Operator
 
 __all__ = ["observe", "report"]
 
@@ -26,33 +28,33 @@ def _named(network: Any) -> Iterable[tuple[str, Any]]:
     return network.named_sublayers()  # type: ignore[no-any-return]
 
 
-_call = Code(paddle.nn.Layer.__call__, follow_calls(thread))
-_layers = InUse(_call.put_in, _call.take_out)
+_call = CodePatch(paddle.nn.Layer.__call__, follow_calls(thread))
+_layers = Patches(lambda: (_call,))
 
 
 @contextmanager
 def observe(
-    sink: Callable[[OpRecord], None], values: bool, watched: Callable[[], Any], release: Callable[[], None]
+    sink: Callable[[OpRecord], None], values: bool, unchanging: Callable[[], Any], release: Callable[[], None]
 ) -> Iterator[None]:
-    """Report the operations of this thread to `sink`; see `unamp.observing.observe`."""
+    """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer("paddle", sink, values, Layers(_named))
-    with _layers.used(), observing.observe(thread, observer, watched, release):
+    with observing.observe(thread, observer, _layers, unchanging, release):
         yield
 
 
 def report(op: str, operator: Operator, rule: Rule, run: Callable[[], Any], args: Any, kwargs: dict[str, Any]) -> Any:
     """Run one operation and report what it computed in."""
-    given = _seen.floating([args, kwargs])
+    given = _reporter.floating([args, kwargs])
     if operator.activation_only:
         given = given[:1]
     low = thread.plan.low  # type: ignore[union-attr]
-    uncast = _seen.sizes(tensor for tensor in (*given, *operator.parameters(args).values()) if not is_kept(tensor, low))
+    uncast = _reporter.sizes(tensor for tensor in (*given, *operator.parameters(args).values()) if not is_kept(tensor, low))
     with unreported(thread) as observer:
         result, computed, emulated = run()
     if paddle.in_dynamic_mode():
         compute = None if computed is None or not given else _name(computed)
-        record = OpRecord(op, operator.name, rule, _seen.dtypes(given), compute, None, emulated)
-        _seen.report(observer, record, uncast, result, first_only=operator.activation_only)
+        record = OpRecord(op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated)
+        _reporter.report(observer, record, uncast, result, first_only=operator.activation_only)
     return result
 
 
@@ -65,4 +67,4 @@ def _numbers(tensor: Any) -> Any:
         return cast(tensor, FLOAT32).numpy().astype("float64").reshape(-1)
 
 
-_seen = Tensors(tensors, lambda tensor: _name(tensor.dtype), _numbers)
+_reporter = Reporter(tensors, lambda tensor: _name(tensor.dtype), _numbers)

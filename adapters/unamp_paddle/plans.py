@@ -2,7 +2,7 @@
 
 On a GPU Paddle's own `auto_cast` realises the preset ``native``, and under the preset ``paddle`` the rules of forward
 functions. Everything else is carried out operation by operation, by what stands in for them while a region is open
-(`hooks`): a plan says which operations those are, and what their rules do.
+(`patches`): a plan says which operations those are, and what their rules do.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from paddle.base import core
 
 from unamp.adapter import How
+from unamp.adapter.replacing import PatchGroup
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
-from unamp_paddle import hooks
+from unamp_paddle import patches
+from unamp_paddle.calls import Operator, perform
 from unamp_paddle.facts import facts
-from unamp_paddle.kernels import Operator, perform
-from unamp_paddle.replacing import Together
 from unamp_paddle.shortcuts import shortcut
 from unamp_paddle.state import DTYPES
 
@@ -83,14 +83,14 @@ class Plan:
     @cached_property
     def busy(self) -> frozenset[str]:
         """See the class."""
-        return frozenset(operator.name for operator in hooks.everything() if self._is_busy(operator))
+        return frozenset(operator.name for operator in patches.everything() if self._is_busy(operator))
 
     @cached_property
     def shortcuts(self) -> Mapping[Operator, Callable[..., Any]]:
         """What carries out rules for most calls, by the operation; see `shortcuts.shortcut`."""
         if self.policy.widen_results:
             return {}
-        rules = {operator: self.rule(operator.op) for operator in hooks.everything()}
+        rules = {operator: self.rule(operator.op) for operator in patches.everything()}
         return {operator: found for operator, rule in rules.items() if (found := shortcut(operator, rule)) is not None}
 
     def _is_busy(self, operator: Operator) -> bool:
@@ -103,9 +103,9 @@ class Plan:
         return parts is None or any(self.rule(part) in _CHANGES for part in parts)
 
     @cached_property
-    def wholes(self) -> Together:
+    def wholes(self) -> PatchGroup:
         """The functions and layers in Python whose rule their parts would not come to."""
-        return hooks.standing_in(operator for operator in hooks.wholes() if self._needs(operator))
+        return patches.standing_in(operator for operator in patches.wholes() if self._needs(operator))
 
     def _needs(self, operator: Operator) -> bool:
         op = operator.op
@@ -139,10 +139,10 @@ class Plan:
 
     def needs(self) -> tuple[Any, ...]:
         """What is put in for a region under this plan, beside what every region needs."""
-        return (self.wholes, hooks.comparisons()) if self.comparisons else (self.wholes,)
+        return (self.wholes, patches.comparisons()) if self.comparisons else (self.wholes,)
 
     @cached_property
-    def watched(self) -> Plan:
+    def observed(self) -> Plan:
         """The same plan, for a thread whose operations are reported."""
         return Plan(self.policy, self.rules, watching=True, everything=self.everything)
 
@@ -211,7 +211,7 @@ def idle(*, watching: bool) -> Plan:
 
 def how(op: str, policy: Policy, device: str) -> How:
     """How a rule is carried out on a device, for `unamp.explain`."""
-    found = [operator for operator in hooks.everything() if operator.op == op]
+    found = [operator for operator in patches.everything() if operator.op == op]
     if not found and "paddle" not in vocabulary()[op].spellings:
         return How.ABSENT
     stated = policy.delegated("paddle", device)

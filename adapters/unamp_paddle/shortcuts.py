@@ -14,8 +14,8 @@ import paddle
 from paddle.base import core
 
 from unamp.policy import Rule
+from unamp_paddle.calls import Operator, how_to_round, quietly, runs_natively
 from unamp_paddle.casting import cast, lowered
-from unamp_paddle.kernels import Operator, how_to_round, quietly, runs_natively
 from unamp_paddle.rounding import follow
 from unamp_paddle.state import FLOAT32, LOW, Parameter, Tensor
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import paddle
 
-from unamp.vocabulary import vocabulary
+from unamp.adapter.spellings import ObjectNames, at_path
 
 __all__ = ["named", "spelling"]
 
@@ -18,30 +18,21 @@ _HOMONYMS = {"mul": "multiply"}
 
 
 def named(path: str) -> Any:
-    """What a spelling of the vocabulary stands for in the package `paddle`; None where this version has no such name."""
-    if path in _HOMONYMS:
-        return None
-    value: Any = paddle
-    for part in path.split("."):
-        value = getattr(value, part, None)
-    return value
+    """Return what a spelling of the vocabulary stands for in the package `paddle`; None where this version has no such name."""
+    return None if path in _HOMONYMS else at_path(paddle, path)
 
 
 def spelling(value: object) -> str | None:
-    """The name of a function or layer class, with the framework in front; None for what is neither."""
-    found = _names().get(id(value))
-    if found is None and isinstance(value, type):  # a user's own subclass of a layer is that layer
-        found = next((name for base in value.__mro__ if (name := _names().get(id(base)))), None)
-    return found
+    """Return the name of a function or layer class, with the framework in front; None for what is neither."""
+    return _names().spelling(value)
 
 
 @cache
-def _names() -> Mapping[int, str]:
-    names = {id(getattr(paddle, name)): f"paddle.{other}" for name, other in _HOMONYMS.items() if hasattr(paddle, name)}
-    functions = vars(paddle._C_ops)
-    for op in vocabulary().values():
-        for path in op.spellings.get("paddle", ()):
-            for value in (named(path), functions.get(path)):
-                if callable(value):
-                    names.setdefault(id(value), f"paddle.{path}")
-    return names
+def _names() -> ObjectNames:
+    homonyms = [(getattr(paddle, name), other) for name, other in _HOMONYMS.items() if hasattr(paddle, name)]
+    return ObjectNames("paddle", _places, homonyms)
+
+
+def _places(path: str) -> Iterator[Any]:
+    yield named(path)
+    yield vars(paddle._C_ops).get(path)

@@ -6,8 +6,8 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter"]
 
-REQUIRES = ">=2.20,<3"
-check_version("tensorflow", tensorflow.__version__, REQUIRES)
+REQUIRES = ">=2.18,<3"
+check_version("tensorflow", tensorflow.__version__, REQUIRES, older="older ones are not examined")
 
 # Not before: other versions do not have what these import.
 from unamp_tensorflow.adapter import TensorFlowAdapter  # noqa: E402

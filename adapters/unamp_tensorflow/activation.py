@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unamp_tensorflow import hooks
+from unamp_tensorflow import patches
 from unamp_tensorflow.plans import Plan, idle
 from unamp_tensorflow.state import thread
 
@@ -23,9 +23,9 @@ class Activation:
         """Put the plan in force."""
         plan, outer = self.plan, thread.plan
         if plan is not None:
-            hooks.acquire(plan)
+            patches.acquire(plan)
         if thread.sink is not None:
-            plan = idle() if plan is None else plan.watched
+            plan = idle() if plan is None else plan.observed
         thread.plan = plan
         return outer
 
@@ -33,4 +33,4 @@ class Activation:
         """Put back what `enter` found."""
         thread.plan = token
         if self.plan is not None:
-            hooks.release()
+            patches.release()

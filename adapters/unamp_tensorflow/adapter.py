@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
-from unamp_tensorflow import REQUIRES, casting, hooks, networks, observing, plans, scaling
+from unamp_tensorflow import REQUIRES, casting, networks, observing, patches, plans, scaling
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.decoration import decorate
 from unamp_tensorflow.spellings import spelling
@@ -54,7 +54,7 @@ class TensorFlowAdapter(CapturesNothing):
 
     def probe(self) -> None:
         """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
-        hooks.probe()
+        patches.probe()
 
     def devices(self) -> tuple[str, ...]:
         """The CPU, and a GPU where TensorFlow finds one."""
@@ -81,11 +81,11 @@ class TensorFlowAdapter(CapturesNothing):
     def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
         idle = plans.idle()
 
-        def watched() -> plans.Plan:
-            hooks.acquire(idle)
+        def unchanging() -> plans.Plan:
+            patches.acquire(idle)
             return idle
 
-        return observing.observe(sink, values, watched, hooks.release)
+        return observing.observe(sink, values, unchanging, patches.release)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (tf.Tensor, tf.Variable))
@@ -126,6 +126,6 @@ class TensorFlowAdapter(CapturesNothing):
         return spelling(value)
 
     def operations(self) -> Operations:
-        from unamp_tensorflow.operations import TensorFlowOperations
+        from unamp_tensorflow.conformance import TensorFlowOperations
 
         return TensorFlowOperations()

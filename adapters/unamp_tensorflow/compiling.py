@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 
-from unamp.hooking import suspended
+from unamp.adapter.state import suspended
 from unamp_tensorflow.casting import cast, convert, kind
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, thread
 

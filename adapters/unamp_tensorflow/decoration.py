@@ -14,9 +14,9 @@ from typing import Any
 import tensorflow as tf
 
 from unamp.adapter import Decoration
+from unamp.adapter.state import suspended
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.errors import NotExpressible
-from unamp.hooking import suspended
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import thread
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from unamp_tensorflow.signatures import channels, first, keras, last
+from unamp_tensorflow.conformance.signatures import channels, first, keras, last
 
 __all__ = ["LAYERS", "built"]
 

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from unamp import observing
-from unamp._capturing import not_converted
-from unamp.observing import InUse, Layers, Observer, Tensors, follow_calls, unreported
+from unamp._compiler_marks import not_converted
+from unamp.adapter import observing
+from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.observing import Reporter, follow_calls, unreported
+from unamp.adapter.patching import Patches
+from unamp.adapter.records import OpRecord
+from unamp.adapter.replacing import AttributePatch
 from unamp.policy import Rule
-from unamp.records import OpRecord
-from unamp_tensorflow.replacing import Method
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import NAMES, thread
 
 if TYPE_CHECKING:
-    from unamp_tensorflow.kernels import Action
+    from unamp_tensorflow.calls import Action
 
 __all__ = ["observe", "report", "report_whole"]
 
 
 @cache
-def _layers() -> InUse:
+def _layers() -> Patches:
     # Another method, not other code in Keras's own: AutoGraph reads the source of what it meets.
-    change = Method(tf.keras.layers.Layer, "__call__", lambda own: not_converted(follow_calls(thread)(own)))
-    return InUse(change.put_in, change.take_out)
+    follow = follow_calls(thread)
+    call = AttributePatch(tf.keras.layers.Layer, "__call__", lambda own: not_converted(follow(own)))
+    return Patches(lambda: (call,))
 
 
 def _none(network: Any) -> Iterable[tuple[str, Any]]:
@@ -38,11 +41,11 @@ def _none(network: Any) -> Iterable[tuple[str, Any]]:
 
 @contextmanager
 def observe(
-    sink: Callable[[OpRecord], None], values: bool, watched: Callable[[], Any], release: Callable[[], None]
+    sink: Callable[[OpRecord], None], values: bool, unchanging: Callable[[], Any], release: Callable[[], None]
 ) -> Iterator[None]:
-    """Report the operations of this thread to `sink`; see `unamp.observing.observe`."""
+    """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer("tensorflow", sink, values, Layers(_none, lambda layer: str(layer.name)))
-    with _layers().used() if keras_in_use() else nullcontext(), observing.observe(thread, observer, watched, release):
+    with observing.observe(thread, observer, _layers() if keras_in_use() else None, unchanging, release):
         yield
 
 
@@ -69,11 +72,11 @@ def _send(
 ) -> None:
     if not tf.executing_eagerly():  # a node that is added to a graph does not compute
         return
-    floating = _seen.floating(given)
-    inputs = _seen.dtypes(floating)
+    floating = _reporter.floating(given)
+    inputs = _reporter.dtypes(floating)
     compute = NAMES[target] if target and inputs else inputs[0] if inputs else None
     record = OpRecord(op, native, rule, inputs, compute, None, emulated)
-    _seen.report(observer, record, _seen.sizes(floating), result, first_only=True)
+    _reporter.report(observer, record, _reporter.sizes(floating), result, first_only=True)
 
 
 def _tensors(value: Any) -> Iterator[Any]:
@@ -91,4 +94,4 @@ def _numbers(tensor: Any) -> Any:
     return np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor).astype("float64").reshape(-1)
 
 
-_seen = Tensors(_tensors, lambda tensor: tf.as_dtype(tensor.dtype).name, _numbers)
+_reporter = Reporter(_tensors, lambda tensor: tf.as_dtype(tensor.dtype).name, _numbers)

@@ -11,13 +11,13 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from unamp.adapter import How
+from unamp.adapter.replacing import PatchGroup
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
-from unamp.replacing import Together
 from unamp.vocabulary import vocabulary
+from unamp_tensorflow.calls import Action
 from unamp_tensorflow.facts import facts
-from unamp_tensorflow.kernels import Action
-from unamp_tensorflow.registry import emulated, has_kernel, op_types
+from unamp_tensorflow.listing import emulated, has_kernel, op_types
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, FLOAT32, NAMES
 from unamp_tensorflow.wholes import Whole, functions, keras
@@ -91,17 +91,17 @@ class Plan:
         }
 
     @property
-    def wholes(self) -> tuple[Together, ...]:
+    def wholes(self) -> tuple[PatchGroup, ...]:
         """The functions and layers whose rule their parts would not come to."""
         return (self._functions, self._of_keras) if keras_in_use() else (self._functions,)
 
     @cached_property
-    def _functions(self) -> Together:
-        return Together(whole.change for whole in functions() if whole.change is not None and self._needs(whole))
+    def _functions(self) -> PatchGroup:
+        return PatchGroup(whole.patch for whole in functions() if whole.patch is not None and self._needs(whole))
 
     @cached_property
-    def _of_keras(self) -> Together:
-        return Together(whole.change for whole in keras() if whole.change is not None and self._needs(whole))
+    def _of_keras(self) -> PatchGroup:
+        return PatchGroup(whole.patch for whole in keras() if whole.patch is not None and self._needs(whole))
 
     def _needs(self, whole: Whole) -> bool:
         if whole.layers is not None:
@@ -112,7 +112,7 @@ class Plan:
         return self.watching or made_of is None or any(self.rules[part] is not self.rules[whole.op] for part in made_of)
 
     @cached_property
-    def watched(self) -> Plan:
+    def observed(self) -> Plan:
         """The same plan, for a thread whose operations are reported."""
         return Plan(self.policy, self.rules, quiet=self.quiet, watching=True)
 

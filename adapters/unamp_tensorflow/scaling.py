@@ -86,13 +86,14 @@ class TensorFlowGradients:
 
 
 def _listed(given: Any) -> list[Any]:
-    values = [] if hasattr(given, "dtype") else list(given)
+    alone = hasattr(given, "dtype")
+    values = [] if alone else list(given)
     parts = [each for value in values for each in _replicas(value)]
-    wrong = given if hasattr(given, "dtype") else next((each for each in parts if not hasattr(each, "dtype")), None)
+    wrong = given if alone else next((each for each in parts if not hasattr(each, "dtype")), None)
     if wrong is not None:
         raise TypeError(
             "gradients must be a list of tensors, in the order of the optimizer's variables; "
-            f"got a {type(wrong).__name__}{'' if wrong is given else ' in it'}. Of pairs, as apply_gradients takes them, hand "
+            f"got a {type(wrong).__name__}{'' if alone else ' in it'}. Of pairs, as apply_gradients takes them, hand "
             "over the gradients alone: step(optimizer, variables, gradients=gradients)"
         )
     return values

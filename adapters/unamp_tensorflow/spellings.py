@@ -3,53 +3,44 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import tensorflow as tf
 
-from unamp.vocabulary import vocabulary
+from unamp.adapter.spellings import ObjectNames, at_path
 
 __all__ = ["keras_in_use", "named", "spelling"]
 
 
 def keras_in_use() -> bool:
-    """Whether Keras is imported, and computes with TensorFlow. It is never imported here: that takes seconds."""
+    """Return whether Keras is imported, and computes with TensorFlow. It is never imported here: that takes seconds."""
     backend = sys.modules.get("keras.src.backend")
     return backend is not None and getattr(backend, "backend", lambda: "")() == "tensorflow" and "keras" in sys.modules
 
 
 def named(path: str) -> Any:
-    """What a spelling of the vocabulary stands for; None where there is no such name, or nobody imported Keras."""
+    """Return what a spelling of the vocabulary stands for; None where there is no such name, or nobody imported Keras."""
     head, _, rest = path.partition(".")
-    if head == "keras":
-        if not keras_in_use():
-            return None
-        # TensorFlow's name for it has the older spellings too.
-        value, path = sys.modules.get("keras._tf_keras.keras", sys.modules["keras"]), rest
-    else:
-        value = tf
-    for part in path.split("."):
-        value = getattr(value, part, None)
-    return value
+    if head != "keras":
+        return at_path(tf, path)
+    if not keras_in_use():
+        return None
+    # TensorFlow's name for it has the older spellings too.
+    return at_path(sys.modules.get("keras._tf_keras.keras", sys.modules["keras"]), rest)
 
 
 def spelling(value: object) -> str | None:
-    """The name of a function or layer class, with the framework in front; None for what is neither."""
-    names = _names(keras_in_use())
-    found = names.get(id(value))
-    if found is None and isinstance(value, type):  # a user's own subclass of a layer is that layer
-        found = next((name for base in value.__mro__ if (name := names.get(id(base)))), None)
-    return found
+    """Return the name of a function or layer class, with the framework in front; None for what is neither."""
+    return _names(keras_in_use()).spelling(value)
 
 
 @cache
-def _names(with_keras: bool) -> Mapping[int, str]:
-    names: dict[int, str] = {}
-    for op in vocabulary().values():
-        for path in op.spellings.get("tensorflow", ()):
-            for value in (named(path), getattr(tf.raw_ops, path, None)):
-                if callable(value):
-                    names.setdefault(id(value), f"tensorflow.{path}")
-    return names
+def _names(with_keras: bool) -> ObjectNames:
+    return ObjectNames("tensorflow", _places)
+
+
+def _places(path: str) -> Iterator[Any]:
+    yield named(path)
+    yield getattr(tf.raw_ops, path, None)

@@ -40,12 +40,12 @@ def custom_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _assisted(gradient: Callable[..., Any], plan: Any, inputs: tuple[Any, ...]) -> Callable[..., Any]:
     """A gradient in which differing inputs are widened, and that ends in its inputs' dtypes."""
-    from unamp_tensorflow import hooks
+    from unamp_tensorflow import patches
 
     @functools.wraps(gradient)
     def run(*args: Any, **kwargs: Any) -> Any:
         helping = plan.inside_function
-        hooks.acquire(helping)
+        patches.acquire(helping)
         before, thread.plan = thread.plan, helping
         try:
             grads = gradient(*args, **kwargs)
@@ -54,7 +54,7 @@ def _assisted(gradient: Callable[..., Any], plan: Any, inputs: tuple[Any, ...]) 
             return _like_inputs(grads, inputs)
         finally:
             thread.plan = before
-            hooks.release()
+            patches.release()
 
     return run
 

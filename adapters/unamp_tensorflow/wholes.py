@@ -6,6 +6,7 @@ inside. What comes to one operation type of the same name (`tf.exp`) needs nothi
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -17,16 +18,15 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import dtypes
 from tensorflow.python.util import nest
 
+from unamp.adapter.observing import traced
+from unamp.adapter.replacing import AttributePatch, CodePatch
 from unamp.errors import BannedOperation
-from unamp.observing import traced
 from unamp.policy import Rule
-from unamp.replacing import Code
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, convert, execute, kind, kinds, tensors
 from unamp_tensorflow.facts import facts
-from unamp_tensorflow.registry import emulated
-from unamp_tensorflow.replacing import Method
+from unamp_tensorflow.listing import emulated
 from unamp_tensorflow.spellings import keras_in_use, named
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, thread
 
@@ -43,14 +43,14 @@ class Whole:
         change: what puts it in and takes it out.
     """
 
-    __slots__ = ("call", "change", "layers", "op", "path")
+    __slots__ = ("call", "layers", "op", "patch", "path")
 
     def __init__(self, op: str, path: str, layers: Mapping[type, str] | None = None) -> None:
         self.op = op
         self.path = path
         self.layers = layers
         self.call: Callable[..., Any] = inspect.signature  # until the original is known
-        self.change: Code | Method | None = None
+        self.patch: CodePatch | AttributePatch | None = None
 
     def which(self, args: tuple[Any, ...]) -> str:
         """The operation that a call is."""
@@ -58,6 +58,10 @@ class Whole:
             return self.op
         layers = self.layers
         return next((layers[of] for of in type(args[0]).__mro__ if of in layers), self.op)
+
+    def wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the same as `replacement`, for a method whose signature somebody reads."""
+        return functools.wraps(original)(self.replacement(original))
 
     def replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """What is called in place of the original while this is in."""
@@ -249,7 +253,7 @@ def _functions(of_keras: bool) -> tuple[Whole, ...]:
             continue
         taken.add(function)
         whole = Whole(op, path)
-        whole.change = Code(function, whole.replacement)
+        whole.patch = CodePatch(function, whole.replacement)
         made.append(whole)
     return tuple(made)
 
@@ -279,5 +283,5 @@ def _layers() -> tuple[Whole, ...]:
             continue
         whole = Whole(op, f"{home.__name__}.call", classes)
         made[vars(home)["call"]] = whole
-        whole.change = Method(home, "call", whole.replacement)
+        whole.patch = AttributePatch(home, "call", whole.wrapped)
     return tuple(made.values())

@@ -6,9 +6,8 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter"]
 
-#: Before 2.11 its own autocast keeps a cast made under `torch.no_grad` for later uses with gradients.
-REQUIRES = ">=2.11,<3"
-check_version("torch", torch.__version__, REQUIRES)
+REQUIRES = ">=2.10,<3"
+check_version("torch", torch.__version__, REQUIRES, older="older ones keep no float32 gradient of a low parameter")
 
 # Not before: other versions do not have what these import.
 from unamp_torch.adapter import TorchAdapter  # noqa: E402

@@ -17,7 +17,7 @@ from torch.compiler import is_exporting
 
 from unamp.adapter import Realisation
 from unamp_torch import exporting as exports
-from unamp_torch import functions, hooks
+from unamp_torch import functions, patches
 from unamp_torch.compiled import library
 from unamp_torch.plans import Plan, install_traced, nested
 from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, SLOTS, excluded, set_excluded, set_included, thread
@@ -43,7 +43,7 @@ class Activation:
         plan = transformed(plan)
         # First what can fail, while nothing has changed yet.
         if outer is None:
-            hooks.acquire()
+            patches.acquire()
         if self._functions:
             functions.acquire(plan.policy)
         if thread.sink is not None:
@@ -90,11 +90,11 @@ class Activation:
             if dtype is not self.plan.low:
                 set_dtype(device, dtype)
         if shared:
-            hooks.stop_sharing(self.plan.low)
+            patches.stop_sharing(self.plan.low)
         if self._functions:
             functions.release(self.plan.policy)
         if outer is None:
-            hooks.release()
+            patches.release()
 
     def _may_cache(self, outer: Plan | None, before: list[tuple[str, Any, bool, Any]]) -> bool:
         # Native autocast keeps one cache of cast parameters for all threads, and does not look at their dtype. It is used only
@@ -105,7 +105,7 @@ class Activation:
         for _, _, off, dtype in before:
             if not off and dtype is not low:
                 return False  # inside somebody else's region, of another dtype
-        return hooks.start_sharing(low)
+        return patches.start_sharing(low)
 
     @contextmanager
     def entered(self) -> Iterator[None]:

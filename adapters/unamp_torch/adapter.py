@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
-from unamp.networks import twin, under
+from unamp.adapter.wrapping import with_method
+from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp.regions import Region
-from unamp_torch import REQUIRES, compiling, hooks, observing, plans, scaling
+from unamp_torch import REQUIRES, compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.spellings import spelling
 from unamp_torch.state import thread
@@ -88,7 +89,7 @@ class TorchAdapter:
 
     def probe(self) -> None:
         """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
-        hooks.probe()
+        patches.probe()
         scaling.probe()
 
     def devices(self) -> tuple[str, ...]:
@@ -138,7 +139,7 @@ class TorchAdapter:
         return isinstance(value, torch.nn.Module)
 
     def wrap(self, network: Any, policy: Policy) -> Any:
-        return twin(network, "forward", partial(under, self, policy), partial(self.wrap, policy=policy))
+        return with_method(network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy))
 
     def is_optimizer(self, value: object) -> bool:
         return isinstance(value, torch.optim.Optimizer)
@@ -176,6 +177,6 @@ class TorchAdapter:
         compiling.leave(key)
 
     def operations(self) -> Operations:
-        from unamp_torch.operations import TorchOperations
+        from unamp_torch.conformance import TorchOperations
 
         return TorchOperations()

@@ -15,8 +15,8 @@ import torch
 
 from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
-from unamp_torch import kernels, plans
-from unamp_torch.kernels import Operator
+from unamp_torch import calls, plans
+from unamp_torch.calls import Operator
 from unamp_torch.state import CPU, lock, thread
 
 __all__ = ["acquire", "recording", "release"]
@@ -71,7 +71,7 @@ def acquire() -> None:
         _users += 1
         if _users == 1:
             for op in vocabulary():
-                for operator in kernels.operators(op):
+                for operator in calls.operators(op):
                     overload = operator.overload
                     _replaced.append((overload, overload._dispatch_cache))
                     overload._dispatch_cache = _Handlers(overload._dispatch_cache, _handler(operator))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from functools import cache, cached_property
 
 import torch
 
-from unamp.adapter import release
+from unamp.adapter.facts import read_facts
+from unamp.adapter.versions import major_minor
 
 __all__ = ["Facts", "facts"]
 
@@ -25,8 +24,8 @@ class Facts:
         chooses: operations that only choose between others, by an argument, with those.
         made_of: operations that are computed with others, which have rules of their own.
         functions: operations that have an operator and a public function in Python that does without it: where that is.
-        no_kernel: for each device type and low dtype, operations without a kernel for it, forward or backward, in the version
-            of PyTorch that is installed.
+        no_kernel: for each device type and low dtype, operations without a kernel for it, forward or backward, in any version.
+        kernel_since: likewise, operations that got theirs in some version, with that version.
     """
 
     inner: frozenset[str]
@@ -34,27 +33,22 @@ class Facts:
     chooses: Mapping[str, tuple[str, ...]]
     made_of: Mapping[str, tuple[str, ...]]
     functions: Mapping[str, tuple[str, ...]]
-    no_kernel: Mapping[tuple[str, str], frozenset[str]]
+    no_kernel: Mapping[str, Mapping[str, frozenset[str]]]
+    kernel_since: Mapping[str, Mapping[str, Mapping[str, str]]]
+
+    @cached_property
+    def lacking(self) -> Mapping[tuple[str, str], frozenset[str]]:
+        """For each device type and low dtype, the operations without a kernel for it in the version that is installed."""
+        installed = major_minor(torch.__version__)
+        found = {}
+        for device, dtypes in self.no_kernel.items():
+            for dtype, ops in dtypes.items():
+                since = self.kernel_since.get(device, {}).get(dtype, {})
+                found[device, dtype] = ops | {op for op, version in since.items() if installed < major_minor(version)}
+        return found
 
 
 @cache
 def facts() -> Facts:
-    """The facts, read from their data file."""
-    data = tomllib.loads(resources.files("unamp_torch").joinpath("data/operators.toml").read_text("utf-8"))
-    return Facts(
-        inner=frozenset(data["inner"]),
-        promotes=frozenset(data["promotes"]),
-        chooses={op: tuple(chosen) for op, chosen in data["chooses"].items()},
-        made_of={op: tuple(parts) for op, parts in data["made_of"].items()},
-        functions={op: tuple(places) for op, places in data["functions"].items()},
-        no_kernel={
-            (device, dtype): frozenset(ops) | _not_yet(data["kernel_since"].get(device, {}).get(dtype, {}))
-            for device, table in data["no_kernel"].items()
-            for dtype, ops in table.items()
-        },
-    )
-
-
-def _not_yet(kernel_since: Mapping[str, str]) -> frozenset[str]:
-    """The operations that got their kernels in a later version than the one that is installed."""
-    return frozenset(op for op, since in kernel_since.items() if release(torch.__version__) < release(since))
+    """Return the facts, read from their data file."""
+    return read_facts(Facts, "unamp_torch")

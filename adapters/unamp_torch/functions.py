@@ -19,7 +19,7 @@ import torch.nn.functional
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
-from unamp_torch import kernels
+from unamp_torch import calls
 from unamp_torch.casting import ELIGIBLE, cast_floats
 from unamp_torch.facts import facts
 from unamp_torch.state import lock, thread
@@ -33,7 +33,7 @@ def composed(op: str) -> tuple[FunctionType, ...]:
     entry = vocabulary()[op]
     if op in facts().functions:
         return _present(facts().functions[op])
-    if entry.keeps_its_meaning or entry.members or kernels.operators(op):
+    if entry.keeps_its_meaning or entry.members or calls.operators(op):
         return ()
     spellings = entry.spellings.get("torch", ())
     named = _present(spelling for spelling in spellings if spelling.startswith("nn.functional."))
@@ -105,8 +105,8 @@ def release(policy: Policy) -> None:
                 # A call that began before looks its global up later: that stays, until the function is replaced again.
 
 
-#: The global by which a function's other code finds what to call. (`unamp.replacing.Code` has it as a constant of the code,
-#: which PyTorch's compiler does not follow.)
+#: The global by which a function's other code finds what to call. (`unamp.adapter.replacing.CodePatch` has it as a constant of
+#: the code, which PyTorch's compiler does not follow.)
 _GLOBAL = "_unamp_{}"
 
 

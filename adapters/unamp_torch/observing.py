@@ -12,14 +12,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from unamp.observing import InUse, Layers, Observer, observing
+from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.observing import reporting_to
+from unamp.adapter.patching import Patches
+from unamp.adapter.records import OpRecord, Values
 from unamp.policy import Rule
-from unamp.records import OpRecord, Values
 from unamp_torch.casting import ELIGIBLE
 from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, TRACED, excluded, listen, set_excluded, thread
 
 if TYPE_CHECKING:
-    from unamp_torch.kernels import Operator
+    from unamp_torch.calls import Operator
     from unamp_torch.plans import Plan
 
 __all__ = ["observe", "report"]
@@ -47,20 +49,23 @@ def _leave_layer(module: torch.nn.Module, args: Any, result: Any) -> None:
         thread.sink.layers.leave()
 
 
-_handles: list[Any] = []
+class _LayerHooks:
+    """PyTorch's own hooks on every module's forward: they need no patch."""
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+
+    def apply(self) -> None:
+        self._handles.append(register_module_forward_pre_hook(_enter_layer))
+        self._handles.append(register_module_forward_hook(_leave_layer, always_call=True))
+
+    def undo(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
 
 
-def _follow_layers() -> None:
-    _handles.append(register_module_forward_pre_hook(_enter_layer))
-    _handles.append(register_module_forward_hook(_leave_layer, always_call=True))
-
-
-def _let_layers_go() -> None:
-    while _handles:
-        _handles.pop().remove()
-
-
-_layers = InUse(_follow_layers, _let_layers_go)
+_layer_hooks = _LayerHooks()
+_layers = Patches(lambda: (_layer_hooks,))
 
 
 @contextmanager
@@ -68,7 +73,7 @@ def observe(sink: Callable[[OpRecord], None], values: bool) -> Iterator[None]:
     """Report the operations of this thread to `sink`; an outer observer waits. All kernels must be installed."""
     observer = Observer("torch", sink, values, Layers(torch.nn.Module.named_modules))
     try:
-        with _layers.used(), observing(thread, observer):
+        with _layers.held(), reporting_to(thread, observer):
             listen(thread.plan)
             yield
     finally:

@@ -18,11 +18,11 @@ from unamp.adapter import How
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
-from unamp_torch import kernels
+from unamp_torch import calls
+from unamp_torch.calls import Action, Operator
 from unamp_torch.compiled import library
 from unamp_torch.compiling import Token, token
 from unamp_torch.facts import facts
-from unamp_torch.kernels import Action, Operator
 from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, TRACED, Slot
 
 __all__ = [
@@ -123,7 +123,7 @@ class Plan:
         """What the compiled kernels are to do; None where that is nothing."""
         if library is None or not self.intercepts or self.everything:
             return None
-        return kernels.compiled_plan(self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA))
+        return calls.compiled_plan(self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA))
 
 
 @lru_cache(maxsize=256)
@@ -161,28 +161,28 @@ def nested(outer: Plan, inner: Plan) -> Plan:
 
 def install_all() -> None:
     """Install a kernel for every operator that computes something, for `unamp.trace`."""
-    found = (operator for op in vocabulary() for operator in kernels.operators(op))
-    kernels.install((operator for operator in found if operator.computes), TRACED)
+    found = (operator for op in vocabulary() for operator in calls.operators(op))
+    calls.install((operator for operator in found if operator.computes), TRACED)
 
 
 @cache
 def install_traced(plan: Plan) -> None:
     """Install a kernel for every other operator that a plan has a rule or an action for, for `unamp.trace`."""
     acted = {*plan.on_cpu, *plan.on_cuda}
-    found = (operator for op in vocabulary() for operator in kernels.operators(op))
-    kernels.install((o for o in found if o.name in acted or plan.rule(o.op) is not Rule.UNTOUCHED), TRACED)
+    found = (operator for op in vocabulary() for operator in calls.operators(op))
+    calls.install((o for o in found if o.name in acted or plan.rule(o.op) is not Rule.UNTOUCHED), TRACED)
 
 
 def _install(actions: Mapping[str, Mapping[str, Action]], slot: Slot) -> None:
     names = set().union(*actions.values())
-    kernels.install((o for op in vocabulary() for o in kernels.operators(op) if o.name in names), slot)
+    calls.install((o for op in vocabulary() for o in calls.operators(op) if o.name in names), slot)
 
 
 @lru_cache(maxsize=256)
 def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
-        for operator in () if left_to_its_choice(policy, op) else kernels.operators(op):
+        for operator in () if left_to_its_choice(policy, op) else calls.operators(op):
             action = _action(policy, rule, operator, device)
             if action is not None:
                 table[operator.name] = action
@@ -191,7 +191,7 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
         agreeing = (policy.rules[op], Rule.WIDEST, Rule.UNTOUCHED)
         if all(policy.rules[part] in agreeing for part in parts) or _follows_by_its_parts(policy, op, device):
             continue
-        for operator in kernels.operators(op):
+        for operator in calls.operators(op):
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
                 table[operator.name] = explicit_action(policy, operator, device)
     return table
@@ -201,11 +201,11 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
 def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
-        for operator in () if rule is Rule.UNTOUCHED or left_to_its_choice(policy, op) else kernels.operators(op):
+        for operator in () if rule is Rule.UNTOUCHED or left_to_its_choice(policy, op) else calls.operators(op):
             action = explicit_action(policy, operator, device)
             # Under vmap the backward pass of a norm takes no low input with float32 parameters.
             norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST)
-            table[operator.name] = kernels.Emulating(action) if norm else action
+            table[operator.name] = calls.Emulating(action) if norm else action
     return table
 
 
@@ -237,30 +237,30 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
     missing = [dtype for kind, dtype in operator.no_kernel if kind == device]
     if rule is Rule.LOW:
         if policy.widen_results:
-            return kernels.low_widened
+            return calls.low_widened
         # Native autocast casts a norm's parameters as well, which stay in float32 here, and does not emulate.
         followed = native is Rule.LOW and vocabulary()[operator.op].group != "norm" and DTYPES[policy.dtype] not in missing
-        return None if followed else kernels.low
+        return None if followed else calls.low
     if rule is Rule.FP32:
-        return None if native is Rule.FP32 else kernels.in_float32
+        return None if native is Rule.FP32 else calls.in_float32
     if rule is Rule.BANNED:
         advice = policy.reason(operator.op).advice
-        return kernels.Banned(f"{operator.op} is banned by the policy in force. {advice}".rstrip())
+        return calls.Banned(f"{operator.op} is banned by the policy in force. {advice}".rstrip())
     if rule is Rule.WIDEST:
         # Native autocast's own promotion raises for the low dtype that is not the region's.
         promotes = operator.eligible.single or operator.op in facts().promotes
-        return None if native is Rule.UNTOUCHED and promotes and not missing else kernels.in_widest
-    return None if native is Rule.UNTOUCHED else kernels.untouched
+        return None if native is Rule.UNTOUCHED and promotes and not missing else calls.in_widest
+    return None if native is Rule.UNTOUCHED else calls.untouched
 
 
 def explicit_action(policy: Policy, operator: Operator, device: str) -> Action:
     """The action that carries a rule out all by itself, for where native autocast does not run."""
     rule = policy.rules[operator.op]
     if rule is Rule.FP32:
-        return kernels.in_float32
+        return calls.in_float32
     if rule is Rule.WIDEST:
-        return kernels.in_widest
-    return _action(policy, rule, operator, device) or (kernels.low if rule is Rule.LOW else kernels.untouched)
+        return calls.in_widest
+    return _action(policy, rule, operator, device) or (calls.low if rule is Rule.LOW else calls.untouched)
 
 
 def _native_rule(operator: Operator, device: str) -> Rule | None:
@@ -270,7 +270,7 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
     listed = _has_kernel(operator, _KEY_NAMES[device])
     if not listed and _has_kernel(operator, "CompositeImplicitAutograd"):
         # Another overload or an alias, made of the one that is listed.
-        listed = any(_has_kernel(other, _KEY_NAMES[device]) for other in kernels.operators(operator.op, inner=True))
+        listed = any(_has_kernel(other, _KEY_NAMES[device]) for other in calls.operators(operator.op, inner=True))
     if not listed:
         return Rule.UNTOUCHED
     lists = preset(_NATIVE_LISTS[device])
@@ -290,7 +290,7 @@ def _has_kernel(operator: Operator, key: str) -> bool:
 
 def how(op: str, policy: Policy, device: str) -> How:
     """How a rule is carried out on a device, for `unamp.explain`."""
-    found = kernels.operators(op)
+    found = calls.operators(op)
     if not found:
         return How.NATIVE if "torch" in vocabulary()[op].spellings else How.ABSENT
     if not policy.active or policy.delegated("torch", device) is not policy:
@@ -298,5 +298,5 @@ def how(op: str, policy: Policy, device: str) -> How:
     table = _actions(policy, DEVICE_TYPES[device])
     if not any(operator.name in table for operator in found):
         return How.NATIVE
-    emulated = policy.rules[op] is Rule.LOW and op in facts().no_kernel.get((DEVICE_TYPES[device], policy.dtype), ())
+    emulated = policy.rules[op] is Rule.LOW and op in facts().lacking.get((DEVICE_TYPES[device], policy.dtype), ())
     return How.EMULATED if emulated else How.INTERCEPTED

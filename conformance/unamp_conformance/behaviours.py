@@ -12,9 +12,10 @@ import numpy as np
 import unamp
 from unamp.policy import Policy
 from unamp_conformance.cases import cases
-from unamp_conformance.netruns import Reference, relative_error, run
+from unamp_conformance.netruns import run
 from unamp_conformance.networks import NETWORKS, Functions
 from unamp_conformance.probes import Probe
+from unamp_conformance.reference import relative_error
 from unamp_conformance.subjects import Subject
 
 __all__ = ["BEHAVIOURS"]
@@ -135,9 +136,9 @@ def threads(subject: Subject, dtype: str) -> str:
 
 def cache(subject: Subject, dtype: str) -> str:
     """A parameter used twice in a region gets the whole gradient, also after it was used without gradients."""
-    ops, reference = subject.operations, Reference(NETWORKS["mlp"], subject.operations, subject.device)
-    x = ops.tensor(reference.network.inputs()["x"], device=subject.device)
-    w = ops.tensor(reference.network.parameters()["w1"][:32], device=subject.device)
+    ops, network = subject.operations, NETWORKS["mlp"]
+    x = ops.tensor(network.inputs()["x"], device=subject.device)
+    w = ops.tensor(network.parameters()["w1"][:32], device=subject.device)
 
     def twice(weight: Any) -> Any:
         f = Functions(ops)

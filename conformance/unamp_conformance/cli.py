@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from unamp.adapter import DEVICES
-from unamp.registry import installed
+from unamp.adapter.registry import installed
 from unamp_conformance import junit, runner, summary
 from unamp_conformance.compare import compare as compare_reports
 from unamp_conformance.machine import cores

@@ -16,7 +16,7 @@ from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 
-from unamp.registry import installed
+from unamp.adapter.registry import installed
 from unamp_conformance.results import Result
 
 __all__ = ["BadGaps", "KnownGap", "apply", "gaps_of", "mark", "parse"]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import unamp
-from unamp.registry import installed
+from unamp.adapter.registry import installed
 from unamp_conformance.reading import results_from
 from unamp_conformance.results import Result, sayable
 

@@ -9,7 +9,8 @@ from typing import Any
 from unamp.adapter import OpRecord
 from unamp.dtypes import ELIGIBLE
 from unamp.policy import Policy, Rule
-from unamp_conformance.netruns import NetworkRun, Reference, run
+from unamp_conformance.netruns import NetworkRun, run
+from unamp_conformance.reference import Reference
 from unamp_conformance.subjects import Subject
 
 __all__ = ["NETWORK_CHECKS", "check_network"]
@@ -24,7 +25,7 @@ def check_network(subject: Subject, reference: Reference, policy: Policy) -> dic
 
     Args:
         subject: the framework and device.
-        reference: the network's reference there.
+        reference: the network's reference.
         policy: the policy.
 
     Returns:

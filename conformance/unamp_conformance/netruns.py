@@ -1,11 +1,10 @@
-"""Running a network forward and backward, under a policy or as the float64 reference, and what its numbers may deviate by."""
+"""Running a network forward and backward, under a policy or outside of all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,12 @@ import numpy as np
 import unamp
 from unamp.adapter import Operations, OpRecord
 from unamp_conformance.networks import Arrays, Functions, Network
-from unamp_conformance.rounding import UNIT_ROUNDOFF, cast
+from unamp_conformance.rounding import cast
 
-__all__ = ["LOSS_SCALE", "NetworkRun", "Reference", "relative_error", "run"]
+__all__ = ["LOSS_SCALE", "NetworkRun", "run"]
 
 #: Keeps the small gradients of float16 above what it rounds to zero. A power of two: it changes no digit.
 LOSS_SCALE = 256.0
-
-_PERTURBATIONS = 3
 
 Region = Callable[[], AbstractContextManager[Any]]
 
@@ -45,7 +42,6 @@ def run(
     *,
     dtype: str = "float32",
     device: str = "cpu",
-    perturb: Callable[[np.ndarray], np.ndarray] = lambda a: a,
     trace: bool = False,
 ) -> NetworkRun:
     """Run a network's loss inside a region, and its backward pass outside.
@@ -56,14 +52,12 @@ def run(
         region: makes the region.
         dtype: the dtype of parameters and floating data: float32, or float64 for the reference.
         device: ``"cpu"`` or ``"gpu"``.
-        perturb: applied to parameters and floating data in float64 before they are cast.
         trace: record what ran.
     """
 
     def tensors(arrays: Arrays) -> dict[str, Any]:
         return {
-            name: operations.tensor(cast(perturb(a.astype(np.float64)), dtype) if a.dtype == np.float32 else a, device=device)
-            for name, a in arrays.items()
+            name: operations.tensor(cast(a, dtype) if a.dtype == np.float32 else a, device=device) for name, a in arrays.items()
         }
 
     parameters, data = tensors(network.parameters()), tensors(network.inputs())
@@ -100,76 +94,3 @@ def run(
 
 def _float64(operations: Operations, tensor: Any) -> np.ndarray:
     return operations.numpy(tensor).astype(np.float64)
-
-
-def relative_error(observed: np.ndarray, exact: np.ndarray, scale: float = 0.0) -> float:
-    """The error's norm over the exact value's, and ``scale`` keeps what is nearly nothing from counting."""
-    return _norm(observed - exact) / (_norm(exact) + scale or 1.0)
-
-
-def _norm(values: np.ndarray) -> float:
-    return float(np.sqrt(np.sum(np.square(values))))
-
-
-class Reference:
-    """A network in float64, and how far a precision may lead from it.
-
-    The bound. A rounding of relative size u somewhere in a network acts like a change of its neighbouring values by u, and
-    how much the network magnifies such changes is measured: in float64, all parameters and data are changed at random by up
-    to u at once, and what moves, moves by ``moved``. In a precision with unit roundoff u each of the ``depth`` operations
-    on the longest path rounds its inputs, weights and result: three sets of changes. Independent ones add as squares, so
-    they move a result by about ``sqrt(3 * depth) * moved``; the bound is twice that, plus 4u for the last rounding. It
-    holds the float16 results eight times tighter than the bfloat16 ones, so the one does not pass for the other.
-    """
-
-    def __init__(self, network: Network, operations: Operations, device: str = "cpu") -> None:
-        self.network = network
-        self._operations = operations
-        self._device = device
-        self._moved: dict[str, dict[str, float]] = {}
-
-    @cached_property
-    def exact(self) -> NetworkRun:
-        """The float64 run, outside any region: float64 is never cast."""
-        return run(self.network, self._operations, dtype=self._dtype, device=self._device)
-
-    @cached_property
-    def _dtype(self) -> str:
-        """What the reference runs in: float32 where the framework has one of the network's operations in nothing higher."""
-        try:
-            run(self.network, self._operations, dtype="float64", device=self._device)
-        except Exception:
-            return "float32"
-        return "float64"
-
-    def errors(self, observed: NetworkRun) -> dict[str, float]:
-        """The relative error of output, loss, buffers and every gradient."""
-        exact = self.exact
-        # A gradient that is nothing beside the others (a bias before a batch norm has none at all) is held to their size.
-        whole = np.sqrt(sum(_norm(g) ** 2 for g in exact.gradients.values()) / len(exact.gradients))
-        found = {
-            "output": relative_error(observed.output, exact.output),
-            "loss": relative_error(observed.loss, exact.loss),
-        }
-        found |= {f"buffer {n}": relative_error(observed.buffers[n], b) for n, b in exact.buffers.items()}
-        found |= {
-            f"gradient of {n}": relative_error(observed.gradients.get(n, np.zeros_like(g)), g, 0.1 * whole)
-            for n, g in exact.gradients.items()
-        }
-        return found
-
-    def bounds(self, precision: str) -> dict[str, float]:
-        """For every entry of `errors`, what a precision allows."""
-        u = UNIT_ROUNDOFF[precision]
-        if precision not in self._moved:
-            generator = np.random.default_rng(0)
-            moved = [self.errors(self._perturbed(generator, u)) for _ in range(_PERTURBATIONS)]
-            self._moved[precision] = {name: max(m[name] for m in moved) for name in moved[0]}
-        factor = 2.0 * np.sqrt(3.0 * self.network.depth)
-        return {name: float(factor * moved + 4.0 * u) for name, moved in self._moved[precision].items()}
-
-    def _perturbed(self, generator: np.random.Generator, u: float) -> NetworkRun:
-        def perturb(array: np.ndarray) -> np.ndarray:
-            return array * (1.0 + generator.uniform(-u, u, array.shape))
-
-        return run(self.network, self._operations, dtype=self._dtype, device=self._device, perturb=perturb)

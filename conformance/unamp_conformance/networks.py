@@ -48,7 +48,6 @@ class Network:
         loss: ``loss(f, output, d)`` gives a scalar.
         shapes: the parameters, drawn so that activations keep their size; a shape of one number is a bias.
         data: makes the data from a generator.
-        depth: how many operations that round lie on the longest path from an input to the loss.
         buffers: running statistics, each with the value that it starts with.
         ones: parameters that start near one (the weights of norms).
     """
@@ -59,7 +58,6 @@ class Network:
     loss: Callable[[Functions, Any, Tensors], Any]
     shapes: Mapping[str, tuple[int, ...]]
     data: Callable[[np.random.Generator], Arrays]
-    depth: int
     buffers: Mapping[str, tuple[tuple[int, ...], float]] = field(default_factory=dict)
     ones: frozenset[str] = frozenset()
 
@@ -191,22 +189,22 @@ _ALL = (
     Network(
         "mlp", "multi-layer perceptron", _mlp, _classified,
         {"w1": (48, 32), "b1": (48,), "w2": (48, 48), "b2": (48,), "w3": (10, 48), "b3": (10,)},
-        _data(x=_x(16, 32), label=_ids(10, 16)), depth=6,
+        _data(x=_x(16, 32), label=_ids(10, 16)),
     ),
     Network(
         "conv", "one strided convolution, 64 to 128 channels", _conv, _squared, {"w": (128, 64, 3, 3)},
-        _data(x=_x(1, 64, 8, 8), target=_x(1, 128, 4, 4)), depth=2,
+        _data(x=_x(1, 64, 8, 8), target=_x(1, 128, 4, 4)),
     ),
     Network(
         "lenet5", "LeNet-5", _lenet, _classified,
         {"c1": (6, 1, 5, 5), "cb1": (6,), "c2": (16, 6, 5, 5), "cb2": (16,), "w1": (120, 400), "b1": (120,),
          "w2": (84, 120), "b2": (84,), "w3": (10, 84), "b3": (10,)},
-        _data(x=_x(2, 1, 28, 28), label=_ids(10, 2)), depth=12,
+        _data(x=_x(2, 1, 28, 28), label=_ids(10, 2)),
     ),
     Network(
         "residual", "residual block with batch norm", _residual, _classified,
         {"c1": (8, 8, 3, 3), "g1": (8,), "s1": (8,), "c2": (8, 8, 3, 3), "g2": (8,), "s2": (8,), "w": (10, 32), "b": (10,)},
-        _data(x=_x(4, 8, 8, 8), label=_ids(10, 4)), depth=10,
+        _data(x=_x(4, 8, 8, 8), label=_ids(10, 4)),
         buffers={"mean1": ((8,), 0.0), "var1": ((8,), 1.0), "mean2": ((8,), 0.0), "var2": ((8,), 1.0)},
         ones=frozenset({"g1", "g2"}),
     ),
@@ -214,26 +212,25 @@ _ALL = (
         "transformer", "transformer encoder block", _transformer, _squared,
         {"n1": (32,), "m1": (32,), "wq": (32, 32), "bq": (32,), "wk": (32, 32), "bk": (32,), "wv": (32, 32), "bv": (32,),
          "wo": (32, 32), "bo": (32,), "n2": (32,), "m2": (32,), "w1": (64, 32), "b1": (64,), "w2": (32, 64), "b2": (32,)},
-        _data(x=_x(2, 6, 32), target=_x(2, 6, 32)), depth=14, ones=frozenset({"n1", "n2"}),
+        _data(x=_x(2, 6, 32), target=_x(2, 6, 32)), ones=frozenset({"n1", "n2"}),
     ),
     Network(
         "lstm", "LSTM classifier", _lstm, _classified,
         {"table": (20, 16), "w_ih": (64, 16), "w_hh": (64, 16), "b_ih": (64,), "b_hh": (64,), "w": (5, 16), "b": (5,)},
         _data(tokens=_ids(20, 4, 6), h0=lambda g: np.zeros((1, 4, 16)), c0=lambda g: np.zeros((1, 4, 16)), label=_ids(5, 4)),
-        depth=20,
     ),
     Network(
         "ranking", "embeddings and a multi-layer perceptron", _ranking, _clicked,
         {"users": (30, 8), "items": (40, 8), "w1": (32, 28), "b1": (32,), "w2": (16, 32), "b2": (16,),
          "w3": (1, 16), "b3": (1,)},
-        _data(user=_ids(30, 16), item=_ids(40, 16), dense=_x(16, 4), target=_coin(16)), depth=8,
+        _data(user=_ids(30, 16), item=_ids(40, 16), dense=_x(16, 4), target=_coin(16)),
     ),
     Network(
         "unet", "U-Net with transposed convolutions", _unet, _clicked,
         {"c1": (4, 1, 3, 3), "b1": (4,), "c2": (8, 4, 3, 3), "b2": (8,), "c3": (16, 8, 3, 3), "b3": (16,), "t2": (16, 8, 2, 2),
          "tb2": (8,), "c4": (8, 16, 3, 3), "b4": (8,), "t1": (8, 4, 2, 2), "tb1": (4,), "c5": (4, 8, 3, 3), "b5": (4,),
          "c6": (1, 4, 1, 1), "b6": (1,)},
-        _data(x=_x(1, 1, 16, 16), target=_coin(1, 1, 16, 16)), depth=16,
+        _data(x=_x(1, 1, 16, 16), target=_coin(1, 1, 16, 16)),
     ),
 )  # fmt: skip
 

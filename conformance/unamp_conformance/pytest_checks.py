@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from unamp.adapter.registry import installed
 from unamp.errors import AdapterError
-from unamp.registry import installed
 from unamp_conformance.gaps import KnownGap, gaps_of
 from unamp_conformance.plan import Item, Selection, items
 from unamp_conformance.results import Result

@@ -10,9 +10,9 @@ from typing import Any
 
 import unamp
 from unamp.adapter import Adapter, Operations
+from unamp.adapter.registry import adapter_for
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
-from unamp.registry import adapter_for
 from unamp.vocabulary import vocabulary
 
 __all__ = ["Subject", "policy_name"]

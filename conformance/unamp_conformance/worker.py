@@ -24,11 +24,11 @@ from unamp.presets import PRESETS
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.cases import cases
 from unamp_conformance.netchecks import check_network
-from unamp_conformance.netruns import Reference
 from unamp_conformance.networks import NETWORKS
 from unamp_conformance.opchecks import check_operation
 from unamp_conformance.plan import Item, Selection, items
 from unamp_conformance.probes import Probe, Unsuitable
+from unamp_conformance.reference import Reference
 from unamp_conformance.results import Result, sayable
 from unamp_conformance.subjects import Subject
 from unamp_conformance.training import QUICK, STEPS, check_training
@@ -147,7 +147,7 @@ def _probe(operations: Operations, device: str, op: str) -> tuple[Probe | None, 
 
 def _network(subject: Subject, item: Item, name: str, policy: Any) -> Iterator[Result]:
     try:
-        outcomes = check_network(subject, _reference(subject, item.subject), policy)
+        outcomes = check_network(subject, _reference(item.subject), policy)
     except Exception as error:
         outcomes = dict.fromkeys(item.checks, _last_words(error))
     for check in item.checks:
@@ -155,8 +155,8 @@ def _network(subject: Subject, item: Item, name: str, policy: Any) -> Iterator[R
 
 
 @cache
-def _reference(subject: Subject, network: str) -> Reference:
-    return Reference(NETWORKS[network], subject.operations, subject.device)
+def _reference(network: str) -> Reference:
+    return Reference(NETWORKS[network])
 
 
 def _behaviour(subject: Subject, item: Item, name: str, policy: Any) -> Iterator[Result]:

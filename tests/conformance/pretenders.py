@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from unamp_torch.operations import TorchOperations
+from unamp_torch.conformance.operations import TorchOperations
 
 from unamp.policy import Policy, Rule
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -12,18 +13,26 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.M | re.S)
 
+USED = """
+try:
+    unamp.autocast(framework="toy")
+except unamp.AdapterError as error:
+    print(error)
+"""
+
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """A folder with the guide's files, installed as a distribution."""
     folder = tmp_path_factory.mktemp("guide")
     for name, text in BLOCK.findall((ROOT / "docs/adapter.md").read_text("utf-8")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     site = folder / "site"
     install = ["install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(site), str(folder)]
     subprocess.run([sys.executable, "-m", "pip", *install], check=True, capture_output=True)
-    for name in ("toy.py", "unamp_toy.py"):  # what is tested is what was installed
-        (folder / name).unlink()
+    (folder / "toy.py").unlink()  # what is tested is what was installed
+    shutil.rmtree(folder / "unamp_toy")
     return folder
 
 
@@ -68,8 +77,47 @@ def test_the_command_knows_it(run):
     )
 
 
+def test_its_spellings_are_understood_before_the_framework_is_imported(run):
+    assert "toy" in run("-m", "unamp", "ops", "toy.add")
+    code = """
+import sys, unamp
+policy = unamp.Policy(deny=["toy.exp", "toy.matmul"])
+assert policy.deny == ("exp", "matmul") and "toy" not in sys.modules
+import toy
+assert unamp.Policy(deny=toy.mul).deny == ("mul",)
+"""
+    run("-c", code)
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "message"),
+    [
+        ('add    = ["add"]', 'addd = ["add"]', "line 6: unknown operation 'addd'; did you mean 'add'"),
+        ('mul    = ["mul"]', 'mul = ["add"]', "line 7: 'add' is spelled for 'add' already"),
+        ('mul    = ["mul"]', "mul = 3", "line 7: mul must be a list of spellings"),
+        ('version   = "1.0"', "version = 1", "line 2: version must be a string"),
+        ('framework = "toy"', 'framework = "boy"', "line 1: it is for 'boy', and the adapter is 'toy''s"),
+        ("[spellings]", "[spelling]", "line 5: unknown key 'spelling'"),
+        ("[spellings]", "[spellings", "spellings.toml: "),
+    ],
+)
+def test_bad_spellings_are_named_by_file_and_line(run, written, line, instead, message):
+    file = written / "site/unamp_toy/data/spellings.toml"
+    text = file.read_text()
+    try:
+        file.write_text(text.replace(line, instead))
+        said = run(
+            "-c", "import toy, unamp\ntry:\n unamp.autocast(framework='toy')\nexcept unamp.AdapterError as e:\n print(e)"
+        )
+        run("-c", "import unamp\nunamp.Policy(deny='torch.add')")  # whoever does not use the framework goes on
+    finally:
+        file.write_text(text)
+    assert str(file) in said
+    assert message in said
+
+
 def test_an_operation_that_is_forgotten_fails_by_name(run, written):
-    adapter = written / "site/unamp_toy.py"
+    adapter = written / "site/unamp_toy/__init__.py"
     text = adapter.read_text()
     try:
         adapter.write_text(text.replace("for op in OPS]", 'for op in OPS if op != "exp"]'))
@@ -90,9 +138,9 @@ reason = "a gap for the sake of the test"
 link = "docs/adapter.md"
 versions = ">=1,<2"
 """
-    (written / "site/gaps.toml").write_text(gap)
+    (written / "site/unamp_toy/gaps.toml").write_text(gap)
     try:
         counts = plugin(run, written, "--unamp-check=probe", "--unamp-op=exp", code=1)
     finally:
-        (written / "site/gaps.toml").unlink()
+        (written / "site/unamp_toy/gaps.toml").unlink()
     assert counts["failures"] == 4  # they pass: a gap that is none is an error

@@ -10,7 +10,7 @@ from unamp_conformance.plan import Selection, items
 from unamp_conformance.probes import Probe
 from unamp_conformance.report import render
 from unamp_conformance.results import FrameworkRun, Result
-from unamp_torch.operations import TorchOperations
+from unamp_torch.conformance.operations import TorchOperations
 
 TRACE = ["linear: low, float32 float32 float32 -> bfloat16 -> bfloat16", "softmax: float32, bfloat16 -> float32 -> float32"]
 SAMPLE = [1.0, -2.0, 0.5, 4.0]

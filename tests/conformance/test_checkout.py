@@ -57,7 +57,7 @@ def test_the_suite_runs(run):
 
 def test_commands_and_adapters_are_those_that_the_checkout_declares(run):
     assert "conformance" in run("-m", "unamp", "--help")
-    code = "from unamp.registry import installed; print(*sorted(installed()))"
+    code = "from unamp.adapter.registry import installed; print(*sorted(installed()))"
     assert run("-c", code).split() == ["mindspore", "paddle", "tensorflow", "torch"]
 
 

@@ -12,12 +12,12 @@ from unamp_conformance.cases import cases
 from unamp_conformance.cli import app
 from unamp_conformance.evidence import evidence, ratio
 from unamp_conformance.netchecks import check_network
-from unamp_conformance.netruns import Reference
 from unamp_conformance.networks import NETWORKS
 from unamp_conformance.opchecks import check_operation
 from unamp_conformance.pages import Page
 from unamp_conformance.plots import panels
 from unamp_conformance.probes import Probe
+from unamp_conformance.reference import Reference
 from unamp_conformance.report import write
 from unamp_conformance.results import Result, save
 from unamp_conformance.subjects import Subject
@@ -42,7 +42,7 @@ def test_a_failing_decision_says_what_was_expected_and_what_was_seen():
             return Rule.FP32 if op == "linear" else super().rule(policy, op)
 
     subject = Misled("torch", "cpu")
-    found = check_network(subject, Reference(NETWORKS["mlp"], subject.operations), Policy("O1", "bfloat16"))
+    found = check_network(subject, Reference(NETWORKS["mlp"]), Policy("O1", "bfloat16"))
     message, details = found["decisions"]
     assert message == "linear ran under low, the policy says float32"
     assert details["wrong"] == [{"of": "linear", "expected": "float32", "observed": "low"}]

@@ -7,7 +7,7 @@ import sys
 import pytest
 from unamp_conformance import worker
 
-from unamp.registry import adapter_for
+from unamp.adapter.registry import adapter_for
 
 
 class Seen:

@@ -105,7 +105,7 @@ def test_widest_needs_mixed_inputs_in_float32():
             function = TorchBinding(op)
             return lambda *args, **kw: function(*(a.bfloat16() if self.policy else a for a in args), **kw)
 
-    from unamp_torch.operations import TorchOperations
+    from unamp_torch.conformance.operations import TorchOperations
 
     TorchBinding = TorchOperations().__getitem__  # noqa: N806
     subject = Narrowing(honest)

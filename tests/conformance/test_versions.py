@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,79 @@ def versions():
 
 
 def test_arguments_choose(versions):
-    assert list(versions.chosen(["torch==2.6.0"])) == [("torch", "torch", "2.6.0")]
-    assert {(framework, package) for framework, package, _ in versions.chosen(["paddle"])} == {("paddle", "paddlepaddle")}
-    assert {framework for framework, *_ in versions.chosen([])} == {"torch", "paddle", "mindspore", "tensorflow"}
-    with pytest.raises(SystemExit, match="unknown framework 'caffe'; valid: torch"):
+    row = versions.Row("torch", "torch", "2.6.0", "3.11")
+    assert list(versions.chosen(["torch==2.6.0@3.11"])) == [row]
+    assert list(versions.chosen(["torch==2.6.0"])) == [row._replace(python="{}.{}".format(*sys.version_info))]
+    assert [row.python for row in versions.chosen(["paddle==3.3.1"])] == ["3.11", "3.13", "3.14"]
+    assert {row.python for row in versions.chosen(["mindspore@3.12"])} == {"3.12"}
+    assert {row.package for row in versions.chosen(["paddle"])} == {"paddlepaddle"}
+    assert {row.framework for row in versions.chosen([])} == {"torch", "paddle", "mindspore", "tensorflow"}
+    with pytest.raises(SystemExit, match="unknown framework 'caffe'; valid: torch, paddle, mindspore, tensorflow"):
         list(versions.chosen(["caffe"]))
+    with pytest.raises(SystemExit, match=r"'torch=2' is no FRAMEWORK\[==VERSION\]\[@PYTHON\], such as torch"):
+        list(versions.chosen(["torch=2"]))
+
+
+def test_every_version_has_a_python(versions):
+    assert all(row.python in ("3.11", "3.12", "3.13", "3.14") for row in versions.chosen([]))
+
+
+def test_the_newest_and_the_oldest_that_conform_did_so_on_the_newest_and_the_oldest_python(versions):
+    for framework, rows in json.loads(versions.RESULTS.read_text("utf-8")).items():
+        results = {version: {p: found["result"] for p, found in pythons.items()} for version, pythons in rows.items()}
+        conform = sorted((v for v, found in results.items() if "conforms" in found.values()), key=versions._numbers)
+        for version in (conform[0], conform[-1]):
+            wheels = [python for python, result in results[version].items() if result != "no wheel"]
+            assert {results[version][python] for python in wheels} == {"conforms"}, f"{framework} {version}"
+            assert "3.11" in wheels, f"{framework} {version}"
+            following = f"3.{1 + max(versions._numbers(python)[1] for python in wheels)}"
+            assert following == "3.15" or results[version].get(following) == "no wheel", f"{framework} {version}"
+
+
+def test_a_python_is_one_that_says_so_itself(versions, tmp_path, monkeypatch):
+    here = "{}.{}".format(*sys.version_info)
+    assert versions.found_python(here) == sys.executable
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert versions.found_python("3.99") is None
+    shim = tmp_path / "python3.99"
+    shim.write_text("#!/bin/sh\necho 'python3.99: command not found' >&2\nexit 127\n")
+    shim.chmod(0o755)
+    assert versions.found_python("3.99") is None
+    shim.write_text("#!/bin/sh\necho 3.99\n")
+    assert versions.found_python("3.99") == str(shim)
+    assert versions.found_python("3.99", [str(tmp_path / "nowhere")]) == str(shim)
+    other = tmp_path / "other"
+    shim.rename(other)
+    assert versions.found_python("3.99", [str(other)]) == str(other)
+
+
+def test_a_python_that_is_missing_is_named(versions, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(versions, "RESULTS", tmp_path / "versions.json")
+    monkeypatch.setattr(versions, "TABLE", tmp_path / "versions.md")
+    assert versions.main(["torch==2.13.0@3.99"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "torch 2.13.0 on Python 3.99: left out: no Python 3.99 here\n"
+    assert said.err == "there is no Python 3.99 here: put python3.99 on PATH, or name one with --python\n"
+    assert not versions.RESULTS.exists()
+
+
+def test_a_framework_without_a_wheel_is_told_from_one_that_does_not_install(versions):
+    said = "ERROR: Could not find a version\nERROR: No matching distribution found for mindspore==2.10.0\n"
+    assert versions._not_installed(said, "mindspore==2.10.0") == {"result": "no wheel", "message": ""}
+    offline = "WARNING: Retrying (Retry(total=4)) after connection broken\n" + said
+    assert versions._not_installed(offline, "mindspore==2.10.0")["result"] == "does not install"
+    assert versions._not_installed(said, "numpy==9")["message"] == "ERROR: No matching distribution found for mindspore==2.10.0"
+
+
+def test_what_is_left_out_for_a_python_has_no_wheel_for_it(versions):
+    sys.path.insert(0, str(ROOT / "conformance"))
+    from wheels import without_wheels
+
+    for framework, rows in json.loads(versions.RESULTS.read_text("utf-8")).items():
+        newest = rows[max(rows, key=versions._numbers)]
+        for python, found in newest.items():
+            left_out = framework in without_wheels(versions._numbers(python))
+            assert left_out == (found["result"] == "no wheel"), f"{framework} on Python {python}"
 
 
 def test_a_result_is_said_in_a_sentence(versions):
@@ -48,11 +117,13 @@ def test_two_runs_at_a_time_keep_what_both_found(versions, tmp_path, monkeypatch
     monkeypatch.setattr(versions, "TABLE", tmp_path / "versions.md")
     found = {"where": "here", "result": "conforms", "message": ""}
 
-    def meanwhile(framework, package, version):
-        versions.keep("paddle", "3.3.1", found)  # the other run
+    def meanwhile(row, interpreter):
+        versions.keep(versions.Row("paddle", "paddlepaddle", "3.3.1", "3.13"), found)  # the other run
         return found
 
     monkeypatch.setattr(versions, "examined", meanwhile)
-    assert versions.main(["torch==2.13.0"]) == 0
-    assert json.loads(versions.RESULTS.read_text("utf-8")) == {"paddle": {"3.3.1": found}, "torch": {"2.13.0": found}}
+    here = "{}.{}".format(*sys.version_info)
+    assert versions.main([f"torch==2.13.0@{here}"]) == 0
+    known = {"paddle": {"3.3.1": {"3.13": found}}, "torch": {"2.13.0": {here: found}}}
+    assert json.loads(versions.RESULTS.read_text("utf-8")) == known
     assert versions.TABLE.read_text("utf-8").count("| conforms |") == 2

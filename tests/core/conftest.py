@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import unamp
-from unamp import advice, registry
-from unamp.adapter import Decoration, Gap, How, OpRecord, Support
-from unamp.networks import twin, under
+from unamp import amp_warnings
+from unamp.adapter import Decoration, Gap, How, OpRecord, Support, registry
+from unamp.adapter.wrapping import with_method
+from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp.regions import Region
 
@@ -183,7 +184,7 @@ class FakeAdapter:
         return isinstance(value, FakeNetwork)
 
     def wrap(self, network: FakeNetwork, policy: Policy) -> Any:
-        return twin(network, "forward", partial(under, self, policy), partial(self.wrap, policy=policy))
+        return with_method(network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy))
 
     def is_optimizer(self, value: object) -> bool:
         return isinstance(value, self.optimizer)
@@ -270,7 +271,7 @@ def optimizer() -> type[FakeOptimizer]:
 @pytest.fixture(autouse=True)
 def no_warning_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test is a process of its own to the warnings that are given once in one."""
-    monkeypatch.setattr(advice, "_given", set())
+    monkeypatch.setattr(amp_warnings, "_given", set())
 
 
 @pytest.fixture(autouse=True)

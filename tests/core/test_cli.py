@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import unamp
+from unamp.adapter.records import OpRecord, Values
 from unamp.explaining import differences
-from unamp.records import OpRecord, Values
 
 
 def run(*arguments: str, code: int = 0, command: tuple[str, ...] = ("-m", "unamp")) -> subprocess.CompletedProcess[str]:
@@ -112,7 +112,7 @@ def test_bad_arguments_are_one_message_and_no_traceback(arguments: tuple[str, ..
 
 def text_of(*arguments: str) -> str:
     """What a command prints, without a process of its own: that takes a second each time."""
-    from unamp._commands import app
+    from unamp.cli.commands import app
 
     done = CliRunner().invoke(app, list(arguments))
     assert done.exit_code == 0, done.output
@@ -148,12 +148,14 @@ def test_diff_is_where_the_decisions_differ(level: str, dtype: str) -> None:
 
 def test_diff_says_both_rules_and_where_they_come_from() -> None:
     data = data_of("diff", "paddle", "torch-cuda")
-    assert (data["before"], data["after"], data["level"], data["dtype"]) == ("paddle", "torch-cuda", "O1", "float16")
-    assert data["operations"]["mean"] == {
+    assert (data["before"], data["after"]) == ("paddle", "torch-cuda")
+    assert [(policy["level"], policy["dtype"]) for policy in data["policies"]] == [("O1", "float16")]
+    (mean,) = data["operations"]["mean"]
+    assert mean == {
         "before": {"rule": "float32", "origin": "preset paddle: deny list", "advice": ""},
         "after": {"rule": "widest", "origin": "level O1: on no list", "advice": ""},
     }
-    assert "sigmoid" in data["operations"]["binary_cross_entropy"]["after"]["advice"]
+    assert "sigmoid" in data["operations"]["binary_cross_entropy"][0]["after"]["advice"]
     assert "matmul" not in data["operations"]
     assert data_of("diff", "paddle", "paddle")["operations"] == {}
     lines = text_of("diff", "paddle", "torch-cuda").splitlines()
@@ -163,10 +165,47 @@ def test_diff_says_both_rules_and_where_they_come_from() -> None:
 
 def test_diff_for_what_ran(recorded: Path) -> None:
     data = data_of("diff", "paddle", "torch-cuda", "--trace", str(recorded))
-    assert {op: entry["times"] for op, entry in data["operations"].items()} == {"bmm": 3, "mean": 1}
+    assert {op: entry[0]["times"] for op, entry in data["operations"].items()} == {"bmm": 3, "mean": 1}
     lines = text_of("diff", "paddle", "torch-cuda", "--trace", str(recorded)).splitlines()
     assert lines[0].strip() == "2 operations change at O1 in float16, of the 3 that ran"
     assert lines[2].split()[:4] == ["bmm", "3", "widest", "low"]
+
+
+def test_diff_of_a_trace_uses_its_policies(tmp_path: Path, recorded: Path) -> None:
+    trace = unamp.Trace.from_json(recorded.read_text())
+    under = unamp.Policy("O2", "bfloat16", deny="relu")
+    trace.records = [record._replace(policy=under) for record in trace.records]
+    path = tmp_path / "o2.json"
+    path.write_text(trace.to_json())
+    data = data_of("diff", "paddle", "torch-cuda", "--trace", str(path))
+    assert data["policies"] == [under.to_data()]
+    title = text_of("diff", "unamp", "paddle", "--trace", str(path)).splitlines()[0].strip()
+    assert title.endswith("at O2 in bfloat16, of the 3 that ran")
+    denied = data_of("diff", "unamp", "paddle", "--trace", str(path), "--deny", "mean", "--level", "O1")
+    assert denied["policies"] == [under.replace(level="O1").to_data()]
+    assert "mean" not in denied["operations"]
+
+
+def test_diff_takes_lists() -> None:
+    assert "mean" in data_of("diff", "paddle", "torch-cuda")["operations"]
+    assert "mean" not in data_of("diff", "paddle", "torch-cuda", "--deny", "mean")["operations"]
+    assert "mean" not in data_of("diff", "paddle", "torch-cuda", "--allow", "reduce_mean")["operations"]
+
+
+def test_compare_has_a_verdict_and_an_exit_code(tmp_path: Path, recorded: Path) -> None:
+    from unamp.cli.commands import app
+
+    trace = unamp.Trace.from_json(recorded.read_text())
+    moved = [r._replace(values=r.values and r.values._replace(norm=r.values.norm * 2)) for r in trace.records]
+    trace.records = moved
+    other = tmp_path / "other.json"
+    other.write_text(trace.to_json())
+    assert CliRunner().invoke(app, ["compare", str(recorded), str(recorded)]).exit_code == 0
+    done = CliRunner().invoke(app, ["compare", str(recorded), str(other)])
+    assert done.exit_code == 1
+    assert "moved further than their precision explains, first" in done.stdout
+    done = CliRunner().invoke(app, ["compare", str(recorded), str(other), "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["within"]) == (1, False)
 
 
 def test_a_trace_is_shown(recorded: Path, tmp_path: Path) -> None:
@@ -181,7 +220,7 @@ def test_a_trace_is_shown(recorded: Path, tmp_path: Path) -> None:
 
 def test_traces_are_compared(recorded: Path) -> None:
     assert [o["error"] for o in data_of("compare", str(recorded), str(recorded))["operations"]] == [0.0] * 5
-    assert len(text_of("compare", str(recorded), str(recorded), "--limit", "2").splitlines()) == 3
+    assert len(text_of("compare", str(recorded), str(recorded), "--limit", "2").splitlines()) == 4
 
 
 @pytest.mark.parametrize(
@@ -196,7 +235,7 @@ def test_traces_are_compared(recorded: Path) -> None:
     ],
 )
 def test_bad_arguments_of_diff_and_of_traces(arguments: tuple[str, ...], says: str) -> None:
-    from unamp._commands import app
+    from unamp.cli.commands import app
 
     done = CliRunner().invoke(app, list(arguments))
     assert done.exit_code == 2

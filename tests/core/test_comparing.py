@@ -9,7 +9,7 @@ import pytest
 
 import unamp
 from unamp import OpRecord, Rule, Trace, compare_traces
-from unamp.records import Values
+from unamp.adapter.records import Values
 
 
 def record(op: str, layer: str | None, numbers: object, dtype: str = "float32") -> OpRecord:
@@ -31,8 +31,9 @@ def test_operations_are_ranked_by_relative_error() -> None:
     assert [c.reference.op for c in compared.operations] == ["linear", "exp", "sum"]
     assert [c.error for c in compared.operations] == pytest.approx([0.2 / 5**0.5, 0.01, 0.0])
     assert (compared.only_in_reference, compared.only_in_other) == ([], [])
-    assert compared.table().splitlines()[1].split() == ["Net.0", "linear", "8.94e-02", "float32", "float32", "2", "2.2"]
-    assert len(compared.table(limit=1).splitlines()) == 2
+    row = ["Net.0", "linear", "8.94e-02", "2.70e-06", "beyond", "float32", "float32", "2", "2.2"]
+    assert compared.table().splitlines()[1].split() == row
+    assert len(compared.table(limit=1).splitlines()) == 3
 
 
 def test_the_error_is_that_of_the_whole_result_within_what_a_sample_can_tell() -> None:
@@ -73,7 +74,8 @@ def test_results_without_floats_are_matched_and_come_last() -> None:
     none = OpRecord("argmax", "argmax", Rule.UNTOUCHED, ("float32",), "float32", None)
     compared = compare_traces(trace_of(none, record("exp", None, [1.0])), trace_of(none, record("exp", None, [1.0])))
     assert [c.error for c in compared.operations] == [0.0, None]
-    assert compared.table().splitlines()[-1].split()[2] == "-"
+    assert compared.table().splitlines()[-2].split()[2] == "-"
+    assert compared.within
 
 
 def test_operations_are_matched_by_layer_and_by_how_often_they_ran() -> None:
@@ -94,7 +96,53 @@ def test_layers_with_other_names_are_matched_in_order() -> None:
     ]
     assert [r.op for r in compared.only_in_reference] == ["relu"]
     assert [r.op for r in compared.only_in_other] == ["cast_here"]
-    assert compared.table().splitlines()[-2:] == ["only in the reference: relu", "only in the other: cast_here"]
+    assert compared.table().splitlines()[-3:] == [
+        "only in the reference, compared with nothing: relu",
+        "only in the other, compared with nothing: cast_here",
+        "2 operations ran in both; the precision of each explains its error",
+    ]
+
+
+def test_one_operation_more_shifts_nothing() -> None:
+    """A training step has many products outside of layers: clipping's, say, must not be held against the others."""
+    step = [
+        record("mul", None, [1305.0]),
+        record("add", None, [12.0, 3.0]),
+        record("mul", None, [0.2247]),
+        record("mul", None, [7.0]),
+    ]
+    other = [record("mul", None, [1000.0]), *step, record("mul", None, [1.0, 2.0])]
+    compared = compare_traces(trace_of(*step, *step), trace_of(*other, *step))
+    assert [c.error for c in compared.operations] == [0.0] * 8
+    assert [float(r.values.sample[0]) for r in compared.only_in_other if r.values] == [1000.0, 1.0]
+
+
+def test_shapes_of_another_layout_are_the_same() -> None:
+    pictures = np.arange(24.0).reshape(2, 3, 4)
+    compared = compare_traces(
+        trace_of(record("conv2d", None, pictures)), trace_of(record("conv2d", None, pictures.transpose(1, 2, 0)))
+    )
+    assert [c.error for c in compared.operations] == [0.0]
+
+
+def test_the_verdict_is_about_what_the_precision_of_each_operation_explains() -> None:
+    exact = [record("linear", "Net.0", [1.0, 2.0]), record("linear", "Net.1", [3.0]), record("sub", None, [0.5])]
+    low = [
+        record("linear", "Net.0", [1.001, 2.0], "bfloat16"),
+        record("linear", "Net.1", [3.03], "bfloat16"),
+        record("sub", None, [0.7], "bfloat16"),
+    ]
+    compared = compare_traces(trace_of(*exact), trace_of(*low))
+    assert not compared.within
+    assert [c.other.op for c in compared.beyond] == ["sub"]
+    by_op = {c.other.layer: c.bound for c in compared.operations}
+    assert by_op["Net.0"] == pytest.approx(4 * 2 * 2**-8, rel=1e-6)
+    assert by_op["Net.1"] == pytest.approx(4 * 2 * 2**-8 * 2**0.5, rel=1e-6)
+    assert compared.remarks()[-1].startswith(
+        "3 operations ran in both; 1 moved further than their precision explains, first sub: "
+    )
+    assert compare_traces(trace_of(*exact[:2]), trace_of(*low[:2])).within
+    assert not compare_traces(trace_of(*exact), trace_of(*exact[:2], record("sub", None, [0.5001]))).within
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
@@ -108,8 +156,17 @@ def test_traces_from_files_compare_like_those_in_memory() -> None:
     exact, other = trace_of(record("exp", None, [1.0, 3.0])), trace_of(record("exp", None, [1.0, 3.1]))
     again = compare_traces(Trace.from_json(exact.to_json()), Trace.from_json(other.to_json()))
     assert again.operations[0].error == pytest.approx(compare_traces(exact, other).operations[0].error)
-    assert again.to_data()["operations"][0] == {
-        "op": "exp", "layer": None, "error": again.operations[0].error, "reference": "float32", "other": "float32",
+    (compared,) = again.operations
+    assert again.to_data() == {
+        "within": False,
+        "operations": [
+            {
+                "op": "exp", "layer": None, "error": compared.error, "bound": compared.bound, "within": False, "position": 0,
+                "reference": "float32", "other": "float32",
+            }
+        ],
+        "only_in_reference": [],
+        "only_in_other": [],
     }  # fmt: skip
 
 

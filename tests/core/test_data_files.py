@@ -15,7 +15,7 @@ GROUPS = {
     *("pooling", "linalg", "fft", "indexing", "shape", "creation", "random", "cast", "comparison", "embedding", "resize"),
     *("quantize", "special", "other"),
 }
-PRESETS = ("apex", "mindspore", "native", "paddle", "tensorflow", "torch-cpu", "torch-cuda", "unamp")
+PRESETS = ("apex", "mindspore", "native", "none", "paddle", "tensorflow", "torch-cpu", "torch-cuda", "unamp")
 RULES = ("allow", "deny", "promote", "banned", "infer", "clear")
 KEYS = {"schema", "name", "title", "framework", "version", "source", "advice", "implied", "delegates", *RULES}
 VARIANTS = ("bfloat16", "o2", "auto")
@@ -145,7 +145,7 @@ def test_a_preset_is_named_after_its_file(name: str) -> None:
 def test_a_preset_says_where_it_is_from(preset: dict) -> None:
     assert preset["schema"] == 1
     assert all(preset[key] for key in ("title", "version", "source"))
-    assert preset["framework"] in (*FRAMEWORKS, "native")
+    assert preset["framework"] in (*FRAMEWORKS, "none", "native")
     assert "\n" not in preset["title"]
 
 

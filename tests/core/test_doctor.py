@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from unamp import _commands, _doctor, registry
+from unamp.adapter import registry
+from unamp.cli import commands, doctor
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     """Makes a framework of some source code that only this test can import, and the only one that has an adapter."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(_doctor, "installed", lambda: {"strange": None})
+    monkeypatch.setattr(doctor, "installed", lambda: {"strange": None})
 
     def make(source: str) -> str:
         (tmp_path / "strange.py").write_text(source)
@@ -31,15 +32,15 @@ def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
 
 def test_a_missing_framework_comes_with_advice(framework: Callable[[str], str]) -> None:
-    assert _doctor.examine_all() == [
+    assert doctor.examine_all() == [
         {"framework": "strange", "status": "not installed", "advice": "pip install 'unamp[strange]'"}
     ]
-    assert "pip install 'unamp[strange]'" in CliRunner().invoke(_commands.app, ["doctor"]).stdout
+    assert "pip install 'unamp[strange]'" in CliRunner().invoke(commands.app, ["doctor"]).stdout
 
 
 def test_a_framework_that_cannot_be_imported_comes_with_its_error(framework: Callable[[str], str]) -> None:
     framework("raise ImportError('libstrange.so: cannot open shared object file')")
-    assert _doctor.examine_all() == [
+    assert doctor.examine_all() == [
         {
             "framework": "strange",
             "status": "not usable",
@@ -50,7 +51,7 @@ def test_a_framework_that_cannot_be_imported_comes_with_its_error(framework: Cal
 
 def test_a_framework_that_crashes_is_reported(framework: Callable[[str], str]) -> None:
     framework("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    (report,) = _doctor.examine_all()
+    (report,) = doctor.examine_all()
     assert report["status"] == "not usable"
     assert "11" in report["advice"]
 
@@ -68,8 +69,8 @@ def test_a_framework_that_is_well_is_reported_with_all_it_can_do(
         "devices": {"cpu": {"float16": "emulated", "bfloat16": "native"}, "gpu": None},
         "gaps": [],
     }
-    assert _doctor.examine("strange") == report
-    monkeypatch.setattr(_commands, "examine_all", lambda: [report])
-    shown = CliRunner().invoke(_commands.app, ["doctor"]).stdout
+    assert doctor.examine("strange") == report
+    monkeypatch.setattr(commands, "examine_all", lambda: [report])
+    shown = CliRunner().invoke(commands.app, ["doctor"]).stdout
     for said in ("strange", "1.0", "cpu", "emulated", "native", "device not present"):
         assert said in shown

@@ -1,10 +1,15 @@
-"""Who may import whom: conformance -> unamp -> (entry point) -> adapter -> framework."""
+"""Who may import whom: conformance, unamp, entry point, adapter, framework; and inside each, no arrow runs back up.
+
+docs/architecture.md tells it in words. Here imports are read from the source, those inside functions and those for a type
+checker included.
+"""
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,25 +19,85 @@ FRAMEWORKS = {"torch", "paddle", "mindspore", "tensorflow", "keras", "jax"}
 ADAPTERS = sorted(path for path in (ROOT / "adapters").iterdir() if (path / "__init__.py").exists())
 CORE = sorted((ROOT / "unamp").rglob("*.py"))
 CONFORMANCE = sorted((ROOT / "conformance").rglob("*.py"))
-#: What a module of the core may import beyond the standard library; all of it is imported only when the command line runs.
-THIRD_PARTY = {"_commands.py": {"typer", "rich"}, "_showing.py": {"rich"}, "_trace_page.py": {"jinja2"}}
+
+#: What a part of the core may import beyond the standard library; all of it is imported only when the command line runs.
+THIRD_PARTY = {"unamp.cli": {"typer", "rich"}, "unamp.tracing.as_page": {"jinja2"}}
+
+#: The floors of the core, the ground first. A module imports from its own floor and from those below it.
+FLOORS = (
+    ("errors", "dtypes", "_version", "_data", "_entry_points", "_compiler_marks", "_region_decorator", "_spelling_files"),
+    ("vocabulary", "presets", "lists", "policy"),
+    ("adapter",),
+    ("amp_warnings", "regions"),
+    ("networks", "scaling", "loss_scale", "decoration", "custom_function", "explaining"),
+    ("tracing",),
+    ("",),  # the face: what `import unamp` offers
+    ("dialects",),  # thin, and built on what everybody can import
+    ("cli", "__main__"),
+)
+
+#: Arrows that run back up, with the reason in docs/architecture.md.
+BACK_UP = {("unamp", "unamp.dialects")}
 
 
-def imports(path: Path) -> set[str]:
-    """The top-level packages that a file imports, wherever in it, but for what only a type checker reads."""
-    return {name.partition(".")[0] for name in _imported(ast.parse(path.read_text("utf-8")))}
+def module(path: Path) -> str:
+    """The name by which a file is imported."""
+    home = next(home for home in (ROOT / "adapters", ROOT / "conformance", ROOT) if path.is_relative_to(home))
+    parts = path.relative_to(home).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> Mapping[str, Path]:
+    """Our modules and where they are."""
+    return {module(path): path for path in (*CORE, *CONFORMANCE, *(p for a in ADAPTERS for p in a.rglob("*.py")))}
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """The modules that a file imports, wherever in it."""
+    return frozenset(_imported(ast.parse(path.read_text("utf-8"))))
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            continue
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            yield node.module or ""
-        yield from _imported(node)
+            assert node.module is not None
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in modules() else node.module
+
+
+def packages(path: Path) -> set[str]:
+    """The top-level packages that a file imports."""
+    return {name.partition(".")[0] for name in imports(path)}
+
+
+def floor(name: str) -> int:
+    """The floor of a module of the core; -1 where it has none."""
+    inner = name.removeprefix("unamp").removeprefix(".").partition(".")[0]
+    return next((n for n, rooms in enumerate(FLOORS) if inner in rooms), -1)
+
+
+def circles(names: set[str]) -> list[set[str]]:
+    """The groups of modules that import each other in a loop."""
+    arrows = {name: {to for to in imports(modules()[name]) & names if (name, to) not in BACK_UP} - {name} for name in names}
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        ahead = list(arrows[start])
+        while ahead:
+            if (name := ahead.pop()) not in found:
+                found.add(name)
+                ahead.extend(arrows[name])
+        return found
+
+    reach = {name: reached(name) for name in names}
+    looped = {frozenset(other for other in names if other in reach[name] and name in reach[other]) for name in names}
+    return [set(loop) for loop in looped if loop]
 
 
 def _name(path: Path) -> str:
@@ -41,7 +106,9 @@ def _name(path: Path) -> str:
 
 @pytest.mark.parametrize("path", CORE, ids=_name)
 def test_the_core_imports_itself_and_the_standard_library(path: Path) -> None:
-    assert imports(path) - sys.stdlib_module_names <= {"unamp"} | THIRD_PARTY.get(path.name, set())
+    allowed = {"unamp"}.union(*(more for part, more in THIRD_PARTY.items() if module(path).startswith(part)))
+    of_types = {"numpy"}  # for a type checker alone, which tests/core/test_imports.py sees from outside
+    assert packages(path) - sys.stdlib_module_names - of_types <= allowed
 
 
 @pytest.mark.parametrize("path", CORE, ids=_name)
@@ -50,9 +117,25 @@ def test_the_core_names_no_adapter(path: Path) -> None:
     assert not [name for name in (f"unamp_{framework}" for framework in FRAMEWORKS) if name in text]
 
 
+@pytest.mark.parametrize("path", CORE, ids=_name)
+def test_no_arrow_of_the_core_runs_back_up(path: Path) -> None:
+    own = floor(module(path))
+    assert own >= 0, f"{module(path)} stands on no floor: give it one, here and in docs/architecture.md"
+    upward = [to for to in imports(path) if to.partition(".")[0] == "unamp" and floor(to) > own]
+    assert [to for to in upward if (module(path), to) not in BACK_UP] == []
+
+
+def test_the_core_has_no_circle() -> None:
+    assert circles({module(path) for path in CORE}) == []
+
+
+def test_conformance_has_no_circle() -> None:
+    assert circles({module(path) for path in CONFORMANCE if module(path) in modules()}) == []
+
+
 @pytest.mark.parametrize("path", CONFORMANCE, ids=_name)
 def test_conformance_imports_no_framework_and_no_adapter(path: Path) -> None:
-    assert imports(path) & (FRAMEWORKS | {adapter.name for adapter in ADAPTERS}) == set()
+    assert packages(path) & (FRAMEWORKS | {adapter.name for adapter in ADAPTERS}) == set()
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=_name)
@@ -60,35 +143,16 @@ def test_an_adapter_imports_its_own_framework_only(adapter: Path) -> None:
     framework = adapter.name.removeprefix("unamp_")
     for path in adapter.rglob("*.py"):
         forbidden = FRAMEWORKS - {framework} | {a.name for a in ADAPTERS if a != adapter} | {"unamp_conformance"}
-        assert imports(path) & forbidden == set(), _name(path)
+        assert packages(path) & forbidden == set(), _name(path)
 
 
 def test_there_are_adapters() -> None:
     assert "unamp_torch" in [adapter.name for adapter in ADAPTERS]
 
 
-#: What every adapter has; a framework's peculiarity may have a file of its own beside them.
-SHARED = frozenset(
-    f"{name}.py"
-    for name in (
-        "__init__", "activation", "adapter", "casting", "compiling", "decoration", "facts", "hooks", "kernels", "observing",
-        "operations", "plans", "scaling", "spellings", "state",
-    )
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS, ids=_name)
-def test_adapters_have_the_same_files(adapter: Path) -> None:
-    assert SHARED - {_name_in(adapter, path) for path in adapter.rglob("*.py")} == set()
-
-
-def _name_in(adapter: Path, path: Path) -> str:
-    return str(path.relative_to(adapter))
-
-
 def test_every_public_module_says_what_it_offers() -> None:
     for path in CORE:
-        if path.name in ("__main__.py", "_commands.py"):
+        if path.name == "__main__.py":
             continue
         assigned = [
             t.id

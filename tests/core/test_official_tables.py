@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
 import json
 import re
 import subprocess
@@ -16,9 +15,9 @@ import sys
 import tomllib
 from collections.abc import Iterable
 from importlib import metadata, resources
-from pathlib import Path
 
 import pytest
+from installed import place
 
 DATA = resources.files("unamp").joinpath("data")
 
@@ -69,14 +68,6 @@ def assert_same(framework: str, preset_name: str, key: str, official: Iterable[s
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def package(framework: str) -> Path:
-    """Where the framework is installed; a missing one is a failure, since nothing would be compared."""
-    spec = importlib.util.find_spec(framework)
-    if spec is None or not spec.submodule_search_locations:
-        pytest.fail(f"{framework} is not installed, so its lists cannot be compared: pip install 'unamp[{framework}]'")
-    return Path(next(iter(spec.submodule_search_locations)))
-
-
 def installed_version(framework: str) -> str:
     for distribution in DISTRIBUTIONS[framework]:
         try:
@@ -88,7 +79,7 @@ def installed_version(framework: str) -> str:
 
 def torch_macros() -> dict[str, set[str]]:
     """The operator names in each list macro of ATen's autocast header."""
-    text = (package("torch") / "include/ATen/autocast_mode.h").read_text("utf-8").replace("\\\n", " ")
+    text = (place("torch") / "include/ATen/autocast_mode.h").read_text("utf-8").replace("\\\n", " ")
     lists = dict(re.findall(r"#define (AT_FORALL_\w+)\(_\)([^\n]*)", text))
     # An entry reads `_(name)`, `_(name, overload)` or, where the redispatch signature differs, `_(ADD_NS(name), ...)`.
     names = {macro: set(re.findall(r"\b_\(\s*(?:ADD_NS\()?(\w+)", body)) for macro, body in lists.items()}
@@ -244,7 +235,7 @@ sys.stdout.write("\\n" + answer)
 
 def ask(framework: str, script: str, *arguments: str, stdin: str = "") -> object:
     """What a script says on its last line, run where it may import the framework."""
-    package(framework)
+    place(framework)
     command = [sys.executable, "-W", "ignore", "-c", script, *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"asking {framework} {installed_version(framework)} failed:\n{done.stderr[-2000:]}"
@@ -263,7 +254,7 @@ def packet(kernel: str) -> str:
 @functools.cache
 def paddle_lists() -> dict[str, set[str]]:
     """The set-valued names of `paddle/amp/amp_lists.py`, `A | B` included."""
-    source = package("paddle") / "amp/amp_lists.py"
+    source = place("paddle") / "amp/amp_lists.py"
     sets: dict[str, set[str]] = {}
 
     def value(node: ast.expr) -> set[str]:
@@ -285,7 +276,7 @@ def paddle_lists() -> dict[str, set[str]]:
 @functools.cache
 def mindspore_lists() -> dict[str, set[str]]:
     """The AMP lists of `mindspore/train/amp.py`: cells as `nn.Dense`, primitives by their bare name."""
-    tree = ast.parse((package("mindspore") / "train/amp.py").read_text("utf-8"))
+    tree = ast.parse((place("mindspore") / "train/amp.py").read_text("utf-8"))
     lists = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
@@ -302,7 +293,7 @@ def mindspore_lists() -> dict[str, set[str]]:
 @functools.cache
 def tensorflow_lists() -> dict[str, dict[str, set[str]]]:
     """grappler's lists, as its header gives them for CUDA (every version condition true) and for oneDNN in bfloat16."""
-    header = package("tensorflow") / "include/tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
+    header = place("tensorflow") / "include/tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
     text = header.read_text("utf-8")
     tensor_lists = set(re.findall(r'"(TensorList\w+)"', text))
     text = re.sub(r"if \(use_onednn_\) \{.*?\n    \}", "", text, flags=re.DOTALL)

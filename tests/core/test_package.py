@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -78,6 +80,18 @@ def test_the_wheel_holds_the_packages_with_their_data(wheel: Path) -> None:
         *("unamp", *(name for _, name in adapters), "unamp_conformance"),
         f"unamp-{unamp.__version__}.dist-info",
     }
+
+
+def test_every_place_names_the_same_versions_of_a_framework() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    packages = {"torch": "torch", "paddle": "paddlepaddle", "mindspore": "mindspore", "tensorflow": "tensorflow"}
+    for framework, package in packages.items():
+        adapter = (ROOT / f"adapters/unamp_{framework}/__init__.py").read_text("utf-8")
+        (requires,) = re.findall(r'^REQUIRES = "(.*)"$', adapter, re.MULTILINE)
+        named = {one.partition(";")[0] for name in (framework, "all") for one in extras[name] if one.startswith(package)}
+        assert named == {f"{package}{requires}"}
+        cpu = {one.partition(";")[0].replace("-cpu", "") for one in extras["frameworks"] if one.startswith(package)}
+        assert cpu == {f"{package}{requires}"}
 
 
 def test_the_wheel_requires_nothing(wheel: Path) -> None:

@@ -126,7 +126,11 @@ def test_a_policy_takes_any_frameworks_spelling() -> None:
         ({"dtype": "float32"}, ValueError, "'float32' is not a low precision; valid: 'float16', 'bfloat16'"),
         ({"dtype": "int8"}, ValueError, "valid: 'float16', 'bfloat16'"),
         ({"dtype": 16}, TypeError, "dtype must be"),
-        ({"preset": "pytorch"}, ValueError, "unknown preset 'pytorch'; valid: unamp, torch-cuda"),
+        (
+            {"preset": "pytorch"},
+            ValueError,
+            "unknown preset 'pytorch'; did you mean 'torch-cuda' or 'torch-cpu'",
+        ),
         ({"preset": None}, TypeError, "preset must be a string, not NoneType; valid: unamp, "),
         ({"allow": "matmull"}, ValueError, "unknown operation 'matmull'; did you mean .*'matmul'"),
         ({"deny": ["linear", "qqqqqq"]}, ValueError, "unknown operation 'qqqqqq'"),
@@ -319,3 +323,31 @@ def test_reason_and_decide_agree(policy: Policy, op: str) -> None:
 @given(policies())
 def test_the_rules_cover_the_vocabulary(policy: Policy) -> None:
     assert list(policy.rules) == list(vocabulary())
+
+
+def test_decide_and_reason_take_what_lists_take() -> None:
+    policy = Policy("O1")
+    for op in ("linear", "torch.nn.functional.linear", "nn.Linear"):
+        assert policy.decide(op) is policy.decide("linear")
+        assert policy.reason(op) == policy.reason("linear")
+    for wrong in (["linear"], 3, None, {}, object()):
+        for ask in (policy.decide, policy.reason):
+            with pytest.raises(TypeError, match=r"op takes operation names, or a framework's functions.*got"):
+                ask(wrong)
+
+
+def test_a_long_name_is_not_echoed_whole() -> None:
+    long = "x" * 100_000
+    for ask in (Policy().decide, lambda name: Policy(deny=name), lambda name: Policy(name), lambda name: Policy(preset=name)):
+        with pytest.raises(ValueError, match="unknown") as caught:
+            ask(long)
+        assert len(str(caught.value)) < 400
+
+
+def test_a_policy_as_plain_values() -> None:
+    policy = Policy("O2", "bfloat16", allow=["softmax"], deny="linear", promote=True)
+    assert Policy.from_data(policy.to_data()) == policy
+    with pytest.raises(ValueError, match="unknown or missing: levels"):
+        Policy.from_data(policy.to_data() | {"levels": "O1"})
+    with pytest.raises(TypeError, match="a policy is an object, not"):
+        Policy.from_data(["O1"])  # type: ignore[arg-type]

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import unamp
-from unamp import registry
-from unamp.adapter import Adapter
+from unamp.adapter import Adapter, check_version, registry
 
 
 def test_a_registered_adapter_is_in_use(fake: Any) -> None:
@@ -79,6 +78,13 @@ def test_a_framework_of_another_version_is_refused_before_it_is_probed(fake_clas
 
     with pytest.raises(unamp.FrameworkNotSupported, match=rf"fake {re.escape(version)} is installed.* fake >=1\.0,<2"):
         registry.register(Probed())
+
+
+def test_an_older_version_is_told_why() -> None:
+    with pytest.raises(unamp.FrameworkNotSupported, match=r"fake 0\.9 is installed; .* fake >=1\.0,<2: it has no casts"):
+        check_version("fake", "0.9", ">=1.0,<2", older="it has no casts")
+    with pytest.raises(unamp.FrameworkNotSupported, match=r"fake 2\.0 is installed; .* fake >=1\.0,<2$"):
+        check_version("fake", "2.0", ">=1.0,<2", older="it has no casts")
 
 
 def test_versions_that_cannot_be_read_are_the_adapters_mistake(fake_class: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from unamp.replacing import Code, Together, code_of
+from unamp.adapter.replacing import CodePatch, PatchGroup, code_of
 
 FACTOR = 2
 
@@ -33,41 +33,41 @@ def written(original: Callable[..., Any]) -> Any:
 
 
 def test_who_holds_a_function_already_sees_what_stands_in() -> None:
-    held, change = double, Code(double, twice)  # type: ignore[arg-type]
-    assert not change.is_in
-    change.put_in()
-    assert change.is_in
+    held, change = double, CodePatch(double, twice)  # type: ignore[arg-type]
+    assert not change.applied
+    change.apply()
+    assert change.applied
     try:
         assert held(2, more=1) == (5, 5)
         assert held.__name__ == "double"
     finally:
-        change.take_out()
+        change.undo()
     assert held(2, more=1) == 5
 
 
 @pytest.mark.parametrize(("replacement", "expected"), [(twice, (35, 35)), (written, (35, int, 3))])
 def test_a_function_that_closes_over_variables(replacement: Callable[..., Any], expected: tuple[Any, ...]) -> None:
     times = closed_over(7)
-    change = Together([Code(times, replacement)])
-    change.put_in()
+    change = PatchGroup([CodePatch(times, replacement)])
+    change.apply()
     assert times(5) == expected
-    change.take_out()
+    change.undo()
     assert times(5, 2) == 70
 
 
 def test_who_changes_a_function_meanwhile_keeps_it() -> None:
     times, own = closed_over(7), closed_over(1)
-    change = Together([Code(times, twice)])
-    change.put_in()
+    change = PatchGroup([CodePatch(times, twice)])
+    change.apply()
     times.__code__ = own.__code__
-    change.take_out()
+    change.undo()
     assert times.__code__ is own.__code__
 
 
 def test_code_sees_its_constants_and_nothing_of_where_they_were_named() -> None:
-    change = Code(double, lambda original: code_of("def stand_in(number, more):\n return FACTOR", {"FACTOR": "constant"}))  # type: ignore[arg-type]
-    change.put_in()
+    change = CodePatch(double, lambda original: code_of("def stand_in(number, more):\n return FACTOR", {"FACTOR": "constant"}))  # type: ignore[arg-type]
+    change.apply()
     try:
         assert double(1, 2) == "constant"  # type: ignore[misc]
     finally:
-        change.take_out()
+        change.undo()

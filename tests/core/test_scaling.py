@@ -359,8 +359,25 @@ def test_saved_states_have_each_frameworks_keys(train: Any) -> None:
         "decr_count": 0,
         "use_dynamic_loss_scaling": True,
     }
-    with pytest.raises(ValueError, match="unknown form 'jax' of a scaler's state; valid: unamp, torch, paddle"):
+    with pytest.raises(ValueError, match="unknown form of a scaler's state 'jax'; valid: unamp, torch, paddle"):
         unamp.GradScaler().state_dict("jax")
+
+
+@pytest.mark.parametrize("form", ["torch", "mindspore", "keras"])
+@pytest.mark.parametrize("rules", [{"dynamic": False}, {"backoff_interval": 2}])
+def test_a_form_that_cannot_keep_a_rule_raises(form: str, rules: dict[str, Any]) -> None:
+    (field,) = rules
+    with pytest.raises(ValueError, match=f"{form}'s scalers go on with {field}=.*; they cannot take over"):
+        unamp.GradScaler(growth_interval=1, **rules).state_dict(form)
+
+
+@pytest.mark.parametrize("rules", [{"dynamic": False}, {"backoff_interval": 2}])
+def test_torchs_scaler_does_not_take_rules_that_it_would_drop(rules: dict[str, Any]) -> None:
+    state = unamp.GradScaler(growth_interval=1, **rules).state_dict()
+    assert "_growth_tracker" not in state  # torch.amp.GradScaler.load_state_dict asks for it
+    again = unamp.GradScaler()
+    again.load_state_dict(state)
+    assert again.state_dict() == state
 
 
 @pytest.mark.parametrize("form", FORMS)

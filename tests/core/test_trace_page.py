@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import unamp
 from unamp import OpRecord, Rule, Trace
-from unamp.records import Values
+from unamp.adapter.records import Values
 
 NASTY = "<script>alert('1')</script>\"&"
 

@@ -17,9 +17,10 @@ import pytest
 
 import unamp
 from unamp import OpRecord, Rule, trace
-from unamp.observing import Layers, casts
-from unamp.records import SAMPLE, Values
-from unamp.tracing import dtypes, size
+from unamp.adapter.observer import Layers
+from unamp.adapter.observing import casts
+from unamp.adapter.records import SAMPLE, Values
+from unamp.tracing.tables import dtypes, size
 
 LINEAR = OpRecord(
     "linear", "aten::linear", Rule.LOW, ("float32", "float32"), "bfloat16", "bfloat16",
@@ -207,11 +208,12 @@ def test_json_has_every_field(fake: Any) -> None:
     assert data["frameworks"].pop("fake") == "1.0"
     assert data == {
         "format": "unamp trace",
-        "version": 1,
+        "version": 2,
         "unamp": unamp.__version__,
         "frameworks": {},
         "values": True,
         "never_ran": [],
+        "policies": [],
         "records": [
             {
                 "op": "conv2d",
@@ -225,6 +227,7 @@ def test_json_has_every_field(fake: Any) -> None:
                 "casts": 0,
                 "cast_bytes": 0,
                 "framework": "",
+                "policy": None,
                 "values": {
                     "shape": [2],
                     "nonfinite": 0,
@@ -236,6 +239,43 @@ def test_json_has_every_field(fake: Any) -> None:
             }
         ],
     }
+
+
+def test_a_trace_holds_the_policies_in_force(fake: Any) -> None:
+    outer, inner = unamp.Policy("O2", "bfloat16", allow="softmax"), unamp.Policy("O1", preset="paddle")
+    with trace() as t:
+        fake.sinks[0](LINEAR)
+        with unamp.policy_region(outer):
+            fake.sinks[0](LINEAR)
+            with unamp.policy_region(inner):
+                fake.sinks[0](LINEAR)
+            fake.sinks[0](LINEAR)
+    assert [record.policy for record in t.records] == [None, outer, inner, outer]
+    again = unamp.Trace.from_json(t.to_json())
+    assert [record.policy for record in again.records] == [None, outer, inner, outer]
+    assert len(json.loads(t.to_json())["policies"]) == 2
+
+
+def test_a_trace_of_before_is_read_too(fake: Any) -> None:
+    with trace() as t:
+        fake.sinks[0](LINEAR)
+    data = json.loads(t.to_json()) | {"version": 1}
+    del data["policies"], data["records"][0]["policy"]
+    assert unamp.Trace.from_json(json.dumps(data)).records == t.records
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [{}, {"level": "O1"}, [], "O1", None, unamp.Policy().to_data() | {"level": "O9"}, unamp.Policy().to_data() | {"more": 1}],
+)
+def test_a_damaged_policy_is_refused(fake: Any, policy: object) -> None:
+    with trace() as t, unamp.policy_region(unamp.Policy()):
+        fake.sinks[0](LINEAR)
+    data = json.loads(t.to_json()) | {"policies": [policy]}
+    with pytest.raises(ValueError, match="this trace is damaged"):
+        unamp.Trace.from_json(json.dumps(data))
+    with pytest.raises(ValueError, match="this trace is damaged"):
+        unamp.Trace.from_json(json.dumps(data | {"policies": []}))
 
 
 def test_a_trace_survives_json(fake: Any) -> None:
@@ -255,8 +295,8 @@ def test_a_trace_survives_json(fake: Any) -> None:
     [
         ("", "this is no trace: Expecting value"),
         ("[]", r"this is no trace; Trace.to_json\(\) writes one"),
-        ('{"format": "unamp trace", "version": 2}', r"this trace is of version 2; unamp [\d.]+ reads 1"),
-        ('{"format": "unamp trace", "version": 1}', "this trace is damaged: KeyError: 'values'"),
+        ('{"format": "unamp trace", "version": 3}', r"this trace is of version 3; unamp [\d.]+ reads 1 and 2"),
+        ('{"format": "unamp trace", "version": 2}', "this trace is damaged: KeyError: 'values'"),
     ],
 )
 def test_what_is_no_trace_is_refused(text: str, says: str) -> None:

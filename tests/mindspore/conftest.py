@@ -16,13 +16,13 @@ with suppress(SystemError):
     ops.zeros((1,))
 mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
 
-from unamp_mindspore import hooks, listing  # noqa: E402
+from unamp_mindspore import listing, patches  # noqa: E402
 from unamp_mindspore.state import thread  # noqa: E402
 
 
 def _patched() -> list[str]:
     inherited = [name for name in listing.methods() if name in vars(Tensor)]
-    codes = [code.function.__qualname__ for code in (*listing.codes().values(), *hooks._hooks()) if code.is_in]
+    codes = [code.function.__qualname__ for code in (*listing.codes().values(), *patches._hooks()) if code.applied]
     return [*inherited, *codes, str(Primitive.__call__.__code__), str(nn.Cell.compile_and_run.__code__)]
 
 
@@ -42,7 +42,7 @@ def _untouched():
     assert thread.plan is None
     assert thread.weights is None
     assert thread.sink is None
-    assert hooks.hooks.open == 0
+    assert patches.installed.open == 0
     assert _patched() == before
     assert not _pynative_executor.grad_flag()
 

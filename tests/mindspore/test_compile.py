@@ -1,13 +1,17 @@
 """Compiled graphs: the policy in force at the call decides, and each has a graph of its own."""
 
+import sys
+
 import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
-from mindspore.graph import jit_context
+from unamp_mindspore import compiling
 
 import unamp
 from unamp import Policy, policy_region
+
+jit_context = sys.modules[compiling.jit_context.__module__]  # where that is, depends on the version
 
 F32, F16 = mindspore.float32, mindspore.float16
 
@@ -125,7 +129,11 @@ def test_what_a_graph_cannot_do_is_an_error():
     assert dtypes(None, compute, a, b) == [F32, F32, F32]
 
 
-@pytest.mark.parametrize("mode", ["bytecode", "trace"])
+#: From Python 3.12 on, MindSpore itself captures no bytecode.
+BYTECODE = sys.version_info < (3, 12)
+
+
+@pytest.mark.parametrize("mode", ["bytecode", "trace"] if BYTECODE else ["trace"])
 def test_graphs_that_no_strategy_reaches_are_refused(mode):
     a, b = rand(4, 4), rand(4, 4)
     compiled = mindspore.jit(_plain_product, capture_mode=mode)
@@ -150,7 +158,11 @@ def test_a_region_inside_a_function_whose_bytecode_is_captured():
 
     a, b = rand(4, 4), rand(4, 4)
     for _ in range(2):
-        assert product(a, b).dtype == F16
+        if BYTECODE:
+            assert product(a, b).dtype == F16
+        else:
+            with pytest.raises(Exception, match=r"does not support Python 3\.12"):
+                product(a, b)
 
 
 def test_no_region_opens_while_a_graph_is_captured_from_a_trace():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, mint, nn, ops
 from mindspore.ops import matmul as bound_early
-from unamp_mindspore import hooks, listing
+from unamp_mindspore import listing, patches
 from unamp_mindspore.forwarding import handed_to
 from unamp_mindspore.spellings import named, spelled
 
@@ -244,8 +244,8 @@ def test_a_kernels_error_is_raised_inside_the_region_that_caused_it():
 def test_a_hook_that_is_missing_is_named(monkeypatch):
     monkeypatch.delattr(nn.Cell, "compile_and_run")
     with pytest.raises(unamp.FrameworkNotSupported, match=rf"mindspore {mindspore.__version__} has no Cell.compile_and_run"):
-        hooks.probe()
-    assert hooks.hooks.open == 0
+        patches.probe()
+    assert patches.installed.open == 0
 
 
 @pytest.mark.parametrize("name", ["__add__", "matmul"])

@@ -8,7 +8,7 @@ from mindspore.train import amp
 
 import unamp
 from unamp import Policy, Rule
-from unamp.registry import spelling_of
+from unamp.adapter.registry import spelling_of
 
 
 @pytest.mark.parametrize("entry", amp.AMP_WHITE_LIST, ids=lambda entry: entry.__name__)

@@ -9,7 +9,7 @@ from mindspore import Tensor, nn, ops
 import unamp
 from unamp import Policy, Rule
 from unamp.adapter import How, Support
-from unamp.registry import adapter_for
+from unamp.adapter.registry import adapter_for
 
 
 def test_records_say_what_ran():

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import paddle
 import pytest
-from unamp_paddle import hooks
+from unamp_paddle import patches
 from unamp_paddle.state import thread
 
 warnings.filterwarnings("ignore", module="paddle")
@@ -21,7 +21,7 @@ def _patched() -> list[str]:
         "run_backward": type(paddle.base.core.eager.run_backward),
         "paddle.tensor.math.log": type(paddle.tensor.math.log),
     }
-    codes = {code.function.__name__: code.function.__code__ is code._original for code in hooks._codes().values()}
+    codes = {code.function.__name__: not code.applied for code in patches._codes().values()}
     return [f"{k}: {v}" for k, v in looked_at.items()] + [k for k, own in codes.items() if not own]
 
 
@@ -41,5 +41,5 @@ def _untouched():
     assert thread.plan is None
     assert thread.weights is None
     assert thread.sink is None
-    assert hooks.hooks.open == 0
+    assert patches.installed.open == 0
     assert _patched() == before

@@ -8,7 +8,7 @@ from unamp_conformance.cases import cases
 from unamp_paddle.facts import facts
 
 import unamp
-from unamp.registry import adapter_for
+from unamp.adapter.registry import adapter_for
 from unamp.vocabulary import vocabulary
 
 LISTED = {

@@ -7,8 +7,8 @@ import numpy as np
 import paddle
 import pytest
 from unamp_paddle import arithmetic, compiled, rounding
+from unamp_paddle.conformance.operations import PaddleOperations
 from unamp_paddle.facts import facts
-from unamp_paddle.operations import PaddleOperations
 from unamp_paddle.state import LOW, NAMES
 
 import unamp

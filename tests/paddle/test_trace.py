@@ -8,7 +8,7 @@ from paddle import nn
 import unamp
 from unamp import Policy, Rule
 from unamp.adapter import How, Support
-from unamp.registry import adapter_for
+from unamp.adapter.registry import adapter_for
 
 
 def test_records_say_what_ran():

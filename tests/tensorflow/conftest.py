@@ -17,19 +17,19 @@ tf.config.set_logical_device_configuration(
 )
 
 from tensorflow.python import pywrap_tfe  # noqa: E402
-from unamp_tensorflow import hooks, wholes  # noqa: E402
+from unamp_tensorflow import patches, wholes  # noqa: E402
 from unamp_tensorflow.casting import execute  # noqa: E402
 from unamp_tensorflow.state import thread  # noqa: E402
 
-from unamp.replacing import Code  # noqa: E402
+from unamp.adapter.replacing import CodePatch  # noqa: E402
 
 LOW = {"float16": tf.float16, "bfloat16": tf.bfloat16}
 
 
 def patched() -> list[str]:
     """What is not as TensorFlow made it."""
-    changes = [*hooks._base().changes, *(whole.change for whole in (*wholes.functions(), *wholes.keras()))]
-    found = [c.function.__qualname__ for c in changes if isinstance(c, Code) and c.is_in]
+    changes = [*patches._base().patches, *(whole.patch for whole in (*wholes.functions(), *wholes.keras()))]
+    found = [c.function.__qualname__ for c in changes if isinstance(c, CodePatch) and c.applied]
     return found + ["TFE_Py_FastPathExecute"] * (pywrap_tfe.TFE_Py_FastPathExecute is not execute)
 
 
@@ -42,7 +42,7 @@ def _untouched():
     assert thread.sink is None
     assert thread.parameters is None
     assert not thread.recorded
-    assert hooks.hooks.open == 0
+    assert patches.installed.open == 0
     assert patched() == []
 
 

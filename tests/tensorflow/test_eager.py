@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from unamp_tensorflow.registry import op_types
+from unamp_tensorflow.listing import op_types
 
 import unamp
 from unamp import Policy, Rule, policy_region

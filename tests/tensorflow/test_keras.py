@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import unamp
 from unamp import Policy, policy_region
-from unamp.registry import adapter_for
+from unamp.adapter.registry import adapter_for
 
 layers = tf.keras.layers
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from unamp_conformance.cases import cases
 
 import unamp
-from unamp.registry import adapter_for
+from unamp.adapter.registry import adapter_for
 from unamp.vocabulary import vocabulary
 
 HEADER = Path(tf.__file__).parent / "include/tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"

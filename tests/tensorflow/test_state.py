@@ -7,18 +7,18 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.framework import op_def_library
 from tensorflow.python.ops import cond_v2, gen_math_ops, tensor_array_ops
-from unamp_tensorflow import hooks, wholes
+from unamp_tensorflow import patches, wholes
 from unamp_tensorflow.casting import execute
 
 import unamp
-from unamp.registry import adapter_for
-from unamp.replacing import Code
+from unamp.adapter.registry import adapter_for
+from unamp.adapter.replacing import CodePatch
 
 
 def patched():
     """What is not as TensorFlow made it."""
-    changes = [*hooks._base().changes, *(whole.change for whole in (*wholes.functions(), *wholes.keras()))]
-    return [c.function.__qualname__ for c in changes if isinstance(c, Code) and c.is_in]
+    changes = [*patches._base().patches, *(whole.patch for whole in (*wholes.functions(), *wholes.keras()))]
+    return [c.function.__qualname__ for c in changes if isinstance(c, CodePatch) and c.applied]
 
 
 def test_the_probe_passes_here():
@@ -70,7 +70,7 @@ def test_exceptions_take_everything_out(matrix):
     with pytest.raises(tf.errors.InvalidArgumentError), unamp.trace(), unamp.autocast(dtype="bfloat16"):
         matrix @ tf.ones([5, 5])
     assert patched() == []
-    assert hooks.hooks.open == 0
+    assert patches.installed.open == 0
 
 
 def test_somebody_elses_change_inside_a_region_stays():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from unamp_torch import hooks
+from unamp_torch import patches
 from unamp_torch.state import thread
 
 import unamp
@@ -33,7 +33,7 @@ def _native_state() -> dict[str, Any]:
 def _attributes() -> dict[str, Any]:
     """What stands at every place that unamp patches while a region is open, of the modules that are imported."""
     found = {}
-    for hook in hooks.HOOKS:
+    for hook in patches.HOOKS:
         module = sys.modules.get(hook.module)
         if module is not None:
             found[f"{hook.module}.{hook.name}"] = getattr(module, hook.name)

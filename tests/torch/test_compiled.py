@@ -15,6 +15,7 @@ from unamp_torch import compiled
 
 import unamp
 from unamp import Policy, policy_region
+from unamp.adapter import major_minor
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -89,7 +90,8 @@ def test_casts_of_parameters_are_kept_until_the_outermost_region_closes() -> Non
         with policy_region(Policy(dtype="bfloat16", allow="mul")):
             weight * weight
     low = [tensor.data_ptr() for tensor in seen if tensor.dtype == torch.bfloat16]
-    assert len(set(low[:4])) == 1, "cast anew for the same parameter"
+    kept = major_minor(torch.__version__) >= (2, 11)  # before that, no cast is
+    assert len(set(low[:4])) == (1 if kept else 4), "cast anew for the same parameter"
     assert set(low[4:6]).isdisjoint(low[:4]), "a parameter that has changed is cast anew"
     assert set(low[6:]).isdisjoint(low[4:6]), "a new region begins with nothing"
     assert torch.equal(one, two)

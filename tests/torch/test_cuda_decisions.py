@@ -301,7 +301,7 @@ def test_what_cuda_autocast_does_by_itself_is_not_intercepted(preset: str, dtype
 def test_an_ordinary_network_meets_no_kernel_of_ours() -> None:
     import sys
 
-    from unamp_torch import kernels
+    from unamp_torch import calls
 
     x, weight, bias = mat(), mat(), mat().select(0, 0)
     target = torch.zeros(4, dtype=torch.long, device="cuda")
@@ -311,7 +311,7 @@ def test_an_ordinary_network_meets_no_kernel_of_ours() -> None:
         return F.cross_entropy(torch.softmax(hidden @ weight + bias, 1).tanh(), target)
 
     called = []
-    actions = {kernels.low, kernels.emulated, kernels.in_float32, kernels.in_widest, kernels.untouched}
+    actions = {calls.low, calls.emulated, calls.in_float32, calls.in_widest, calls.untouched}
     codes = {action.__code__ for action in actions}
 
     def profile(frame: Any, event: str, argument: Any) -> None:

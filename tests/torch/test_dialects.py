@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unamp
-from unamp.adapter import release
+from unamp.adapter import major_minor
 from unamp.dialects.keras.mixed_precision import DTypePolicy, LossScaleOptimizer, set_global_policy
 from unamp.dialects.mindspore import amp as mindspore_amp
 from unamp.dialects.paddle import amp as paddle_amp
@@ -73,7 +73,7 @@ def test_devices_that_unamp_does_not_cover_say_what_to_use() -> None:
     assert not amp.is_autocast_available("xpu")
     with pytest.raises(TypeError, match="as a context manager"):
         amp.autocast("cpu")(3)  # type: ignore[arg-type]
-    theirs = TypeError if release(torch.__version__) >= (2, 12) else None
+    theirs = TypeError if major_minor(torch.__version__) >= (2, 12) else None
     assert error_of(lambda: torch.amp.autocast("cpu")(3)) is theirs
 
 

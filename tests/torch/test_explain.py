@@ -12,7 +12,7 @@ import torch
 import unamp
 from unamp import Policy, Rule
 from unamp.adapter import How
-from unamp.registry import adapter_for
+from unamp.adapter.registry import adapter_for
 
 
 def how(policy: Policy, device: str) -> dict[str, How]:
@@ -96,9 +96,9 @@ def test_native_means_that_no_kernel_of_ours_acts() -> None:
 
 WATCHED = """
 import sys, torch, unamp
-from unamp_torch import kernels
+from unamp_torch import calls
 
-ACTIONS = (kernels.low, kernels.low_widened, kernels.emulated, kernels.in_float32, kernels.in_widest, kernels.untouched)
+ACTIONS = (calls.low, calls.low_widened, calls.emulated, calls.in_float32, calls.in_widest, calls.untouched)
 policy = unamp.Policy("O1", "bfloat16", preset="torch-cpu", allow="exp")
 found = {op: e.how["torch", "cpu"] for op, e in unamp.explain(policy, "torch", "cpu").items()}
 x = torch.rand(4, 4)
@@ -134,7 +134,7 @@ print("fine")
 def test_a_dtype_for_which_the_cpu_has_no_instructions_is_said_to_be_slow(isa: str) -> None:
     code = """
 import torch, unamp
-from unamp.registry import adapter_for
+from unamp.adapter.registry import adapter_for
 for dtype in ("float16", "bfloat16"):
     print(adapter_for("torch").slowdown("cpu", dtype) > 10, adapter_for("torch").slowdown("gpu", dtype))
 with unamp.autocast("cpu", "float16"):

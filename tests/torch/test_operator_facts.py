@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from unamp_conformance.cases import Case, cases
+from unamp_torch.calls import operators
 from unamp_torch.facts import facts
-from unamp_torch.kernels import operators
 
 from unamp import vocabulary
-from unamp.registry import adapter_for
+from unamp.adapter.registry import adapter_for
 
 #: What PyTorch says where it has no kernel for a dtype.
 NO_KERNEL = re.compile(r"Half|BFloat16|[Ll]ow precision|float (or|and) double|[Uu]nsupported dtype")
@@ -26,7 +26,7 @@ NOT_BY_AN_ERROR = {"lstm", "linalg_matrix_exp", "polar"}
 def computing() -> Iterator[tuple[str, Case]]:
     names = adapter_for("torch").operations().names()
     for op, case in cases().items():
-        listed = any(op in ops for ops in facts().no_kernel.values())
+        listed = any(op in ops for ops in facts().lacking.values())
         if op in names and operators(op) and (listed or not vocabulary()[op].keeps_its_meaning):
             yield op, case
 
@@ -56,7 +56,7 @@ def lacks_a_kernel(op: str, case: Case, dtype: torch.dtype) -> bool:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_operations_without_a_low_kernel_on_a_cpu(dtype: str) -> None:
-    stated = facts().no_kernel["cpu", dtype] & adapter_for("torch").operations().names()
+    stated = facts().lacking["cpu", dtype] & adapter_for("torch").operations().names()
     measured = {op for op, case in computing() if lacks_a_kernel(op, case, getattr(torch, dtype))}
     assert sorted(measured - stated) == [], "missing in operators.toml"
     assert sorted(stated - measured - NOT_BY_AN_ERROR) == [], "in operators.toml, but torch has a kernel"

@@ -12,8 +12,8 @@ from unamp_conformance.cases import cases
 
 import unamp
 from unamp import Policy, Rule, custom_bwd, custom_fwd, policy_region
-from unamp.adapter import release
-from unamp.registry import adapter_for
+from unamp.adapter import major_minor
+from unamp.adapter.registry import adapter_for
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
@@ -377,7 +377,7 @@ def seed_lists() -> dict[str, Rule]:
 
 
 def test_what_the_seed_lists_and_torch_no_longer_has() -> None:
-    since = (names for version, names in GONE_SINCE.items() if release(torch.__version__) >= version)
+    since = (names for version, names in GONE_SINCE.items() if major_minor(torch.__version__) >= version)
     listed = SEED_LOW + SEED_FLOAT32 + SEED_WIDEST
     assert {name for name in listed if not hasattr(torch.ops.aten, name)} == GONE.union(*since)
 
@@ -399,7 +399,7 @@ def test_the_three_lists_as_they_are_today(name: str, rule: Rule) -> None:
     expected = {Rule.LOW: BF16, Rule.FP32: F32}.get(rule, BF16 if name == "group_norm" else F32)
     # The function that users call can be made of the listed operator (F.pad, F.multi_head_attention_forward).
     records = [r for r in trace.records if r.op == case.op] or trace.records
-    in_float64 = name in FLOAT64_SINCE and release(torch.__version__) >= FLOAT64_SINCE[name]
+    in_float64 = name in FLOAT64_SINCE and major_minor(torch.__version__) >= FLOAT64_SINCE[name]
     assert {r.compute for r in records} == {"float64" if in_float64 else str(expected).removeprefix("torch.")}
     results = [t for t in (result if isinstance(result, tuple) else [result]) if t.is_floating_point()]
     assert {t.dtype for t in results} <= {expected}

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
-from unamp_torch import hooks
+from unamp_torch import patches
 
 import unamp
 from unamp import Policy, policy_region
@@ -280,7 +280,7 @@ def test_threads_that_open_the_first_region_at_once_leave_nothing_behind(monkeyp
             for thread in threads:
                 thread.join()
             assert torch.autograd._engine_run_backward is theirs
-            assert not any(isinstance(finder, hooks._Imports) for finder in sys.meta_path)
+            assert not any(isinstance(finder, patches._Imports) for finder in sys.meta_path)
             monkeypatch.undo()
     finally:
         sys.setswitchinterval(switching)

@@ -15,7 +15,8 @@ from unamp_conformance.cases import cases
 
 import unamp
 from unamp import OpRecord, Policy, Rule, policy_region
-from unamp.registry import adapter_for
+from unamp.adapter import major_minor
+from unamp.adapter.registry import adapter_for
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
@@ -300,7 +301,8 @@ def test_casts_are_counted_with_what_they_move() -> None:
         numbers = {"x": 24, "w": 32, "b": 4}
         first, second, add, *_ = records(policy, call)
         assert (first.casts, first.cast_bytes) == (3, 6 * sum(numbers.values()))
-        assert (second.casts, second.cast_bytes) == (0, 0)
+        kept = major_minor(torch.__version__) >= (2, 11)  # before that, no cast is
+        assert (second.casts, second.cast_bytes) == ((0, 0) if kept else (2, 6 * 36))
         assert (add.op, add.casts) == ("add", 0)  # torch's own promotion reads what it is given
     uncached = records(Policy("O1", "bfloat16", cache=False), call)[1]
     assert (uncached.casts, uncached.cast_bytes) == (2, 6 * 36)

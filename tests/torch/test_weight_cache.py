@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unamp import Policy, policy_region
+from unamp.adapter import major_minor
 
 F16, BF16 = torch.float16, torch.bfloat16
 
@@ -54,7 +55,8 @@ def test_a_parameter_is_cast_once_in_the_outermost_region(policy: Policy) -> Non
             pass
         first, second = F.linear(x, weight), F.linear(x, weight)
         uncached = history(torch.stack([first.float(), second.float()])).count("ToCopyBackward0")
-    assert uncached - cached == 1
+    # Before 2.11 native autocast's cache keeps casts without their gradients, so nothing is kept.
+    assert uncached - cached == int(major_minor(torch.__version__) >= (2, 11))
 
 
 @pytest.mark.parametrize("policy", CACHING, ids=repr)

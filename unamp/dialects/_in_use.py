@@ -1,21 +1,21 @@
-"""Which frameworks and devices are in use, for the dialects."""
+"""The frameworks and devices that are in use, for the dialects."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from unamp import registry
+from unamp.adapter import registry
 
 __all__ = ["framework_in_use", "has_gpu"]
 
 
 def has_gpu() -> bool:
-    """Whether a framework that is in use finds a GPU."""
+    """Return whether a framework that is in use finds a GPU."""
     return any("gpu" in adapter.devices() for adapter in registry.adapters_in_use())
 
 
 def framework_in_use(name: str) -> Any:
-    """A framework's module (or NumPy), where something in this process has imported it; else None."""
+    """Return a framework's module (or NumPy), where something in this process has imported it; else None."""
     import sys
 
     return sys.modules.get(name)

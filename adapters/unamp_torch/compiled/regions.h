@@ -6,6 +6,8 @@
 
 #include "kernels.h"
 
+#include <torch/version.h>
+
 namespace {
 
 // How many regions share torch's cache of casts, by low dtype.
@@ -30,6 +32,9 @@ std::unique_lock<Mutex> locked(Mutex& mutex) {
 }
 
 bool start_sharing(ScalarType low) {
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11
+  return false;  // see start_sharing in patches.py
+#endif
   const auto lock = locked(sharing_mutex);
   if (sharing[1 - low_index(low)] > 0) return false;
   ++sharing[low_index(low)];

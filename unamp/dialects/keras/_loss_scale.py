@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import unamp
+from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dialects.keras._policy import KerasOwn
-from unamp.registry import owner
 
 __all__ = ["LossScaleOptimizer"]
 
@@ -57,7 +57,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         name: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Keras' own, or a new one."""
+        """Return Keras' own, or a new one."""
         keras = framework_in_use("keras")
         if keras is not None and isinstance(inner_optimizer, keras.optimizers.Optimizer):
             own = keras.mixed_precision.LossScaleOptimizer
@@ -91,11 +91,11 @@ class LossScaleOptimizer(metaclass=KerasOwn):
 
     @property
     def step_counter(self) -> int:
-        """How many finite steps in a row there have been since the scale last changed."""
+        """Return how many finite steps in a row there have been since the scale last changed."""
         return int(self.state_dict()["step_counter"])
 
     def scale_loss(self, loss: Any) -> Any:
-        """A loss times the scale."""
+        """Return a loss times the scale."""
         return self.scaler.scale(loss)
 
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
@@ -118,16 +118,16 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         self.scaler.update()
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> None:
-        """`apply`, with each gradient beside its parameter."""
+        """Do as `apply` does, given each gradient beside its parameter."""
         grads, trainable_variables = zip(*grads_and_vars, strict=True)
         self.apply(grads, trainable_variables)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments, but for the inner optimizer, which is not Keras' to save."""
+        """Return the arguments, but for the inner optimizer, which is not Keras' to save."""
         return {"name": self.name, "initial_scale": self.initial_scale, "dynamic_growth_steps": self.dynamic_growth_steps}
 
     def state_dict(self) -> dict[str, Any]:
-        """What to save of the scale, by the names of Keras' variables; Keras' own has no such method."""
+        """Return the state to save of the scale, by the names of Keras' variables; Keras' own has no such method."""
         return self.scaler.state_dict("keras")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

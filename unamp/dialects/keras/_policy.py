@@ -37,7 +37,7 @@ class DTypePolicy(metaclass=KerasOwn):
     """
 
     def __new__(cls, name: str | None = None) -> Any:
-        """Keras' own, or a new policy."""
+        """Return Keras' own, or a new policy."""
         keras = framework_in_use("keras")
         return super().__new__(cls) if keras is None else keras.mixed_precision.DTypePolicy(name)
 
@@ -66,12 +66,12 @@ class DTypePolicy(metaclass=KerasOwn):
         return None
 
     def get_config(self) -> dict[str, str]:
-        """What `from_config` makes an equal policy of."""
+        """Return the arguments of which `from_config` makes an equal policy."""
         return {"name": self._name}
 
     @classmethod
     def from_config(cls, config: dict[str, str]) -> Any:
-        """A policy from `get_config`."""
+        """Return a policy from `get_config`."""
         return cls(**config)
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class DTypePolicy(metaclass=KerasOwn):
 
 
 def dtype_policy() -> Any:
-    """The global policy: Keras' own; ``"float32"`` where Keras is not imported."""
+    """Return the global policy: Keras' own; ``"float32"`` where Keras is not imported."""
     keras = framework_in_use("keras")
     return DTypePolicy("float32") if keras is None else keras.mixed_precision.dtype_policy()
 

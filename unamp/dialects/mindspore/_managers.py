@@ -10,16 +10,16 @@ __all__ = ["DynamicLossScaleManager", "FixedLossScaleManager", "LossScaleManager
 
 
 class LossScaleManager:
-    """What a manager answers. MindSpore's own managers are understood too, by what they answer."""
+    """The methods of a manager. MindSpore's own managers are understood too, by what they answer."""
 
     def get_loss_scale(self) -> Any:
-        """The loss scale."""
+        """Return the loss scale."""
 
     def update_loss_scale(self, overflow: Any) -> None:
         """Adjust it, knowing whether there was an overflow."""
 
     def get_update_cell(self) -> Any:
-        """None: cells are MindSpore's alone."""
+        """Return None: cells are MindSpore's alone."""
 
 
 class FixedLossScaleManager(LossScaleManager):
@@ -40,11 +40,11 @@ class FixedLossScaleManager(LossScaleManager):
         self._drop_overflow_update = drop_overflow_update
 
     def get_loss_scale(self) -> float:
-        """The scale."""
+        """Return the scale."""
         return self._loss_scale
 
     def get_drop_overflow_update(self) -> bool:
-        """Whether steps that overflow are skipped."""
+        """Return whether steps that overflow are skipped."""
         return self._drop_overflow_update
 
 
@@ -72,7 +72,7 @@ class DynamicLossScaleManager(LossScaleManager):
         self.last_overflow_iter = 0
 
     def get_loss_scale(self) -> float:
-        """The scale of this moment, unless a train network has taken it over."""
+        """Return the scale of this moment, unless a train network has taken it over."""
         return self.loss_scale
 
     def update_loss_scale(self, overflow: bool) -> None:
@@ -85,5 +85,5 @@ class DynamicLossScaleManager(LossScaleManager):
         self.cur_iter += 1
 
     def get_drop_overflow_update(self) -> bool:
-        """True: a scale can move only where overflows are noticed."""
+        """Return True: a scale can move only where overflows are noticed."""
         return True

@@ -6,18 +6,18 @@ from typing import Any
 
 import unamp
 from unamp._data import load_table
+from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dtypes import LOW_DTYPES, dtype_name
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.presets import preset
-from unamp.registry import owner
 
 __all__ = ["auto_mixed_precision", "custom_mixed_precision", "get_black_list", "get_white_list", "low_dtype_of"]
 
 
 def auto_mixed_precision(network: Any, amp_level: str = "O0", dtype: object = "float16") -> Any:
-    """A network that computes under MindSpore's lists and returns float32; see `unamp.auto_mixed_precision`.
+    """Return a network that computes under MindSpore's lists and returns float32; see `unamp.auto_mixed_precision`.
 
     Args:
         network: a network of a framework that is imported.
@@ -42,7 +42,7 @@ def auto_mixed_precision(network: Any, amp_level: str = "O0", dtype: object = "f
 def custom_mixed_precision(
     network: Any, *, white_list: list[Any] | None = None, black_list: list[Any] | None = None, dtype: object = "float16"
 ) -> Any:
-    """A network that computes under a list of one's own and returns float32.
+    """Return a network that computes under a list of one's own and returns float32.
 
     Args:
         network: a network of a framework that is imported.
@@ -71,17 +71,17 @@ def custom_mixed_precision(
 
 
 def get_white_list() -> list[Any]:
-    """MindSpore's white list, as a new list: its classes where MindSpore is imported, else their names."""
+    """Return MindSpore's white list, as a new list: its classes where MindSpore is imported, else their names."""
     return _classes("AMP_WHITE_LIST")
 
 
 def get_black_list() -> list[Any]:
-    """MindSpore's black list, as a new list: its classes where MindSpore is imported, else their names."""
+    """Return MindSpore's black list, as a new list: its classes where MindSpore is imported, else their names."""
     return _classes("AMP_BLACK_LIST")
 
 
 def low_dtype_of(dtype: object) -> str:
-    """The name of a low dtype.
+    """Return the name of a low dtype.
 
     Raises:
         ValueError: for anything else.
@@ -93,7 +93,7 @@ def low_dtype_of(dtype: object) -> str:
 
 
 def _policy(level: str, dtype: str, entries: Any, name: str) -> Policy:
-    """The policy with a list in place of MindSpore's."""
+    """Return the policy with a list in place of MindSpore's."""
     if not isinstance(entries, list):
         raise TypeError(f"The type of {name} should be list, but got {type(entries)}")
     usual = preset("mindspore")

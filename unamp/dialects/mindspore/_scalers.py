@@ -6,15 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from unamp.adapter.registry import owner
 from unamp.loss_scale import LossScale
-from unamp.registry import owner
 from unamp.scaling import no_policy
 
 __all__ = ["DynamicLossScaler", "LossScaler", "StaticLossScaler", "all_finite", "check_count", "check_number"]
 
 
 def all_finite(inputs: Any) -> Any:
-    """Whether no number in some tensors is infinite or NaN.
+    """Return whether no number in some tensors is infinite or NaN.
 
     Args:
         inputs: a tensor, or a tuple or list of them; None in it is passed over.
@@ -34,15 +34,15 @@ def all_finite(inputs: Any) -> Any:
 
 
 class LossScaler(ABC):
-    """What a loss scaler does: scales a loss, unscales gradients, and adjusts its scale."""
+    """A loss scaler scales a loss, unscales gradients, and adjusts its scale."""
 
     @abstractmethod
     def scale(self, inputs: Any) -> Any:
-        """Inputs times the scale."""
+        """Return inputs times the scale."""
 
     @abstractmethod
     def unscale(self, inputs: Any) -> Any:
-        """Inputs divided by the scale."""
+        """Return inputs divided by the scale."""
 
     @abstractmethod
     def adjust(self, grads_finite: Any) -> Any:
@@ -60,11 +60,11 @@ class _Scaling(LossScaler):
         return self._loss_scale.scale
 
     def scale(self, inputs: Any) -> Any:
-        """Inputs times the scale: a loss, or gradients."""
+        """Return inputs times the scale: a loss, or gradients."""
         return _times(inputs, self.scale_value)
 
     def unscale(self, inputs: Any) -> Any:
-        """Inputs divided by the scale."""
+        """Return inputs divided by the scale."""
         return _times(inputs, 1.0 / self.scale_value)
 
 
@@ -82,7 +82,7 @@ class StaticLossScaler(_Scaling):
         self._loss_scale = LossScale(check_number("scale_value", scale_value), dynamic=False).checked()
 
     def adjust(self, grads_finite: Any) -> bool:
-        """False: nothing is adjusted."""
+        """Return False: nothing is adjusted."""
         return False
 
 
@@ -119,7 +119,7 @@ class DynamicLossScaler(_Scaling):
 
     @property
     def counter(self) -> int:
-        """How many finite steps in a row there have been since the scale last changed."""
+        """Return how many finite steps in a row there have been since the scale last changed."""
         return self._loss_scale.growth_tracker
 
     def adjust(self, grads_finite: Any) -> bool:
@@ -136,7 +136,7 @@ class DynamicLossScaler(_Scaling):
         return finite
 
     def state_dict(self) -> dict[str, Any]:
-        """What to save, by the names of MindSpore's attributes; MindSpore's own has no such method."""
+        """Return the state to save, by the names of MindSpore's attributes; MindSpore's own has no such method."""
         return self._loss_scale.state("mindspore")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -149,7 +149,7 @@ class DynamicLossScaler(_Scaling):
 
 
 def check_number(name: str, value: object) -> float:
-    """A scale of at least 1.
+    """Return a scale of at least 1, or raise.
 
     Raises:
         TypeError, ValueError: for anything else.
@@ -162,7 +162,7 @@ def check_number(name: str, value: object) -> float:
 
 
 def check_count(name: str, value: object) -> int:
-    """A positive integer.
+    """Return a positive integer, or raise.
 
     Raises:
         TypeError, ValueError: for anything else.

@@ -7,12 +7,12 @@ from typing import Any
 
 import unamp
 from unamp.adapter import Adapter
+from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dialects.mindspore._managers import DynamicLossScaleManager
 from unamp.dialects.mindspore._networks import auto_mixed_precision
 from unamp.dtypes import ELIGIBLE, dtype_name
 from unamp.errors import NotExpressible
-from unamp.registry import owner
 from unamp.scaling import no_policy
 
 __all__ = ["TrainNetwork", "build_train_network"]
@@ -24,7 +24,7 @@ _OPTIONS = ("cast_model_type", "keep_batchnorm_fp32", "loss_scale_manager")
 def build_train_network(
     network: Any, optimizer: Any, loss_fn: Any = None, level: str = "O0", boost_level: str = "O0", **kwargs: Any
 ) -> TrainNetwork:
-    """What trains a network: called with a batch, it computes the loss under a policy, scales it, and takes a step.
+    """Return a trainer: called with a batch, it computes the loss under a policy, scales it, and takes a step.
 
     Args:
         network: a network of a framework that is imported.
@@ -62,7 +62,7 @@ def build_train_network(
 
 
 class TrainNetwork:
-    """What `build_train_network` returns.
+    """A trainer, as `build_train_network` returns it.
 
     Attributes:
         network: the network that was given, whose parameters are trained.
@@ -80,7 +80,7 @@ class TrainNetwork:
         self._loss_fn: Callable[..., Any] | None = loss_fn
 
     def __call__(self, *inputs: Any) -> Any:
-        """One step with a batch: the data and the label, or whatever the network takes where it has the loss inside."""
+        """Take a step with a batch: the data and the label, or whatever the network takes where it has the loss inside."""
         _set_train(self.network)
         loss, gradients = self._adapter.backward(lambda: self._scaled_loss(inputs), self.network, self.optimizer)
         if self._fixed_scale is not None:
@@ -108,7 +108,7 @@ class TrainNetwork:
         return self._loss_fn(*(reversed(both) if _is_keras_loss(self._loss_fn) else both))
 
     def _step_with_all(self, gradients: Any) -> None:
-        """A step whatever the gradients are. An optimizer that has a loss scale of its own, as MindSpore's, unscales itself."""
+        """Take a step whatever the gradients are. An optimizer with a loss scale of its own (MindSpore's) unscales itself."""
         held = self._adapter.gradients(self.optimizer, gradients)
         assert self._fixed_scale is not None
         if getattr(self.optimizer, "loss_scale", None) != self._fixed_scale:
@@ -122,7 +122,7 @@ class TrainNetwork:
 
 
 def _scaler(manager: Any) -> tuple[unamp.GradScaler, bool]:
-    """The scaler that does what a manager says, and whether it skips steps that overflow."""
+    """Return the scaler that does what a manager says, and whether it skips steps that overflow."""
     if manager is None or not manager.get_drop_overflow_update():
         return unamp.GradScaler(enabled=False), False
     scale = float(manager.get_loss_scale())
@@ -133,7 +133,7 @@ def _scaler(manager: Any) -> tuple[unamp.GradScaler, bool]:
 
 
 def _effective(level: str, options: dict[str, Any]) -> str:
-    """The level that comes of a level and what overrides it."""
+    """Return the level that comes of a level and what overrides it."""
     low = "O3" if not options.get("keep_batchnorm_fp32", level == "O2") else "O2"
     usual = "float16" if level in ("O2", "O3") else "float32"
     wanted = dtype_name(options.get("cast_model_type", usual))
@@ -176,7 +176,7 @@ def _is_keras_loss(loss_fn: object) -> bool:
 
 
 def _set_train(network: Any) -> None:
-    """Training mode, as MindSpore's train cell sets it."""
+    """Set training mode, as MindSpore's train cell does."""
     for name in ("set_train", "train"):
         if callable(method := getattr(network, name, None)):
             method()

@@ -116,7 +116,7 @@ class GradScaler(unamp.scaling.GradScaler):
             raise AssertionError(str(error)) from None
 
     def get_growth_factor(self) -> float:
-        """What the scale is multiplied by after `get_growth_interval` updates in a row without an overflow."""
+        """Return the factor by which the scale grows after `get_growth_interval` updates in a row without an overflow."""
         return self._loss_scale.growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
@@ -124,7 +124,7 @@ class GradScaler(unamp.scaling.GradScaler):
         self._set(growth_factor=new_factor)
 
     def get_backoff_factor(self) -> float:
-        """What the scale is multiplied by after an overflow."""
+        """Return the factor by which the scale backs off after an overflow."""
         return self._loss_scale.backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
@@ -132,7 +132,7 @@ class GradScaler(unamp.scaling.GradScaler):
         self._set(backoff_factor=new_factor)
 
     def get_growth_interval(self) -> int:
-        """How many updates without an overflow it takes for the scale to grow."""
+        """Return how many updates without an overflow it takes for the scale to grow."""
         return self._loss_scale.growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
@@ -140,7 +140,7 @@ class GradScaler(unamp.scaling.GradScaler):
         self._set(growth_interval=new_interval)
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """What to save, under torch's keys; `unamp.GradScaler.load_state_dict` and every dialect's read them."""
+        """Return the state to save, under torch's keys; `unamp.GradScaler.load_state_dict` and every dialect's read them."""
         return super().state_dict("torch")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

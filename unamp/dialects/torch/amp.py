@@ -19,13 +19,13 @@ from types import TracebackType
 from typing import Any
 
 import unamp
-from unamp._capturing import not_converted, once_per_trace
-from unamp._decorating import decorate
+from unamp._compiler_marks import not_converted, once_per_trace
+from unamp._region_decorator import decorate
+from unamp.adapter.registry import adapters_in_use
 from unamp.dialects._in_use import has_gpu
 from unamp.dialects.torch._scaler import GradScaler
 from unamp.dtypes import LOW_DTYPES, dtype_name
 from unamp.regions import innermost_region
-from unamp.registry import adapters_in_use
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
 
@@ -38,7 +38,7 @@ _OTHER_DEVICES = frozenset(
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Whether `autocast` takes a device: it takes ``"cpu"`` and ``"cuda"``.
+    """Return whether `autocast` takes a device: it takes ``"cpu"`` and ``"cuda"``.
 
     Raises:
         TypeError: for what is no string.
@@ -131,7 +131,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Ca
 
 
 def _regions(device: str | None, dtype: str, enabled: bool, cache: bool) -> list[Any]:
-    """What to open, for the frameworks that are in use by now."""
+    """Return the regions to open, for the frameworks that are in use by now."""
     if device is None:
         return []
     lists = "torch-cpu" if device == "cpu" else "torch-cuda"
@@ -152,7 +152,7 @@ def _in_use() -> tuple[str, ...]:
 def _settings(
     device_type: object, dtype: object, enabled: bool, cache_enabled: bool | None
 ) -> tuple[str | None, str, bool, bool]:
-    """The device (None where there is none of its kind), low precision, and whether region and cache are on."""
+    """Return the device (None where there is none of its kind), low precision, and whether region and cache are on."""
     _check_string(device_type)
     kind = _known(device_type)
     if kind not in _DEVICES:
@@ -181,7 +181,7 @@ def _check_string(device_type: object) -> None:
 
 
 def _known(device_type: Any) -> str:
-    """A device's kind: ``"cuda"`` for ``"cuda:1"``."""
+    """Return a device's kind: ``"cuda"`` for ``"cuda:1"``."""
     kind, _, index = str(device_type).partition(":")
     if kind not in _DEVICES.keys() | _OTHER_DEVICES or not (index or "0").isdigit():
         raise RuntimeError(

@@ -6,9 +6,9 @@ from functools import reduce
 from typing import Any
 
 import unamp
+from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dtypes import dtype_name
-from unamp.registry import owner
 
 __all__ = ["amp_decorate", "decorate"]
 
@@ -54,7 +54,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _norms(models: Any) -> list[type]:
-    """The classes of `_NORMS` in the framework of some models; none for what is no model, which `unamp.decorate` reports."""
+    """Return the classes of `_NORMS` in the framework of some models; none for what is no model, which another reports."""
     adapter = next((found for model in _listed(models) if (found := owner(model, "network"))), None)
     module, names = _NORMS.get(adapter.framework, ("", ())) if adapter else ("", ())
     return [reduce(getattr, name.split("."), framework_in_use(module)) for name in names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import unamp
-from unamp._capturing import not_converted, once_per_trace
+from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.dtypes import LOW_DTYPES, dtype_name
 
 __all__ = [
@@ -30,7 +30,7 @@ def auto_cast(
     dtype: object = "float16",
     use_promote: bool = True,
 ) -> Any:
-    """A region as Paddle 3.3 makes it, wherever the tensors are; see `unamp.auto_cast`.
+    """Return a region as Paddle 3.3 makes it, wherever the tensors are; see `unamp.auto_cast`.
 
     At O2 an operation on no list runs in float32 where one of its inputs is, as in Paddle 3.3: make parameters low with
     `decorate`, or say ``use_promote=False`` to have everything cast.
@@ -54,17 +54,17 @@ amp_guard = auto_cast
 
 @not_converted
 def autocast(device_type: str | None, dtype: object = "float16", enabled: bool = True, cache_enabled: bool = True) -> Any:
-    """`auto_cast` with torch's arguments; as in Paddle, ``device_type`` and ``cache_enabled`` have no effect."""
+    """Return `auto_cast` with torch's arguments; as in Paddle, ``device_type`` and ``cache_enabled`` have no effect."""
     return auto_cast(enable=enabled, dtype=dtype)
 
 
 def is_autocast_enabled(device_type: object = None) -> bool:
-    """Whether mixed precision is on in this thread; as in Paddle, for every device alike."""
+    """Return whether mixed precision is on in this thread; as in Paddle, for every device alike."""
     return unamp.is_autocast_enabled()
 
 
 def get_autocast_dtype(device_type: object = None) -> str:
-    """The low precision in force in this thread; ``"float16"`` where there is none, as in Paddle."""
+    """Return the low precision in force in this thread; ``"float16"`` where there is none, as in Paddle."""
     return unamp.get_autocast_dtype() or "float16"
 
 

@@ -63,15 +63,15 @@ class AmpScaler(unamp.scaling.GradScaler):
         return super().minimize(optimizer, *args, **kwargs)
 
     def is_enable(self) -> bool:
-        """Whether it does anything."""
+        """Return whether it does anything."""
         return self.is_enabled()
 
     def is_use_dynamic_loss_scaling(self) -> bool:
-        """Whether the scale moves."""
+        """Return whether the scale moves."""
         return self._enabled and self._loss_scale.dynamic
 
     def get_init_loss_scaling(self) -> float:
-        """The scale that it started with, or was last given."""
+        """Return the scale that it started with, or was last given."""
         return self._init_loss_scaling
 
     def set_init_loss_scaling(self, new_init_loss_scaling: float) -> None:
@@ -114,7 +114,7 @@ class AmpScaler(unamp.scaling.GradScaler):
         self._set(backoff_interval=new_decr_every_n_nan_or_inf)
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """What to save, under Paddle's keys; `unamp.GradScaler.load_state_dict` and every dialect's read them.
+        """Return the state to save, under Paddle's keys; `unamp.GradScaler.load_state_dict` and every dialect's read them.
 
         The scale is a NumPy array with one number, as Paddle's; where NumPy is not imported, a list.
         """

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from unamp import registry
-from unamp.adapter import DEVICES, Support
+from unamp.adapter import DEVICES, Support, registry
 from unamp.dialects._in_use import framework_in_use, has_gpu
 
 __all__ = ["is_bfloat16_supported", "is_float16_supported"]
 
 
 def is_float16_supported(device: str | None = None) -> bool:
-    """Whether a device computes in float16 by itself; where it does not, a region emulates it.
+    """Return whether a device computes in float16 by itself; where it does not, a region emulates it.
 
     Where Paddle is imported, the answer is Paddle's.
 
@@ -24,7 +23,7 @@ def is_float16_supported(device: str | None = None) -> bool:
 
 
 def is_bfloat16_supported(device: str | None = None) -> bool:
-    """Whether a device computes in bfloat16 by itself; see `is_float16_supported`."""
+    """Return whether a device computes in bfloat16 by itself; see `is_float16_supported`."""
     return _supported(device, "bfloat16")
 
 

@@ -33,7 +33,7 @@ def enable_operator_stats_collection() -> None:
 
 
 def disable_operator_stats_collection() -> None:
-    """Stop counting, and print the table. Does nothing where nothing is counted."""
+    """Stop counting, and print the table. Do nothing where nothing is counted."""
     trace = _stop()
     if trace is not None:
         _print(trace.records)
@@ -59,7 +59,7 @@ def _stop() -> unamp.Trace | None:
 
 
 def _print(records: Iterable[OpRecord]) -> None:
-    """The table in Paddle's form."""
+    """Print the table in Paddle's form."""
     counts: dict[str, Counter[str]] = {}
     for record in records:
         column = record.compute if record.compute in _COLUMNS else "other"

@@ -12,7 +12,7 @@ __all__ = ["GradScaler", "amp_definitely_not_available", "autocast", "custom_bwd
 
 
 def amp_definitely_not_available() -> bool:
-    """Whether no framework that is in use finds a GPU."""
+    """Return whether no framework that is in use finds a GPU."""
     return not has_gpu()
 
 

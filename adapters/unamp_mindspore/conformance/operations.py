@@ -1,0 +1,116 @@
+"""MindSpore's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
+
+Canonical signatures are PyTorch's. MindSpore often has several functions for one operation, of which the CPU has a kernel for
+one; `data/operators.toml` names it where it is not the first that is looked for. `written` holds those that differ in name,
+in order, or in what they call an axis.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore.common.api import _pynative_executor
+
+from unamp.adapter import NamedOperations
+from unamp_mindspore.casting import cast
+from unamp_mindspore.conformance.written import WRITTEN
+from unamp_mindspore.facts import facts
+from unamp_mindspore.observing import dtype_name
+from unamp_mindspore.spellings import named
+from unamp_mindspore.state import DTYPES, FLOAT32, LOW, Tensor
+
+__all__ = ["MindSporeOperations"]
+
+
+#: MindSpore records the operations of one thread at a time.
+_recorder = threading.RLock()
+
+
+class MindSporeOperations(NamedOperations):
+    """See `unamp.adapter.Operations`."""
+
+    # Its kernel threads take them for zeros and the caller's does not, and it tries by time how many threads a kernel gets:
+    # https://gitee.com/mindspore/mindspore/blob/v2.10.0/mindspore/core/mindrt/src/thread/threadpool.cc
+    subnormals = False
+
+    def __init__(self) -> None:
+        super().__init__("mindspore", _find)
+        # Else a kernel's error is reported later, under whatever operation comes next. And the tensors here are so small
+        # that more threads only wait for each other.
+        mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
+        # Nor is any handed to another thread, if nothing was computed yet: on a busy machine that takes longer than all else.
+        os.environ.setdefault("MS_DEV_HOST_BLOCKING_RUN", "1")
+        # With another version of NumPy than MindSpore was compiled with, the first call that takes numbers fails.
+        with suppress(SystemError):
+            mindspore.ops.zeros((1,))
+
+    def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+        """A tensor with the array's values, shape and dtype."""
+        return Tensor(np.asarray(array))
+
+    def numpy(self, tensor: Tensor) -> np.ndarray:
+        """A tensor's values; low dtypes arrive as float32."""
+        if tensor.dtype in (DTYPES["float16"], DTYPES["bfloat16"]):
+            with _recorder:  # before 2.10 what another thread computes meanwhile spoils what is recorded
+                tensor = tensor.astype(DTYPES["float32"])
+        return tensor.asnumpy()  # type: ignore[no-any-return]
+
+    def dtype(self, tensor: Tensor) -> str:
+        """The name of a tensor's dtype."""
+        return dtype_name(tensor.dtype)
+
+    def value_and_grad(
+        self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """``function(*inputs)`` and the gradient of its scaled value for each input."""
+        values: list[Tensor] = []
+
+        def scaled(*leaves: Tensor) -> Tensor:
+            values.append(function(*leaves))
+            if loss_scale == 1.0:
+                return values[-1]
+            # The CPU of MindSpore 2.8 has no kernel that multiplies bfloat16.
+            return (cast(values[-1], FLOAT32) if values[-1].dtype in LOW else values[-1]) * loss_scale
+
+        with _recorder:
+            try:
+                gradients = mindspore.grad(scaled, tuple(range(len(inputs))))(*inputs)
+            except BaseException:
+                _pynative_executor.clear_res()  # else MindSpore goes on recording what the failed call began
+                _pynative_executor.set_grad_flag(False)
+                raise
+        return values[-1], list(gradients) if isinstance(gradients, tuple) else [gradients]
+
+
+def _find(op: str) -> Callable[..., Any] | None:
+    if op in facts().erratic:
+        return None
+    if op in WRITTEN:
+        return WRITTEN[op]
+    chosen = facts().functions.get(op)
+    for path in (chosen,) if chosen else (f"ops.{op}", f"mint.nn.functional.{op}", f"mint.{op}", f"Tensor.{op}"):
+        found = _method(path) if path.startswith("Tensor.") else named(path)
+        if callable(found) and not isinstance(found, type):
+            return _axis(found) if op in facts().axis else found  # type: ignore[no-any-return]
+    return None
+
+
+def _method(path: str) -> Callable[..., Any] | None:
+    """A method of a Tensor, looked up when it is called: a region's stands in its place only while that is open."""
+    name = path.rpartition(".")[2]
+    return (lambda tensor, *args, **kw: getattr(tensor, name)(*args, **kw)) if hasattr(Tensor, name) else None
+
+
+def _axis(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls `axis` what PyTorch calls `dim`."""
+
+    def with_dim(*args: Any, dim: int, **kwargs: Any) -> Any:
+        return function(*args, axis=dim, **kwargs)
+
+    return with_dim

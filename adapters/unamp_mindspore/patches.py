@@ -1,0 +1,235 @@
+"""The places where MindSpore's code must know about regions, replaced while a region is open.
+
+`acquire` puts the replacements in with the first open region of the process, `release` takes them out with the last. What
+stands in asks first whether the calling thread is in a region, so that other threads see the original.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import mindspore
+from mindspore import nn, ops
+from mindspore._c_expression import TensorPy
+from mindspore.common import api
+from mindspore.experimental import optim
+from mindspore.ops.function import nn_func
+from mindspore.ops.primitive import Primitive
+
+from unamp.adapter.patching import Patches, missing
+from unamp.adapter.replacing import CodePatch, MethodsPatch, PatchGroup
+from unamp.adapter.state import suspended, suspending
+from unamp.regions import innermost_region
+from unamp_mindspore import compiling
+from unamp_mindspore.casting import cast, convert, forget
+from unamp_mindspore.entries import function
+from unamp_mindspore.listing import codes, methods, primitive_call
+from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
+
+__all__ = ["acquire", "assisted", "device", "installed", "probe", "release"]
+
+BFLOAT16 = DTYPES["bfloat16"]
+
+#: The module: `mindspore.common` has a function of the same name, which hides it.
+recompute: Any = sys.modules["mindspore.common.recompute"]
+
+
+def device() -> str:
+    """Where this process computes."""
+    return "cpu" if on_cpu() else "gpu"
+
+
+# --- functions of MindSpore that must know about regions -------------------------------------------------------------------
+
+
+@contextmanager
+def assisted() -> Iterator[None]:
+    """No policy is in force in this thread, but it can compute with low tensors where the device cannot."""
+    from unamp_mindspore.plans import idle
+
+    acquire()
+    plan, weights = thread.plan, thread.weights
+    thread.plan, thread.weights = idle(watching=False), None
+    try:
+        yield
+    finally:
+        thread.plan, thread.weights = plan, weights
+        release()
+
+
+def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    # Backward runs in the dtype of its forward; and what was kept belongs to a graph that is now used up.
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(*args, **kwargs)
+        try:
+            with assisted():
+                return original(*args, **kwargs)
+        finally:
+            if thread.weights:
+                thread.weights.clear()
+
+    return run
+
+
+def _recording(original: Callable[..., Any]) -> Callable[..., Any]:
+    # A cast belongs to the graph in which it was recorded.
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if thread.weights:
+            thread.weights.clear()
+        return original(*args, **kwargs)
+
+    return run
+
+
+def _recompute(original: Callable[..., Any]) -> Callable[..., Any]:
+    # Recomputation remembers MindSpore's own strategy for the second forward, and not ours.
+    def run(block: Any, *args: Any, **kwargs: Any) -> Any:
+        region = innermost_region()
+        if thread.plan is None or region is None or getattr(block, "_region", None) is region:
+            return original(block, *args, **kwargs)
+        return original(_in_region(block, region), *args, **kwargs)
+
+    return run
+
+
+def _recomputed_cell(original: Callable[..., Any]) -> Callable[..., Any]:
+    # A cell that is to be recomputed has one cell that does so for all calls, under whatever policy.
+    def run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+        again, region = self._recompute_cell, innermost_region()
+        if thread.plan is None or region is None or not isinstance(again, recompute._RecomputeCell):
+            return original(self, *args, **kwargs)
+        return recompute._RecomputeCell(_in_region(again.wrap_cell.function, region))(*args, **kwargs)
+
+    return run
+
+
+def _in_region(block: Any, region: Any) -> Any:
+    if isinstance(block, nn.Cell):
+        return _Again(block, region)
+    if isinstance(block, types.MethodType):
+        return types.MethodType(_in_region(block.__func__, region), block.__self__)
+
+    @functools.wraps(block)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with region:
+            return block(*args, **kwargs)
+
+    run._region = region  # type: ignore[attr-defined]
+    return run
+
+
+class _Again(nn.Cell):
+    """A cell that opens a region for the cell in it, each time that it is called."""
+
+    def __init__(self, block: nn.Cell, region: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.block = block
+        self._region = region
+
+    def construct(self, *args: Any, **kwargs: Any) -> Any:
+        with self._region:
+            return self.block(*args, **kwargs)
+
+
+def _set_data(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def set_data(self: Any, *args: Any, **kwargs: Any) -> Any:
+        forget(self)
+        return original(self, *args, **kwargs)
+
+    return set_data
+
+
+def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
+    # It is in place, so no rule changes it, nor what it is made of. For some indices the CPU has no kernel in bfloat16.
+    def set_item(self: Any, index: Any, value: Any) -> Any:
+        if thread.plan is None:
+            return original(self, index, value)
+        with suspended(thread):
+            return changed(self, index, value)
+
+    def changed(self: Any, index: Any, value: Any) -> Any:
+        if self.dtype is not BFLOAT16 or not on_cpu():
+            return original(self, index, value)
+        wide = cast(self, FLOAT32)
+        original(wide, index, convert(cast, FLOAT32, value))
+        self.copy_(cast(wide, BFLOAT16))
+        if self.parent_tensor_ is not None and self.index_of_parent_ is not None:
+            changed(self.parent_tensor_, self.index_of_parent_, self)
+        return self
+
+    return set_item
+
+
+#: Optimizers that compute in Python. (Those of `nn` are compiled: see `unamp_mindspore.compiling`.)
+_OPTIMIZERS = [kind for kind in vars(optim).values() if isinstance(kind, type) and "construct" in vars(kind)]
+
+#: Functions of Python code, and what makes the replacement.
+_HOOKS = (
+    (api._PyNativeExecutor, "grad", _backward),
+    (api._PyNativeExecutor, "new_graph", _recording),
+    (mindspore.Parameter, "set_data", _set_data),
+    (Tensor, "_setitem", _set_item),
+    (Tensor, "_setitem_origin", _set_item),
+    (recompute, "recompute", _recompute),
+    (recompute, "recompute_without_reentrant", _recompute),
+    (nn.Cell, "_run_grad_construct", _recomputed_cell),
+    *((kind, "construct", suspending(thread)) for kind in _OPTIMIZERS),
+)
+
+
+@cache
+def _hooks() -> tuple[CodePatch, ...]:
+    return tuple(CodePatch(getattr(home, name), replacement) for home, name, replacement in _HOOKS)
+
+
+# --- putting in and taking out ---------------------------------------------------------------------------------------------
+
+
+@cache
+def _everything() -> tuple[Any, ...]:
+    inherited = MethodsPatch(Tensor, {name: function(operator, _arguments(name)) for name, operator in methods().items()})
+    return inherited, PatchGroup((primitive_call, *_hooks(), *compiling.hooks(), *codes().values()))
+
+
+def _arguments(name: str) -> int | None:
+    """How many arguments a method of C++ takes; it says so for operators only."""
+    if not name.startswith("__"):
+        return None
+    return 1 if name == "__abs__" else 2
+
+
+def _forget() -> None:
+    thread.plan, thread.weights, thread.sink = None, None, None
+
+
+installed = Patches(_everything, _forget)
+acquire, release = installed.acquire, installed.release
+
+
+def probe() -> None:
+    """Check that everything that is replaced is where it is expected.
+
+    Raises:
+        FrameworkNotSupported: naming the version of MindSpore and what is missing.
+    """
+    needed = [(home, name) for home, name, _ in _HOOKS]
+    needed += [
+        (TensorPy, name) for name in ("__add__", "__getitem__", "copy_", "matmul", "is_contiguous", "_itemsize", "_version")
+    ]
+    needed += [(Tensor, "__matmul__"), (nn_func, "linear"), (Primitive, "__call__"), (ops, "Cast"), (nn.Conv2d, "construct")]
+    needed += [(recompute, "_RecomputeCell")]
+    needed += [(api._pynative_executor._executor, "requires_grad"), *compiling.needed()]
+    for home, name in needed:
+        if getattr(home, name, None) is None:
+            where = getattr(home, "__name__", type(home).__name__)
+            raise missing("mindspore", mindspore.__version__, f"{where}.{name}")

@@ -1,0 +1,74 @@
+"""TensorFlow's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
+
+Canonical signatures are PyTorch's; `bindings` holds the functions whose signatures differ. Tensors are channels-first there,
+and channels-last here: TensorFlow has no other kernels on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from unamp.adapter import NamedOperations
+from unamp.vocabulary import vocabulary
+from unamp_tensorflow.casting import dtype_of
+from unamp_tensorflow.conformance.bindings import BINDINGS
+from unamp_tensorflow.spellings import named
+
+__all__ = ["TensorFlowOperations"]
+
+
+class TensorFlowOperations(NamedOperations):
+    """See `unamp.adapter.Operations`."""
+
+    # Some of its threads take them for zeros, and a kernel may run in these or in others:
+    # https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/platform/denormal.h
+    subnormals = False
+
+    def __init__(self) -> None:
+        _ = tf.keras.layers  # imports Keras, whose layers and functions are a part of the namespace
+        super().__init__("tensorflow", _find)
+
+    def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> tf.Tensor:
+        """A tensor with the array's values, shape and dtype; a tape watches it where that is asked for."""
+        with tf.device(device):
+            return tf.constant(np.asarray(array))
+
+    def buffer(self, array: np.ndarray, *, device: str = "cpu") -> tf.Variable:
+        """A variable: tensors do not change."""
+        with tf.device(device):
+            return tf.Variable(np.asarray(array), trainable=False)
+
+    def numpy(self, tensor: tf.Tensor) -> np.ndarray:
+        """A tensor's values; low dtypes arrive as float32."""
+        values = tf.convert_to_tensor(tensor).numpy()
+        return np.asarray(values, np.float32) if values.dtype.name in ("float16", "bfloat16") else values
+
+    def dtype(self, tensor: Any) -> str:
+        """The name of a tensor's dtype."""
+        return dtype_of(tensor)
+
+    def value_and_grad(
+        self, function: Callable[..., Any], inputs: Sequence[tf.Tensor], *, loss_scale: float = 1.0
+    ) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+        """``function(*inputs)`` and the gradient of its scaled value; None for an input that it does not depend on."""
+        leaves = [tf.identity(tensor) for tensor in inputs]
+        with tf.GradientTape() as tape:
+            for leaf in leaves:
+                tape.watch(leaf)
+            value = function(*leaves)
+            scaled = value if loss_scale == 1.0 else value * tf.cast(loss_scale, value.dtype)
+        return value, [None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(scaled, leaves)]
+
+
+def _find(op: str) -> Callable[..., Any] | None:
+    if op in BINDINGS:
+        return BINDINGS[op]
+    for path in sorted(vocabulary()[op].spellings.get("tensorflow", ()), key=lambda path: path.startswith("keras.")):
+        found = named(path)
+        if callable(found) and not isinstance(found, type):
+            return found  # type: ignore[no-any-return]
+    return None

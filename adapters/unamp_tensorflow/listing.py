@@ -1,0 +1,126 @@
+"""TensorFlow's own registry of operation types: which inputs share a dtype, and which dtypes have kernels.
+
+The rules need to know nothing about an operation type that is not written there. So mixed inputs are widened for every
+operation type that there is, those of other packages included, and not for those that somebody thought of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import op_def_pb2
+from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.framework import kernels
+
+from unamp.vocabulary import vocabulary
+from unamp_tensorflow.facts import facts
+from unamp_tensorflow.state import ELIGIBLE, FLOAT32
+
+__all__ = ["OpType", "emulated", "has_kernel", "op_types"]
+
+_RESOURCE = tf.resource.as_datatype_enum
+
+
+class OpType:
+    """One operation type, and what a rule needs to know about it.
+
+    Attributes:
+        name: TensorFlow's name for it, ``"MatMul"``.
+        op: the vocabulary's name; None where the vocabulary does not have it.
+        attr: the dtype attribute that its first floating input has; None where that is float32 alone.
+        positions, names: the inputs of that dtype. A rule casts these; the others (statistics, indices) keep theirs.
+        lists: the inputs that take a list of tensors, by name.
+        inputs, attrs: the names of all inputs and attributes.
+        fixed: the positions of further inputs that take float32 alone, by name.
+        results: for each output, whether it has that dtype too, or where none has it, whether it is float32.
+        widens: whether it answers in float32 whatever it is given.
+        allowed: the numbers of the dtypes that it takes; None for all.
+        changes_state: whether it writes to a variable: only that keeps its dtype.
+        activation_only: whether a rule casts the first input alone (norms, whose parameters and statistics stay float32).
+    """
+
+    __slots__ = (
+        "activation_only", "allowed", "attr", "attrs", "changes_state", "fixed", "inputs", "lists", "name", "names", "op",
+        "positions", "results", "widens",
+    )  # fmt: skip
+
+    def __init__(self, definition: Any, op: str | None) -> None:
+        self.name: str = definition.name
+        self.op = op
+        self.activation_only = op is not None and vocabulary()[op].group == "norm"
+        allowed = {a.name: frozenset(a.allowed_values.list.type) for a in definition.attr if a.type == "type"}
+        self.attr = next((a.type_attr for a in definition.input_arg if _floats(a, allowed)), None)
+        self.allowed = (allowed.get(self.attr) or None) if self.attr else frozenset({FLOAT32})
+        inputs = list(enumerate(definition.input_arg))
+        fixed = {n: a.name for n, a in inputs if not a.type_attr and not a.type_list_attr and a.type == FLOAT32}
+        chosen = {n: a.name for n, a in inputs if a.type_attr == self.attr} if self.attr else fixed
+        if self.activation_only:
+            chosen = dict(list(chosen.items())[:1])
+        self.positions = tuple(chosen)
+        self.names = tuple(chosen.values())
+        self.lists = frozenset(a.name for a in definition.input_arg if a.number_attr)
+        self.fixed = fixed if self.attr else {}
+        self.attrs = tuple(a.name for a in definition.attr)
+        self.inputs = tuple(a.name for a in definition.input_arg)
+        self.results = tuple(_matches(a, self.attr) for a in definition.output_arg)
+        self.widens = self.attr is not None and not any(self.results)
+        if self.widens:  # resizing answers in float32, whatever it is given
+            self.results = tuple(_matches(a, None) for a in definition.output_arg)
+            self.widens = any(self.results)
+        self.changes_state = any(a.is_ref or a.type == _RESOURCE for a in definition.input_arg)
+
+    @property
+    def several(self) -> bool:
+        """Whether its inputs can differ."""
+        return len(self.positions) + len(self.fixed) > 1 or bool(self.lists.intersection(self.names))
+
+
+def _floats(argument: Any, allowed: Mapping[str, frozenset[int]]) -> bool:
+    attr = argument.type_attr
+    return bool(attr) and (not allowed[attr] or bool(ELIGIBLE & allowed[attr]))
+
+
+def _matches(argument: Any, attr: str | None) -> bool:
+    return bool(argument.type_attr == attr if attr else argument.type == FLOAT32)
+
+
+@cache
+def op_types() -> Mapping[str, OpType]:
+    """Every operation type with a floating input, by its name."""
+    everything = op_def_pb2.OpList()
+    everything.ParseFromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
+    spelled = {s: op.name for op in vocabulary().values() for s in op.spellings.get("tensorflow", ())}
+    made = (OpType(definition, spelled.get(definition.name)) for definition in everything.op)
+    return {each.name: each for each in made if each.positions}
+
+
+@cache
+def has_kernel(name: str, dtype: int) -> bool:
+    """Whether an operation type runs in a dtype somewhere on this machine; TensorFlow places it there by itself."""
+    op_type = op_types()[name]
+    if dtype != FLOAT32 and op_type.op is not None and emulated(op_type.op):
+        return False
+    if op_type.allowed is not None and dtype not in op_type.allowed:
+        return False
+    registered = kernels.get_registered_kernels_for_op(name).kernel
+    return not registered or any(
+        kernel.device_type in _devices() and _takes(kernel, op_type.attr, dtype) for kernel in registered
+    )
+
+
+@cache
+def emulated(op: str) -> bool:
+    """Whether an operation's low precision is always emulated: something that it or its gradient needs has no low kernel."""
+    return vocabulary()[op].group in facts().emulated["groups"] or op in facts().emulated["operations"]
+
+
+def _takes(kernel: Any, attr: str | None, dtype: int) -> bool:
+    return all(dtype in c.allowed_values.list.type for c in kernel.constraint if c.name == attr)
+
+
+@cache
+def _devices() -> frozenset[str]:
+    return frozenset(device.device_type for device in tf.config.list_physical_devices())

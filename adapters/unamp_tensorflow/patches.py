@@ -1,0 +1,139 @@
+"""The places where TensorFlow's code must know about regions, replaced while a region is open.
+
+`acquire` puts the replacements in with the first open region of the process, `release` takes them out with the last. What
+stands in asks first whether the calling thread is in a region, so that other threads see the original.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.ops import gen_math_ops
+
+from unamp.adapter.patching import Patch, Patches, find, missing
+from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
+from unamp.adapter.state import suspending
+from unamp.errors import FrameworkNotSupported
+from unamp_tensorflow import calls, compiling, training
+from unamp_tensorflow.facts import facts
+from unamp_tensorflow.spellings import keras_in_use
+from unamp_tensorflow.state import thread
+
+if TYPE_CHECKING:
+    from unamp_tensorflow.plans import Plan
+
+__all__ = ["acquire", "installed", "probe", "release"]
+
+#: Functions of Python code: the module, the path inside it, and what makes the replacement.
+_HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("tensorflow.python.framework.op_def_library", "_apply_op_helper", calls.add_node),
+    ("tensorflow.python.eager.execute", "must_record_gradient", calls.must_record),
+    ("tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", compiling.keyed),
+    # A graph's results pass through an `Identity` of TensorFlow's own, which is nobody's operation.
+    ("tensorflow.python.framework.auto_control_deps", "AutomaticControlDependencies.mark_as_return", suspending(thread)),
+    ("tensorflow.python.ops.while_v2", "while_loop", compiling.while_loop),
+    ("tensorflow.python.ops.cond_v2", "cond_v2", compiling.branches),
+    ("tensorflow.python.ops.cond_v2", "indexed_case", compiling.indexed_case),
+    ("tensorflow.python.autograph.operators.control_flow", "_tf_while_stmt", compiling.while_statement),
+    ("tensorflow.python.autograph.operators.control_flow", "_tf_if_stmt", compiling.if_statement),
+    ("tensorflow.python.data.ops.dataset_autograph", "_tf_ag_dataset_for_stmt", compiling.dataset_statement),
+    ("tensorflow.python.data.ops.dataset_ops", "DatasetV2.reduce", compiling.dataset_reduce),
+    ("tensorflow.python.data.ops.scan_op", "_scan", compiling.dataset_scan),
+    # What vectorises a loop's body finds the casts in it.
+    ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", suspending(thread)),
+    ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", compiling.packing),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.write", compiling.tensor_array(2, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.unstack", compiling.tensor_array(1, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.scatter", compiling.tensor_array(2, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.split", compiling.tensor_array(1, "value")),
+    ("tensorflow.python.eager.imperative_grad", "imperative_grad", suspending(thread)),
+    ("tensorflow.python.ops.gradients_util", "_GradientsHelper", suspending(thread)),
+    ("tensorflow.python.eager.forwardprop", "_jvp_helper", suspending(thread)),
+    ("tensorflow.python.eager.backprop", "GradientTape.jacobian", suspending(thread)),
+    ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", suspending(thread)),
+    ("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator", training.custom_gradient),
+    ("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", training.custom_gradient),
+    ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.__init__", training.replica_made),
+    ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.run", training.replica_run),
+    ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaContext._merge_call", training.merging),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign", training.assigning),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_add", training.assigning),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_sub", training.assigning),
+)
+
+#: The same of Keras, which may be imported later, or never.
+_KERAS_HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("keras.src.dtype_policies.dtype_policy", "DTypePolicy.convert_input", training.keras_input),
+)
+
+
+@cache
+def _base() -> PatchGroup:
+    """What every region needs."""
+    fast = AttributePatch(pywrap_tfe, "TFE_Py_FastPathExecute", lambda own: calls.execute_eagerly)
+    return PatchGroup([fast, *_changes(_HOOKS), *_suspended(of_keras=False)])
+
+
+@cache
+def _of_keras() -> PatchGroup:
+    return PatchGroup([*_changes(_KERAS_HOOKS), *_suspended(of_keras=True)])
+
+
+def _changes(listed: tuple[tuple[str, str, Callable[..., Any]], ...]) -> Iterator[Patch]:
+    for module, path, replacement in listed:
+        yield CodePatch(find(module, path, importing=True), replacement)
+
+
+def _suspended(*, of_keras: bool) -> Iterator[Patch]:
+    for module, paths in facts().suspended.items():
+        if module.startswith("keras") is of_keras:
+            for path in paths:
+                yield CodePatch(find(module, path, importing=True), suspending(thread))
+
+
+# --- putting in and taking out ---------------------------------------------------------------------------------------------
+
+
+def acquire(plan: Plan) -> None:
+    """A region opens in some thread."""
+    with_keras = keras_in_use()
+    installed.acquire((plan, with_keras), lambda: (*([_of_keras()] if with_keras else ()), *plan.wholes))
+
+
+def _forget() -> None:
+    thread.plan, thread.sink, thread.recorded = None, None, False
+
+
+installed = Patches(lambda: (_base(),), _forget)
+release = installed.release
+
+
+def probe() -> None:
+    """Check that everything that is replaced is where it is expected.
+
+    Raises:
+        FrameworkNotSupported: naming the version of TensorFlow and what is missing.
+    """
+    for module, path, _ in _HOOKS:
+        if not isinstance(find(module, path, importing=True), types.FunctionType):
+            raise _missing(f"function {module}.{path}")
+    if not callable(getattr(pywrap_tfe, "TFE_Py_FastPathExecute", None)):
+        raise _missing("function tensorflow.python.pywrap_tfe.TFE_Py_FastPathExecute")
+    # The wrappers that TensorFlow generates must look both of them up when they are called.
+    looked_up = set(gen_math_ops.mat_mul.__code__.co_names)
+    for name in ("pywrap_tfe", "TFE_Py_FastPathExecute", "_op_def_library", "_apply_op_helper", "must_record_gradient"):
+        if name not in looked_up:
+            raise _missing(f"look-up of {name} in the wrappers of its operation types")
+    with tf.init_scope():  # the first region may be one that a traced function opens
+        number = tf.constant(0.0)
+    if not hasattr(number, "_datatype_enum"):
+        raise _missing("method EagerTensor._datatype_enum")
+
+
+def _missing(what: str) -> FrameworkNotSupported:
+    return missing("tensorflow", tf.__version__, what)

@@ -1,0 +1,50 @@
+"""Marks on our functions for compilers that trace or convert Python code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["WHEN_ASKED", "not_converted", "once_per_trace"]
+
+#: Called when a compiler asks about a mark, as it may before anything else of ours ran. The registry of adapters puts in what
+#: loads them: its adapter tells a compiler the rest.
+WHEN_ASKED: list[Callable[[], object]] = []
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def once_per_trace(function: F) -> F:
+    """Mark a function that a tracing compiler calls while it traces, with the result as a constant of the graph.
+
+    The mark is an attribute, so that nothing has to be imported: it is what `torch.compiler.assume_constant_result` sets. It
+    is here and not in an adapter because the adapter is loaded by what such a function does.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+class _RunAsItIs:
+    """The options that `paddle.jit.marker` hangs on a function that must not be converted; the names are Paddle's."""
+
+    def need_transform(self, mode: object) -> bool:
+        for load in WHEN_ASKED:
+            load()
+        return getattr(mode, "name", "") != "AST"
+
+    def need_capture_control_flow(self) -> bool:
+        return False
+
+
+_AS_IT_IS = _RunAsItIs()
+
+
+def not_converted(function: F) -> F:
+    """Mark a function that a compiler which converts Python code calls as it is.
+
+    The marks are attributes, so that nothing has to be imported: they are what `paddle.jit.marker.unified` sets, and what
+    TensorFlow's AutoGraph knows functions by that it leaves alone.
+    """
+    function.autograph_info__ = {}  # type: ignore[attr-defined]
+    setattr(function, "___jit_transform_options___", _AS_IT_IS)  # noqa: B010 - inside a function the name would be mangled
+    return function

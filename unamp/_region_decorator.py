@@ -1,0 +1,87 @@
+"""Running functions of every kind inside a context manager, one step at a time.
+
+A generator or coroutine hands control back at every `yield` and `await`. The context must not stay open then: the code
+that runs in between belongs to somebody else. So each step is entered and left by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+__all__ = ["decorate"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+Context = AbstractContextManager[Any]
+
+
+def decorate(context: Callable[[], Context], function: F) -> F:
+    """Return `function` with its body inside what `context` returns, for every step anew."""
+    import inspect  # slow to import, and a region used as a context manager does not need it
+
+    wrapper: Callable[..., Any]
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            inner = function(*args, **kwargs)
+            step, value = inner.asend, None
+            while True:
+                try:
+                    item = await _awaited(context, step(value))
+                except StopAsyncIteration:
+                    return
+                try:
+                    step, value = inner.asend, (yield item)
+                except GeneratorExit:
+                    await _awaited(context, inner.aclose())
+                    raise
+                except BaseException as error:
+                    step, value = inner.athrow, error
+
+    elif inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return await _awaited(context, function(*args, **kwargs))
+
+    elif inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            return (yield from _stepped(context, function(*args, **kwargs)))
+
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with context():
+                return function(*args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def _stepped(context: Callable[[], Context], inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    step, value = inner.send, None
+    while True:
+        with context():
+            try:
+                item = step(value)
+            except StopIteration as stop:
+                return stop.value
+        try:
+            step, value = inner.send, (yield item)
+        except GeneratorExit:
+            with context():
+                inner.close()
+            raise
+        except BaseException as error:
+            step, value = inner.throw, error
+
+
+@types.coroutine
+def _awaited(context: Callable[[], Context], awaitable: Any) -> Generator[Any, Any, Any]:
+    return (yield from _stepped(context, awaitable.__await__()))

@@ -1,0 +1,121 @@
+"""Spellings that an adapter's package brings along: found without importing it, and read strictly.
+
+The file is ``data/spellings.toml`` in the package that the entry point of the group ``unamp.adapters`` names. It is read
+before the framework is imported, so that ``Policy(deny="toy.add")`` and ``unamp ops toy.add`` know the framework's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from unamp.errors import AdapterError
+
+__all__ = ["SpellingFile", "read_spellings"]
+
+_PLACE = "data/spellings.toml"
+_KEYS = {"framework", "version", "source", "spellings"}
+
+
+class SpellingFile(NamedTuple):
+    """The contents of such a file: for each operation its spellings, and where it says that they come from."""
+
+    framework: str
+    version: str
+    source: str
+    spellings: Mapping[str, tuple[str, ...]]
+
+
+def read_spellings(framework: str, package: str, operations: Collection[str]) -> SpellingFile | None:
+    """Return the spellings in a package's file; None where it brings none.
+
+    Args:
+        framework: the framework's import name.
+        package: the name of the package, which is not imported.
+        operations: the names of the operations that can be spelled.
+
+    Raises:
+        AdapterError: for a file that is not as it has to be; the message names the file, the line, and what is wrong.
+    """
+    found = _text(package)
+    if found is None:
+        return None
+    path, text = found
+
+    def wrong(what: str, *after: str) -> AdapterError:
+        line = _line(text, *after)
+        return AdapterError(f"{path}{f', line {line}' if line else ''}: {what}")
+
+    import tomllib
+
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise wrong(str(error)) from error
+    if unknown := data.keys() - _KEYS:
+        raise wrong(f"unknown key {min(unknown)!r}; valid: {', '.join(sorted(_KEYS))}", min(unknown))
+    for key in ("framework", "version", "source"):
+        if not isinstance(data.get(key), str):
+            raise wrong(f"{key} must be a string", key)
+    if data["framework"] != framework:
+        raise wrong(f"it is for {data['framework']!r}, and the adapter is {framework!r}'s", "framework")
+    table = data.get("spellings")
+    if not isinstance(table, dict):
+        raise wrong("there is no table [spellings]")
+    taken: dict[str, str] = {}
+    for op, words in table.items():
+        if op not in operations:
+            raise wrong(f"unknown operation {op!r}; {_near(op, operations)}", op)
+        if not _are_words(words):
+            raise wrong(f"{op} must be a list of spellings, each a string", op)
+        for word in words:
+            if word in taken:
+                raise wrong(f"{word!r} is spelled for {taken[word]!r} already; a spelling is one operation's", op, word)
+            taken[word] = op
+    return SpellingFile(framework, data["version"], data["source"], {op: tuple(words) for op, words in table.items()})
+
+
+def _text(package: str) -> tuple[str, str] | None:
+    """Return where the file of a package is and what it says."""
+    import os
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(package.partition(".")[0])  # a package inside another one would import that
+    except (ImportError, ValueError):
+        return None
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        path = os.path.join(folder, *_PLACE.split("/"))
+        try:
+            read = spec.loader.get_data  # type: ignore[union-attr]  # a loader reads what is in an archive, too
+            return path, read(path).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise AdapterError(f"{path}: not UTF-8: {error}") from error
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) and word for word in value)
+
+
+def _line(text: str, *after: str) -> int | None:
+    """Return the number of the line in which each of some words has come up, one after the other."""
+    if not after:
+        return None
+    wanted = list(after)
+    for number, line in enumerate(text.splitlines(), 1):
+        code = line.partition("#")[0]
+        while wanted and wanted[0] in code:
+            wanted.pop(0)
+        if not wanted:
+            return number
+    return None
+
+
+def _near(op: str, operations: Collection[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(op, operations, 3)
+    return f"did you mean {', '.join(map(repr, near))}?" if near else "`unamp ops` lists all of them"

@@ -1,0 +1,53 @@
+"""The kit for whoever writes an adapter.
+
+The names here are the contract: what an adapter promises, and what it is promised. The modules are tools, to be used where
+they fit:
+
+====================  ====================================================================================================
+`contract`            `Adapter` itself, with what it hands out and takes
+`operations`          the namespace that conformance is written against
+`registry`            how adapters are found, checked and loaded
+`versions`            the versions of a framework that an adapter works with
+`state`               the state of a thread, and the protocol by which lower layers name a plan
+`patching`            the life of patches: applied with the first region, undone with the last
+`replacing`           the kinds of patches: one function, method or attribute that is another
+`performing`          what a rule comes to for one call
+`arguments`           tensors in arguments and results, however nested
+`observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
+`facts`               reading an adapter's data file about its framework's operations
+`spellings`           a framework's objects by their spellings
+`wrapping`            a second object for a network, with the same parameters and another method
+====================  ====================================================================================================
+"""
+
+from unamp.adapter.contract import (
+    DEVICES,
+    Adapter,
+    CapturesNothing,
+    Decoration,
+    Gap,
+    Gradients,
+    How,
+    Realisation,
+    Support,
+)
+from unamp.adapter.operations import NamedOperations, Operations
+from unamp.adapter.records import OpRecord
+from unamp.adapter.versions import check_version, major_minor
+
+__all__ = [
+    "DEVICES",
+    "Adapter",
+    "CapturesNothing",
+    "Decoration",
+    "Gap",
+    "Gradients",
+    "How",
+    "NamedOperations",
+    "OpRecord",
+    "Operations",
+    "Realisation",
+    "Support",
+    "check_version",
+    "major_minor",
+]

@@ -1,0 +1,106 @@
+"""Tensors in arguments and results, which are nested in lists, tuples and dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+__all__ = ["Nesting", "mapped", "nesting"]
+
+
+def mapped(value: Any, is_tensor: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
+    """Return a value with its tensors changed: a tensor, or tuples, lists and dictionaries of them."""
+    if is_tensor(value):
+        return change(value)
+    if isinstance(value, dict):
+        return type(value)((key, mapped(item, is_tensor, change)) for key, item in value.items())
+    if isinstance(value, (tuple, list)):
+        items = [mapped(item, is_tensor, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+class Nesting(NamedTuple):
+    """The functions that look for tensors in arguments; see `nesting`.
+
+    Attributes:
+        tensors: the tensors in an argument or a result, in any nesting.
+        floats: the dtypes of the eligible tensors in an argument or a result.
+        convert: an argument with its tensors converted, given the function that converts one to a dtype, and the dtype.
+    """
+
+    tensors: Callable[[Any], Iterator[Any]]
+    floats: Callable[[Any], list[Any]]
+    convert: Callable[[Callable[[Any, Any], Any], Any, Any], Any]
+
+
+def nesting(
+    tensor: type | None,
+    parameter: type | None,
+    others: tuple[type, ...],
+    eligible: tuple[Any, Any, Any],
+    dtype_of: Callable[[Any], Any],
+) -> Nesting:
+    """Return the functions that look for tensors in arguments, made for one framework.
+
+    Every call in a region comes through here: no generators, the commonest kinds first, and nothing but `is`, since a
+    framework's dtypes may take longer to compare than all else.
+
+    Args:
+        tensor: the class of nearly all tensors; None where their `dtype` is not one of those objects.
+        parameter: the class of parameters; the same one again, where they have none that is asked for; None likewise.
+        others: further classes of tensors.
+        eligible: the dtypes that rules cast, each the one object that it is.
+        dtype_of: the dtype of a tensor of any other class than the first two, as one of those objects.
+    """
+    kinds = tuple(kind for kind in (tensor, parameter, *others) if kind is not None)
+    first, second, third = eligible
+
+    def tensors(value: Any) -> Iterator[Any]:
+        if isinstance(value, kinds):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                yield from tensors(item)
+        elif isinstance(value, dict):
+            for item in value.values():
+                yield from tensors(item)
+
+    def floats(value: Any) -> list[Any]:
+        found: list[Any] = []
+        collect(value if type(value) in (list, tuple) else (value,), found)
+        return found
+
+    def collect(values: Any, found: list[Any]) -> None:
+        for value in values:
+            kind = type(value)
+            if kind is tensor or kind is parameter:
+                dtype = value.dtype
+            elif kind is int or kind is bool or value is None or kind is float or kind is str:
+                continue
+            elif kind is list or kind is tuple:
+                collect(value, found)
+                continue
+            elif kind is dict:
+                collect(value.values(), found)
+                continue
+            elif isinstance(value, kinds):
+                dtype = dtype_of(value)
+            else:
+                continue
+            if dtype is first or dtype is second or dtype is third:
+                found.append(dtype)
+
+    def convert(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
+        kind = type(value)
+        if kind is tensor or kind is parameter:
+            return to(value, dtype)
+        if kind is int or kind is bool or value is None:
+            return value
+        if isinstance(value, kinds):
+            return to(value, dtype)
+        if kind is list or kind is tuple:
+            return kind([convert(to, dtype, item) for item in value])
+        return value
+
+    return Nesting(tensors, floats, convert)

@@ -1,0 +1,285 @@
+"""The adapter contract: what a framework's package promises.
+
+The rules that every adapter keeps:
+
+- It is the only code that imports its framework, and it is loaded only once that framework is already imported in the
+  process: a framework is never imported on a user's behalf.
+- It is found through the entry-point group ``unamp.adapters``; the entry point's name is the framework's import name.
+- It hands out a `Realisation` for a policy. Nothing is installed in the framework before a realisation is entered, and
+  everything is undone on the last exit.
+- It knows what it cannot do: `Adapter.support`, `Adapter.how` and `Adapter.gaps` are data that turn into documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from unamp.adapter.operations import Operations
+from unamp.adapter.records import OpRecord
+from unamp.errors import NotExpressible
+from unamp.policy import Policy
+
+__all__ = [
+    "DEVICES",
+    "Adapter",
+    "CapturesNothing",
+    "Decoration",
+    "Gap",
+    "Gradients",
+    "How",
+    "Realisation",
+    "Support",
+]
+
+#: The kinds of device that a region can be limited to.
+DEVICES = ("cpu", "gpu")
+
+
+class Support(Enum):
+    """The ways in which a device computes in a dtype."""
+
+    NATIVE = "native"
+    EMULATED = "emulated"
+    UNSUPPORTED = "unsupported"
+
+
+class How(Enum):
+    """The ways in which an adapter carries out the rule for one operation."""
+
+    NATIVE = "native"  #: the framework's own AMP, or nothing at all, already does it
+    INTERCEPTED = "intercepted"  #: the adapter casts, the framework computes in the rule's dtype
+    EMULATED = "emulated"  #: inputs rounded to low, computed in float32, the result rounded to low
+    UNSUPPORTED = "unsupported"  #: it cannot be carried out; a region that needs it raises
+    ABSENT = "absent"  #: the framework has no such operation
+
+
+class Gap(NamedTuple):
+    """Something that an adapter cannot do, and why."""
+
+    what: str
+    reason: str
+    link: str = ""
+
+
+class Realisation(Protocol):
+    """A policy on a device, ready to be put in force. Threads share it; `enter` and `exit` act on the calling one."""
+
+    def enter(self) -> object:
+        """Put the policy in force in this thread; what it returns is handed to `exit`."""
+
+    def exit(self, token: object) -> None:
+        """Put back what was in force before. Never raises for a token that `enter` of this thread returned."""
+
+
+class Decoration(NamedTuple):
+    """A request of `unamp.decorate`; see there.
+
+    Attributes:
+        dtype: what parameters are cast to, of `unamp.dtypes.LOW_DTYPES`.
+        master_weights: whether optimizers step float32 copies of the low parameters.
+        master_grad: whether the gradients of low parameters are kept in float32.
+        save_dtype: the dtype of floating parameters in what is saved of a network; None leaves them.
+        excluded: layers and classes of layers that stay in float32, with all that is in them.
+    """
+
+    dtype: str
+    master_weights: bool = True
+    master_grad: bool = False
+    save_dtype: str | None = None
+    excluded: tuple[Any, ...] = ()
+
+
+class Gradients(Protocol):
+    """One optimizer's gradients of one step, on their way from the scaled backward pass to the optimizer.
+
+    In some frameworks the optimizer's parameters hold them (PyTorch, PaddlePaddle); in others they are values, which the
+    caller hands over (MindSpore, TensorFlow). Dense or sparse, on one device or on several.
+    """
+
+    values: Any  #: what the caller handed over, in the framework's usual form, unscaled once `unscale` ran; None where held
+
+    def dtypes(self) -> frozenset[str]:
+        """Return the names of the dtypes in which the optimizer will take them; empty where there are no gradients.
+
+        Low gradients of parameters with float32 master weights count as ``"float32"``, and are that once `unscale` ran.
+        """
+
+    def unscale(self, scale: float) -> None:
+        """Divide them by the loss scale (in float32 where they are lower), and check that they are finite.
+
+        Those that are held are changed where they are; those handed over are replaced in `values`. What is not finite stays
+        so: it is there to be named. Does not wait for the device where the framework can do without.
+        """
+
+    def overflow(self) -> bool | None:
+        """Return whether one was infinite or NaN when `unscale` ran (it may wait for the device); None without gradients."""
+
+    def first_nonfinite(self, network: Any) -> str | None:
+        """Return the name of the first parameter, in the optimizer's order, whose gradient is infinite or NaN now, or None.
+
+        Args:
+            network: whose names to use; None is whatever name the framework or the optimizer gave the parameter.
+        """
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Let the optimizer take its step with them, and return what it returns; further arguments are the optimizer's."""
+
+
+class Adapter(Protocol):
+    """One framework's package, as the core sees it."""
+
+    framework: str  #: its import name
+    requires: str  #: the versions that it works with, as in ``">=2.6,<3"``
+    holds_gradients: bool  #: whether parameters hold their gradients; otherwise gradients are values
+
+    def version(self) -> str:
+        """Return the framework's version."""
+
+    def probe(self) -> None:
+        """Check every private hook that the adapter will use; `requires` is checked before.
+
+        Raises:
+            FrameworkNotSupported: naming the framework's version and the hook that is missing.
+        """
+
+    def devices(self) -> tuple[str, ...]:
+        """Return the devices present, of `DEVICES`."""
+
+    def support(self, device: str, dtype: str) -> Support:
+        """Return how a device computes in a low dtype."""
+
+    def slowdown(self, device: str, dtype: str) -> float:
+        """Return how many times as long as in float32 a training step takes in a low dtype: a rule of thumb, for a warning.
+
+        Measured on three linear layers of 512 with 1024 rows. 1.0 where it is not slower, or nobody knows.
+        """
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Return what it cannot do: declared, and turned into documentation."""
+
+    def prepare(self, policy: Policy, device: str | None) -> Realisation:
+        """Return the object that puts a policy in force on a device, or on all of them.
+
+        Raises:
+            NotExpressible: where the policy cannot be honoured there.
+        """
+
+    def how(self, op: str, policy: Policy, device: str) -> How:
+        """Return how the rule for one operation is carried out on a device."""
+
+    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+        """Report every operation of the vocabulary that this thread runs; an outer observer waits.
+
+        Args:
+            sink: takes the records.
+            values: whether they have statistics of the results. Without, no device is waited for.
+        """
+
+    def is_tensor(self, value: object) -> bool:
+        """Return whether a value is one of the framework's tensors."""
+
+    def cast(self, tensor: Any, dtype: str) -> Any:
+        """Return a tensor in another dtype; the gradient flows back through the cast."""
+
+    def dtype_of(self, tensor: Any) -> str:
+        """Return the name of a tensor's dtype."""
+
+    def is_network(self, value: object) -> bool:
+        """Return whether a value is one of the framework's networks."""
+
+    def wrap(self, network: Any, policy: Policy) -> Any:
+        """Return a network that computes under a policy, floating inputs cast and floating results back in float32.
+
+        Parameters are those of the given network, as they are. See `unamp.auto_mixed_precision`.
+        """
+
+    def is_optimizer(self, value: object) -> bool:
+        """Return whether a value is one of the framework's optimizers."""
+
+    def scale_loss(self, loss: Any, scale: float) -> Any:
+        """Return a tensor times the loss scale; the gradient flows back through the product.
+
+        A low scalar gives float32: the product need not fit into a low dtype. No policy is in force.
+
+        Raises:
+            NotExpressible: in a function that a compiler traces, where the scale of that moment would stay in the graph.
+        """
+
+    def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+        """Run one backward pass, for the optimizer's parameters in a network.
+
+        Args:
+            compute: gives the scalar to differentiate, and a tensor that is returned: a scaled loss, and the loss itself.
+            network: the network.
+            optimizer: the optimizer. Gradients that its parameters held before are gone; it is built where it has to be.
+
+        Returns:
+            The second tensor of `compute`, and the gradients, in the form in which `gradients` takes them; None where the
+            parameters hold them.
+        """
+
+    def all_finite(self, tensors: Sequence[Any]) -> Any:
+        """Return a boolean tensor: whether no number in some tensors is infinite or NaN. No policy is in force."""
+
+    def gradients(self, optimizer: Any, given: Any) -> Gradients:
+        """Return the gradients for an optimizer's next step. Nothing is read from the parameters before it is asked for.
+
+        Args:
+            optimizer: the optimizer; None where a caller only wants `given` unscaled.
+            given: the gradients where the caller hands them over; None: the optimizer's parameters hold them.
+
+        Raises:
+            TypeError: where the framework holds gradients and some are given, or where it does not and none are.
+        """
+
+    def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+        """Cast networks' parameters where they are, and let optimizers step their master weights. See `unamp.decorate`.
+
+        The objects stay the same ones: a parameter, a group and a schedule that somebody holds goes on being in use.
+
+        Raises:
+            TypeError: where an excluded layer is none.
+            ValueError: where a parameter to be cast is low already, or an optimizer has state or is decorated already.
+                Nothing is changed then.
+        """
+
+    def spelling(self, value: object) -> str | None:
+        """Return the name of one of the framework's functions, layer classes or primitives, with the framework in front."""
+
+    def compiling(self) -> bool:
+        """Return whether the framework's compiler is tracing the calling Python code."""
+
+    def make_capturable(self, region: AbstractContextManager[Any]) -> int:
+        """Return a number by which a graph that the framework's compiler traces can open a region."""
+
+    def enter_captured(self, key: int) -> None:
+        """Open a region, by its number. Called in traced code: nothing but one call that becomes a node of the graph."""
+
+    def leave_captured(self, key: int) -> None:
+        """Close a region, by its number."""
+
+    def operations(self) -> Operations:
+        """Return the operation namespace for conformance."""
+
+
+class CapturesNothing:
+    """The part of an adapter about compilers, where they run regions as the Python code that they are, or refuse them."""
+
+    def compiling(self) -> bool:
+        """See `Adapter.compiling`."""
+        return False
+
+    def make_capturable(self, region: AbstractContextManager[Any]) -> int:
+        """See `Adapter.make_capturable`; nobody has a reason to ask."""
+        raise NotExpressible("this framework's compiler captures no regions")
+
+    def enter_captured(self, key: int) -> None:
+        """See `Adapter.enter_captured`."""
+        raise NotExpressible("this framework's compiler captures no regions")
+
+    def leave_captured(self, key: int) -> None:
+        """See `Adapter.leave_captured`."""
+        raise NotExpressible("this framework's compiler captures no regions")

@@ -1,0 +1,53 @@
+"""Facts about a framework's operations, which an adapter keeps as a data file: ``data/operators.toml`` in its package."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import typing
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any, TypeVar
+
+from unamp.errors import AdapterError
+
+__all__ = ["read_facts"]
+
+T = TypeVar("T")
+
+
+def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -> T:
+    """Return the facts in a data file, read strictly.
+
+    Args:
+        kind: a dataclass. A key of the file is a field of it: a set, a tuple or a mapping of strings, or a mapping of those, as
+            the field's type says. Besides, the file has ``schema`` and ``version``.
+        package: the adapter's package, which is imported already.
+        file: where the file is in it.
+
+    Raises:
+        AdapterError: for a key that is missing or that is no field; the message names the file.
+    """
+    data = tomllib.loads(resources.files(package).joinpath(file).read_text("utf-8"))
+    head = {key: data.pop(key, None) for key in ("schema", "version")}
+    if head["schema"] != 1 or not isinstance(head["version"], str):
+        raise AdapterError(f"{package}/{file} must begin with schema = 1 and the framework's version that it was measured on")
+    fields = {field.name for field in dataclasses.fields(typing.cast("Any", kind))}
+    if unknown := data.keys() - fields:
+        raise AdapterError(f"{package}/{file}: unknown key {min(unknown)!r}; valid: {', '.join(sorted(fields))}")
+    if absent := fields - data.keys():
+        raise AdapterError(f"{package}/{file}: there is no key {min(absent)!r}")
+    types = typing.get_type_hints(kind)
+    return kind(**{name: _as(types[name], value) for name, value in data.items()})
+
+
+def _as(wanted: Any, value: Any) -> Any:
+    """Return a value of a TOML file as a field's type wants it."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is frozenset:
+        return frozenset(value)
+    if origin is tuple:
+        return tuple(value)
+    if origin is Mapping:
+        return {key: _as(arguments[1], item) for key, item in value.items()}
+    return value

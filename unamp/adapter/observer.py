@@ -1,0 +1,80 @@
+"""The observer that a thread reports its operations to, and where in a network the thread is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from unamp.adapter.records import OpRecord, Values
+
+__all__ = ["Layers", "Observer"]
+
+
+class Layers:
+    """The layers that a thread is inside of, by the names that their network gives them.
+
+    Nothing is kept once the outermost layer has returned.
+
+    Args:
+        named: gives the layers inside a network, with their names.
+        own: gives a layer's name where its network does not name it; its class where not given.
+    """
+
+    def __init__(
+        self, named: Callable[[Any], Iterable[tuple[str, Any]]], own: Callable[[Any], str] = lambda layer: type(layer).__name__
+    ) -> None:
+        self._named = named
+        self._own = own
+        self._names: dict[int, str] = {}
+        self._open: list[str] = []
+
+    @property
+    def path(self) -> str | None:
+        """Where the thread is: ``"Net.encoder.0"``; None outside of layers."""
+        return self._open[-1] if self._open else None
+
+    def enter(self, layer: Any) -> None:
+        """Note that a layer is called."""
+        if not self._open:
+            network = type(layer).__name__
+            self._names = {id(inner): f"{network}.{name}" for name, inner in self._named(layer) if inner is not layer}
+            self._open.append(network)
+            return
+        self._open.append(self._names.get(id(layer)) or f"{self._open[-1]}.{self._own(layer)}")
+
+    def leave(self) -> None:
+        """Note that the innermost layer returned, or raised."""
+        if self._open:
+            self._open.pop()
+        if not self._open:
+            self._names = {}
+
+
+class Observer:
+    """A thread reports its operations here while `unamp.trace` is open.
+
+    Args:
+        framework: the framework's import name.
+        sink: takes the records.
+        values: whether they have statistics of the results.
+        layers: see below.
+
+    Attributes:
+        layers: the layers that the thread is inside of.
+    """
+
+    def __init__(self, framework: str, sink: Callable[[OpRecord], None], values: bool, layers: Layers) -> None:
+        self._framework = framework
+        self._sink = sink
+        self._values = values
+        self.layers = layers
+
+    def report(self, record: OpRecord, values: Callable[[], Values | None]) -> None:
+        """Report one operation.
+
+        Args:
+            record: what ran.
+            values: gives the statistics of what came out; it is asked only where they are wanted, and may wait for the device.
+        """
+        wanted = values() if self._values else None
+        self._sink(record._replace(framework=self._framework, layer=self.layers.path, values=wanted))

@@ -1,0 +1,203 @@
+"""Tools for an adapter to report what runs, for `unamp.trace`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache, wraps
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from unamp.adapter.observer import Observer
+from unamp.adapter.patching import Patches
+from unamp.adapter.records import OpRecord, Values
+from unamp.adapter.state import Plan, ThreadState
+from unamp.dtypes import ELIGIBLE, FLOAT32, PRECISIONS
+from unamp.policy import Rule
+from unamp.vocabulary import vocabulary
+
+__all__ = [
+    "ObservedPlan",
+    "Reporter",
+    "casts",
+    "follow_calls",
+    "observe",
+    "reporting_to",
+    "traced",
+    "unobserved",
+    "unreported",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Groups that are not reported: they move data or make it, in whatever dtype they are told.
+_NOT_TRACED = frozenset({"shape", "creation", "random", "cast"})
+
+_BYTES = {dtype: PRECISIONS[dtype].size for dtype in ELIGIBLE}
+
+
+@cache
+def traced(op: str | None) -> bool:
+    """Return whether an operation computes, so that it is reported."""
+    return op is not None and vocabulary()[op].group not in _NOT_TRACED
+
+
+def casts(
+    rule: Rule, inputs: Iterable[tuple[str, int]], compute: str | None, results: Iterable[tuple[str, int]]
+) -> tuple[int, int]:
+    """Return how many casts a rule takes, and how many bytes those read and write.
+
+    Args:
+        rule: the rule in force.
+        inputs: the tensors that went in, but for parameters whose casts were kept: for each its dtype and its size.
+        compute: the dtype that was computed in.
+        results: the tensors that came out, likewise. A float32 one of a low operation was cast back.
+    """
+    if rule not in (Rule.LOW, Rule.FP32, Rule.WIDEST) or compute not in _BYTES:
+        return 0, 0
+    cast = [(dtype, size) for dtype, size in inputs if dtype in _BYTES and dtype != compute]
+    if rule is Rule.LOW and compute != FLOAT32:
+        cast += [(dtype, size) for dtype, size in results if dtype == FLOAT32]
+    return len(cast), sum(size * (_BYTES[dtype] + _BYTES[compute]) for dtype, size in cast)
+
+
+class Reporter:
+    """Reports operations with what came out of them, for adapters that stand in for a framework's functions.
+
+    Args:
+        within: gives the tensors in a value, however deep.
+        dtype: gives the name of a tensor's dtype.
+        numbers: gives a tensor's values as one row of float64 numbers. Nothing that it runs may follow a policy or be reported.
+    """
+
+    def __init__(
+        self, within: Callable[[Any], Iterable[Any]], dtype: Callable[[Any], str], numbers: Callable[[Any], Any]
+    ) -> None:
+        self._within = within
+        self._dtype = dtype
+        self._numbers = numbers
+
+    def floating(self, value: Any) -> list[Any]:
+        """Return the floating tensors in a value."""
+        return [tensor for tensor in self._within(value) if "float" in self._dtype(tensor)]
+
+    def dtypes(self, tensors: Iterable[Any]) -> tuple[str, ...]:
+        """Return the names of tensors' dtypes."""
+        return tuple(self._dtype(tensor) for tensor in tensors)
+
+    def sizes(self, tensors: Iterable[Any]) -> list[tuple[str, int]]:
+        """Return, for each tensor, its dtype and how many numbers it holds, as `casts` takes them."""
+        return [(self._dtype(tensor), math.prod(tensor.shape)) for tensor in tensors]
+
+    def report(
+        self, observer: Observer, record: OpRecord, given: Iterable[tuple[str, int]], result: Any, *, first_only: bool
+    ) -> None:
+        """Report one operation.
+
+        Args:
+            observer: takes the report.
+            record: what ran, but for its output and its casts.
+            given: dtypes and sizes of what went in, but for parameters whose casts were kept.
+            result: what came out.
+            first_only: whether the rule is about the first result only.
+        """
+        found = self.floating(result)
+        results = self.sizes(found)
+        count, moved = casts(record.rule, given, record.compute, results[:1] if first_only else results)
+        output = results[0][0] if results else None
+        observer.report(record._replace(output=output, casts=count, cast_bytes=moved), lambda: self._values(found))
+
+    def _values(self, found: list[Any]) -> Values | None:
+        return Values.of(found[0].shape, [self._numbers(tensor) for tensor in found]) if found else None
+
+
+@contextmanager
+def unreported(thread: ThreadState[Any]) -> Iterator[Observer]:
+    """Report nothing inside: what an operation is made of is its own affair. Give the observer, to report the whole."""
+    observer, thread.sink = thread.sink, None
+    assert observer is not None
+    try:
+        yield observer
+    finally:
+        thread.sink = observer
+
+
+@contextmanager
+def unobserved(thread: ThreadState[Any]) -> Iterator[None]:
+    """Have no policy in force and report nothing, while a result's values are looked at."""
+    plan, sink = thread.plan, thread.sink
+    thread.plan = thread.sink = None
+    try:
+        yield
+    finally:
+        thread.plan, thread.sink = plan, sink
+
+
+@contextmanager
+def reporting_to(thread: ThreadState[Any], observer: Observer) -> Iterator[None]:
+    """Report a thread's operations to a new observer; an outer one waits, and hands on where in a network the thread is."""
+    before = thread.sink
+    if before is not None:
+        observer.layers = before.layers
+    thread.sink = observer
+    try:
+        yield
+    finally:
+        thread.sink = before
+
+
+class ObservedPlan(Plan, Protocol):
+    """A plan that has another one for threads whose operations are reported."""
+
+    @property
+    def observed(self) -> Plan:
+        """The same plan, with every operation reported."""
+
+
+@contextmanager
+def observe(
+    thread: ThreadState[Any],
+    observer: Observer,
+    layers: Patches | None,
+    unchanging: Callable[[], ObservedPlan],
+    release: Callable[[], None],
+) -> Iterator[None]:
+    """Report the operations of the calling thread, for adapters that stand in for a framework's functions.
+
+    Args:
+        thread: the adapter's state of this thread.
+        observer: takes the reports.
+        layers: what tells the observer which layer is called (see `follow_calls`); None where there are no layers.
+        unchanging: makes everything known that can be reported, and gives the plan for where no region is open.
+        release: undoes that.
+    """
+    without_region = unchanging()
+    plan = thread.plan
+    try:
+        with layers.held() if layers is not None else nullcontext(), reporting_to(thread, observer):
+            thread.plan = without_region if plan is None else plan.observed
+            yield
+    finally:
+        thread.plan = plan
+        release()
+
+
+def follow_calls(thread: ThreadState[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return what wraps a layer class's ``__call__`` so that the thread's observer learns which layer it is in."""
+
+    def replacement(original: Callable[P, R]) -> Callable[P, R]:
+        @wraps(original)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            observer = thread.sink
+            if observer is None:
+                return original(*args, **kwargs)
+            observer.layers.enter(args[0])
+            try:
+                return original(*args, **kwargs)
+            finally:
+                observer.layers.leave()
+
+        return call
+
+    return replacement

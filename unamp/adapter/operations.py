@@ -1,0 +1,84 @@
+"""The namespace of operations that conformance is written against, and the part of it that every adapter can share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from unamp.vocabulary import vocabulary
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["NamedOperations", "Operations"]
+
+
+class Operations(Protocol):
+    """The operation namespace that conformance is written against: NumPy in, the framework's tensors inside.
+
+    Every operation has the canonical signature of its name (that of PyTorch's function): tensors first, attributes by
+    keyword. See `unamp_conformance.cases` for the signatures that are used.
+    """
+
+    def names(self) -> frozenset[str]:
+        """Return the canonical operations that the framework has."""
+
+    def __getitem__(self, op: str) -> Callable[..., Any]:
+        """Return the framework's function for an operation, in the canonical signature. KeyError where it has none."""
+
+    def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Any:
+        """Return a tensor with the array's values, shape and dtype. NumPy lacks bfloat16: the operation ``cast`` makes it."""
+
+    def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Any:
+        """Return a home for a layer's running statistic: a tensor that it updates in place, or a variable."""
+
+    def numpy(self, tensor: Any) -> np.ndarray:
+        """Return a tensor's values as a NumPy array; low dtypes arrive as float32, which holds them exactly."""
+
+    def dtype(self, tensor: Any) -> str:
+        """Return the name of a tensor's dtype, e.g. ``"bfloat16"``."""
+
+    def value_and_grad(
+        self, function: Callable[..., Any], inputs: Sequence[Any], *, loss_scale: float = 1.0
+    ) -> tuple[Any, list[Any]]:
+        """Return ``function(*inputs)``, a scalar tensor, and its gradient (of the scaled value) for each input tensor."""
+
+
+class NamedOperations:
+    """The part of an `Operations` that looks a name up; an adapter's own class adds the tensors.
+
+    Args:
+        framework: whose spellings say which operations there are.
+        find: the framework's function for an operation, in the canonical signature; None where it has none.
+
+    Attributes:
+        subnormals: whether every kernel sees subnormal numbers as what they are; not where some may take them for zeros.
+    """
+
+    subnormals: ClassVar[bool] = True
+
+    def __init__(self, framework: str, find: Callable[[str], Callable[..., Any] | None]) -> None:
+        self._framework = framework
+        self._find = find
+        self._found: dict[str, Callable[..., Any] | None] = {}
+
+    def names(self) -> frozenset[str]:
+        """See `Operations.names`."""
+        spelled = (op.name for op in vocabulary().values() if self._framework in op.spellings)
+        return frozenset(op for op in spelled if self._lookup(op) is not None)
+
+    def __getitem__(self, op: str) -> Callable[..., Any]:
+        """See `Operations.__getitem__`."""
+        found = self._lookup(op)
+        if found is None:
+            raise KeyError(op)
+        return found
+
+    def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Any:
+        """See `Operations.buffer`: a tensor, where tensors can be updated."""
+        return self.tensor(array, device=device)  # type: ignore[attr-defined]
+
+    def _lookup(self, op: str) -> Callable[..., Any] | None:
+        if op not in self._found:
+            self._found[op] = self._find(op)
+        return self._found[op]

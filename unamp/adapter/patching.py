@@ -1,0 +1,133 @@
+"""The life of patches: changes of a framework's own code while a region is open anywhere in the process.
+
+A patch is applied with the first region of the process that needs it and undone with the last. The kinds of patches are in
+`unamp.adapter.replacing`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from unamp.errors import FrameworkNotSupported
+
+__all__ = ["Patch", "Patches", "find", "missing"]
+
+
+class Patch(Protocol):
+    """Something of the framework's that is another while this is applied; see `unamp.adapter.replacing`."""
+
+    def apply(self) -> None:
+        """Replace it."""
+
+    def undo(self) -> None:
+        """Put back what was there. What somebody else has put there in the meantime stays."""
+
+
+class Patches:
+    """Patches that are applied while anybody needs them, in whichever thread.
+
+    A process that is forked while a region is open (a worker that loads data, say) starts without any.
+
+    Args:
+        base: gives what everybody needs; it is asked each time that the first one comes.
+        forget: lets go, in a forked process, of what the adapter knows about the forking thread.
+
+    Attributes:
+        open: how many need them: how many regions are open.
+    """
+
+    def __init__(self, base: Callable[[], Iterable[Patch]], forget: Callable[[], None] = lambda: None) -> None:
+        self._base = base
+        self._forget = forget
+        self._lock = threading.RLock()
+        self.open = 0
+        self._applied: list[Patch] = []
+        self._keys: set[Hashable] = set()
+        if hasattr(os, "register_at_fork"):
+            # Held across the fork, so that no other thread is in the middle of a change that the child would wait for.
+            os.register_at_fork(
+                before=lambda: self._lock.acquire(), after_in_parent=lambda: self._lock.release(), after_in_child=self._forked
+            )
+
+    def acquire(self, key: Hashable = None, further: Callable[[], Iterable[Patch]] | None = None) -> None:
+        """Need them from now on.
+
+        Args:
+            key: stands for what is needed besides; with a key that is known nothing more is asked.
+            further: gives what that is.
+
+        Raises:
+            whatever a patch raises that cannot be applied; nothing has changed then.
+        """
+        with self._lock:
+            self.open += 1
+            try:
+                if self.open == 1:
+                    for patch in self._base():
+                        self._apply(patch)
+                if further is not None and key not in self._keys:
+                    for patch in further():
+                        if patch not in self._applied:
+                            self._apply(patch)
+                    self._keys.add(key)
+            except BaseException:
+                self.release()
+                raise
+
+    def release(self) -> None:
+        """Need them no longer. With the last one all are undone, the last applied first."""
+        with self._lock:
+            self.open -= 1
+            if self.open == 0:
+                self._undo()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Need them while the context is open."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def _apply(self, patch: Patch) -> None:
+        patch.apply()
+        self._applied.append(patch)
+
+    def _undo(self) -> None:
+        while self._applied:
+            self._applied.pop().undo()
+        self._keys.clear()
+
+    def _forked(self) -> None:
+        self._lock, self.open = threading.RLock(), 0
+        self._forget()
+        self._undo()
+
+
+def find(module: str, path: str, *, importing: bool = False) -> Any:
+    """Return what a dotted path leads to in a module; None where it leads nowhere.
+
+    Args:
+        module: the module's name.
+        path: the names from there on, with dots between them.
+        importing: whether to import the module; otherwise one that is not imported has nothing in it.
+    """
+    try:
+        value: Any = importlib.import_module(module) if importing else sys.modules.get(module)
+    except ImportError:
+        return None
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def missing(framework: str, version: str, what: str) -> FrameworkNotSupported:
+    """Return the error for a private part of a framework that a patch needs and this version does not have."""
+    return FrameworkNotSupported(f"{framework} {version} has no {what}, which unamp needs")

@@ -1,0 +1,89 @@
+"""The record of one operation, as an adapter reports it and a trace keeps it: no framework and no tensor is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from unamp.policy import Policy, Rule
+
+__all__ = ["SAMPLE", "OpRecord", "Values"]
+
+#: How many numbers of a result are kept to compare them with those of another run.
+SAMPLE = 64
+
+
+class Values(NamedTuple):
+    """Statistics of an operation's result, for `unamp.trace(values=True)`.
+
+    Attributes:
+        shape: the shape of its first floating result; what follows is about that one, but for `nonfinite`.
+        nonfinite: how many numbers of all its floating results are infinite or NaN.
+        max_abs, mean, norm: the largest magnitude, the mean, and the root of the sum of squares, of its finite numbers.
+        sample: up to `SAMPLE` of its numbers, evenly spaced, always the same places of one shape.
+    """
+
+    shape: tuple[int, ...]
+    nonfinite: int
+    max_abs: float
+    mean: float
+    norm: float
+    sample: tuple[float, ...]
+
+    @classmethod
+    def of(cls, shape: Sequence[int], results: Sequence[Any]) -> Values:
+        """Return the statistics of floating results.
+
+        Args:
+            shape: the first one's shape.
+            results: each as one row of float64 numbers: a NumPy array, or a tensor that is indexed and computed with like one.
+        """
+        infinity = float("inf")
+        finite = [abs(numbers) < infinity for numbers in results]  # NaN is not less than anything
+        first, count = results[0], len(results[0])
+        kept = first[finite[0]]
+        nonfinite = sum(len(numbers) - int(each.sum()) for numbers, each in zip(results, finite, strict=True))
+        places = [n * count // SAMPLE for n in range(SAMPLE)] if count > SAMPLE else list(range(count))
+        sample = tuple(map(float, first[places].tolist()))
+        if len(kept) == 0:
+            return cls(tuple(shape), nonfinite, 0.0, 0.0, 0.0, sample)
+        largest = float(abs(kept).max())
+        # Divided first, so that the square of a large number is one, too.
+        norm = largest * float(((kept / largest) ** 2).sum()) ** 0.5 if largest else 0.0
+        return cls(tuple(shape), nonfinite, largest, float(kept.mean()), norm, sample)
+
+
+class OpRecord(NamedTuple):
+    """One operation as it really ran, for `unamp.trace`.
+
+    Attributes:
+        op: its canonical name.
+        native: the framework's own name for what was called.
+        rule: the rule in force.
+        inputs: the dtypes of its floating tensor inputs, as the caller gave them.
+        compute: the dtype that the framework's kernel was really given; None where it has no floating input.
+        output: the dtype of its first floating result.
+        emulated: whether the low dtype was emulated.
+        layer: where in a network it ran: the network's class, then the names by which it holds its layers, with dots between
+            (``"Net.encoder.0"``). None outside of layers.
+        casts: how many tensors were cast for it because of the rule. An emulated operation's rounding counts as the casts that
+            it stands for; a parameter's cast that was kept from before does not.
+        cast_bytes: how many bytes those casts read and wrote.
+        framework: the framework that ran it.
+        values: statistics of its result, where the trace was asked for them.
+        policy: the policy in force; None outside of regions.
+    """
+
+    op: str
+    native: str
+    rule: Rule
+    inputs: tuple[str, ...]
+    compute: str | None
+    output: str | None
+    emulated: bool = False
+    layer: str | None = None
+    casts: int = 0
+    cast_bytes: int = 0
+    framework: str = ""
+    values: Values | None = None
+    policy: Policy | None = None

@@ -1,0 +1,184 @@
+"""The adapters that there are: found through their entry points, checked, and loaded once their framework is imported."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from unamp._compiler_marks import WHEN_ASKED, once_per_trace
+from unamp._entry_points import entry_points
+from unamp.adapter.contract import Adapter
+from unamp.adapter.versions import check_version
+from unamp.errors import AdapterError, FrameworkNotSupported, unknown
+from unamp.vocabulary import FRAMEWORKS, NAMERS, vocabulary
+
+if TYPE_CHECKING:
+    from importlib import metadata
+
+__all__ = ["adapter_for", "adapters_in_use", "check_suitable", "installed", "register", "spelling_of"]
+
+_GROUP = "unamp.adapters"
+
+_lock = threading.RLock()
+_loaded: dict[str, Adapter] = {}
+_in_use: tuple[Adapter, ...] = ()  # another object (even where it is equal) means that something has changed
+_unsuitable: dict[str, Exception] = {}  # frameworks that are imported and whose adapter cannot work with them
+_waiting: tuple[str, ...] | None = None  # frameworks with an adapter that is not loaded; None before the entry points are read
+
+
+def installed() -> Mapping[str, metadata.EntryPoint]:
+    """Return the entry points of all installed adapters, by framework."""
+    return {point.name: point for point in entry_points(_GROUP)}
+
+
+def register(adapter: Adapter) -> None:
+    """Make an adapter known. Those installed through the entry-point group are registered when first needed.
+
+    Raises:
+        AdapterError: where a part of the contract is missing or has another signature, and where the spellings that the
+            adapter's package brings are bad; the message names it.
+        FrameworkNotSupported: where the framework's version or internals do not suit the adapter.
+    """
+    global _in_use, _waiting
+    _verify(adapter)
+    check_version(adapter.framework, adapter.version(), adapter.requires)
+    if adapter.framework not in FRAMEWORKS:
+        vocabulary().add_spellings(adapter.framework, type(adapter).__module__)
+    adapter.probe()
+    with _lock:
+        _loaded[adapter.framework] = adapter
+        _in_use = tuple(_loaded.values())
+        if _waiting is not None:
+            _waiting = tuple(name for name in _waiting if name != adapter.framework)
+
+
+def adapters_in_use() -> tuple[Adapter, ...]:
+    """Return the adapters of all frameworks that are imported in this process and suit their adapters; see `check_suitable`."""
+    if _waiting is None or (_waiting and _newly_imported()):
+        _load_imported()
+    return _in_use
+
+
+@once_per_trace
+def _newly_imported() -> bool:
+    return _waiting is not None and not sys.modules.keys().isdisjoint(_waiting)
+
+
+def check_suitable() -> None:
+    """Raise where a framework that is imported in this process cannot be covered by a region.
+
+    Raises:
+        FrameworkNotSupported: where its version or internals do not suit its adapter.
+        AdapterError: where its adapter cannot be loaded or does not fulfil the contract.
+    """
+    if _unsuitable:
+        raise next(iter(_unsuitable.values()))
+
+
+def adapter_for(framework: str) -> Adapter:
+    """Return the adapter of one framework, which must be imported already.
+
+    Raises:
+        ValueError: for a name that no installed adapter has; the message lists the valid ones.
+        FrameworkNotSupported: where the framework is not installed, not imported yet, or not suitable.
+    """
+    adapters_in_use()
+    if framework in _loaded:
+        return _loaded[framework]
+    if framework in _unsuitable:
+        raise _unsuitable[framework]
+    known = installed()
+    if framework not in known:
+        raise ValueError(unknown("framework", framework, sorted(known), "adapters are installed for"))
+    from importlib.util import find_spec
+
+    if find_spec(framework) is None:
+        raise FrameworkNotSupported(f"{framework} is not installed; pip install 'unamp[{framework}]'")
+    raise FrameworkNotSupported(f"{framework} is not imported; import it before a region names it (unamp imports no framework)")
+
+
+def owner(value: object, kind: str) -> Adapter | None:
+    """Return the adapter that knows a value as one of its own; None where none does.
+
+    Args:
+        value: anything.
+        kind: what it may be: ``"tensor"``, ``"network"`` or ``"optimizer"``.
+
+    Raises:
+        FrameworkNotSupported, AdapterError: where none does, and a framework that is imported has no adapter that could; see
+            `check_suitable`.
+    """
+    for adapter in adapters_in_use():
+        if getattr(adapter, f"is_{kind}")(value):
+            return adapter
+    check_suitable()
+    return None
+
+
+def spelling_of(value: object) -> str | None:
+    """Return the spelling of a framework's object, from whichever adapter knows it; None where none does."""
+    for adapter in adapters_in_use():
+        if spelling := adapter.spelling(value):
+            return spelling
+    return None
+
+
+NAMERS.append(spelling_of)
+WHEN_ASKED.append(adapters_in_use)
+
+
+@once_per_trace
+def _load_imported() -> None:
+    global _in_use, _waiting
+    with _lock:
+        points = installed()
+        _waiting = tuple(name for name in points if name not in _loaded and name not in _unsuitable)
+        for name in _waiting:
+            module = sys.modules.get(name)
+            # A framework in the middle of its own import (a region at its import time) is left for the next region.
+            if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+                continue
+            try:
+                register(_load(points[name]))
+            except Exception as error:
+                _unsuitable[name] = error
+                _in_use = tuple(_loaded.values())
+                _waiting = tuple(other for other in _waiting if other != name)
+
+
+def _load(point: metadata.EntryPoint) -> Adapter:
+    try:
+        return point.load()  # type: ignore[no-any-return]
+    except FrameworkNotSupported:
+        raise
+    except Exception as error:
+        version = getattr(sys.modules.get(point.name), "__version__", "of unknown version")
+        raise AdapterError(
+            f"the adapter for {point.name} ({point.value}) could not be loaded with {point.name} {version}: {error}"
+        ) from error
+
+
+def _verify(adapter: object) -> None:
+    import inspect  # slow to import, and only a registration needs it
+
+    who = type(adapter).__name__
+    for attribute in ("framework", "requires"):
+        if not isinstance(getattr(adapter, attribute, None), str):
+            raise AdapterError(f"adapter {who}: attribute {attribute!r} must be a string")
+    if not isinstance(getattr(adapter, "holds_gradients", None), bool):
+        raise AdapterError(f"adapter {who}: attribute 'holds_gradients' must be True or False")
+    for name, promised in vars(Adapter).items():
+        if name.startswith("_") or not inspect.isfunction(promised):
+            continue
+        given = getattr(adapter, name, None)
+        if not callable(given):
+            raise AdapterError(f"adapter {who} ({adapter.framework}) has no method {name!r}")  # type: ignore[attr-defined]
+        wanted = list(inspect.signature(promised).parameters)[1:]
+        found = list(inspect.signature(given).parameters)
+        if wanted != found:
+            raise AdapterError(
+                f"adapter {who} ({adapter.framework}): {name}({', '.join(found)}) "  # type: ignore[attr-defined]
+                f"must take ({', '.join(wanted)})"
+            )

@@ -1,0 +1,304 @@
+"""The kinds of patches: one function, method or attribute of a framework that is another while the patch is applied.
+
+====================  ====================================================================================================
+`CodePatch`           a function of Python code, for everybody who holds it already: it stays the object that it is
+`AttributePatch`      an attribute of a module or a class, for what is looked up at every call
+`PropertiesPatch`     many attributes of a module, at the cost of one assignment
+`NamesPatch`          names in a module's dictionary
+`MethodsPatch`        many methods of a class, its operators among them, at the cost of a few assignments
+`PatchGroup`          many patches that are applied and undone in one go
+====================  ====================================================================================================
+
+All keep one promise (`unamp.adapter.patching.Patch`): what somebody else has put in the same place meanwhile stays.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import textwrap
+import types
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from operator import itemgetter
+from typing import Any
+
+from unamp.adapter.patching import Patch
+
+__all__ = ["AttributePatch", "CodePatch", "MethodsPatch", "NamesPatch", "PatchGroup", "PropertiesPatch", "code_of"]
+
+#: Stands in source code for one of the constants, with its name behind, until the code is told which they are.
+_MARK = "unamp: "
+_FORWARDING = "def stand_in(*args, **kwargs):\n return CALL(*args, **kwargs)\n"
+
+
+class CodePatch:
+    """A function of Python code that runs other code.
+
+    Whoever holds the function, under whatever name and since whenever, sees the change.
+
+    Args:
+        function: the function.
+        replacement: makes what is called in its place, given the original as a function of its own; or makes code with
+            `code_of`, which runs in its place without being called.
+
+    Attributes:
+        function: the function.
+        original: another function, with the code that the function had.
+    """
+
+    __slots__ = ("_instead", "_own", "function", "original")
+
+    def __init__(self, function: types.FunctionType, replacement: Callable[[Any], Any]) -> None:
+        self.function = function
+        self._own = code = function.__code__
+        self.original = types.FunctionType(
+            code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        self.original.__kwdefaults__ = function.__kwdefaults__
+        instead = replacement(self.original)
+        if not isinstance(instead, types.CodeType):
+            instead = code_of(_FORWARDING, {"CALL": instead}, closed_over=len(code.co_freevars))
+        self._instead = instead.replace(
+            co_name=code.co_name,
+            co_qualname=code.co_qualname,
+            co_filename=code.co_filename,
+            co_firstlineno=code.co_firstlineno,
+        )
+
+    @property
+    def codes(self) -> tuple[types.FunctionType, types.CodeType, types.CodeType]:
+        """The function, its own code, and the code that it runs instead."""
+        return self.function, self._own, self._instead
+
+    @property
+    def applied(self) -> bool:
+        """Return whether the function runs other code than its own."""
+        return self.function.__code__ is not self._own
+
+    def apply(self) -> None:
+        """Run the other code from now on."""
+        self.function.__code__ = self._instead
+
+    def undo(self) -> None:
+        """Run the function's own code again."""
+        if self.function.__code__ is self._instead:
+            self.function.__code__ = self._own
+
+
+class AttributePatch:
+    """An attribute of a module or a class.
+
+    Args:
+        home: the module or class. What a class inherits, it has itself while this is applied.
+        name: the attribute's name.
+        instead: makes what it is, given what it was.
+    """
+
+    __slots__ = ("_instead", "_name", "_own", "home")
+
+    _ABSENT: Any = object()
+
+    def __init__(self, home: Any, name: str, instead: Callable[[Any], Any]) -> None:
+        self.home = home
+        self._name = name
+        self._own = vars(home).get(name, self._ABSENT)
+        self._instead = instead(getattr(home, name) if self._own is self._ABSENT else self._own)
+
+    def apply(self) -> None:
+        """Be the replacement from now on."""
+        setattr(self.home, self._name, self._instead)
+
+    def undo(self) -> None:
+        """Be the original again."""
+        if vars(self.home).get(self._name) is not self._instead:
+            return
+        if self._own is self._ABSENT:
+            delattr(self.home, self._name)
+        else:
+            setattr(self.home, self._name, self._own)
+
+
+class PropertiesPatch:
+    """Attributes of a module, at the cost of one assignment however many they are.
+
+    The module's class is exchanged for one with a property for each name: properties go before the module's own dictionary.
+    """
+
+    __slots__ = ("_class", "_own", "module")
+
+    def __init__(self, module: types.ModuleType, instead: Mapping[str, Any]) -> None:
+        self.module = module
+        self._own = type(module)
+        properties = {name: property({module: value}.__getitem__) for name, value in instead.items()}
+        self._class = type(self._own.__name__, (self._own,), {"__module__": self._own.__module__, **properties})
+
+    def apply(self) -> None:
+        """Give the replacements from now on."""
+        self.module.__class__ = self._class
+
+    def undo(self) -> None:
+        """Give the module's own attributes again."""
+        if type(self.module) is self._class:
+            self.module.__class__ = self._own
+
+
+class NamesPatch:
+    """Names in a dictionary, such as a module's or a class's, of which each is there already or not.
+
+    Args:
+        space: the dictionary.
+        instead: what each name stands for while this is applied.
+    """
+
+    __slots__ = ("_absent", "_get", "_instead", "_instead_values", "_own", "_own_values", "_space")
+
+    def __init__(self, space: dict[str, Any], instead: Mapping[str, Any]) -> None:
+        self._space = space
+        self._instead = dict(instead)
+        self._own = {name: space[name] for name in instead if name in space}
+        self._absent = tuple(name for name in instead if name not in space)
+        # One step of C compares all values; a getter of one name would give no tuple.
+        self._get = itemgetter(*(*instead, *instead)[: max(2, len(instead))])
+        self._instead_values = self._get(self._instead)
+        self._own_values = None if self._absent else self._get(self._own)
+
+    def apply(self) -> None:
+        """Stand for the replacements from now on; a name that somebody has given another meaning keeps that."""
+        space, own = self._space, self._own
+        if self._is_untouched():
+            space.update(self._instead)
+            return
+        for name, value in self._instead.items():
+            if space.get(name) is own.get(name):
+                space[name] = value
+
+    def undo(self) -> None:
+        """Stand for the originals again."""
+        space, own = self._space, self._own
+        if self._is_replaced():
+            for name in self._absent:
+                del space[name]
+            space.update(own)
+            return
+        for name, value in self._instead.items():
+            if space.get(name) is value:
+                if name in own:
+                    space[name] = own[name]
+                else:
+                    del space[name]
+
+    def _is_untouched(self) -> bool:
+        if self._absent:
+            return not self._own and self._space.keys().isdisjoint(self._absent)
+        try:
+            return bool(self._get(self._space) == self._own_values)
+        except KeyError:
+            return False
+
+    def _is_replaced(self) -> bool:
+        try:
+            return bool(self._get(self._space) == self._instead_values)
+        except KeyError:
+            return False
+
+
+class MethodsPatch:
+    """Methods of a class, of which each is its own or inherited; operators may be among them.
+
+    An assignment to a class forgets what Python remembers of the class, and sees to the slots of its operators. Here there
+    are many at a time, so they go to the class's dictionary directly, and one assignment tells Python to forget. The slots
+    stay: they call whatever function is found, before and after.
+
+    Args:
+        of: the class.
+        instead: what to be, by the methods' names.
+
+    Raises:
+        TypeError: where an operator is a slot of C, which goes past the dictionary.
+    """
+
+    __slots__ = ("_names", "_type")
+
+    def __init__(self, of: type, instead: Mapping[str, Any]) -> None:
+        if slots := [name for name in instead if isinstance(getattr(of, name, None), types.WrapperDescriptorType)]:
+            raise TypeError(f"{of.__name__}: {', '.join(slots)} is not a function")
+        self._type = of
+        self._names = NamesPatch(gc.get_referents(vars(of))[0], instead)
+
+    def apply(self) -> None:
+        """Be the replacements from now on."""
+        self._names.apply()
+        self._forget()
+
+    def undo(self) -> None:
+        """Be the originals again."""
+        self._names.undo()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Make Python forget what it remembers of the class, which any assignment does."""
+        self._type.__doc__ = self._type.__doc__
+
+
+class PatchGroup:
+    """Patches that are applied and undone in one go: a region opens and closes as fast as these loops run.
+
+    Attributes:
+        patches: the patches.
+    """
+
+    __slots__ = ("_codes", "_others", "patches")
+
+    def __init__(self, patches: Iterable[Patch]) -> None:
+        self.patches = tuple(patches)
+        self._codes = tuple(patch.codes for patch in self.patches if isinstance(patch, CodePatch))
+        others = [patch for patch in self.patches if not isinstance(patch, CodePatch)]
+        self._others = tuple((patch.apply, patch.undo) for patch in others)
+
+    def apply(self) -> None:
+        """Apply all of them."""
+        for function, _, instead in self._codes:
+            function.__code__ = instead
+        for apply, _ in self._others:
+            apply()
+
+    def undo(self) -> None:
+        """Undo all of them."""
+        for function, own, instead in self._codes:
+            if function.__code__ is instead:
+                function.__code__ = own
+        for _, undo in self._others:
+            undo()
+
+
+def code_of(source: str, constants: Mapping[str, Any], *, closed_over: int = 0) -> types.CodeType:
+    """Return the code of a function for a place where it cannot look anything up: its globals are those of what it replaces.
+
+    Args:
+        source: the definition of the function.
+        constants: what names in it stand for.
+        closed_over: how many variables the function closes over that it stands in for.
+    """
+    code = _marked(source, frozenset(constants), closed_over)
+    marks = {_MARK + name: value for name, value in constants.items()}
+    return code.replace(co_consts=tuple(marks.get(c, c) if type(c) is str else c for c in code.co_consts))
+
+
+@cache
+def _marked(source: str, constants: frozenset[str], closed_over: int) -> types.CodeType:
+    source = re.sub(r"\b[A-Z]+\b", lambda name: repr(_MARK + name[0]) if name[0] in constants else name[0], source)
+    if closed_over:
+        names = [f"closed_over_{n}" for n in range(closed_over)]
+        head, body = re.match(r"\s*(def .*\):\n)(.*)", source, re.DOTALL).groups()  # type: ignore[union-attr]
+        inside = re.match(" +", body)[0]  # type: ignore[index]
+        closing = f"{head}{inside}if 0: {', '.join(names)}\n{body}"
+        source = f"def outer():\n {'='.join(names)}=None\n{textwrap.indent(closing, ' ')}"
+    with warnings.catch_warnings():
+        # "'str' object is not callable": the mark is exchanged for what is called before the code ever runs.
+        warnings.simplefilter("ignore", SyntaxWarning)
+        code = compile(source, "<unamp>", "exec")
+    for _ in range(2 if closed_over else 1):
+        code = next(const for const in code.co_consts if isinstance(const, types.CodeType))
+    return code

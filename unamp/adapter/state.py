@@ -1,0 +1,76 @@
+"""The state of a thread: the part of an adapter's that the kit knows.
+
+An adapter derives its own thread state and its own `Plan` from these. Its lower layers (calls, casting, state) name that
+protocol and never the class in its `plans`, so that the arrows between its files run one way.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from unamp.adapter.observer import Observer
+from unamp.policy import Policy, Rule
+
+__all__ = ["Plan", "ThreadState", "suspended", "suspending"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Plan(Protocol):
+    """A policy made ready for one framework: everything that the carrying out of a call asks."""
+
+    @property
+    def policy(self) -> Policy:
+        """The policy."""
+
+    def rule(self, op: str, /) -> Rule:
+        """Return the rule in force for an operation of the vocabulary."""
+
+
+PlanT = TypeVar("PlanT", bound=Plan)
+
+
+class ThreadState(threading.local, Generic[PlanT]):
+    """One thread's state.
+
+    Attributes:
+        plan: what the innermost region made of its policy; None outside regions and while one is suspended.
+        sink: where `unamp.trace` wants operations reported; None where nobody traces.
+    """
+
+    plan: PlanT | None = None
+    sink: Observer | None = None
+
+
+@contextmanager
+def suspended(thread: ThreadState[Any]) -> Iterator[None]:
+    """Have no policy in force in this thread while the context is open."""
+    plan, thread.plan = thread.plan, None
+    try:
+        yield
+    finally:
+        thread.plan = plan
+
+
+def suspending(thread: ThreadState[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return what wraps a function so that it runs with no policy in force.
+
+    For what no rule reaches: the backward pass runs in the dtypes of its forward, and updates in those of what they update.
+    """
+
+    def replacement(original: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(original)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            if thread.plan is None:
+                return original(*args, **kwargs)
+            with suspended(thread):
+                return original(*args, **kwargs)
+
+        return run
+
+    return replacement

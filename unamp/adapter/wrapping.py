@@ -1,0 +1,50 @@
+"""A second object for a network, with the same parameters and another method: how most adapters wrap one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["with_method"]
+
+
+def with_method(
+    network: Any,
+    method: str,
+    instead: Callable[..., Any],
+    again: Callable[[Any], Any],
+    begin: Callable[[Any], None] = lambda made: None,
+) -> Any:
+    """Return an object that shares `network.__dict__`, of its own class, with `method` overridden.
+
+    Args:
+        network: an object whose whole state is in its ``__dict__``.
+        method: the method's name.
+        instead: what is called in its place, with the original (bound to the new object) before the arguments.
+        again: makes such an object of another network; copies and pickles are made with it.
+        begin: prepares a new object of the class before it gets its state.
+    """
+    kind = getattr(type(network), "_unamp_plain", type(network))
+    original = getattr(kind, method)
+
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return instead(original.__get__(self), *args, **kwargs)
+
+    def reduced(self: Any, protocol: object) -> Any:
+        return again, (sharing(kind, self),)
+
+    def sharing(of: Any, state: Any) -> Any:
+        made = of.__new__(of)
+        begin(made)
+        object.__setattr__(made, "__dict__", vars(state))
+        return made
+
+    body = {
+        method: replaced,
+        "__reduce_ex__": reduced,
+        "_unamp_plain": kind,
+        "__module__": kind.__module__,
+        "__doc__": kind.__doc__,
+    }
+    metaclass: Any = type(kind)
+    return sharing(metaclass(kind.__name__, (kind,), body), network)

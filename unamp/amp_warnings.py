@@ -1,0 +1,95 @@
+"""Warnings about what works, and is probably not meant.
+
+Each is given once in a process, for the line of the user's own code that led to it, in the category `unamp.AmpWarning`:
+
+    warnings.filterwarnings("ignore", category=unamp.AmpWarning)
+
+Nothing here runs where a region is opened again: a region asks once, when it is first opened with a set of frameworks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING
+
+from unamp.errors import AmpWarning
+
+if TYPE_CHECKING:
+    from unamp.adapter import Adapter
+    from unamp.policy import Policy
+
+__all__ = ["SLOW", "never_ran", "nothing_covered", "slow_dtype"]
+
+#: So many times slower than float32 is worth a warning.
+SLOW = 3.0
+
+#: Frameworks that compute, and that there may be no adapter for: named where a region covers nothing.
+_FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "jax", "mlx", "mxnet", "tinygrad", "oneflow", "jittor")
+
+_OURS = os.path.join(os.path.dirname(__file__), "")
+_lock = threading.Lock()
+_given: set[tuple[str, ...]] = set()
+
+
+def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
+    """Warn where a region will compute in a dtype that is many times slower than float32 on the only device there is."""
+    if not policy.active or (device is None and adapter.devices() != ("cpu",)) or device == "gpu":
+        return
+    if policy.delegated(adapter.framework, "cpu") is None:
+        return
+    factor = adapter.slowdown("cpu", policy.dtype)
+    if factor >= SLOW:
+        other = "bfloat16" if policy.dtype == "float16" else "float16"
+        better = f"{other} or float32 is faster" if adapter.slowdown("cpu", other) < factor / 2 else "float32 is faster"
+        _once(
+            ("slow", adapter.framework, policy.dtype),
+            f"on a CPU {adapter.framework} is about {factor:.0f} times slower in {policy.dtype} than in float32; {better}",
+        )
+
+
+def nothing_covered(policy: Policy) -> None:
+    """Warn where a region closes that covered no framework."""
+    from unamp.adapter.registry import adapters_in_use
+
+    if not policy.active:
+        return
+    if late := [adapter.framework for adapter in adapters_in_use()]:
+        _once(
+            ("late", *late),
+            f"{', '.join(late)} was imported inside a region, which did not cover it; import frameworks before",
+        )
+    elif found := [name for name in _FRAMEWORKS if name in sys.modules]:
+        _once(
+            ("uncovered", *found),
+            f"a region changed nothing: no adapter is installed for {', '.join(found)}; `unamp doctor` shows those that are",
+        )
+    else:
+        _once(("empty",), "a region changed nothing: no framework was imported before it was opened, nor inside it")
+
+
+def never_ran(op: str) -> None:
+    """Warn of an operation that a policy allows and that a trace did not see."""
+    _once(
+        ("never ran", op),
+        f"{op!r} is on your allow list and never ran while it was traced: maybe another operation is what runs "
+        "(the trace's table shows which)",
+    )
+
+
+def _once(key: tuple[str, ...], message: str) -> None:
+    with _lock:
+        if key in _given:
+            return
+        _given.add(key)
+    warnings.warn(message, AmpWarning, stacklevel=_depth_of_user_code())
+
+
+def _depth_of_user_code() -> int:
+    """Return the `stacklevel` for `_once`'s caller's caller ... that is no code of ours."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        depth, frame = depth + 1, frame.f_back
+    return depth

@@ -1,0 +1,89 @@
+"""The command `unamp` with its commands, each a function of its own.
+
+Commands of other distributions are mounted through the entry-point group `unamp.commands`: the entry point's name is the
+command, its object a `typer.Typer`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from unamp._entry_points import entry_points
+from unamp._version import __version__
+from unamp.cli import policies, printing, traces
+from unamp.cli.arguments import AsJson
+from unamp.cli.doctor import examine_all
+from unamp.cli.printing import print_json, show
+from unamp.dtypes import LOW_DTYPES
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="unamp",
+    help="One automatic-mixed-precision policy for every deep-learning framework.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Show the frameworks, their versions, their devices, and which dtypes run natively or emulated."""
+    reports = examine_all()
+    if as_json:
+        print_json(reports)
+        return
+    table = Table("framework", "version", "device", *LOW_DTYPES, title="what runs here, and how")
+    for report in reports:
+        if report["status"] != "ready":
+            table.add_row(report["framework"], report["status"], report["advice"])
+            continue
+        for device, support in report["devices"].items():
+            words = [support[dtype] for dtype in LOW_DTYPES] if support else ["device not present"]
+            how = map(printing.support, words)
+            table.add_row(report["framework"], report["version"], device, *how)
+    show(table)
+    for report in reports:
+        for gap in report.get("gaps", ()):
+            print(f"{report['framework']} cannot do: {gap['what']} ({gap['reason']}) {gap['link']}".rstrip())
+
+
+app.command("ops")(policies.ops)
+app.command("explain")(policies.explain_command)
+app.command("diff")(policies.diff)
+app.command("trace")(traces.trace_command)
+app.command("compare")(traces.compare)
+
+
+def _mount_commands() -> None:
+    for point in entry_points("unamp.commands"):
+        try:
+            app.add_typer(point.load(), name=point.name)
+        except ModuleNotFoundError as error:
+            _mount_missing(point.name, error.name)
+
+
+def _mount_missing(command: str, module: str | None) -> None:
+    @app.command(command, help=f"Not available: needs {module}.", context_settings={"ignore_unknown_options": True})
+    def missing(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+        raise SystemExit(f"`unamp {command}` needs {module}, which is not installed; pip install 'unamp[conformance]'")
+
+
+_mount_commands()

@@ -1,0 +1,19 @@
+"""The command `unamp`. What it needs beyond the standard library comes with the extra `conformance`."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from unamp.cli.commands import app
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in ("rich", "typer"):
+            raise
+        sys.exit(f"the command `unamp` needs {package}, which is not installed; pip install 'unamp[conformance]'")
+    app()

@@ -1,0 +1,159 @@
+"""The commands about policies: `ops`, `explain` and `diff`."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from unamp.adapter import DEVICES
+from unamp.adapter.registry import installed
+from unamp.cli import printing
+from unamp.cli.arguments import LOW, AsJson, checked
+from unamp.cli.printing import print_json, show
+from unamp.cli.traces import read_trace
+from unamp.errors import unknown
+from unamp.explaining import Change, Explanation, changes, explain
+from unamp.policy import LEVELS, Decision, Policy
+from unamp.presets import PRESETS, preset
+from unamp.tracing import ran_under
+from unamp.vocabulary import Operation, vocabulary
+
+__all__ = ["diff", "explain_command", "ops"]
+
+
+def ops(
+    name: Annotated[str | None, typer.Argument(help="One operation, in any framework's spelling.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the operations of the vocabulary, or show everything about one."""
+    if name is not None:
+        _show_operation(checked(lambda: vocabulary()[vocabulary().resolve(name)]), as_json)
+    elif as_json:
+        print_json({op.name: _as_data(op) for op in vocabulary().values()})
+    else:
+        _show_vocabulary()
+
+
+def explain_command(
+    preset: Annotated[str, typer.Option(help=f"The base lists: {', '.join(PRESETS)}.")] = "unamp",
+    level: Annotated[str, typer.Option(help=f"One of {', '.join(LEVELS)}.")] = "O1",
+    dtype: Annotated[str, typer.Option(help=f"{LOW}.")] = "float16",
+    allow: Annotated[list[str] | None, typer.Option(help="An operation to run in the low dtype; repeat for more.")] = None,
+    deny: Annotated[list[str] | None, typer.Option(help="An operation to run in float32; repeat for more.")] = None,
+    promote: Annotated[bool, typer.Option(help="At O2: operations on no list run in their widest input dtype.")] = False,
+    framework: Annotated[str | None, typer.Option(help="Import this framework and say how it carries each rule out.")] = None,
+    device: Annotated[str | None, typer.Option(help=f"{' or '.join(DEVICES)}; both where not given.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show for every operation its rule, where the rule comes from, and how a framework carries it out."""
+    if framework is not None:
+        _import(framework)
+    explained = checked(
+        lambda: explain(Policy(level, dtype, tuple(allow or ()), tuple(deny or ()), preset, promote=promote), framework, device)
+    )
+    if as_json:
+        print_json({op: _explained_as_data(e) for op, e in explained.items()})
+        return
+    where = sorted({place for e in explained.values() for place in e.how})
+    table = Table("operation", "rule", "comes from", *(" on ".join(place) for place in where))
+    for op, e in explained.items():
+        how = (printing.support(e.how[place].value) for place in where)
+        table.add_row(op, printing.rule(e.rule), e.origin, *how)
+    show(table)
+
+
+def diff(
+    before: Annotated[str, typer.Argument(metavar="PRESET", help="The lists that you know.")],
+    after: Annotated[str, typer.Argument(metavar="PRESET", help="The lists that you move to.")],
+    level: Annotated[str | None, typer.Option(help=f"One of {', '.join(LEVELS)}; O1, or the trace's.")] = None,
+    dtype: Annotated[str | None, typer.Option(help=f"{LOW}; float16, or the trace's.")] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="An operation on both allow lists; repeat for more.")] = None,
+    deny: Annotated[list[str] | None, typer.Option(help="An operation on both deny lists; repeat for more.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="A trace's JSON: show only what ran in it, under its policies.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the operations whose rule changes from one preset to another: for all networks, or for one that was traced."""
+    stated: dict[str, Any] = {name: value for name, value in (("level", level), ("dtype", dtype)) if value is not None}
+    lists = {"allow": tuple(allow or ()), "deny": tuple(deny or ())}
+    ran = None if trace is None else checked(lambda: ran_under(read_trace(trace), **stated))
+    bases = checked(lambda: [Policy(**stated)] if ran is None else list(dict.fromkeys(policy for policy, _ in ran)))
+    found = checked(lambda: changes({"preset": before, **lists}, {"preset": after, **lists}, ran, bases))
+    if as_json:
+        print_json({"before": before, "after": after, "policies": [policy.to_data() for policy in bases], **_as_changes(found)})
+        return
+    table = Table("operation", *(() if ran is None else ("times",)), before, after, "came from", "comes from")
+    for c in found:
+        times = () if c.times is None else (str(c.times),)
+        table.add_row(c.op, *times, printing.rule(c.before.rule), printing.rule(c.after.rule), c.before.origin, c.after.origin)
+    under = f"at {bases[0].level} in {bases[0].dtype}" if len(bases) == 1 else f"under {len(bases)} policies"
+    of = "" if ran is None else f", of the {len({op for _, op in ran})} that ran"
+    table.title = f"{len({c.op for c in found})} operations change {under}{of}"
+    show(table)
+
+
+def _as_changes(found: list[Change]) -> dict[str, Any]:
+    operations: dict[str, Any] = {}
+    for c in found:
+        times = {} if c.times is None else {"times": c.times}
+        operations.setdefault(c.op, []).append({"before": _decided(c.before), "after": _decided(c.after), **times})
+    return {"operations": operations}
+
+
+def _decided(decision: Decision) -> dict[str, Any]:
+    return {"rule": decision.rule.value, "origin": decision.origin, "advice": decision.advice}
+
+
+def _show_vocabulary() -> None:
+    frameworks = vocabulary().frameworks
+    table = Table("operation", "group", *frameworks, title=f"{len(vocabulary())} operations, and their first spellings")
+    for op in vocabulary().values():
+        table.add_row(op.name, op.group, *(_first(op.spellings.get(framework, ())) for framework in frameworks))
+    show(table)
+
+
+def _show_operation(op: Operation, as_json: bool) -> None:
+    rules = {name: Policy(preset=name).decide(op.name) for name in PRESETS if not preset(name).delegates}
+    if as_json:
+        print_json({"name": op.name, **_as_data(op), "rules": {name: rule.value for name, rule in rules.items()}})
+        return
+    table = Table("", "", title=op.name, show_header=False)
+    table.add_row("group", op.group)
+    if op.parts:
+        table.add_row("computes with", ", ".join(op.parts))
+    if op.members:
+        table.add_row("stands for", ", ".join(op.members))
+    for framework, spellings in op.spellings.items():
+        table.add_row(f"in {framework}", ", ".join(spellings))
+    table.add_section()
+    for name, rule in rules.items():
+        table.add_row(f"preset {name}", printing.rule(rule) + " at O1")
+    show(table)
+
+
+def _as_data(op: Operation) -> dict[str, Any]:
+    spellings = {framework: list(words) for framework, words in op.spellings.items()}
+    return {"group": op.group, "parts": list(op.parts), "members": list(op.members), "spellings": spellings}
+
+
+def _explained_as_data(e: Explanation) -> dict[str, Any]:
+    how: dict[str, dict[str, str]] = {}
+    for (framework, device), carried_out in e.how.items():
+        how.setdefault(framework, {})[device] = carried_out.value
+    return {"rule": e.rule.value, "origin": e.origin, "how": how}
+
+
+def _first(spellings: tuple[str, ...]) -> str:
+    return spellings[0] if spellings else ""
+
+
+def _import(framework: str) -> None:
+    if framework not in installed():
+        raise typer.BadParameter(unknown("framework", framework, sorted(installed()), "adapters are installed for"))
+    try:
+        importlib.import_module(framework)
+    except ModuleNotFoundError as error:
+        raise typer.BadParameter(f"{framework} is not installed; pip install 'unamp[{framework}]'") from error

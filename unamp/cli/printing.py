@@ -1,0 +1,51 @@
+"""Print for the commands: coloured tables on a terminal, plain columns in a pipe, JSON where asked."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from unamp.policy import Rule
+
+__all__ = ["print_json", "rule", "show", "support"]
+
+_RULES = {Rule.LOW: "green", Rule.FP32: "blue", Rule.WIDEST: "", Rule.UNTOUCHED: "dim", Rule.BANNED: "bold red"}
+_SUPPORT = {"native": "green", "intercepted": "green", "emulated": "yellow", "unsupported": "red", "absent": "dim"}
+
+#: No line of a table in a pipe is broken or cut: whoever reads it wants all of it, a row a line.
+_PIPE = 10_000
+
+
+def rule(value: Rule) -> Text:
+    """Return a rule, in its colour."""
+    return Text(value.value, style=_RULES[value])
+
+
+def support(value: str) -> Text:
+    """Return how something is carried out, in its colour."""
+    return Text(value, style=_SUPPORT.get(value, ""))
+
+
+def show(table: Table) -> None:
+    """Print a table."""
+    # No markup: `unamp[torch]` is the name of an extra, not a style.
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console = Console(markup=False, highlight=False, width=_PIPE)
+        table.box, table.pad_edge = None, False
+        # A table's title is broken where the table ends, which may be soon.
+        title, table.title = table.title, None
+        if title:
+            console.print(title)
+    if table.rows:
+        console.print(table)
+    elif table.title:
+        console.print(table.title)
+
+
+def print_json(data: object) -> None:
+    """Print JSON."""
+    print(json.dumps(data, indent=2))

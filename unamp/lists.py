@@ -1,0 +1,112 @@
+"""Allow and deny lists as people write them: operations by any name, and words for many of them.
+
+====================  ====================================================================================================
+``"linear"``          an operation: a canonical name, any framework's spelling, or the framework's own object
+``"group:norm"``      all operations of a group
+``"linalg_*"``        all operations whose canonical name fits; ``*`` stands for any letters
+``"*"``               every operation
+====================  ====================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from unamp.errors import shortened, unknown
+from unamp.vocabulary import NAMERS, vocabulary
+
+__all__ = ["EVERYTHING", "Entries", "is_word", "operation_name", "read", "words"]
+
+#: The word for every operation.
+EVERYTHING = "*"
+
+_GROUP = "group:"
+
+
+class Entries(NamedTuple):
+    """The operations of a list.
+
+    Attributes:
+        named: those that are named one by one.
+        meant: those that a word for many means.
+        everything: whether it is every operation.
+    """
+
+    named: frozenset[str]
+    meant: frozenset[str]
+    everything: bool = False
+
+
+def read(argument: str, entries: object, prefer: str | None = None) -> Entries:
+    """Return the operations that a user's list holds, by canonical names.
+
+    Args:
+        argument: what the list is called, for messages.
+        entries: the list, or a single entry.
+        prefer: a framework whose spelling is meant where a bare name could be several operations.
+
+    Raises:
+        ValueError: for a name that no operation has, and for a word that means none.
+        TypeError: for what is no entry of a list.
+    """
+    # Some single entries can be iterated over (torch.ops.aten.add lists its overloads); what can be called is one entry.
+    if isinstance(entries, (str, bytes)) or callable(entries) or not isinstance(entries, Iterable):
+        entries = (entries,)
+    named: set[str] = set()
+    meant: set[str] = set()
+    everything = False
+    for entry in entries:
+        if entry == EVERYTHING and isinstance(entry, str):
+            everything = True
+        elif isinstance(entry, str) and is_word(entry):
+            meant.update(_meant(argument, entry))
+        else:
+            named.add(operation_name(argument, entry, prefer))
+    # A collective name (interpolate) stands for each of its members as well.
+    for found in (named, meant):
+        found.update([member for op in found for member in vocabulary()[op].members])
+    return Entries(frozenset(named), frozenset(meant), everything)
+
+
+def is_word(entry: str) -> bool:
+    """Return whether an entry is a word for many operations."""
+    return entry.startswith(_GROUP) or EVERYTHING in entry
+
+
+def operation_name(argument: str, entry: object, prefer: str | None = None) -> str:
+    """Return the canonical name of one operation, however it is named; see `read`."""
+    if isinstance(entry, str):
+        return vocabulary().resolve(entry, prefer)
+    spelling = next((found for name in NAMERS if (found := name(entry))), None)
+    if spelling is None:
+        raise TypeError(
+            f"{argument} takes operation names, or a framework's functions, layer classes and primitives; "
+            f"got {type(entry).__name__}: {shortened(entry)}"
+        )
+    return vocabulary().resolve(spelling)
+
+
+def words(operations: Sequence[str]) -> tuple[str, ...]:
+    """Return operations as a person would write them: a group that is there whole by its word."""
+    there = set(operations)
+    whole = [group for group, members in vocabulary().groups.items() if len(members) > 1 and there.issuperset(members)]
+    said = {op for group in whole for op in vocabulary().groups[group]}
+    return (*(f"{_GROUP}{group}" for group in whole), *(op for op in operations if op not in said))
+
+
+def _meant(argument: str, word: str) -> Iterable[str]:
+    groups = vocabulary().groups
+    if word.startswith(_GROUP):
+        group = word.removeprefix(_GROUP)
+        if group not in groups:
+            raise ValueError(unknown(f"group in {argument}", group, groups))
+        return groups[group]
+    from fnmatch import translate  # slow to import, and few lists have such a word
+    from re import compile
+
+    fits = compile(translate(word.replace("[", "[[]").replace("?", "[?]"))).match
+    found = [op for op in vocabulary() if fits(op)]
+    if not found:
+        raise ValueError(f"{argument}: no operation is called {shortened(word)}; `unamp ops` lists all of them")
+    return found

@@ -1,0 +1,10 @@
+"""Traces: which operation ran where, in which precision, and at what cost.
+
+`unamp.trace` is the function that opens one; the package cannot have its name.
+"""
+
+from unamp.tracing.comparing import TraceComparison, compare_traces
+from unamp.tracing.recording import Trace, ran_under, trace
+from unamp.tracing.tables import Line
+
+__all__ = ["Line", "Trace", "TraceComparison", "compare_traces", "ran_under", "trace"]

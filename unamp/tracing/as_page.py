@@ -1,0 +1,124 @@
+"""A trace as one page: works offline, in the dark and on a phone, and runs no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from unamp.adapter.records import OpRecord
+from unamp.tracing.tables import Line, dtypes, size
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["Traced", "render"]
+
+#: What each precision looks like besides its colour, for those who cannot see colours.
+_SIGNS = {"float16": "◐", "bfloat16": "◑", "float32": "●", "float64": "■"}
+
+
+class Traced(Protocol):
+    """The part of a trace that the page shows; see `unamp.tracing.Trace`."""
+
+    records: list[OpRecord]
+    frameworks: dict[str, str]
+
+    @property
+    def keeps_values(self) -> bool:
+        """Return whether it has statistics of every result."""
+
+    @property
+    def never_ran(self) -> tuple[str, ...]:
+        """The operations that were allowed by name and never ran."""
+
+    def summary(self) -> list[Line]:
+        """Return the records with equal ones counted together."""
+
+
+class _Stripe(NamedTuple):
+    """Operations in a row that computed in one precision."""
+
+    start: int
+    width: int
+    dtype: str
+    title: str
+
+
+class _Row(NamedTuple):
+    """One layer, with what ran in it."""
+
+    inside: str
+    name: str
+    lines: list[Line]
+
+
+def render(trace: Traced, title: str) -> str:
+    """Return the page's text. Everything from outside is escaped: a layer may have any name."""
+    lines = trace.summary()
+    return (
+        _environment()
+        .get_template("trace.html")
+        .render(
+            title=title,
+            trace=trace,
+            lines=lines,
+            rows=_rows(lines),
+            stripes=_stripes(trace.records),
+            shares=_shares(trace.records),
+            casts=sum(line.casts for line in lines),
+            moved=sum(line.cast_bytes for line in lines),
+            emulated=sum(line.times for line in lines if line.emulated),
+            nonfinite=[r for r in trace.records if r.values is not None and r.values.nonfinite],
+        )
+    )
+
+
+def _environment() -> Environment:
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ModuleNotFoundError as error:
+        if error.name != "jinja2":
+            raise
+        raise ModuleNotFoundError(
+            "a trace's page needs jinja2, which is not installed; pip install 'unamp[html]'", name="jinja2"
+        ) from error
+    environment = Environment(
+        loader=PackageLoader("unamp"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(bytes=size, dtypes=dtypes, kind=_kind)
+    environment.globals["signs"] = _SIGNS
+    return environment
+
+
+def _kind(dtype: str | None) -> str:
+    """Return a precision as the page's colours know it."""
+    return dtype if dtype in _SIGNS else "other"
+
+
+def _stripes(records: list[OpRecord]) -> list[_Stripe]:
+    found, start = [], 0
+    for dtype, group in groupby(records, lambda record: record.compute):
+        ops = list(group)
+        named = ops[0].op if len(ops) == 1 else f"{ops[0].op} to {ops[-1].op}"
+        what = f"{named} ({len(ops)}): {dtype or 'no floating input'}"
+        found.append(_Stripe(start, len(ops), _kind(dtype), what))
+        start += len(ops)
+    return found
+
+
+def _shares(records: Iterable[OpRecord]) -> dict[str, int]:
+    """Return how many operations computed in each precision, most first."""
+    counts: dict[str, int] = {}
+    for record in records:
+        counts[record.compute or "none"] = counts.get(record.compute or "none", 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def _rows(lines: list[Line]) -> list[_Row]:
+    """Return the layers in the order in which they first ran something."""
+    found: dict[str | None, _Row] = {}
+    for line in lines:
+        inside, dot, name = (line.layer or "outside of layers").rpartition(".")
+        found.setdefault(line.layer, _Row(inside + dot, name, [])).lines.append(line)
+    return list(found.values())

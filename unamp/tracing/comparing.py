@@ -1,0 +1,255 @@
+"""Two traces side by side: which operation's result moved, by how much, and whether its precision explains that.
+
+Made for a run in float32 and one in mixed precision, and for one network in two frameworks. The ranking by relative error is
+that of `paddle.amp.debugging.compare_accuracy`:
+https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/debugging/compare_accuracy_en.html
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from unamp.adapter.records import OpRecord, Values
+from unamp.dtypes import FLOAT32, LOW_DTYPES, PRECISIONS
+from unamp.tracing.aligning import aligned
+from unamp.tracing.recording import Trace
+from unamp.tracing.tables import text_table
+
+__all__ = ["Compared", "TraceComparison", "compare_traces"]
+
+#: How many times the root of the sum of the squares of all roundings so far an error may be: an independent sum of roundings
+#: stays within with a probability of 1 - 2 exp(-8), which is 0.9993.
+_CONFIDENCE = 4.0
+#: How many roundings an operation counts as. A low one rounds its inputs and its result. In float32 numbers are added up in
+#: float32 itself, in an order of the machine's, which the conformance suite counts as eight.
+_ROUNDINGS_LOW, _ROUNDINGS = 2.0, 8.0
+
+
+class Compared(NamedTuple):
+    """One operation in two runs.
+
+    Attributes:
+        reference, other: its records.
+        error: the relative error of the other's result: the larger of that of the numbers that both traces kept and that of the
+            norms. Where the shapes differ only norms and largest magnitudes are compared. Infinite where one alone has
+            infinities or NaN; None where there is no floating result.
+        bound: the error that the roundings of both runs up to here explain; see `compare_traces`.
+        position: where in the other run it ran: the first is 0.
+    """
+
+    reference: OpRecord
+    other: OpRecord
+    error: float | None
+    bound: float
+    position: int
+
+    @property
+    def within(self) -> bool:
+        """Whether the error is within the bound."""
+        return self.error is None or self.error <= self.bound
+
+
+class TraceComparison:
+    """The findings of `compare_traces`.
+
+    Attributes:
+        operations: what ran in both, the largest error first.
+        only_in_reference, only_in_other: what ran in one of them alone, and is compared with nothing.
+    """
+
+    def __init__(self, operations: list[Compared], only_in_reference: list[OpRecord], only_in_other: list[OpRecord]) -> None:
+        self.operations = operations
+        self.only_in_reference = only_in_reference
+        self.only_in_other = only_in_other
+
+    @property
+    def beyond(self) -> list[Compared]:
+        """The operations whose error is beyond its bound, in the order in which they ran: the first is where it began."""
+        return sorted((c for c in self.operations if not c.within), key=lambda c: c.position)
+
+    @property
+    def within(self) -> bool:
+        """Whether the precision of each operation explains its error."""
+        return all(c.within for c in self.operations)
+
+    def table(self, limit: int | None = None) -> str:
+        """Return the ranking as plain text, with the verdict below.
+
+        Args:
+            limit: how many operations to show; None is all.
+        """
+        head = ("layer", "operation", "error", "allowed", "reference", "other", "largest", "largest in other")
+        rows = [_row(each) for each in self.operations[:limit]]
+        return "\n".join([text_table(head, rows), *self.remarks()])
+
+    def remarks(self) -> list[str]:
+        """Return sentences about the whole: what ran in one run alone, and the verdict."""
+        said = []
+        for name, alone in (("the reference", self.only_in_reference), ("the other", self.only_in_other)):
+            if alone:
+                said.append(f"only in {name}, compared with nothing: {', '.join(_counted(record.op for record in alone))}")
+        count = f"{len(self.operations)} operations ran in both"
+        if self.within:
+            return [*said, f"{count}; the precision of each explains its error"]
+        first = self.beyond[0]
+        where = f" in {first.other.layer}" if first.other.layer else ""
+        how = f"error {first.error:.2e}, allowed {first.bound:.2e}"
+        verdict = f"{len(self.beyond)} moved further than their precision explains"
+        return [*said, f"{count}; {verdict}, first {first.other.op}{where}: {how}"]
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the same as plain values, for JSON."""
+        return {
+            "within": self.within,
+            "operations": [
+                {
+                    "op": c.reference.op,
+                    "layer": c.reference.layer,
+                    "error": c.error if c.error is None or math.isfinite(c.error) else str(c.error),
+                    "bound": c.bound,
+                    "within": c.within,
+                    "position": c.position,
+                    "reference": c.reference.compute,
+                    "other": c.other.compute,
+                }
+                for c in self.operations
+            ],
+            "only_in_reference": [{"op": r.op, "layer": r.layer} for r in self.only_in_reference],
+            "only_in_other": [{"op": r.op, "layer": r.layer} for r in self.only_in_other],
+        }
+
+
+def compare_traces(reference: Trace, other: Trace) -> TraceComparison:
+    """Hold two traces against each other, operation by operation.
+
+    In each layer (by its name without the class of the network), and outside of layers, the two runs are aligned by operation,
+    shape and size of the numbers, in the order in which they ran. What is left over then, because layers are named differently,
+    is aligned in the same way. What has no partner is listed.
+
+    An error is allowed to be 4 times the root of the sum of the squares of all roundings of both runs up to that operation:
+    twice the unit roundoff for one that computed low (its inputs and its result), eight times for one in float32. That is how
+    independent roundings add up (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019,
+    https://doi.org/10.1137/18M1226312); what is beyond it was made larger by the computation itself.
+
+    Args:
+        reference: what the errors are relative to, the run in float32 say.
+        other: the other run; both opened with ``values=True``, or read from JSON with values in it.
+
+    Raises:
+        TypeError: for anything but traces.
+        ValueError: where a trace kept no values.
+    """
+    for name, each in (("reference", reference), ("other", other)):
+        if not isinstance(each, Trace):
+            raise TypeError(f"{name} must be an unamp.Trace, not {type(each).__name__}; read one with Trace.from_json(text)")
+        if not each.keeps_values:
+            raise ValueError(f"{name} kept no values to compare; open it with unamp.trace(values=True)")
+    left, right = reference.records, other.records
+    pairs = _paired(left, right)
+    roundings = _so_far(left), _so_far(right)
+    compared = [
+        Compared(a := left[i], b := right[j], _error(a.values, b.values), _bound(roundings[0][i] + roundings[1][j]), j)
+        for i, j in pairs
+    ]
+    ranked = sorted(compared, key=lambda c: -1.0 if c.error is None else c.error, reverse=True)
+    paired_left, paired_right = {i for i, _ in pairs}, {j for _, j in pairs}
+    return TraceComparison(
+        ranked,
+        [r for n, r in enumerate(left) if n not in paired_left],
+        [r for n, r in enumerate(right) if n not in paired_right],
+    )
+
+
+def _paired(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> list[tuple[int, int]]:
+    """Return the places of the operations that both runs have."""
+    by_layer = [_by_layer(left), _by_layer(right)]
+    groups = [(places, by_layer[1][layer]) for layer, places in by_layer[0].items() if layer in by_layer[1]]
+    pairs = [pair for group in groups for pair in _aligned_at(left, right, *group)]
+    taken = {i for i, _ in pairs}, {j for _, j in pairs}
+    rest = [[n for n in range(len(run)) if n not in of] for run, of in zip((left, right), taken, strict=True)]
+    return pairs + _aligned_at(left, right, *rest)
+
+
+def _aligned_at(
+    left: Sequence[OpRecord], right: Sequence[OpRecord], at_left: Sequence[int], at_right: Sequence[int]
+) -> list[tuple[int, int]]:
+    # Of several that are alike, the one whose numbers are as large is meant: within 4 %, within a factor of 2, at all.
+    keyed = [([_key(left[n], steps) for n in at_left], [_key(right[n], steps) for n in at_right]) for steps in (16.0, 1.0, 0.0)]
+    return [(at_left[i], at_right[j]) for i, j in aligned(*keyed)]
+
+
+def _by_layer(records: Sequence[OpRecord]) -> dict[str | None, list[int]]:
+    """Return the places of the records of each layer, by its name without the class of the network."""
+    found: dict[str | None, list[int]] = {}
+    for n, record in enumerate(records):
+        found.setdefault(None if record.layer is None else record.layer.partition(".")[2], []).append(n)
+    return found
+
+
+def _key(record: OpRecord, steps: float) -> tuple[str, tuple[int, ...] | None, int]:
+    """Return the operation, the shape of its result (axes have another order in other frameworks) and how large it is.
+
+    Args:
+        record: the operation.
+        steps: in how many steps for each power of two; 0 leaves the size out.
+    """
+    values = record.values
+    if values is None:
+        return record.op, None, 0
+    return record.op, tuple(sorted(values.shape)), round(steps * math.log2(values.norm)) if steps and values.norm else 0
+
+
+def _so_far(records: Sequence[OpRecord]) -> list[float]:
+    """Return, for each record, the sum of the squares of all roundings up to it."""
+    return list(accumulate(_rounding(record.compute) ** 2 for record in records))
+
+
+def _rounding(compute: str | None) -> float:
+    if compute is None:
+        return 0.0
+    count = _ROUNDINGS_LOW if compute in LOW_DTYPES else _ROUNDINGS
+    return count * PRECISIONS.get(compute, PRECISIONS[FLOAT32]).unit_roundoff
+
+
+def _bound(squares: float) -> float:
+    return _CONFIDENCE * math.sqrt(squares)
+
+
+def _error(a: Values | None, b: Values | None) -> float | None:
+    if a is None or b is None:
+        return None
+    if bool(a.nonfinite) is not bool(b.nonfinite):
+        return math.inf
+    errors = [_relative(abs(a.norm - b.norm), a.norm)]
+    if a.shape != b.shape:
+        return max(*errors, _relative(abs(a.max_abs - b.max_abs), a.max_abs))
+    both = [(x, y) for x, y in zip(a.sample, b.sample, strict=True) if math.isfinite(x) and math.isfinite(y)]
+    # The sample may have nothing but a ReLU's zeros in it; then what is usual in the whole result counts.
+    usual = a.norm / math.sqrt(math.prod(a.shape) or 1) * math.sqrt(len(both))
+    errors.append(_relative(math.hypot(*(x - y for x, y in both)), max(math.hypot(*(x for x, _ in both)), usual)))
+    return max(errors)
+
+
+def _relative(difference: float, to: float) -> float:
+    return difference / to if to else math.inf if difference else 0.0
+
+
+def _row(c: Compared) -> tuple[str, ...]:
+    error = "-" if c.error is None else f"{c.error:.2e}"
+    largest = ("-" if r.values is None else f"{r.values.max_abs:.4g}" for r in (c.reference, c.other))
+    allowed = f"{c.bound:.2e}" + ("" if c.within else " beyond")
+    return c.reference.layer or "-", c.reference.op, error, allowed, _dtype(c.reference), _dtype(c.other), *largest
+
+
+def _dtype(record: OpRecord) -> str:
+    return f"{record.compute or '-'}{' (emulated)' if record.emulated else ''}"
+
+
+def _counted(names: Iterable[str]) -> list[str]:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return [name if count == 1 else f"{name} ({count} times)" for name, count in counts.items()]

@@ -1,0 +1,177 @@
+"""A record of which operation ran where, in which precision, and at what cost."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from unamp import amp_warnings
+from unamp.adapter import registry
+from unamp.adapter.observing import traced
+from unamp.adapter.records import OpRecord
+from unamp.policy import Policy
+from unamp.regions import current_policy
+from unamp.tracing.tables import Line, summarised, summary_table
+from unamp.vocabulary import vocabulary
+
+__all__ = ["Trace", "ran_under", "trace"]
+
+
+class _Thread(threading.local):
+    innermost: Trace | None = None
+
+
+_thread = _Thread()
+
+
+class Trace:
+    """Everything that ran while it was open, in this thread, in every framework that was imported when it was opened.
+
+    It may be opened again, and goes on. Traces nest: an outer one gets what an inner one does.
+
+    Args:
+        values: whether to keep statistics of every result (see `unamp.adapter.records.Values`): what finds the first infinity,
+            and what traces are compared by. Without, no number is looked at, and no device is waited for.
+
+    Attributes:
+        records: one `OpRecord` for every operation of the vocabulary that ran, in order.
+        frameworks: the frameworks that were watched, with their versions.
+    """
+
+    def __init__(self, *, values: bool = False) -> None:
+        if not isinstance(values, bool):
+            raise TypeError(f"values must be True or False, not {type(values).__name__}")
+        self.records: list[OpRecord] = []
+        self.frameworks: dict[str, str] = {}
+        self._values = values
+        self._open: list[tuple[ExitStack, Trace | None]] = []
+        self._ran_under: dict[Policy, set[str]] = {}
+        self._never_ran: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Trace of {len(self.records)} operations>"
+
+    def __enter__(self) -> Trace:
+        outer = _thread.innermost
+        values = self._values or (outer is not None and outer._values)
+        with ExitStack() as stack:
+            for adapter in registry.adapters_in_use():
+                stack.enter_context(adapter.observe(self._take, values))
+                self.frameworks[adapter.framework] = adapter.version()
+            self._open.append((stack.pop_all(), outer))
+        _thread.innermost = self
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        stack, _thread.innermost = self._open.pop()
+        stack.close()
+        if kind is None and not self._open:
+            for op in self.never_ran:
+                amp_warnings.never_ran(op)
+
+    def _take(self, record: OpRecord) -> None:
+        policy = current_policy()
+        self.records.append(record._replace(policy=policy, values=record.values if self._values else None))
+        if policy is not None and policy.allow:
+            self._ran_under.setdefault(policy, set()).add(record.op)
+        outer = self._open[-1][1] if self._open else None
+        if outer is not None and outer is not self:
+            outer._take(record)
+
+    @property
+    def keeps_values(self) -> bool:
+        """Return whether it has statistics of every result."""
+        return self._values
+
+    @property
+    def never_ran(self) -> tuple[str, ...]:
+        """The operations that a policy in force allowed by name and that nothing under such a policy ran."""
+        missing = set(self._never_ran)
+        for policy, ran in self._ran_under.items():
+            collective = {member for op in policy.allow for member in vocabulary()[op].members}
+            for op in policy.allow:
+                if traced(op) and op not in collective and ran.isdisjoint((op, *vocabulary()[op].members)):
+                    missing.add(op)
+        return tuple(sorted(missing))
+
+    @property
+    def nonfinite(self) -> list[OpRecord]:
+        """The records with an infinity or NaN in their result, in order; the first is where it began.
+
+        Raises:
+            ValueError: where the trace kept no values.
+        """
+        if not self._values:
+            raise ValueError("this trace kept no values; open it with unamp.trace(values=True)")
+        return [record for record in self.records if record.values is not None and record.values.nonfinite]
+
+    def summary(self) -> list[Line]:
+        """Return the records with equal ones counted together, in the order in which each first ran."""
+        return summarised(self.records)
+
+    def table(self) -> str:
+        """Return the summary as plain text, and below it what there is to say about the whole."""
+        return "\n".join([summary_table(self.summary()), *self.remarks()])
+
+    def remarks(self) -> list[str]:
+        """Return sentences about the whole: what first was not finite, and what was allowed and never ran."""
+        said = []
+        if self._values and (found := self.nonfinite):
+            first = found[0]
+            where = f" in {first.layer}" if first.layer else ""
+            said.append(f"first result that is not finite: {first.op}{where}, operation {self.records.index(first) + 1}")
+        if self.never_ran:
+            said.append(f"allowed, but never ran: {', '.join(self.never_ran)}")
+        return said
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Return the trace as JSON; `from_json` reads it again. See docs/trace.md for the format."""
+        from unamp.tracing import as_json  # it needs `json`, which is slow to import, and `import unamp` must stay cheap
+
+        return as_json.dump(as_json.Contents(self._values, self.frameworks, self.never_ran, self.records), indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str) -> Trace:
+        """Return the trace that `to_json` wrote.
+
+        Raises:
+            ValueError: where the text is none, or of a version that this unamp does not know.
+        """
+        from unamp.tracing import as_json
+
+        contents = as_json.load(text)
+        trace = cls(values=contents.values)
+        trace.frameworks, trace._never_ran, trace.records = contents.frameworks, contents.never_ran, contents.records
+        return trace
+
+    def to_html(self, *, title: str = "unamp trace") -> str:
+        """Return the trace as one page that needs no other file: a picture of precision along the network, and the table.
+
+        Raises:
+            ModuleNotFoundError: where jinja2 is not installed.
+        """
+        from unamp.tracing import as_page
+
+        return as_page.render(self, title)
+
+
+def trace(*, values: bool = False) -> Trace:
+    """Return a context manager that records every operation that this thread runs inside it; see `Trace`."""
+    return Trace(values=values)
+
+
+def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:
+    """Return how often each operation of a trace ran under each policy, for `unamp.explaining.changes`.
+
+    Args:
+        trace: the trace. What ran outside of regions, or where mixed precision was off, counts as under the default policy.
+        stated: arguments of `Policy.replace` that go before those of the policies that were in force.
+    """
+    ran: dict[tuple[Policy, str], int] = {}
+    for record in trace.records:
+        policy = record.policy if record.policy is not None and record.policy.active else Policy()
+        key = policy.replace(**stated), record.op
+        ran[key] = ran.get(key, 0) + 1
+    return ran

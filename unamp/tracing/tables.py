@@ -1,0 +1,87 @@
+"""Records as rows of a table, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from unamp.adapter.records import OpRecord
+from unamp.policy import Rule
+
+__all__ = ["Line", "dtypes", "size", "summarised", "summary_table", "text_table"]
+
+
+class Line(NamedTuple):
+    """Records that agree in all that a table shows.
+
+    Attributes:
+        layer, op, rule, inputs, compute, output, emulated: as in `OpRecord`.
+        times: how many they are.
+        casts, cast_bytes: of all of them together.
+        nonfinite: how many of them had an infinity or NaN in their result; 0 where the trace kept no values.
+    """
+
+    layer: str | None
+    op: str
+    rule: Rule
+    inputs: tuple[str, ...]
+    compute: str | None
+    output: str | None
+    emulated: bool
+    times: int = 0
+    casts: int = 0
+    cast_bytes: int = 0
+    nonfinite: int = 0
+
+
+def summarised(records: Iterable[OpRecord]) -> list[Line]:
+    """Return records with equal ones counted together, in the order in which each first ran."""
+    lines: dict[Line, list[OpRecord]] = {}
+    for r in records:
+        lines.setdefault(Line(r.layer, r.op, r.rule, r.inputs, r.compute, r.output, r.emulated), []).append(r)
+    return [
+        line._replace(
+            times=len(equal),
+            casts=sum(r.casts for r in equal),
+            cast_bytes=sum(r.cast_bytes for r in equal),
+            nonfinite=sum(1 for r in equal if r.values is not None and r.values.nonfinite),
+        )
+        for line, equal in lines.items()
+    ]
+
+
+def summary_table(lines: Iterable[Line]) -> str:
+    """Return a summary as plain text."""
+    head = ("layer", "operation", "rule", "inputs", "computed in", "result", "casts", "moved", "count")
+    rows = [
+        (
+            line.layer or "-", line.op, line.rule.value, dtypes(line.inputs),
+            f"{line.compute or '-'}{' (emulated)' if line.emulated else ''}", line.output or "-",
+            str(line.casts or "-"), size(line.cast_bytes) if line.casts else "-", str(line.times),
+        )
+        for line in lines
+    ]  # fmt: skip
+    return text_table(head, rows)
+
+
+def text_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return columns of plain text."""
+    lines = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def dtypes(inputs: tuple[str, ...]) -> str:
+    """Return input dtypes for people: a long row of equal ones is counted."""
+    if len(inputs) > 3 and len(set(inputs)) == 1:
+        return f"{len(inputs)} x {inputs[0]}"
+    return " ".join(inputs) or "-"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes for people."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
