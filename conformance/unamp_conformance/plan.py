@@ -35,6 +35,10 @@ CHECKS: Mapping[str, str] = {
 }
 
 
+#: The presets that have lists to hold a framework against. Under `none` there are only the user's, which every run probes.
+LISTED = tuple(name for name in PRESETS if name != "none")
+
+
 @dataclass(frozen=True)
 class Selection:
     """What to run; an empty tuple means all.
@@ -136,7 +140,7 @@ def _matrix(selection: Selection) -> Iterator[Policy]:
     for level in selection.levels or LEVELS:
         for dtype in selection.dtypes or LOW_DTYPES:
             # O0 touches nothing, whatever the preset.
-            presets = selection.presets or PRESETS
+            presets = selection.presets or LISTED
             for name in presets if level != "O0" else presets[:1]:
                 yield Policy(level, dtype, preset=name)
 
@@ -181,7 +185,7 @@ def _telling(op: str, policies: Iterable[Policy]) -> Iterator[Policy]:
 
 #: The presets under which a quick run probes every operation, and what it draws the others from.
 _ALWAYS = (PRESETS[0], "native")
-_DRAWN = [(name, dtype) for name in PRESETS for dtype in LOW_DTYPES if name not in _ALWAYS]
+_DRAWN = [(name, dtype) for name in LISTED for dtype in LOW_DTYPES if name not in _ALWAYS]
 
 
 def left_out(selection: Selection, ops: Sequence[str]) -> Iterator[Item]:

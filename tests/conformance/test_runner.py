@@ -11,11 +11,10 @@ import pytest
 from typer.testing import CliRunner
 from unamp_conformance import kept
 from unamp_conformance.cli import app
-from unamp_conformance.plan import Selection, items
+from unamp_conformance.plan import LISTED, Selection, items
 from unamp_conformance.reading import load
 from unamp_conformance.runner import Options, run_framework
 
-from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary
 
 START = """
@@ -223,7 +222,7 @@ def test_a_quick_run_looks_at_every_rule_and_every_list():
         assert rules[0] == rules[1]
         seen |= set(few.policies)
     assert seen == {"allow float16", "allow bfloat16", "deny float16", "deny bfloat16"} | {
-        f"O1 {dtype} {preset}" for dtype in ("float16", "bfloat16") for preset in PRESETS
+        f"O1 {dtype} {preset}" for dtype in ("float16", "bfloat16") for preset in LISTED
     }
     assert 2 * sum(len(item.policies) for item in quick) < sum(len(item.policies) for item in full) / 3
 

@@ -435,7 +435,8 @@ def test_diff_lists_exactly_what_the_official_lists_of_paddle_and_torch_disagree
     own = {op for name in official for key in ("implied", "banned") for op in preset(name).get(key, ())}
     command = [sys.executable, "-m", "unamp", "diff", "paddle", "torch-cuda", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    said = {op: (d["before"]["rule"], d["after"]["rule"]) for op, d in json.loads(done.stdout)["operations"].items()}
+    changes = json.loads(done.stdout)["operations"]
+    said = {op: (change["before"]["rule"], change["after"]["rule"]) for op, [change] in changes.items()}
     differing = {op: both for op, both in rules.items() if both[0] != both[1] and op not in own}
     assert {op: both for op, both in said.items() if op not in own} == differing
     assert len(differing) > 40
