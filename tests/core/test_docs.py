@@ -1,25 +1,13 @@
-"""The documents: every example belongs to one framework's process, links lead somewhere, and no table is stale."""
+"""The documents: every example belongs to one framework's process, and links lead somewhere."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 from documents import FILES, FRAMEWORKS, ROOT, Example, every_example, examples
-from installed import place
 
 TABLES = sorted((ROOT / "docs" / "tables").glob("*.md"))
-
-
-def test_no_table_is_stale() -> None:
-    for framework in FRAMEWORKS:
-        place(framework)
-    ran = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "tables.py"), "--check"], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, f"run `make tables`\n{ran.stdout}{ran.stderr}"
 
 
 @pytest.mark.parametrize("example", every_example(), ids=str)

@@ -1,0 +1,34 @@
+"""The commands that ask the installed frameworks, run as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+
+def as_json(*arguments: str) -> Any:
+    done = subprocess.run([sys.executable, "-m", "unamp", *arguments, "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_explain_says_how_a_framework_does_it() -> None:
+    explained = as_json("explain", "--framework", "torch", "--device", "cpu", "--dtype", "bfloat16", "--deny", "linear")
+    assert set(explained["linear"]["how"]["torch"]) == {"cpu"}
+    assert explained["linear"]["how"]["torch"]["cpu"] == "intercepted"
+
+
+def test_explain_takes_the_preset_native_with_a_framework_and_a_device() -> None:
+    native = as_json("explain", "--preset", "native", "--framework", "torch", "--device", "cpu")
+    lists = as_json("explain", "--preset", "torch-cpu")
+    assert {op: e["rule"] for op, e in native.items()} == {op: e["rule"] for op, e in lists.items()}
+
+
+def test_doctor_reports_every_framework_with_an_adapter() -> None:
+    reports = {report["framework"]: report for report in as_json("doctor")}
+    torch = reports["torch"]
+    assert torch["status"] == "ready"
+    assert torch["devices"]["cpu"]["bfloat16"] in ("native", "emulated")
+    assert set(torch["devices"]) == {"cpu", "gpu"}
