@@ -13,7 +13,7 @@ import unamp
 from unamp.policy import Policy
 from unamp_conformance.cases import cases
 from unamp_conformance.netruns import run
-from unamp_conformance.networks import NETWORKS, Functions
+from unamp_conformance.networks import NETWORKS, Functions, Lacking
 from unamp_conformance.probes import Probe
 from unamp_conformance.reference import relative_error
 from unamp_conformance.subjects import Subject
@@ -28,6 +28,8 @@ _ROUNDS = 25
 
 def _prepared(subject: Subject) -> Probe:
     """A probe with its predictions, which must be made outside all regions."""
+    if _OP not in subject.operations.names():
+        raise Lacking(_OP)
     probe = Probe(cases()[_OP], subject.operations, subject.device)
     probe.ready()
     return probe

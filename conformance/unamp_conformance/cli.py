@@ -20,10 +20,10 @@ from unamp.adapter.registry import installed
 from unamp_conformance import junit, runner, summary
 from unamp_conformance.compare import compare as compare_reports
 from unamp_conformance.machine import cores
-from unamp_conformance.plan import CHECKS, Selection
+from unamp_conformance.plan import CHECKS, NOTHING_SELECTED, Selection
 from unamp_conformance.reading import load
 from unamp_conformance.report import write as write_page
-from unamp_conformance.results import BadResults, Report, save
+from unamp_conformance.results import BadResults, Report, Verdict, save
 from unamp_conformance.terminal import show_comparison, show_report
 
 __all__ = ["app"]
@@ -51,7 +51,7 @@ def conformance(
     dtype: Annotated[Names, typer.Option(help="float16 or bfloat16.")] = None,
     network: Annotated[Names, typer.Option(help="A network.")] = None,
     check: Annotated[Names, typer.Option(help=f"A kind of check: {', '.join(CHECKS)}.")] = None,
-    op: Annotated[Names, typer.Option(help="An operation, * is a wildcard.")] = None,
+    op: Annotated[Names, typer.Option(help="An operation in any spelling; * is a wildcard.")] = None,
     full: Annotated[bool, typer.Option(help="Probe every operation under every level of every preset.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many processes at a time.")] = min(cores(), 8),
     timeout: Annotated[float, typer.Option(min=1.0, help="After how many seconds a check hangs.")] = 300.0,
@@ -59,11 +59,13 @@ def conformance(
     output: Annotated[Path, typer.Option(help="The folder for report.html, results.json and junit.xml.")] = Path(
         "conformance-results"
     ),
+    matrices: Annotated[bool, typer.Option("--matrices", help="Print each framework's matrix of networks too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON instead of tables.")] = False,
 ) -> None:
     """Check that policies take effect, operation by operation, and write a report.
 
-    Exits with 0 only where nothing failed unexpectedly.
+    Exits with 0 where it conforms, 1 where something failed that is no known gap, 2 for wrong arguments, 3 where a framework
+    could not run, and 4 where nothing was selected.
     """
     if context.invoked_subcommand is not None:
         return
@@ -73,8 +75,12 @@ def conformance(
     try:
         chosen = (tuple(names or ()) for names in (level, dtype, preset, network, check, op))
         selection = Selection(*chosen, full=full)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
+    if selection.nothing():
+        print(f"{Verdict.NOTHING_SELECTED}: {NOTHING_SELECTED}", file=sys.stderr)
+        raise typer.Exit(Verdict.NOTHING_SELECTED)
+    _check_folder(output)
     options = runner.Options(jobs, timeout, keep=output / _KEPT, resume=resume)
     report = _run(frameworks, devices, selection, options, quiet=as_json)
     save(report, output / "results.json")
@@ -84,8 +90,8 @@ def conformance(
     if as_json:
         print(json.dumps(_brief(report), indent=2))
     else:
-        show_report(Console(), report, output)
-    raise typer.Exit(0 if report.ok else 1)
+        show_report(Console(), report, output, matrices=matrices)
+    raise typer.Exit(report.verdict)
 
 
 @app.command()
@@ -117,6 +123,16 @@ def _chosen(what: str, given: Names, valid: Iterable[str], otherwise: Iterable[s
     return chosen
 
 
+def _check_folder(output: Path) -> None:
+    """Make the folder for the files now: hours later would be too late to learn that it cannot be."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise typer.BadParameter(f"--output {output} is a file; name a folder") from None
+    except OSError as error:
+        raise typer.BadParameter(f"--output {output} cannot be made: {error.strerror}") from error
+
+
 def _run(frameworks: list[str], devices: list[str], selection: Selection, options: runner.Options, *, quiet: bool) -> Report:
     columns = (
         TextColumn("{task.description}"),
@@ -145,6 +161,7 @@ def _run(frameworks: list[str], devices: list[str], selection: Selection, option
 def _brief(report: Report) -> dict[str, Any]:
     return {
         "ok": report.ok,
+        "verdict": str(report.verdict),
         "runs": [
             {
                 "framework": run.framework,

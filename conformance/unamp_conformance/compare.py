@@ -91,7 +91,7 @@ def compare(first: Report, second: Report) -> list[Comparison]:
 
 def _frameworks(report: Report) -> list[FrameworkRun]:
     """The runs of one framework each, without those on a device that is absent and those that hold frameworks together."""
-    return [run for run in report.runs if run.ended != "not run" and " and " not in run.framework]
+    return [run for run in report.runs if run.ended != "not run" and not run.compares]
 
 
 def _paired(first: list[FrameworkRun], second: list[FrameworkRun]) -> Iterator[tuple[FrameworkRun, FrameworkRun]]:

@@ -15,10 +15,14 @@ import numpy as np
 
 from unamp.adapter import Operations
 
-__all__ = ["NETWORKS", "Functions", "Network"]
+__all__ = ["NETWORKS", "Functions", "Lacking", "Network"]
 
 Arrays = dict[str, np.ndarray]
 Tensors = Mapping[str, Any]
+
+
+class Lacking(LookupError):
+    """The framework has no function for an operation, which the message names."""
 
 
 class Functions:
@@ -29,7 +33,10 @@ class Functions:
         self.called: list[str] = []
 
     def __getattr__(self, op: str) -> Callable[..., Any]:
-        function = self._operations[op]
+        try:
+            function = self._operations[op]
+        except KeyError as error:
+            raise Lacking(op) from error
 
         def noted(*args: Any, **kw: Any) -> Any:
             self.called.append(op)

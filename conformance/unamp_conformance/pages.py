@@ -17,7 +17,7 @@ from unamp_conformance.summary import Cell
 __all__ = ["Page", "Pair", "Section"]
 
 #: The statuses in the order in which they are counted for people: what must not be overlooked comes first.
-_ORDER = (*(s for s in STATUSES if s in UNEXPECTED), "gap", "not run", "passed")
+_ORDER = (*(s for s in STATUSES if s in UNEXPECTED), "gap", "not applicable", "not run", "passed")
 
 
 class Page:

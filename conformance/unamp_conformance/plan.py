@@ -5,12 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
-from unamp.dtypes import LOW_DTYPES
+from unamp.dtypes import LOW_DTYPES, low_dtype
+from unamp.errors import unknown
+from unamp.lists import read
 from unamp.policy import LEVELS, Policy, Rule
 from unamp.presets import PRESETS, preset
+from unamp.vocabulary import vocabulary
 from unamp_conformance.agreement import NEEDED, NEEDED_OF_OPERATIONS
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.netchecks import NETWORK_CHECKS
@@ -18,7 +20,7 @@ from unamp_conformance.networks import NETWORKS
 from unamp_conformance.subjects import policy_name
 from unamp_conformance.training import QUICK
 
-__all__ = ["CHECKS", "Item", "Selection", "items", "left_out"]
+__all__ = ["CHECKS", "LISTED", "NOTHING_SELECTED", "Item", "Selection", "items", "left_out"]
 
 #: Every kind of check, with what it asks.
 CHECKS: Mapping[str, str] = {
@@ -39,16 +41,27 @@ CHECKS: Mapping[str, str] = {
 LISTED = tuple(name for name in PRESETS if name != "none")
 
 
+#: What to say of a selection that no check fits.
+NOTHING_SELECTED = (
+    "no check fits all that was asked for; operations are selected by op, with the checks coverage and probe, and networks by "
+    "network, with all others"
+)
+
+
 @dataclass(frozen=True)
 class Selection:
     """What to run; an empty tuple means all.
 
     Attributes:
-        levels, dtypes, presets, networks: names of them.
+        levels, presets, networks: names of them.
+        dtypes: low dtypes, in any spelling.
         checks: kinds of check.
-        ops: operations, with ``*`` as a wildcard.
+        ops: operations, in any spelling; with ``*`` as a wildcard, or a group (``group:norm``). Kept by canonical names.
         full: probe every operation under every policy, not only under those that can show a rule broken; with every feed
             where the lists are the user's or the default's. And train every network, not only some and for a few steps.
+
+    Raises:
+        ValueError: for a name that nothing has.
     """
 
     levels: tuple[str, ...] = ()
@@ -60,15 +73,22 @@ class Selection:
     full: bool = False
 
     def __post_init__(self) -> None:
-        valid = {"levels": LEVELS, "dtypes": LOW_DTYPES, "presets": PRESETS, "networks": NETWORKS, "checks": CHECKS}
+        valid = {"levels": LEVELS, "presets": PRESETS, "networks": NETWORKS, "checks": CHECKS}
         for name, known in valid.items():
-            if unknown := [value for value in getattr(self, name) if value not in known]:
-                raise ValueError(f"unknown {name[:-1]} {unknown[0]!r}; valid: {', '.join(known)}")
+            if wrong := [value for value in getattr(self, name) if value not in known]:
+                raise ValueError(unknown(name[:-1], wrong[0], known))
+        object.__setattr__(self, "dtypes", tuple(dict.fromkeys(map(low_dtype, self.dtypes))))
+        ops = read("op", self.ops)
+        object.__setattr__(self, "ops", () if ops.everything else tuple(sorted(ops.named | ops.meant)))
 
     @property
     def whole(self) -> bool:
         """Whether nothing was left out."""
         return not any((self.levels, self.dtypes, self.presets, self.networks, self.checks, self.ops))
+
+    def nothing(self) -> bool:
+        """Whether no framework has a check that fits."""
+        return next(items(self, tuple(vocabulary())), None) is None
 
     def wants(self, check: str) -> bool:
         """Whether a kind of check is selected."""
@@ -127,12 +147,12 @@ def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
         for name, network in NETWORKS.items():
             if name in (selection.networks or NETWORKS):
                 checks = tuple(c for c in networks if c != "statistics" or network.buffers)
-                for policy in _matrix(selection):
+                for policy in _matrix(selection) if checks else ():
                     yield Item("network", name, {policy_name(policy): policy}, checks)
     checks = tuple(check for check in ("coverage", "probe") if selection.wants(check) or check in compared)
     if checks and not selection.networks:
         for op in spelled:
-            if not selection.ops or any(fnmatchcase(op, pattern) for pattern in selection.ops):
+            if not selection.ops or op in selection.ops:
                 yield Item("operation", op, _probed(selection, op), checks)
 
 

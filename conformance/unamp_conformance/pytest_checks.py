@@ -12,7 +12,7 @@ import pytest
 from unamp.adapter.registry import installed
 from unamp.errors import AdapterError
 from unamp_conformance.gaps import KnownGap, gaps_of
-from unamp_conformance.plan import Item, Selection, items
+from unamp_conformance.plan import NOTHING_SELECTED, Item, Selection, items
 from unamp_conformance.results import Result
 from unamp_conformance.subjects import Subject
 from unamp_conformance.worker import perform
@@ -55,6 +55,8 @@ class Check:
         result = next((result for result in self.work.results if result.check == self.kind), None)
         if result is None:
             pytest.fail(f"its example call cannot be used: see the test coverage-{self.work.item.subject}", pytrace=False)
+        if result.status == "not applicable":
+            pytest.skip(f"not applicable: {result.message}")
         if result.status != "passed":
             pytest.fail("\n".join([result.message, *_told(result.details)]), pytrace=False)
 
@@ -90,7 +92,7 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
     try:
         selection = Selection(**selected)
         version, present = subject.adapter.version(), subject.present()
-    except (ValueError, ImportError, AdapterError) as error:
+    except (TypeError, ValueError, ImportError, AdapterError) as error:
         raise pytest.UsageError(f"{framework}: {error}") from error
     if not present:
         return [pytest.param(None, id=f"{framework}-{device}", marks=pytest.mark.skip(f"not run: there is no {device} here"))]
@@ -98,7 +100,7 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
     work = (check for item in items(selection, subject.spelled()) for check in _checks(subject, item, selection.full, known))
     found = [_parameter(check, known) for check in work]
     if not found:
-        raise pytest.UsageError("no check is selected: networks have no operations, and operations no networks")
+        raise pytest.UsageError(f"nothing was selected: {NOTHING_SELECTED}")
     return found
 
 

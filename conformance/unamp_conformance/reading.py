@@ -9,10 +9,11 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from unamp_conformance.results import SCHEMA, STATUSES, BadResults, FrameworkRun, Report, Result
+from unamp_conformance.results import READABLE, STATUSES, BadResults, FrameworkRun, Report, Result
 
 __all__ = ["load", "results_from"]
 
+_LISTED = " and ".join(map(str, READABLE))
 _DIGITS = 18  # of a whole number: whatever is longer counts nothing that a run has
 
 _Reader = Callable[[str, Any], Any]  # ``read(where, value)`` gives the value, or raises BadResults that says where
@@ -78,8 +79,10 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _report(data: Any) -> Report:
     if not isinstance(data, dict) or "schema" not in data:
         raise BadResults("no results file of unamp conformance: it has no 'schema'")
-    if (schema := data.pop("schema")) != SCHEMA:
-        raise BadResults(f"written by another version of unamp, with schema {str(schema)[:20]}; this one reads schema {SCHEMA}")
+    if (schema := data.pop("schema")) not in READABLE:
+        raise BadResults(
+            f"written by another version of unamp, with schema {str(schema)[:20]}; this one reads schemas {_LISTED}"
+        )
     return Report(**_object(Report, data, {"host": _mapping(_text), "selection": _mapping(_anything), "runs": _each(_run)}))
 
 

@@ -24,7 +24,16 @@ from unamp_conformance.results import STATUSES, Report
 __all__ = ["render", "write"]
 
 #: What each status looks like besides its colour, for those who cannot see colours.
-SIGNS = {"passed": "●", "gap": "◐", "not run": "○", "failed": "✗", "fixed": "!", "crashed": "☠", "hung": "…"}
+SIGNS = {
+    "passed": "●",
+    "gap": "◐",
+    "not applicable": "·",
+    "not run": "○",
+    "failed": "✗",
+    "fixed": "!",
+    "crashed": "☠",
+    "hung": "…",
+}
 
 _LINK = re.compile(r"""\s*(https://[a-z0-9.-]+(?:[/?#][^\s<>"'`]*)?)$""")
 

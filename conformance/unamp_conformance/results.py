@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "READABLE",
     "SCHEMA",
     "STATUSES",
     "UNEXPECTED",
@@ -19,12 +21,16 @@ __all__ = [
     "FrameworkRun",
     "Report",
     "Result",
+    "Verdict",
     "save",
     "sayable",
 ]
 
 #: The version of the file's layout. A reader refuses every other one.
-SCHEMA = 1
+SCHEMA = 2
+
+#: The versions that a reader takes: before 2 there was no status "not applicable".
+READABLE = (1, SCHEMA)
 
 #: What a check can come to.
 STATUSES = {
@@ -32,6 +38,7 @@ STATUSES = {
     "failed": "not as the policy says",
     "gap": "failed, as the file of known gaps says",
     "fixed": "passes although the file of known gaps says that it fails",
+    "not applicable": "the framework has no such operation",
     "not run": "the device is absent, or the framework's process ended before",
     "crashed": "the framework's process died in this check",
     "hung": "the framework's process did not finish this check in time",
@@ -39,6 +46,23 @@ STATUSES = {
 
 #: The statuses that make a run fail.
 UNEXPECTED = frozenset({"failed", "fixed", "crashed", "hung"})
+
+
+class Verdict(IntEnum):
+    """What a whole run came to. The value is the command's exit status; 2 is that of wrong arguments."""
+
+    CONFORMS = 0
+    DOES_NOT_CONFORM = 1
+    COULD_NOT_RUN = 3
+    NOTHING_SELECTED = 4
+
+    def __str__(self) -> str:
+        return {
+            Verdict.CONFORMS: "conforms",
+            Verdict.DOES_NOT_CONFORM: "does not conform",
+            Verdict.COULD_NOT_RUN: "could not run",
+            Verdict.NOTHING_SELECTED: "nothing was selected",
+        }[self]
 
 
 class BadResults(ValueError):
@@ -90,10 +114,19 @@ class FrameworkRun:
     seconds: float = 0.0
 
     @property
+    def compares(self) -> bool:
+        """Whether it holds two frameworks against each other."""
+        return " and " in self.framework
+
+    @property
     def ok(self) -> bool:
-        """Whether nothing failed unexpectedly."""
-        ended_well = self.ended in ("finished", "not run")
-        return ended_well and not self.problems and not any(r.status in UNEXPECTED for r in self.results)
+        """Whether it ran, or had no device to run on, and nothing failed unexpectedly."""
+        return self.ended in ("finished", "not run") and not self.wrong
+
+    @property
+    def wrong(self) -> bool:
+        """Whether anything failed unexpectedly."""
+        return bool(self.problems) or any(r.status in UNEXPECTED for r in self.results)
 
 
 @dataclass(frozen=True)
@@ -109,7 +142,16 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether nothing failed unexpectedly, and anything ran at all."""
-        return all(run.ok for run in self.runs) and any(run.results for run in self.runs)
+        return self.verdict is Verdict.CONFORMS
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it came to; what failed weighs more than what could not run."""
+        if any(run.wrong for run in self.runs):
+            return Verdict.DOES_NOT_CONFORM
+        if not all(run.ok for run in self.runs) or all(run.ended == "not run" for run in self.runs):
+            return Verdict.COULD_NOT_RUN
+        return Verdict.CONFORMS if any(run.results for run in self.runs) else Verdict.NOTHING_SELECTED
 
 
 def sayable(result: Result) -> dict[str, Any]:
@@ -118,8 +160,9 @@ def sayable(result: Result) -> dict[str, Any]:
 
 
 def save(report: Report, path: Path) -> None:
-    """Write a report as JSON. Empty fields of results are left out."""
+    """Write a report as JSON, into a folder that is made where there is none. Empty fields of results are left out."""
     text = asdict(report)
     for run in text["runs"]:
         run["results"] = [{k: v for k, v in r.items() if v not in ("", {}, 0.0)} for r in run["results"]]
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"schema": SCHEMA, **text}, indent=1, allow_nan=False) + "\n", "utf-8")

@@ -21,7 +21,7 @@ class Cell:
     @property
     def status(self) -> str:
         """The worst of them."""
-        order = ("crashed", "hung", "failed", "fixed", "not run", "gap", "passed")
+        order = ("crashed", "hung", "failed", "fixed", "not run", "gap", "passed", "not applicable")
         return next((status for status in order if self.counts.get(status)), "not run")
 
 

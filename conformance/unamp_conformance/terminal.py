@@ -1,10 +1,16 @@
-"""What the terminal shows of a run, and of a comparison."""
+"""What the terminal shows of a run, and of a comparison.
+
+Of a run it ends with what is asked first: a line for each framework, what went wrong, and whether all of it conforms. The
+matrices are in the report; who wants them here says so.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -12,7 +18,7 @@ from rich.text import Text
 
 from unamp_conformance import summary
 from unamp_conformance.compare import Comparison, Difference
-from unamp_conformance.results import FrameworkRun, Report
+from unamp_conformance.results import UNEXPECTED, FrameworkRun, Report
 
 __all__ = ["show_comparison", "show_report"]
 
@@ -20,6 +26,7 @@ __all__ = ["show_comparison", "show_report"]
 _SIGNS = {
     "passed": ("●", "green"),
     "gap": ("◐", "yellow"),
+    "not applicable": ("·", "dim"),
     "not run": ("○", "dim"),
     "failed": ("✗", "bold red"),
     "fixed": ("!", "bold magenta"),
@@ -27,49 +34,92 @@ _SIGNS = {
     "hung": ("…", "bold red"),
 }
 _SHORT = {"float16": "fp16", "bfloat16": "bf16"}  # eleven columns must fit into a narrow terminal
+_WIDEST = 24  # characters of a network's name, which leaves room for eleven columns
 _SHOWN = 40  # failures on the terminal; the files have all of them
 
 
-def show_report(console: Console, report: Report, output: Path) -> None:
-    """Print the matrix of every framework, what went wrong, and where the report is."""
+def show_report(console: Console, report: Report, output: Path, *, matrices: bool = False) -> None:
+    """Print what came of every framework, what went wrong, and at the end whether it conforms and where the report is.
+
+    Args:
+        console: where to.
+        report: the run.
+        output: the folder of its files.
+        matrices: print each framework's matrix of networks and policies too.
+    """
+    if matrices:
+        for run in report.runs:
+            if found := summary.matrix(run).rows:
+                console.print(_matrix(run, summary.matrix(run), max(map(len, found))))
+        console.print("  ".join(f"{sign} {status}" for status, (sign, _) in _SIGNS.items()), style="dim")
+    console.print(_overview(report))
+    if absent := [f"{run.framework} on {run.device}" for run in report.runs if run.ended == "not run"]:
+        console.print(Text(f"not run, for there is no such device here: {', '.join(absent)}", style="dim"))
     for run in report.runs:
-        heading = f"{run.framework} {run.version}, {run.device}"
-        if run.ended == "not run":
-            console.print(Text(f"{heading}: not run, there is no such device here"))
-            continue
-        if run.ended != "finished":
-            console.print(Text(f"{heading}: {run.ended}", style="bold red"))
-        if run.results:
-            _show_run(console, heading, run)
-    console.print("  ".join(f"{sign} {status}" for status, (sign, _) in _SIGNS.items()), style="dim")
-    console.print(Text(f"\n{'conforms' if report.ok else 'does not conform'}; the report is {output / 'report.html'}"))
+        _show_wrong(console, run)
+    style = "bold green" if report.ok else "bold red"
+    console.print(Text(f"\n{report.verdict}", style=style) + Text(f"; the report is {output / 'report.html'}", style="default"))
 
 
-def _show_run(console: Console, heading: str, run: FrameworkRun) -> None:
-    found = summary.matrix(run)
-    if found.rows:
-        table = Table(title=escape(heading))
-        table.add_column(no_wrap=True, min_width=max(map(len, found.rows)))
-        for column in found.columns:
-            level, dtype = column.split()
-            table.add_column(f"{level}\n{_SHORT[dtype]}", justify="center")
-        for row, cells in found.rows.items():
-            table.add_row(Text(row), *(_sign(cells[c].status) if c in cells else Text("") for c in found.columns))
-        console.print(table)
-    probed = Counter(cell.status for cell in summary.operations(run).values())
-    if probed:
-        console.print(Text(f"{heading}, operations: " + ", ".join(f"{n} {status}" for status, n in probed.items())))
-    totals = summary.totals(run.results)
-    counted = ", ".join(f"{n} {s}" for s, n in totals.items())
-    console.print(Text(f"{heading}, checks: {counted}, {run.seconds:.0f} s"))
+def _overview(report: Report) -> Table:
+    """Return a table with a line for each framework and device, and one for all comparisons of two."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for heading in ("passed", "failed", "known gaps", "seconds"):
+        table.add_column(heading, justify="right")
+    compared = [run for run in report.runs if run.compares]
+    for run in report.runs:
+        if not run.compares and run.ended != "not run":
+            _add_line(table, _heading(run), [run])
+    if compared:
+        disagree = sum(not run.ok for run in compared)
+        _add_line(table, f"agreement of {len(compared)} pairs" + f", {disagree} do not" * bool(disagree), compared)
+    return table
+
+
+def _add_line(table: Table, heading: str, runs: Sequence[FrameworkRun]) -> None:
+    counts = Counter(result.status for run in runs for result in run.results)
+    failed = sum(counts[status] for status in UNEXPECTED) + sum(len(run.problems) for run in runs)
+    rest = [f"{n:,} {status}" for status, n in counts.items() if status in ("not run", "not applicable")]
+    table.add_row(
+        Text(", ".join([heading, *rest])),
+        f"{counts['passed']:,}",
+        Text(f"{failed:,}", style="bold red" if failed else "default"),
+        f"{counts['gap']:,}",
+        f"{sum(run.seconds for run in runs):,.0f}",
+    )
+
+
+def _heading(run: FrameworkRun) -> str:
+    return f"{run.framework} {run.version}, {run.device}"
+
+
+def _matrix(run: FrameworkRun, found: summary.Matrix, widest: int) -> Table:
+    table = Table(title=escape(_heading(run)), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True, min_width=min(widest, _WIDEST))
+    for column in found.columns:
+        level, dtype = column.split()
+        table.add_column(f"{level}\n{_SHORT[dtype]}", justify="center", no_wrap=True, min_width=len(_SHORT[dtype]))
+    for row, cells in found.rows.items():
+        table.add_row(Text(row), *(_sign(cells[c].status) if c in cells else Text("") for c in found.columns))
+    return table
+
+
+def _show_wrong(console: Console, run: FrameworkRun) -> None:
+    """Print why a run ended early, and what failed, each with a heading that says whose it is."""
+    heading = _heading(run)
+    if run.ended not in ("finished", "not run"):
+        console.print(Text(f"{heading}: {run.ended}", style="bold red"), soft_wrap=True)
     wrong = summary.unexpected(run)
+    if wrong:
+        console.print(Text(f"{heading}: {len(wrong):,} went wrong", style="bold red"))
     for result in wrong[:_SHOWN]:
-        line = f"{result.status}: {result.check} {result.subject} [{result.policy}]: {result.message}"
+        line = f"  {result.status}: {result.check} {result.subject} [{result.policy}]: {result.message}"
         console.print(Text(line[:400], style="red"), soft_wrap=True)
     if len(wrong) > _SHOWN:
-        console.print(f"... and {len(wrong) - _SHOWN} more; the report has all of them")
+        console.print(f"  ... and {len(wrong) - _SHOWN:,} more; the report has all of them")
     for problem in run.problems:
-        console.print(Text(problem, style="red"))
+        console.print(Text(f"{heading}: {problem}", style="red"), soft_wrap=True)
 
 
 def _sign(status: str) -> Text:

@@ -21,10 +21,11 @@ from typing import Any
 
 from unamp.adapter import Operations
 from unamp.presets import PRESETS
+from unamp.vocabulary import vocabulary
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.cases import cases
 from unamp_conformance.netchecks import check_network
-from unamp_conformance.networks import NETWORKS
+from unamp_conformance.networks import NETWORKS, Lacking
 from unamp_conformance.opchecks import check_operation
 from unamp_conformance.plan import Item, Selection, items
 from unamp_conformance.probes import Probe, Unsuitable
@@ -120,8 +121,8 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
     def look(name: str) -> Iterator[Result]:
         policy = item.policies[name]
         every_feed = full and policy.preset == PRESETS[0]  # another preset's rules are carried out in no other way
-        message, details = _guarded(lambda: check_operation(subject, probe, policy, full=every_feed))
-        yield _result("probe", subject, item, name, message, details if message else {})
+        (message, details), status = _guarded(subject, lambda: check_operation(subject, probe, policy, full=every_feed))
+        yield _result("probe", subject, item, name, message, details if message else {}, status)
 
     for name in item.policies:
         if name not in without:
@@ -146,12 +147,9 @@ def _probe(operations: Operations, device: str, op: str) -> tuple[Probe | None, 
 
 
 def _network(subject: Subject, item: Item, name: str, policy: Any) -> Iterator[Result]:
-    try:
-        outcomes = check_network(subject, _reference(item.subject), policy)
-    except Exception as error:
-        outcomes = dict.fromkeys(item.checks, _last_words(error))
+    outcomes, status = _guarded(subject, lambda: check_network(subject, _reference(item.subject), policy))
     for check in item.checks:
-        yield _result(check, subject, item, name, *outcomes[check])
+        yield _result(check, subject, item, name, *(outcomes[check] if status is None else outcomes), status)
 
 
 @cache
@@ -160,25 +158,33 @@ def _reference(network: str) -> Reference:
 
 
 def _behaviour(subject: Subject, item: Item, name: str, policy: Any) -> Iterator[Result]:
-    message, details = _guarded(lambda: (BEHAVIOURS[item.subject](subject, policy.dtype), {}))
-    yield _result("behaviour", subject, item, name, message, details)
+    outcome, status = _guarded(subject, lambda: (BEHAVIOURS[item.subject](subject, policy.dtype), {}))
+    yield _result("behaviour", subject, item, name, *outcome, status)
 
 
 def _training(subject: Subject, item: Item, name: str, policy: Any, *, full: bool) -> Iterator[Result]:
     steps = STEPS if full else QUICK[item.subject]
-    message, details = _guarded(lambda: check_training(subject, NETWORKS[item.subject], policy, steps))
-    yield _result("training", subject, item, name, message, details)
+    outcome, status = _guarded(subject, lambda: check_training(subject, NETWORKS[item.subject], policy, steps))
+    yield _result("training", subject, item, name, *outcome, status)
 
 
-def _result(check: str, subject: Subject, item: Item, policy: str, message: str, details: dict[str, Any]) -> Result:
-    return Result(check, item.subject, policy, subject.device, "failed" if message else "passed", message, details=details)
+def _result(
+    check: str, subject: Subject, item: Item, policy: str, message: str, details: dict[str, Any], status: str | None = None
+) -> Result:
+    status = status or ("failed" if message else "passed")
+    return Result(check, item.subject, policy, subject.device, status, message, details=details)
 
 
-def _guarded(check: Callable[[], tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, Any]]:
+def _guarded(subject: Subject, check: Callable[[], Any]) -> tuple[Any, str | None]:
+    """Return what a check came to and None; or, where it raised, a message with details, and the status that this means."""
     try:
-        return check()
+        return check(), None
+    except Lacking as error:
+        if subject.framework in vocabulary()[str(error)].spellings:  # then it has one, which the adapter does not bind
+            return (f"the adapter binds no function for {error}", {}), "failed"
+        return (f"{subject.framework} has no operation {error}", {}), "not applicable"
     except Exception as error:
-        return _last_words(error)
+        return _last_words(error), "failed"
 
 
 def _last_words(error: Exception) -> tuple[str, dict[str, Any]]:

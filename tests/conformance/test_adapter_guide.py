@@ -6,9 +6,11 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from unamp_conformance.reading import load
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.M | re.S)
@@ -75,6 +77,16 @@ def test_the_command_knows_it(run):
     assert '"ok": true' in run(
         "-m", "unamp", "conformance", "--framework", "toy", "--device", "cpu", "--op", "exp", "--op", "matmul", "--json"
     )
+
+
+def test_what_it_has_no_operations_for_is_not_applicable(run, written):
+    run("-m", "unamp", "conformance", "--framework", "toy", "--device", "cpu", "--output", "out", code=0)
+    (ran,) = load(written / "out/results.json").runs
+    counts = Counter(result.status for result in ran.results)
+    assert set(counts) == {"passed", "not applicable"}
+    lacking = [result for result in ran.results if result.status == "not applicable"]
+    assert {result.message for result in lacking if result.subject == "mlp"} == {"toy has no operation relu"}
+    assert {result.check for result in lacking}.isdisjoint({"coverage", "probe"})
 
 
 def test_its_spellings_are_understood_before_the_framework_is_imported(run):

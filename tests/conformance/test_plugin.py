@@ -78,7 +78,8 @@ def test_a_known_gap_that_passes_is_a_failure(run, monkeypatch):
         (["--unamp-framework=caffe"], "unknown framework 'caffe'; adapters are installed for: "),
         ([TORCH, "--unamp-level=O9"], "unknown level 'O9'"),
         ([TORCH, "--unamp-check=agreement"], "agreement needs several frameworks"),
-        ([TORCH, "--unamp-op=nothing"], "no check is selected"),
+        ([TORCH, "--unamp-op=softmx"], "unknown operation 'softmx'; did you mean 'softmax'"),
+        ([TORCH, "--unamp-op=add", "--unamp-network=mlp"], "nothing was selected"),
         ([], "name a framework, with --unamp-framework"),
     ],
 )

@@ -183,7 +183,7 @@ def test_other_code_is_another_run(tmp_path, monkeypatch):
 def test_the_whole_run_can_be_interrupted(tmp_path):
     """Ctrl-C ends every process, says how to go on, and what was finished is there."""
     command = [sys.executable, "-m", "unamp_conformance", "--framework", "torch", "--device", "cpu", "--output", str(tmp_path)]
-    command += ["--op", "a[a-d]*", "--preset", "unamp", "-j", "1"]
+    command += ["--op", "ab*", "--op", "ac*", "--op", "ad*", "--preset", "unamp", "-j", "1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     file = tmp_path / "unfinished" / "torch-cpu.jsonl"
     deadline = time.monotonic() + 60
