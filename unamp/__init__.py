@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from unamp._version import __version__ as __version__
 from unamp.custom_function import custom_bwd, custom_fwd
+from unamp.default_regions import default_region
 from unamp.errors import AdapterError, AmpWarning, BannedOperation, FrameworkNotSupported, NotExpressible
 from unamp.explaining import Explanation, explain
 from unamp.networks import auto_mixed_precision
@@ -23,7 +24,9 @@ from unamp.vocabulary import vocabulary
 
 if TYPE_CHECKING:
     from unamp import dialects as dialects
+    from unamp import testing as testing
     from unamp.adapter.records import OpRecord
+    from unamp.checking import Answer, Checked, check
     from unamp.decoration import decorate
     from unamp.scaling import GradScaler
     from unamp.tracing import Trace, TraceComparison, compare_traces, trace
@@ -33,7 +36,9 @@ __all__ = [
     "PRESETS",
     "AdapterError",
     "AmpWarning",
+    "Answer",
     "BannedOperation",
+    "Checked",
     "Decision",
     "Explanation",
     "FrameworkNotSupported",
@@ -49,11 +54,13 @@ __all__ = [
     "auto_cast",
     "auto_mixed_precision",
     "autocast",
+    "check",
     "compare_traces",
     "current_policy",
     "custom_bwd",
     "custom_fwd",
     "decorate",
+    "default_region",
     "explain",
     "get_autocast_dtype",
     "is_autocast_enabled",
@@ -65,6 +72,9 @@ __all__ = [
 
 #: What is loaded when it is first used: who only opens regions does without.
 _LATE = {
+    "Answer": "unamp.checking",
+    "Checked": "unamp.checking",
+    "check": "unamp.checking",
     "GradScaler": "unamp.scaling",
     "OpRecord": "unamp.adapter.records",
     "Trace": "unamp.tracing",
@@ -83,8 +93,8 @@ if not TYPE_CHECKING:  # a name that is wrong is found before it runs
 
             found = globals()[name] = getattr(import_module(_LATE[name]), name)
             return found
-        if name == "dialects":
-            import unamp.dialects
+        if name in ("dialects", "testing"):
+            from importlib import import_module
 
-            return unamp.dialects
+            return import_module(f"unamp.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,11 +27,13 @@ __all__ = [
     "amp_guard",
     "auto_cast",
     "autocast",
+    "check_policy",
     "close_down_to",
     "current_policy",
     "get_autocast_dtype",
     "innermost_region",
     "is_autocast_enabled",
+    "limited_region",
     "open_regions",
     "policy_region",
 ]
@@ -88,6 +90,11 @@ class Region:
         self.framework = framework
         self.device = device
         self._prepared: tuple[Sequence[Adapter] | None, tuple[Realisation, ...]] = (None, ())
+
+    def covers(self, framework: str | None, device: str | None) -> bool:
+        """Return whether the region is one for a framework and a device; None asks for any."""
+        asked = (framework, self.framework), (device, self.device)
+        return all(wanted is None or limit is None or limit == wanted for wanted, limit in asked)
 
     def __repr__(self) -> str:
         where = "".join(f", {name}={value!r}" for name in ("framework", "device") if (value := getattr(self, name)))
@@ -252,9 +259,35 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
 
 @not_converted
 @once_per_trace
-def current_policy() -> Policy | None:
-    """Return the policy of the innermost open region of this thread; None outside regions."""
-    return _state.open[-1][0].policy if _state.open else None
+def current_policy(framework: str | None = None, device: str | None = None) -> Policy | None:
+    """Return the policy that is in force in this thread: that of the innermost open region; None outside regions.
+
+    Args:
+        framework: ask for one framework, which is imported: regions for others do not count, and where there is none, the
+            framework's own AMP does. A policy with the preset ``native`` stands for that.
+        device: ask for one device, ``"cpu"`` or ``"gpu"``.
+
+    Raises:
+        ValueError: for an unknown framework or device.
+        FrameworkNotSupported: where the framework is not installed, not imported or not suitable.
+    """
+    if framework is None and device is None:
+        return _state.open[-1][0].policy if _state.open else None
+    device = _device(device)
+    adapter = None if framework is None else registry.adapter_for(framework)
+    for region, _, _ in reversed(_state.open):
+        if region.covers(framework, device):
+            return region.policy
+    if adapter is None:
+        return None
+    asked = adapter.devices() if device is None else (device,)
+    return next((policy for each in asked if (policy := adapter.native_policy(each)) is not None), None)
+
+
+@not_converted
+def limited_region(policy: Policy, framework: str, device: str | None) -> Region:
+    """Return a region for a policy on one framework, and on one device where one is named."""
+    return _here(_limited_region, policy._values, framework, device)
 
 
 def innermost_region() -> Region | None:
@@ -302,9 +335,18 @@ def _auto_cast(enable: bool, white: object, black: object, level: str, dtype: ob
     return _shared(policy, registry.adapters_in_use(), framework, None)
 
 
-def _policy_region(policy: Policy, framework: str | None) -> Region:
+def check_policy(policy: object) -> None:
+    """Raise TypeError where something is no policy."""
     if not isinstance(policy, Policy):
         raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)")
+
+
+def _limited_region(values: tuple[Any, ...], framework: str, device: str | None) -> Region:
+    return _shared(Policy(*values), registry.adapters_in_use(), framework, device)
+
+
+def _policy_region(policy: Policy, framework: str | None) -> Region:
+    check_policy(policy)
     return _shared(policy, registry.adapters_in_use(), framework, None)
 
 

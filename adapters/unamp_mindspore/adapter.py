@@ -11,13 +11,13 @@ from mindspore import nn
 
 from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
-from unamp_mindspore import REQUIRES, networks, observing, patches, plans, scaling
+from unamp_mindspore import REQUIRES, compiling, networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.spellings import spelling
-from unamp_mindspore.state import DTYPES, Tensor
+from unamp_mindspore.state import DTYPES, Tensor, on_cpu
 
 __all__ = ["MindSporeAdapter"]
 
@@ -103,6 +103,17 @@ class MindSporeAdapter(CapturesNothing):
 
     def dtype_of(self, tensor: Any) -> str:
         return dtype_name(tensor.dtype)
+
+    def device_of(self, tensor: Any) -> str:
+        return "cpu" if on_cpu() else "gpu"
+
+    def native_policy(self, device: str) -> Policy | None:
+        """Return None: MindSpore's own AMP changes networks, and is in force nowhere else."""
+        return None
+
+    def check_compiled(self, policy: Policy, device: str) -> None:
+        if policy.active:
+            compiling.strategy(policy)
 
     def is_network(self, value: object) -> bool:
         return isinstance(value, nn.Cell)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import paddle
+from paddle.base.framework import _dygraph_tracer
 
 from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.wrapping import with_method
@@ -106,6 +107,15 @@ class PaddleAdapter(CapturesNothing):
 
     def dtype_of(self, tensor: Any) -> str:
         return str(tensor.dtype).removeprefix("paddle.")
+
+    def device_of(self, tensor: Any) -> str:
+        place = tensor.place
+        return "gpu" if place.is_gpu_place() else "cpu" if place.is_cpu_place() else str(place)
+
+    def native_policy(self, device: str) -> Policy | None:
+        tracer = _dygraph_tracer()  # None in static mode
+        level = "O0" if tracer is None else tracer._amp_level.name
+        return None if level not in ("OD", "O1", "O2") else Policy(level, tracer._amp_dtype, preset="native")
 
     def is_network(self, value: object) -> bool:
         return isinstance(value, paddle.nn.Layer)

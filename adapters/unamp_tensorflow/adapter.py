@@ -96,6 +96,15 @@ class TensorFlowAdapter(CapturesNothing):
     def dtype_of(self, tensor: Any) -> str:
         return casting.dtype_of(tensor)
 
+    def device_of(self, tensor: Any) -> str:
+        return "gpu" if "GPU" in (getattr(tensor, "device", "") or "") else "cpu"
+
+    def native_policy(self, device: str) -> Policy | None:
+        """Return the policy of grappler's rewrite of graphs, where a graph is being built and that is switched on."""
+        if tf.executing_eagerly() or not tf.config.optimizer.get_experimental_options().get("auto_mixed_precision"):
+            return None
+        return Policy("O1", "float16", preset="native")
+
     def is_network(self, value: object) -> bool:
         """Whether a value is a Keras model."""
         return networks.is_network(value)

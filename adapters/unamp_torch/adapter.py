@@ -17,7 +17,7 @@ from unamp.regions import Region
 from unamp_torch import REQUIRES, compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.spellings import spelling
-from unamp_torch.state import thread
+from unamp_torch.state import CPU, CUDA, thread
 
 __all__ = ["TorchAdapter"]
 
@@ -134,6 +134,20 @@ class TorchAdapter:
 
     def dtype_of(self, tensor: Any) -> str:
         return str(tensor.dtype).removeprefix("torch.")
+
+    def device_of(self, tensor: Any) -> str:
+        kind: str = tensor.device.type
+        return "gpu" if kind == CUDA else kind
+
+    def native_policy(self, device: str) -> Policy | None:
+        kind = CUDA if device == "gpu" else CPU
+        plan = thread.plan
+        if (plan is not None and kind in plan.devices) or not torch.is_autocast_enabled(kind):
+            return None
+        return Policy("O1", str(torch.get_autocast_dtype(kind)).removeprefix("torch."), preset="native")
+
+    def check_compiled(self, policy: Policy, device: str) -> None:
+        """Do nothing: functions that torch.compile traces follow every policy."""
 
     def is_network(self, value: object) -> bool:
         return isinstance(value, torch.nn.Module)

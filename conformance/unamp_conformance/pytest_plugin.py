@@ -1,14 +1,18 @@
 """The suite as ordinary tests: ``pytest --pyargs unamp_conformance --unamp-framework=torch``.
 
-This module is loaded with every run of pytest wherever unamp is installed, so it imports nothing: the suite is imported, and
-the framework, once its tests are collected.
+This module is loaded with every run of pytest wherever unamp is installed, so it imports nothing of unamp: the suite is
+imported, and the framework, once its tests are collected. For the tests of whoever uses unamp there is the fixture
+`assert_computed`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["pytest_addoption", "pytest_generate_tests"]
+import pytest
+
+__all__ = ["assert_computed", "pytest_addoption", "pytest_generate_tests"]
 
 #: Options that select, with what they select.
 _SELECTING = {
@@ -29,6 +33,14 @@ def pytest_addoption(parser: Any) -> None:
     group.addoption("--unamp-full", action="store_true", help="every policy and every feed, for every operation")
     for name, what in _SELECTING.items():
         group.addoption(f"--unamp-{name}", metavar="NAME", action="append", default=[], help=f"{what}; all unless said")
+
+
+@pytest.fixture
+def assert_computed() -> Callable[..., None]:
+    """Return `unamp.testing.assert_computed`: hold a trace against the dtypes that were promised."""
+    from unamp.testing import assert_computed
+
+    return assert_computed
 
 
 def pytest_generate_tests(metafunc: Any) -> None:

@@ -121,6 +121,9 @@ class FakeAdapter:
         self.fails_on_enter: BaseException | None = None
         self.fails_on_exit: BaseException | None = None
         self.fails_on_prepare: BaseException | None = None
+        self.fails_on_compile: BaseException | None = None
+        self.places: dict[int, str] = {}  # of tensors that are not on the CPU, by their id
+        self.native: dict[str, Policy] = {}  # the framework's own AMP, by device
         self.has_gpu = False
         self.tensor, self.optimizer = FakeTensor, FakeOptimizer
         self.scaled_under: list[bool] = []
@@ -176,6 +179,16 @@ class FakeAdapter:
 
     def dtype_of(self, tensor: Any) -> str:
         return tensor.dtype
+
+    def device_of(self, tensor: Any) -> str:
+        return self.places.get(id(tensor), "cpu")
+
+    def native_policy(self, device: str) -> Policy | None:
+        return self.native.get(device)
+
+    def check_compiled(self, policy: Policy, device: str) -> None:
+        if self.fails_on_compile:
+            raise self.fails_on_compile
 
     def make_network(self) -> FakeNetwork:
         return FakeNetwork()

@@ -29,7 +29,17 @@ FLOORS = (
     ("vocabulary", "presets", "lists", "policy"),
     ("adapter",),
     ("amp_warnings", "regions"),
-    ("networks", "scaling", "loss_scale", "decoration", "custom_function", "explaining"),
+    (
+        "networks",
+        "default_regions",
+        "scaling",
+        "loss_scale",
+        "decoration",
+        "custom_function",
+        "explaining",
+        "checking",
+        "testing",
+    ),
     ("tracing",),
     ("",),  # the face: what `import unamp` offers
     ("dialects",),  # thin, and built on what everybody can import

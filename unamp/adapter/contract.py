@@ -52,7 +52,6 @@ class How(Enum):
     NATIVE = "native"  #: the framework's own AMP, or nothing at all, already does it
     INTERCEPTED = "intercepted"  #: the adapter casts, the framework computes in the rule's dtype
     EMULATED = "emulated"  #: inputs rounded to low, computed in float32, the result rounded to low
-    UNSUPPORTED = "unsupported"  #: it cannot be carried out; a region that needs it raises
     ABSENT = "absent"  #: the framework has no such operation
 
 
@@ -187,6 +186,15 @@ class Adapter(Protocol):
     def dtype_of(self, tensor: Any) -> str:
         """Return the name of a tensor's dtype."""
 
+    def device_of(self, tensor: Any) -> str:
+        """Return the kind of device that a tensor is on: one of `DEVICES`, or the framework's word for any other."""
+
+    def native_policy(self, device: str) -> Policy | None:
+        """Return the policy of the framework's own AMP, of the preset ``native``, where that decides in this thread; or None.
+
+        A region of ours that covers the device decides, whatever the framework's own says of itself.
+        """
+
     def is_network(self, value: object) -> bool:
         """Return whether a value is one of the framework's networks."""
 
@@ -249,6 +257,13 @@ class Adapter(Protocol):
     def spelling(self, value: object) -> str | None:
         """Return the name of one of the framework's functions, layer classes or primitives, with the framework in front."""
 
+    def check_compiled(self, policy: Policy, device: str) -> None:
+        """Check that functions which the framework's compiler traces can follow a policy on a device.
+
+        Raises:
+            NotExpressible: where they cannot; then they raise it too, before anything is computed.
+        """
+
     def compiling(self) -> bool:
         """Return whether the framework's compiler is tracing the calling Python code."""
 
@@ -267,6 +282,9 @@ class Adapter(Protocol):
 
 class CapturesNothing:
     """The part of an adapter about compilers, where they run regions as the Python code that they are, or refuse them."""
+
+    def check_compiled(self, policy: Policy, device: str) -> None:
+        """See `Adapter.check_compiled`."""
 
     def compiling(self) -> bool:
         """See `Adapter.compiling`."""

@@ -1,0 +1,118 @@
+"""Ask whether a policy can be followed, before anything runs under it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from unamp.adapter import DEVICES, Adapter, How, Support, registry
+from unamp.errors import NotExpressible, unknown
+from unamp.policy import Policy
+from unamp.vocabulary import vocabulary
+
+__all__ = ["Answer", "Checked", "check"]
+
+
+class Answer(NamedTuple):
+    """How one framework follows a policy on one device.
+
+    Attributes:
+        framework, version, device: which.
+        support: how the device computes in the policy's dtype.
+        how: by operation, for those that the framework has: how the policy's rule is carried out.
+        refused: why the policy cannot be followed there; empty where it can.
+    """
+
+    framework: str
+    version: str
+    device: str
+    support: Support
+    how: Mapping[str, How]
+    refused: str = ""
+
+    def operations(self, how: How) -> tuple[str, ...]:
+        """Return the operations that are carried out in one way."""
+        return tuple(op for op, carried_out in self.how.items() if carried_out is how)
+
+    def __str__(self) -> str:
+        where = f"{self.framework} {self.version}, {self.device}"
+        if self.refused:
+            return f"{where}: refused: {self.refused}"
+        counts = ", ".join(f"{n} {how.value}" for how in How if (n := len(self.operations(how))))
+        return f"{where}: {self.support.value}; operations: {counts}"
+
+
+class Checked(NamedTuple):
+    """What `check` found: an answer for every framework and device that was asked about.
+
+    Attributes:
+        policy: the policy.
+        answers: the answers.
+    """
+
+    policy: Policy
+    answers: tuple[Answer, ...]
+
+    @property
+    def refused(self) -> tuple[Answer, ...]:
+        """The answers that say no."""
+        return tuple(answer for answer in self.answers if answer.refused)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the policy can be followed everywhere that was asked about."""
+        return not self.refused
+
+    def require(self) -> None:
+        """Raise where the policy cannot be followed.
+
+        Raises:
+            NotExpressible: naming every framework and device that cannot, with its reason.
+        """
+        if self.refused:
+            raise NotExpressible("; ".join(map(str, self.refused)))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.answers))
+
+
+def check(policy: Policy, *, framework: str | None = None, device: str | None = None, compiled: bool = False) -> Checked:
+    """Return whether a policy can be followed, natively or emulated, by framework and device. Nothing is computed.
+
+    Args:
+        policy: the policy.
+        framework: one framework, which is imported; None asks all that are.
+        device: ``"cpu"`` or ``"gpu"``; None asks about all devices that are there.
+        compiled: ask about functions that the framework's compiler traces (`torch.compile`, `paddle.jit.to_static`,
+            `mindspore.jit`, `tf.function`), too.
+
+    Raises:
+        TypeError: where ``policy`` is not a `Policy`.
+        ValueError: for an unknown framework or device.
+        FrameworkNotSupported: where the named framework is not installed, not imported or not suitable.
+    """
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)")
+    if device is not None and device not in DEVICES:
+        raise ValueError(unknown("device", device, DEVICES))
+    adapters = registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)
+    if framework is None:
+        registry.check_suitable()
+    asked = ((adapter, each) for adapter in adapters for each in ([device] if device else adapter.devices()))
+    return Checked(policy, tuple(_answer(adapter, policy, each, compiled) for adapter, each in asked))
+
+
+def _answer(adapter: Adapter, policy: Policy, device: str, compiled: bool) -> Answer:
+    how = {op: how for op in vocabulary() if (how := adapter.how(op, policy, device)) is not How.ABSENT}
+    support = adapter.support(device, policy.dtype)
+    refused = ""
+    if device not in adapter.devices():
+        refused = f"there is no such device here; there is: {', '.join(adapter.devices())}"
+    else:
+        try:
+            adapter.prepare(policy, device)
+            if compiled:
+                adapter.check_compiled(policy, device)
+        except NotExpressible as error:
+            refused = str(error)
+    return Answer(adapter.framework, adapter.version(), device, support, how, refused)

@@ -1,0 +1,61 @@
+"""The region that a library opens where its user has said nothing."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from unamp._compiler_marks import not_converted
+from unamp.adapter import DEVICES, registry
+from unamp.policy import Policy
+from unamp.regions import check_policy, current_policy, limited_region
+
+__all__ = ["default_region"]
+
+
+@not_converted
+def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[object]:
+    """Return a region for a policy where none is in force for some tensors, and a context that does nothing where one is.
+
+    For libraries with a policy of their own that their users may override: with a region, a region that switches mixed
+    precision off, or the framework's own AMP. The region is limited to the tensors' framework, and to their device where
+    they are on one.
+
+    Args:
+        policy: the default.
+        like: a tensor, or tensors of one framework in lists, tuples and dictionaries.
+
+    Raises:
+        TypeError: where ``policy`` is not a `Policy`, and where there is no tensor of an imported framework.
+        ValueError: for tensors of several frameworks.
+    """
+    check_policy(policy)
+    found: list[tuple[str, str]] = []
+    _collect_places(like, found)
+    if not found:
+        given = type(like).__name__
+        raise TypeError(
+            f"like must be a tensor of an imported framework, or tensors in lists, tuples or dictionaries; got {given}"
+        )
+    frameworks, devices = dict.fromkeys(f for f, _ in found), dict.fromkeys(d for _, d in found)
+    if len(frameworks) > 1:
+        raise ValueError(f"like holds tensors of several frameworks: {', '.join(frameworks)}; a region is opened for one")
+    framework = found[0][0]
+    for device in devices:
+        if current_policy(framework, device if device in DEVICES else None) is not None:
+            return nullcontext()
+    only = found[0][1] if len(devices) == 1 and found[0][1] in DEVICES else None
+    return limited_region(policy, framework, only)
+
+
+def _collect_places(value: Any, found: list[tuple[str, str]]) -> None:
+    """Add the framework and the device of every tensor in a value."""
+    for adapter in registry.adapters_in_use():
+        if adapter.is_tensor(value):
+            found.append((adapter.framework, adapter.device_of(value)))
+            return
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            _collect_places(item, found)

@@ -1,0 +1,83 @@
+"""For tests: hold what really ran against what was promised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from unamp.adapter.records import OpRecord
+from unamp.dtypes import PRECISIONS, dtype_name
+from unamp.errors import unknown
+from unamp.vocabulary import vocabulary
+
+__all__ = ["assert_computed"]
+
+
+class _Traced(Protocol):
+    @property
+    def records(self) -> Sequence[OpRecord]: ...
+
+
+class _Wrong(NamedTuple):
+    """A line of the difference: an operation, the promised dtype, and how often it ran in which."""
+
+    op: str
+    promised: str
+    ran: str
+
+
+def assert_computed(trace: _Traced, promised: Mapping[str, object] | None = None, /, **more: object) -> None:
+    """Assert in which dtype operations were computed, each time that they ran.
+
+    ``assert_computed(trace, softmax="float32", linear="bfloat16")``. An operation that computed in the low dtype by emulation
+    counts as computed in it. Operations that are not named are not looked at.
+
+    Args:
+        trace: a `Trace`.
+        promised: a dtype for every operation, in any spelling (``{"torch.nn.functional.linear": "bf16"}``).
+        more: the same, as keyword arguments.
+
+    Raises:
+        AssertionError: with a line for each operation that did not run or ran in another dtype.
+        TypeError, ValueError: for what is no trace, for an unknown operation or dtype, and where nothing is promised.
+    """
+    __tracebackhide__ = True  # of pytest: the line that failed is the caller's
+    records = getattr(trace, "records", None)
+    if records is None:
+        raise TypeError(f"the first argument must be a trace, as unamp.trace() gives one; got {type(trace).__name__}")
+    wanted = {vocabulary().resolve(op): _dtype(dtype) for op, dtype in {**(promised or {}), **more}.items()}
+    if not wanted:
+        raise ValueError('nothing is promised; name operations and dtypes: assert_computed(trace, softmax="float32")')
+    found: dict[str, Counter[str]] = {op: Counter() for op in wanted}
+    for record in records:
+        if record.op in found:
+            found[record.op][_computed(record)] += 1
+    wrong = [_Wrong(op, dtype, _told(found[op])) for op, dtype in wanted.items() if set(found[op]) != {dtype}]
+    if wrong:
+        raise AssertionError(_difference(wrong, sorted({record.op for record in records} - set(wanted))))
+
+
+def _dtype(value: object) -> str:
+    name = dtype_name(value)
+    if name is None:
+        raise TypeError(f"a dtype must be a string or a dtype object, not {type(value).__name__}")
+    if name not in PRECISIONS:
+        raise ValueError(unknown("dtype", name, PRECISIONS))
+    return name
+
+
+def _computed(record: OpRecord) -> str:
+    return (record.output if record.emulated else record.compute) or "no floating dtype"
+
+
+def _told(ran: Counter[str]) -> str:
+    return ", ".join(f"{dtype} {times}x" for dtype, times in ran.most_common()) or "did not run"
+
+
+def _difference(wrong: Sequence[_Wrong], others: Sequence[str]) -> str:
+    rows = [_Wrong("operation", "promised", "ran"), *wrong]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    also = f"\nother operations in the trace: {', '.join(others[:20])}{', ...' * (len(others) > 20)}" if others else ""
+    return "\n".join([f"{len(wrong)} operation{'s' * (len(wrong) > 1)} not as promised", *lines]) + also
