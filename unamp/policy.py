@@ -12,6 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
+from unamp._argument_names import also_called
 from unamp.dtypes import low_dtype
 from unamp.errors import unknown
 from unamp.lists import EVERYTHING, operation_name, read, words
@@ -90,6 +91,18 @@ class Policy:
     _values: tuple[Any, ...]
     _hash: int
 
+    @also_called(
+        "Policy",
+        amp_level="level",
+        opt_level="level",
+        white_list="allow",
+        black_list="deny",
+        custom_white_list="allow",
+        custom_black_list="deny",
+        use_promote="promote",
+        enable="enabled",
+        cache_enabled="cache",
+    )
     def __init__(
         self,
         level: str = "O1",

@@ -331,6 +331,8 @@ def _autocast(device_type: str | None, dtype: object, *rest: Any) -> Region:
 
 def _auto_cast(enable: bool, white: object, black: object, level: str, dtype: object, *rest: Any) -> Region:
     promote, preset, framework = rest
+    if callable(enable):
+        raise TypeError(_BARE.format("auto_cast"))
     policy = Policy(level, dtype, _paddle_names(white), _paddle_names(black), preset, enable, promote)
     return _shared(policy, registry.adapters_in_use(), framework, None)
 
@@ -399,9 +401,14 @@ def _key_for(framework: str, make: Callable[..., Region], *arguments: Any) -> in
     return registry.adapter_for(framework).make_capturable(make(*arguments))
 
 
+_BARE = "{0} is called before it decorates: write @unamp.{0}() above the function"
+
+
 def _device(device_type: str | None) -> str | None:
     if device_type is None or device_type in DEVICES:
         return device_type
+    if callable(device_type):
+        raise TypeError(_BARE.format("autocast"))
     if not isinstance(device_type, str):
         raise TypeError(f"device_type must be a string or None, not {type(device_type).__name__}")
     if device_type == "cuda":

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from unamp._argument_names import also_called
 from unamp.adapter import Adapter, Gradients, registry
 from unamp.loss_scale import SMALLEST, LossScale, number
 from unamp.policy import Policy
@@ -65,6 +66,21 @@ class GradScaler:
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler
     """
 
+    @also_called(
+        "GradScaler",
+        init_loss_scaling="init_scale",
+        scale_value="init_scale",
+        initial_scale="init_scale",
+        incr_ratio="growth_factor",
+        scale_factor="growth_factor",
+        decr_ratio="backoff_factor",
+        incr_every_n_steps="growth_interval",
+        scale_window="growth_interval",
+        dynamic_growth_steps="growth_interval",
+        decr_every_n_nan_or_inf="backoff_interval",
+        use_dynamic_loss_scaling="dynamic",
+        enable="enabled",
+    )
     def __init__(
         self,
         init_scale: float = 2.0**16,

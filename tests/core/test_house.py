@@ -25,7 +25,8 @@ THIRD_PARTY = {"unamp.cli": {"typer", "rich"}, "unamp.tracing.as_page": {"jinja2
 
 #: The floors of the core, the ground first. A module imports from its own floor and from those below it.
 FLOORS = (
-    ("errors", "dtypes", "_version", "_data", "_entry_points", "_compiler_marks", "_region_decorator", "_spelling_files"),
+    ("errors", "dtypes", "_version", "_data", "_entry_points", "_compiler_marks"),
+    ("_argument_names", "_region_decorator", "_spelling_files"),
     ("vocabulary", "presets", "lists", "policy"),
     ("adapter",),
     ("amp_warnings", "regions"),

@@ -144,6 +144,8 @@ def test_a_policy_takes_any_frameworks_spelling() -> None:
         ({"promote": "yes"}, TypeError, "promote must be True or False"),
         ({"widen_results": None}, TypeError, "widen_results must be True or False"),
         ({"cache": 0}, TypeError, "cache must be True or False"),
+        ({"custom_white_list": "add"}, TypeError, "Policy has no argument 'custom_white_list'; did you mean 'allow'"),
+        ({"opt_level": "O1"}, TypeError, "did you mean 'level'"),
     ],
 )
 def test_bad_arguments_are_named_with_the_valid_choices(

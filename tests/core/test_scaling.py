@@ -115,6 +115,20 @@ def test_what_is_no_number_is_named(settings: dict[str, Any]) -> None:
         unamp.GradScaler(**settings)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("init_loss_scaling", "init_scale"),
+        ("scale_window", "growth_interval"),
+        ("initial_scale", "init_scale"),
+        ("enable", "enabled"),
+    ],
+)
+def test_another_frameworks_word_for_an_argument_is_answered_with_ours(theirs: str, ours: str) -> None:
+    with pytest.raises(TypeError, match=f"GradScaler has no argument '{theirs}'; did you mean '{ours}'"):
+        unamp.GradScaler(**{theirs: 1})  # type: ignore[arg-type]
+
+
 def test_a_device_is_not_taken_for_a_scale() -> None:
     with pytest.raises(TypeError, match="not 'cuda'; a scaler needs no device"):
         unamp.GradScaler("cuda")  # type: ignore[arg-type]

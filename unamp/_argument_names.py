@@ -1,0 +1,32 @@
+"""Answers to whoever calls an argument by another framework's name for it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["also_called"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def also_called(what: str, **ours: str) -> Callable[[F], F]:
+    """Return a decorator: a function whose error for another framework's keyword says what it is called here.
+
+    Args:
+        what: what the function makes, for the message.
+        ours: our name of an argument for each of the others.
+    """
+
+    def mark(function: F) -> F:
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            for name in kwargs:
+                if name in ours:
+                    raise TypeError(f"{what} has no argument {name!r}; did you mean {ours[name]!r}?")
+            return function(*args, **kwargs)
+
+        return called  # type: ignore[return-value]
+
+    return mark
