@@ -163,6 +163,7 @@ def test_the_table_and_the_json_agree() -> None:
         "cast_bytes": 192,
         "framework": "torch",
         "values": None,
+        "policy": 0,
     }
 
 
