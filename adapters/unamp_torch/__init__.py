@@ -12,4 +12,4 @@ check_version("torch", torch.__version__, REQUIRES, older="older ones keep no fl
 # Not before: other versions do not have what these import.
 from unamp_torch.adapter import TorchAdapter  # noqa: E402
 
-adapter = TorchAdapter()
+adapter = TorchAdapter(REQUIRES)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import torch
 from torch import autocast_decrement_nesting as decrement_nesting
 from torch import autocast_increment_nesting as increment_nesting
 from torch import clear_autocast_cache as clear_cache
@@ -16,14 +17,18 @@ from torch import set_autocast_dtype as set_dtype
 from torch.compiler import is_exporting
 
 from unamp.adapter import Realisation
+from unamp.policy import Policy
 from unamp_torch import exporting as exports
-from unamp_torch import functions, patches
+from unamp_torch import functions, patches, plans, state
 from unamp_torch.compiled import library
-from unamp_torch.plans import Plan, install_traced, nested
-from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, SLOTS, excluded, set_excluded, set_included, thread
-from unamp_torch.transforming import transformed
+from unamp_torch.plans import install_traced, nested
+from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, NATIVE_KEYS, excluded, set_excluded, set_included, thread
+from unamp_torch.transforming import for_this_level
 
 __all__ = ["Activation", "activation"]
+
+#: A device type, its native autocast's dispatch key, whether that was excluded, and the dtype of native autocast there.
+Native = tuple[str, torch._C.DispatchKey, bool, torch.dtype]
 
 
 class Activation:
@@ -31,7 +36,7 @@ class Activation:
 
     __slots__ = ("_functions", "_native", "plan")
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: plans.Plan) -> None:
         self.plan = plan
         self._native = tuple((device, NATIVE_KEYS[device]) for device in plan.devices)
         self._functions = bool(functions.named(plan.policy))
@@ -39,15 +44,20 @@ class Activation:
     def enter(self) -> object:
         """Put the plan in force."""
         outer = thread.plan
-        plan = self.plan if outer is None or outer.devices == self.plan.devices else nested(outer, self.plan)
-        plan = transformed(plan)
+        combined = self.plan if outer is None or outer.devices == self.plan.devices else nested(outer, self.plan)
+        plan = for_this_level(combined)
         # First what can fail, while nothing has changed yet.
+        if thread.sink is not None:
+            install_traced(plan)
         if outer is None:
             patches.acquire()
         if self._functions:
-            functions.acquire(plan.policy)
-        if thread.sink is not None:
-            install_traced(plan)
+            try:
+                functions.acquire(plan.policy, _under)
+            except BaseException:
+                if outer is None:
+                    patches.release()
+                raise
         before = [(device, key, excluded(key), get_dtype(device)) for device, key in self._native]
         caching, weights = is_cache_enabled(), thread.weights
         shares = plan.policy.cache and self._may_cache(outer, before) if plan.autocast else caching
@@ -96,7 +106,7 @@ class Activation:
         if outer is None:
             patches.release()
 
-    def _may_cache(self, outer: Plan | None, before: list[tuple[str, Any, bool, Any]]) -> bool:
+    def _may_cache(self, outer: state.Plan | None, before: list[Native]) -> bool:
         # Native autocast keeps one cache of cast parameters for all threads, and does not look at their dtype. It is used only
         # where all that can be in it has this plan's.
         low = self.plan.low
@@ -109,7 +119,7 @@ class Activation:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """The plan in force, as a context manager."""
+        """Have the plan in force while the context is open."""
         token = self.enter()
         try:
             yield
@@ -117,24 +127,30 @@ class Activation:
             self.exit(token)
 
 
-def _switch(plan: Plan, *, on: bool) -> None:
+def _under(policy: Policy, device: str | None) -> AbstractContextManager[None]:
+    """Return a context with another policy in force on a kind of device, inside the one in force."""
+    return Activation(plans.plan(policy, device)).entered()
+
+
+def _switch(plan: state.Plan, *, on: bool) -> None:
     """Switch on or off what tells a plan's kernels and graphs from another's."""
     for device, key, dtype, usual in plan.token:
         set_excluded(key, not on)
         if dtype is not usual:
             set_dtype(device, dtype if on else usual)
     if thread.sink is None:
-        set_included(plan.slot.key, on)
+        set_included(plan.key.key, on)
     if on and library is not None:
         library.set_plan(plan.compiled)
 
 
-def activation(plan: Plan) -> Realisation:
-    """The realisation of a plan: compiled, where that is built and can carry the plan out."""
+def activation(plan: plans.Plan) -> Realisation:
+    """Return the realisation of a plan: compiled, where that is built and can carry the plan out."""
     in_python = Activation(plan)
     if library is None or functions.named(plan.policy):
         return in_python
     devices = sum(1 << (CPU, CUDA).index(device) for device in plan.devices)
-    return library.Activation(  # type: ignore[no-any-return]
-        plan, plan.compiled, in_python, SLOTS.index(plan.slot), plan.low, devices, plan.autocast, plan.policy.cache, plan.token
+    key = KERNEL_KEYS.index(plan.key)
+    return library.Activation(
+        plan, plan.compiled, in_python, key, plan.low, devices, plan.autocast, plan.policy.cache, plan.token
     )

@@ -13,8 +13,7 @@ from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord,
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp.regions import Region
-from unamp_torch import REQUIRES, compiling, observing, patches, plans, scaling
+from unamp_torch import compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.spellings import spelling
 from unamp_torch.state import CPU, CUDA, thread
@@ -77,11 +76,17 @@ _FALLBACK = {"float16": 28.0, "bfloat16": 22.0}
 
 
 class TorchAdapter:
-    """PyTorch, on the CPU and on CUDA."""
+    """PyTorch, on the CPU and on CUDA.
+
+    Args:
+        requires: the versions of PyTorch that it works with.
+    """
 
     framework = "torch"
-    requires = REQUIRES
     holds_gradients = True
+
+    def __init__(self, requires: str) -> None:
+        self.requires = requires
 
     def version(self) -> str:
         """PyTorch's version, with its build."""
@@ -181,7 +186,7 @@ class TorchAdapter:
 
     compiling = staticmethod(torch.compiler.is_compiling)  # asked for every region that is made
 
-    def make_capturable(self, region: Region) -> int:
+    def make_capturable(self, region: AbstractContextManager[Any, bool | None]) -> int:
         return compiling.make_capturable(region)
 
     def enter_captured(self, key: int) -> None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
+from operator import methodcaller
 from typing import Any
 
 import torch
 
-from unamp_torch.state import thread
+from unamp_torch.state import DTYPES, thread
 
 __all__ = ["ELIGIBLE", "Eligible", "cast", "cast_floats", "cast_weight"]
 
 _FLOAT32 = torch.float32
 
-#: The dtypes of the tensors that rules cast, each with the method that casts to it: what `Tensor.to` does, in half the time.
-ELIGIBLE = {
+#: Methods that do what `Tensor.to` does, in half the time.
+_METHODS: dict[torch.dtype, Callable[[torch.Tensor], torch.Tensor]] = {
     torch.float16: torch.Tensor.half,
     torch.bfloat16: torch.Tensor.bfloat16,
     torch.float32: torch.Tensor.float,
 }
+
+#: The dtypes of the tensors that rules cast, each with what casts to it.
+ELIGIBLE = {dtype: _METHODS.get(dtype) or methodcaller("to", dtype) for dtype in DTYPES.values()}
 
 #: Tensor arguments that are integers or booleans wherever they occur.
 _NEVER_FLOATING = frozenset(
@@ -30,7 +34,7 @@ _functorch_level = torch._C._functorch.maybe_current_level
 
 
 def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
+    """Return a tensor in `dtype` where its own is eligible, else as it is."""
     current = tensor.dtype
     if current is dtype or current not in ELIGIBLE:
         return tensor
@@ -38,7 +42,7 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """As `cast`; a float32 parameter is cast once and kept for the outermost region.
+    """Do what `cast` does; a float32 parameter is cast once and kept for the outermost region.
 
     Not kept: what is cast under `no_grad` (its gradient would be lost to a later use under grad), inside a `torch.func`
     transform (it belongs to that level), while a graph is being captured (PyTorch switches its own cache off then, too), and
@@ -65,30 +69,34 @@ def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Eligible:
-    """Which arguments of an operator a rule casts: its tensors and lists of tensors, by position and keyword.
+    """The arguments of an operator that a rule casts: its tensors and lists of tensors, by position and keyword.
 
     Args:
         schema: the operator's schema.
         activation_only: only the first tensor (norms, whose parameters and statistics stay as they are; what computes in
             float32 takes no low parameters, however).
+
+    Attributes:
+        positions: those that may be given by position.
+        keywords: those that are given by keyword.
+        parameters: the positions of what is cast to float32 only.
+        single: whether it is one tensor, with which nothing can disagree.
     """
 
     __slots__ = ("keywords", "parameters", "positions", "single")
 
     def __init__(self, schema: Any, activation_only: bool) -> None:
         tensors = [(i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type) and a.name not in _NEVER_FLOATING]
-        #: By position, what is cast to float32 only.
         self.parameters: tuple[int, ...] = ()
         if activation_only:
             self.parameters = tuple(i for i, a in tensors if a.name in ("weight", "bias"))
             tensors = tensors[:1]
-        self.positions = tuple(i for i, a in tensors if not a.kwarg_only)
-        self.keywords = tuple(a.name for i, a in tensors if a.kwarg_only)
-        #: Whether there is only one tensor, with which nothing can disagree.
+        self.positions: tuple[int, ...] = tuple(i for i, a in tensors if not a.kwarg_only)
+        self.keywords: tuple[str, ...] = tuple(a.name for i, a in tensors if a.kwarg_only)
         self.single = len(tensors) == 1 and "[" not in str(tensors[0][1].type) and "List" not in str(tensors[0][1].type)
 
-    def tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[torch.Tensor]:
-        """The tensors among them."""
+    def tensors(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+        """Give the tensors among a call's eligible arguments."""
         count = len(args)
         for value in (*(args[i] for i in self.positions if i < count), *(kwargs.get(k) for k in self.keywords)):
             if isinstance(value, torch.Tensor):
@@ -96,14 +104,14 @@ class Eligible:
             elif isinstance(value, (list, tuple)):
                 yield from (item for item in value if isinstance(item, torch.Tensor))
 
-    def device(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The device type of the first of them."""
+    def device(self, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+        """Return the device type of the first of those."""
         return next((tensor.device.type for tensor in self.tensors(args, kwargs)), "cpu")
 
     def convert(
-        self, dtype: torch.dtype, args: Any, kwargs: dict[str, Any], *, keep: bool = False
-    ) -> tuple[Any, dict[str, Any]]:
-        """The arguments with those tensors in `dtype`; with `keep`, casts of parameters are kept (`cast_weight`)."""
+        self, dtype: torch.dtype, args: Sequence[Any], kwargs: dict[str, Any], *, keep: bool = False
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments with those tensors in `dtype`; with `keep`, casts of parameters are kept (`cast_weight`)."""
         to = cast_weight if keep else cast
         converted = list(args)
         count, method = len(converted), ELIGIBLE[dtype]
@@ -133,7 +141,7 @@ def _convert(to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: tor
 
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
-    """A value with its eligible tensors in `dtype`: a tensor, or tuples and lists of them; all else as it is."""
+    """Return a value with its eligible tensors in `dtype`: a tensor, or tuples and lists of them; all else as it is."""
     if isinstance(value, torch.Tensor):
         return cast(value, dtype)
     if isinstance(value, (tuple, list)):

@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -25,15 +26,12 @@ from unamp import __version__
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.regions import Region, auto_cast, autocast, close_down_to, open_regions, policy_region
-from unamp_torch.state import lock, thread
+from unamp_torch.state import Token, dispatch_key, lock, thread
 
-__all__ = ["Token", "cache_key", "enter", "leave", "make_capturable", "runs_as_it_is", "token"]
+__all__ = ["cache_key", "enter", "leave", "make_capturable", "run_uncompiled", "token"]
 
 #: Device types whose autocast state can carry a token: no tensor of theirs can exist in a build for the CPU or CUDA.
 _CARRIERS = ("maia", "mtia", "ipu", "hpu", "xla")
-
-#: Device types, each with its autocast's dispatch key, the dtype to set, and its usual dtype.
-Token = tuple[tuple[str, Any, torch.dtype, torch.dtype], ...]
 
 _lock = lock()
 _tokens: dict[object, Token] = {}
@@ -42,7 +40,7 @@ _tokens: dict[object, Token] = {}
 @functools.cache
 def _digits() -> Token:
     dtypes = sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str)
-    keys = {device: torch._C._parse_dispatch_key(f"Autocast{device.upper()}") for device in _CARRIERS}
+    keys = {device: dispatch_key(f"Autocast{device.upper()}") for device in _CARRIERS}
     usual = {device: torch.get_autocast_dtype(device) for device in _CARRIERS}
     digits = ((device, keys[device], dtype, usual[device]) for device in _CARRIERS for dtype in dtypes)
     # Those first that only switch a device type on: that is cheaper than setting a dtype.
@@ -91,7 +89,7 @@ def _digest(policy: Policy) -> str:
     return hashlib.sha256(f"{__version__} {policy!r}".encode()).hexdigest()
 
 
-def runs_as_it_is(function: Callable[..., Any]) -> None:
+def run_uncompiled(function: Callable[..., Any]) -> None:
     """Keep dynamo from compiling a function, and what it calls, where it meets it as a frame of its own.
 
     After a graph break dynamo compiles every frame that runs next: ours change the state of the thread, behind its back. (It
@@ -99,23 +97,24 @@ def runs_as_it_is(function: Callable[..., Any]) -> None:
     """
     strategy = getattr(eval_frame, "_FrameExecStrategy", None)
     if strategy is None:
-        eval_frame.skip_code(function.__code__)  # type: ignore[attr-defined]
+        vars(eval_frame)["skip_code"](function.__code__)  # older versions
         return
     skip = eval_frame._FrameAction.SKIP
-    eval_frame.set_code_exec_strategy(function.__code__, strategy(skip, skip))  # type: ignore[attr-defined]
+    eval_frame.set_code_exec_strategy(function.__code__, strategy(skip, skip))
 
 
 for _entrance in (Region.__enter__, Region.__exit__, Region.here, autocast, auto_cast, policy_region):
-    runs_as_it_is(_entrance)
+    run_uncompiled(_entrance)
 
 
 # --- inside a compiled function ---------------------------------------------------------------------------------------------
 
-_captured: dict[int, Region] = {}
-_keys: dict[Region, int] = {}
+_Region = AbstractContextManager[Any, bool | None]
+_captured: dict[int, _Region] = {}
+_keys: dict[_Region, int] = {}
 
 
-def make_capturable(region: Region) -> int:
+def make_capturable(region: _Region) -> int:
     """A number under which a graph can open a region; regions that a graph may open are kept for good."""
     _allow_in_graph()
     with _lock:

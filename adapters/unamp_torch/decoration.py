@@ -129,7 +129,7 @@ def _adopt(optimizer: Any, weights: dict[torch.Tensor, torch.Tensor], keep_gradi
     """
     own = {parameter: weights[parameter] for parameter in low_parameters(optimizer) if parameter in weights}
     optimizer._unamp_masters = Masters({p: twin(p, weight) for p, weight in own.items()}, keep_gradients)
-    optimizer.__class__ = _derived(type(optimizer))
+    optimizer.__class__ = _derived(type(optimizer))  # type: ignore[arg-type]  # a class is hashable, whatever its objects are
     if (step := vars(optimizer).get("step")) is not None:  # a schedule's, made before, which goes past the class
         optimizer.step = _within(weakref.ref(optimizer), step)
 
@@ -180,7 +180,7 @@ class _Decorated:
 
 
 def _new(own: type[torch.optim.Optimizer]) -> Any:
-    decorated = _derived(own)
+    decorated = _derived(own)  # type: ignore[arg-type]  # likewise
     return decorated.__new__(decorated)
 
 

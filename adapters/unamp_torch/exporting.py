@@ -15,8 +15,8 @@ import torch
 
 from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
-from unamp_torch import calls, plans
-from unamp_torch.calls import Operator
+from unamp_torch import plans
+from unamp_torch.listing import Operator, operators
 from unamp_torch.state import CPU, lock, thread
 
 __all__ = ["acquire", "recording", "release"]
@@ -71,7 +71,7 @@ def acquire() -> None:
         _users += 1
         if _users == 1:
             for op in vocabulary():
-                for operator in calls.operators(op):
+                for operator in operators(op):
                     overload = operator.overload
                     _replaced.append((overload, overload._dispatch_cache))
                     overload._dispatch_cache = _Handlers(overload._dispatch_cache, _handler(operator))
@@ -108,7 +108,9 @@ def _handler(operator: Operator) -> Callable[..., Any]:
             return recorded.call(*args, **kwargs)
         # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its lists are carried out here.
         policy = plan.policy.delegated("torch", "cpu" if device == CPU else "gpu")
-        if plans.left_to_its_choice(policy, operator.op):
+        if policy is None:
+            return recorded.call(*args, **kwargs)
+        if plans.only_chooses(policy, operator.op):
             return operator.overload.decompose(*args, **kwargs)
         return plans.explicit_action(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
 

@@ -1,7 +1,8 @@
 """Operations that PyTorch writes in Python, as a function or a layer made of several operators.
 
 The dispatcher never sees such an operation as one, so its parts follow their own rules. That agrees with its own rule unless
-somebody names it: then, while such a region is open, the function is replaced by one that runs it whole under the rule.
+somebody names it: then, while such a region is open, the function is replaced by one that casts its inputs and computes all
+its parts under the rule.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import cache
 from types import CodeType, FunctionType
 from typing import Any
@@ -16,24 +18,28 @@ from typing import Any
 import torch
 import torch.nn.functional
 
+from unamp.adapter.spellings import at_path
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
-from unamp_torch import calls
 from unamp_torch.casting import ELIGIBLE, cast_floats
 from unamp_torch.facts import facts
+from unamp_torch.listing import operators
 from unamp_torch.state import lock, thread
 
-__all__ = ["acquire", "composed", "named", "release"]
+__all__ = ["Under", "acquire", "composed", "named", "release"]
+
+#: Puts another policy in force on a kind of device, inside the one in force.
+Under = Callable[[Policy, str | None], AbstractContextManager[None]]
 
 
 @cache
 def composed(op: str) -> tuple[FunctionType, ...]:
-    """The function of an operation that is written in Python; nothing for all other operations."""
+    """Return the functions of an operation that is written in Python; none for all other operations."""
     entry = vocabulary()[op]
     if op in facts().functions:
         return _present(facts().functions[op])
-    if entry.keeps_its_meaning or entry.members or calls.operators(op):
+    if entry.keeps_its_meaning or entry.members or operators(op):
         return ()
     spellings = entry.spellings.get("torch", ())
     named = _present(spelling for spelling in spellings if spelling.startswith("nn.functional."))
@@ -42,9 +48,8 @@ def composed(op: str) -> tuple[FunctionType, ...]:
 
 
 def _present(paths: Iterable[str]) -> tuple[FunctionType, ...]:
-    """The functions of those names that this version of PyTorch has."""
-    found = (functools.reduce(lambda of, name: getattr(of, name, None), path.split("."), torch) for path in paths)
-    return tuple(function for function in found if function is not None)  # type: ignore[misc]
+    """Return the functions of those names that this version of PyTorch has."""
+    return tuple(function for path in paths if (function := at_path(torch, path)) is not None)
 
 
 #: Layers that write into a result of their input's dtype.
@@ -53,7 +58,7 @@ _WRITING = ("adaptive_log_softmax",)
 
 @functools.lru_cache(maxsize=256)
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
-    """What a policy names of them: nothing, for most policies that start from PyTorch's own lists.
+    """Return those that a policy names, with their operations: none, for most policies that start from PyTorch's own lists.
 
     Three kinds count as named. All of them under another framework's lists, which know them as operations. Layers that write
     into their result, where all operations run low: the result's dtype is their input's. And functions that do without their
@@ -64,8 +69,8 @@ def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     layers = _WRITING if policy.level in ("O2", "O3") else ()
     others = (op for op in facts().functions if any(_differ(policy, op, part) for part in facts().made_of.get(op, ())))
     foreign = vocabulary() if preset(policy.preset).framework != "torch" else ()
-    whole = (op for op in foreign if op not in facts().functions)
-    ops = dict.fromkeys((*policy.allow, *policy.deny, *layers, *others, *whole))
+    all_others = (op for op in foreign if op not in facts().functions)
+    ops = dict.fromkeys((*policy.allow, *policy.deny, *layers, *others, *all_others))
     return tuple((op, function) for op in ops for function in composed(op))
 
 
@@ -79,30 +84,44 @@ _originals: dict[FunctionType, CodeType] = {}
 _called_while_tracing: set[Callable[..., Any]] = set()
 
 
-def acquire(policy: Policy) -> None:
+def acquire(policy: Policy, under: Under) -> None:
     """Replace the functions that a policy names; `release` puts them back with the last region that needs them.
 
     A function keeps its identity and gets other code, so that it is met wherever it was imported to before.
     """
     with _lock:
-        for op, function in named(policy):
-            _users[function] = _users.get(function, 0) + 1
-            if _users[function] == 1:
-                _originals[function] = function.__code__
-                whole = _whole(op, function, function.__code__)
-                function.__globals__[_GLOBAL.format(op)] = whole
-                _call_while_tracing(whole)
-                function.__code__ = _calling(_GLOBAL.format(op))
+        needed = named(policy)
+        for place, (op, function) in enumerate(needed):
+            try:
+                if not _users.get(function):
+                    _replace(op, function, under)
+                _users[function] = _users.get(function, 0) + 1
+            except BaseException:
+                _release(needed[:place])
+                raise
 
 
 def release(policy: Policy) -> None:
-    """The counterpart of `acquire`."""
+    """Put back the functions that no other region needs."""
     with _lock:
-        for _, function in named(policy):
-            _users[function] -= 1
-            if _users[function] == 0:
-                function.__code__ = _originals.pop(function)
-                # A call that began before looks its global up later: that stays, until the function is replaced again.
+        _release(named(policy))
+
+
+def _replace(op: str, function: FunctionType, under: Under) -> None:
+    code = function.__code__
+    replacement = _under_its_rule(op, function, code, under)
+    function.__globals__[_GLOBAL.format(op)] = replacement
+    _call_while_tracing(replacement)
+    function.__code__ = _calling(_GLOBAL.format(op))
+    _originals[function] = code
+
+
+def _release(needed: Iterable[tuple[str, FunctionType]]) -> None:
+    for _, function in needed:
+        _users[function] -= 1
+        if _users[function] == 0:
+            function.__code__ = _originals.pop(function)
+            # A call that began before looks its global up later: that stays, until the function is replaced again.
 
 
 #: The global by which a function's other code finds what to call. (`unamp.adapter.replacing.CodePatch` has it as a constant of
@@ -117,41 +136,41 @@ def _calling(name: str) -> CodeType:
 
 
 @functools.lru_cache(maxsize=64)
-def _whole(op: str, function: FunctionType, code: CodeType) -> Callable[..., Any]:
+def _under_its_rule(op: str, function: FunctionType, code: CodeType, under: Under) -> Callable[..., Any]:
+    """Return what a function runs instead: the same code, with inputs and every operation in the dtype of the rule for `op`."""
     original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     original.__kwdefaults__ = function.__kwdefaults__
 
     @functools.wraps(original)
-    def whole(*args: Any, **kwargs: Any) -> Any:
+    def replacement(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
-        rule = Rule.UNTOUCHED if plan is None or plan.delegated else plan.policy.rules[op]
-        if rule not in (Rule.LOW, Rule.FP32, Rule.WIDEST):
+        if plan is None or plan.delegated or (rule := plan.policy.rules[op]) not in (Rule.LOW, Rule.FP32, Rule.WIDEST):
             return original(*args, **kwargs)
-        with plan.inside(_everything(rule, plan.policy.dtype)):  # type: ignore[union-attr]
+        with under(_of_every_operation(rule, plan.policy.dtype), plan.device):
             if rule is Rule.WIDEST:
                 dtypes = {arg.dtype for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)}
                 dtype = torch.float32 if len(dtypes.intersection(ELIGIBLE)) > 1 else None
             else:
-                dtype = plan.low if rule is Rule.LOW else torch.float32  # type: ignore[union-attr]
+                dtype = plan.low if rule is Rule.LOW else torch.float32
             if dtype is not None:
                 args = tuple(cast_floats(arg, dtype) for arg in args)
                 kwargs = {name: cast_floats(arg, dtype) for name, arg in kwargs.items()}
             return original(*args, **kwargs)
 
-    return whole
+    return replacement
 
 
-def _call_while_tracing(whole: Callable[..., Any]) -> None:
+def _call_while_tracing(replacement: Callable[..., Any]) -> None:
     # The compiler calls it as it is, while it traces, instead of following it to the thread's state. Where dynamo is not
     # imported it is not needed, and importing it takes a second and slows every operation down.
-    if "torch._dynamo" in sys.modules and whole not in _called_while_tracing:
-        torch.compiler.allow_in_graph(whole)
-        _called_while_tracing.add(whole)
+    if "torch._dynamo" in sys.modules and replacement not in _called_while_tracing:
+        torch.compiler.allow_in_graph(replacement)
+        _called_while_tracing.add(replacement)
 
 
 @cache
-def _everything(rule: Rule, dtype: str) -> Policy:
-    """The policy that runs every operation low, every one in float32, or every one in its inputs' dtype."""
+def _of_every_operation(rule: Rule, dtype: str) -> Policy:
+    """Return the policy that runs every operation low, every one in float32, or every one in its inputs' dtype."""
     if rule is Rule.WIDEST:
         return Policy(enabled=False)
     if rule is Rule.LOW:

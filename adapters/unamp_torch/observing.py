@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -13,16 +13,25 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter.observer import Layers, Observer
-from unamp.adapter.observing import reporting_to
+from unamp.adapter.observing import reporting_to, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Values
 from unamp.policy import Rule
 from unamp_torch.casting import ELIGIBLE
-from unamp_torch.state import CPU, CUDA, NATIVE_KEYS, TRACED, excluded, listen, set_excluded, thread
-
-if TYPE_CHECKING:
-    from unamp_torch.calls import Operator
-    from unamp_torch.plans import Plan
+from unamp_torch.listing import Operator
+from unamp_torch.state import (
+    CPU,
+    CUDA,
+    LOW,
+    NATIVE_KEYS,
+    TRACED,
+    Plan,
+    dtype_name,
+    excluded,
+    include_kernels,
+    set_excluded,
+    thread,
+)
 
 __all__ = ["observe", "report"]
 
@@ -74,18 +83,23 @@ def observe(sink: Callable[[OpRecord], None], values: bool) -> Iterator[None]:
     observer = Observer("torch", sink, values, Layers(torch.nn.Module.named_modules))
     try:
         with _layers.held(), reporting_to(thread, observer):
-            listen(thread.plan)
+            include_kernels(thread.plan)
             yield
     finally:
-        listen(thread.plan)
+        include_kernels(thread.plan)
 
 
-def report(operator: Operator, run: Callable[[Operator], Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run one operation and report what it computed in."""
-    sink, thread.sink = thread.sink, None
+def report(operator: Operator, run: Callable[[Operator], Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Run one operation and report what it computed in.
+
+    Args:
+        operator: the operator that was called.
+        run: does to the call what the plan in force says, given the operator to call.
+        args, kwargs: the call's arguments.
+    """
     plan = thread.plan
     given = [t for t in operator.eligible.tensors(args, kwargs) if t.is_floating_point()]
-    inputs = tuple(_name(t.dtype) for t in given)
+    inputs = tuple(dtype_name(t.dtype) for t in given)
     watch = _Watch(given, first_only=operator.eligible.single)
 
     def call(*given: Any, **named: Any) -> Any:
@@ -97,15 +111,15 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Any, kwargs
             watch.step = _Step.AFTER
 
     thread.emulated = False
-    set_excluded(TRACED.key, True)  # an operation is reported whole, and looking at its result is none
-    try:
-        with watch:
-            result = run(operator.calling(call))
-        if torch._guards.TracingContext.try_get() is None:
-            sink.report(_record(operator, plan, inputs, watch, result), lambda: _values(result))
-    finally:
-        set_excluded(TRACED.key, False)
-        thread.sink = sink
+    with unreported(thread) as observer:
+        set_excluded(TRACED.key, True)  # what the operation is made of is not reported, nor is looking at its result
+        try:
+            with watch:
+                result = run(operator.calling(call))
+            if torch._guards.TracingContext.try_get() is None:
+                observer.report(_record(operator, plan, inputs, watch, result), lambda: _values(result))
+        finally:
+            set_excluded(TRACED.key, False)
     return result
 
 
@@ -131,7 +145,7 @@ class _Watch(TorchDispatchMode):
     """Sees the operators below autograd and autocast, with the tensors that their kernels are really given."""
 
     def __init__(self, inputs: Iterable[torch.Tensor], *, first_only: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.inputs = {_memory(tensor) for tensor in inputs}
         self.first_only = first_only
         self.arguments: list[torch.dtype] = []
@@ -170,8 +184,8 @@ class _Watch(TorchDispatchMode):
         # An operation counts as low if it was called in low or any of its steps was low: that is where its precision went.
         # (Some kernels widen what they are given to accumulate.)
         dtypes = self.seen or self.arguments or self.moved[-1:]
-        low = next((d for d in (*self.arguments, *dtypes) if d in (torch.float16, torch.bfloat16)), None)
-        return _name(low or dtypes[0]) if dtypes else None
+        low = next((d for d in (*self.arguments, *dtypes) if d in LOW), None)
+        return dtype_name(low or dtypes[0]) if dtypes else None
 
     def casts(self, rule: Rule, low: torch.dtype, *, emulated: bool) -> tuple[int, int]:
         """How many casts a rule took, and how many bytes they read and wrote."""
@@ -208,8 +222,4 @@ def _flat(args: Any) -> Iterator[torch.Tensor]:
 
 def _result_dtype(result: Any) -> str | None:
     tensors = _flat((result,))
-    return next((_name(t.dtype) for t in tensors if t.is_floating_point()), None)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return next((dtype_name(t.dtype) for t in tensors if t.is_floating_point()), None)

@@ -25,7 +25,7 @@ from unamp.regions import innermost_region
 from unamp_torch import compiling, exporting, transforming
 from unamp_torch.calls import NO_KERNEL
 from unamp_torch.compiled import library
-from unamp_torch.state import SLOTS, listen, lock, set_included, thread
+from unamp_torch.state import KERNEL_KEYS, include_kernels, lock, set_included, thread
 
 __all__ = ["HOOKS", "Hook", "acquire", "probe", "release", "start_sharing", "stop_sharing", "suspended"]
 
@@ -45,14 +45,14 @@ class Hook(NamedTuple):
 def suspended() -> Iterator[None]:
     """No policy is in force in this thread, and native autocast is off."""
     plan, thread.plan = thread.plan, None
-    for slot in SLOTS:
-        set_included(slot.key, False)
+    for each in KERNEL_KEYS:
+        set_included(each.key, False)
     try:
         with torch._C._DisableAutocast():
             yield
     finally:
         thread.plan = plan
-        listen(plan)
+        include_kernels(plan)
 
 
 def _suspending(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,12 +131,12 @@ HOOKS = (
     Hook("torch.jit._trace", "_trace_impl", _jit_trace),
     Hook("torch._C", "_freeze_module", _suspending),
     Hook("torch.export._trace", "_export", exporting.recording),
-    Hook("torch._functorch.vmap", "_vmap_increment_nesting", transforming.begun),
-    Hook("torch._functorch.vmap", "_vmap_decrement_nesting", transforming.ended),
-    Hook("torch._functorch.eager_transforms", "_grad_increment_nesting", transforming.begun_above),
-    Hook("torch._functorch.eager_transforms", "_grad_decrement_nesting", transforming.ended),
-    Hook("torch._functorch.eager_transforms", "_jvp_increment_nesting", transforming.begun_above),
-    Hook("torch._functorch.eager_transforms", "_jvp_decrement_nesting", transforming.ended),
+    Hook("torch._functorch.vmap", "_vmap_increment_nesting", transforming.under_vmap),
+    Hook("torch._functorch.vmap", "_vmap_decrement_nesting", transforming.without_level),
+    Hook("torch._functorch.eager_transforms", "_grad_increment_nesting", transforming.under_grad),
+    Hook("torch._functorch.eager_transforms", "_grad_decrement_nesting", transforming.without_level),
+    Hook("torch._functorch.eager_transforms", "_jvp_increment_nesting", transforming.under_grad),
+    Hook("torch._functorch.eager_transforms", "_jvp_decrement_nesting", transforming.without_level),
     Hook("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key),
 )
 
@@ -235,7 +235,7 @@ def _replace_anew(place: int) -> None:
     namespace[name] = _ready[place][3]
 
 
-def start_sharing(dtype: torch.dtype) -> bool:
+def start_sharing(dtype: torch.dtype, /) -> bool:
     """Whether native autocast's cache, which all threads share, can be used for casts to `dtype`; if so, it is from now on."""
     if _KEEPS_WITHOUT_GRADIENT:
         return False
@@ -246,7 +246,7 @@ def start_sharing(dtype: torch.dtype) -> bool:
         return True
 
 
-def stop_sharing(dtype: torch.dtype) -> None:
+def stop_sharing(dtype: torch.dtype, /) -> None:
     """The counterpart of `start_sharing`, where that was true."""
     with _lock:
         if _sharing[dtype] > 1:
@@ -306,7 +306,7 @@ _imports = _Imports()
 if library is not None:
     # The same, compiled; what is out of the ordinary it leaves to the functions above.
     library.configure(
-        tuple(slot.name for slot in SLOTS),
+        tuple(each.name for each in KERNEL_KEYS),
         thread,
         torch.compiler.is_exporting,
         BannedOperation,

@@ -1,4 +1,4 @@
-"""From a policy to what has to be done about it in PyTorch.
+"""Turning a policy into what has to be done about it in PyTorch.
 
 PyTorch's own autocast carries out the rules that its lists contain, in C++ and at no further cost. A plan holds what is
 left: for each kind of device, the operators whose rule differs, each with the action that carries the rule out.
@@ -6,11 +6,9 @@ left: for each kind of device, the operators whose rule differs, each with the a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
-from typing import Any
 
 import torch
 
@@ -18,12 +16,14 @@ from unamp.adapter import How
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
-from unamp_torch import calls
-from unamp_torch.calls import Action, Operator
+from unamp_torch import calls, state
+from unamp_torch.calls import Action
 from unamp_torch.compiled import library
-from unamp_torch.compiling import Token, token
+from unamp_torch.compiling import token
 from unamp_torch.facts import facts
-from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, TRACED, Slot
+from unamp_torch.kernels import compiled_plan, install
+from unamp_torch.listing import Operator, operators
+from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, TRACED, KernelKey, Token
 
 __all__ = [
     "DEVICE_TYPES",
@@ -32,13 +32,15 @@ __all__ = [
     "how",
     "install_all",
     "install_traced",
-    "left_to_its_choice",
     "nested",
+    "only_chooses",
     "plan",
 ]
 
-#: PyTorch's device type for each kind of device, and back.
+#: PyTorch's device type for each kind of device.
 DEVICE_TYPES = {"cpu": CPU, "gpu": CUDA}
+
+_DEVICES = {device_type: device for device, device_type in DEVICE_TYPES.items()}
 
 _KEY_NAMES = {CPU: "AutocastCPU", CUDA: "AutocastCUDA"}
 
@@ -48,7 +50,7 @@ _NATIVE_LISTS = {CPU: "torch-cpu", CUDA: "torch-cuda"}
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is done in PyTorch for one policy.
+    """A policy made ready for PyTorch; `unamp_torch.state.Plan` is the part that the modules below this one know.
 
     Attributes:
         policy: the policy.
@@ -60,8 +62,8 @@ class Plan:
         token: what tells it from other plans for `torch.compile`.
         device: the kind of device that was asked for.
         beside: the plan around it, which stays in force on devices that this one does not cover.
-        slot: where the kernels for those operators are.
-        everything: whether those are all operators that have a rule (`whole`).
+        key: where the kernels for those operators are.
+        is_explicit: whether those are all operators that have a rule (`explicit`).
     """
 
     policy: Policy
@@ -73,28 +75,22 @@ class Plan:
     on_cuda: Mapping[str, Action] = field(default_factory=dict)
     token: Token = ()
     device: str | None = None
-    slot: Slot = FEW
-    beside: Plan | None = None
-    everything: bool = False
+    key: KernelKey = FEW
+    beside: state.Plan | None = None
+    is_explicit: bool = False
 
-    def inside(self, policy: Policy) -> AbstractContextManager[None]:
-        """Another policy on the same devices, in force inside this one."""
-        from unamp_torch.activation import Activation
-
-        return Activation(plan(policy, self.device)).entered()
-
-    def low_on(self, device: str) -> torch.dtype:
-        """The low dtype for a device type."""
+    def low_on(self, device: str, /) -> torch.dtype:
+        """Return the low dtype for a device type."""
         return self.beside.low if self.beside is not None and device in self.beside.devices else self.low
 
-    def rule(self, op: str) -> Rule:
-        """The rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
-        stated = self.policy.delegated("torch", "cpu" if self.devices[0] == CPU else "gpu")
+    def rule(self, op: str, /) -> Rule:
+        """Return the rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
+        stated = self.policy.delegated("torch", _DEVICES[self.devices[0]])
         return stated.rules[op] if stated is not None else Rule.UNTOUCHED
 
-    def leaves(self, op: str) -> bool:
-        """Whether an operation only chooses between others, whose rules hold here."""
-        return not self.delegated and left_to_its_choice(self.policy, op)
+    def only_chooses(self, op: str, /) -> bool:
+        """Return whether an operation only chooses between others, whose rules hold here."""
+        return not self.delegated and only_chooses(self.policy, op)
 
     @cached_property
     def intercepts(self) -> bool:
@@ -102,15 +98,15 @@ class Plan:
         return bool(self.on_cpu or self.on_cuda)
 
     @cached_property
-    def whole(self) -> Plan:
+    def explicit(self) -> Plan:
         """The same plan, with kernels of ours for every rule, those that native autocast follows included."""
-        if self.everything or not self.autocast or self.delegated:
+        if self.is_explicit or not self.autocast or self.delegated:
             return self
-        tables = {device: self._explicit(device) for device in (CPU, CUDA) if self._covered(device)}
+        tables = {device: self._explicit(device) for device in (CPU, CUDA) if self._covers(device)}
         _install(tables, TRACED)
-        return replace(self, on_cpu=tables.get(CPU, {}), on_cuda=tables.get(CUDA, {}), slot=TRACED, everything=True)
+        return replace(self, on_cpu=tables.get(CPU, {}), on_cuda=tables.get(CUDA, {}), key=TRACED, is_explicit=True)
 
-    def _covered(self, device: str) -> bool:
+    def _covers(self, device: str) -> bool:
         return device in self.devices or (self.beside is not None and device in self.beside.devices)
 
     def _explicit(self, device: str) -> Mapping[str, Action]:
@@ -119,16 +115,16 @@ class Plan:
         return own_actions if own is None or own.delegated else {**own_actions, **_explicit_actions(own.policy, device)}
 
     @cached_property
-    def compiled(self) -> Any:
+    def compiled(self) -> object:
         """What the compiled kernels are to do; None where that is nothing."""
-        if library is None or not self.intercepts or self.everything:
+        if library is None or not self.intercepts or self.is_explicit:
             return None
-        return calls.compiled_plan(self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA))
+        return compiled_plan(library, self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA))
 
 
 @lru_cache(maxsize=256)
 def plan(policy: Policy, device: str | None) -> Plan:
-    """The plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever tensors can be in this process.
+    """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever tensors can be in this process.
 
     The kernels that it needs are installed with it.
     """
@@ -139,16 +135,16 @@ def plan(policy: Policy, device: str | None) -> Plan:
     if preset(policy.preset).delegates:
         return Plan(policy, low, covered, autocast=True, delegated=True, device=device)
     actions = {kind: _actions(policy, kind) for kind in covered}
-    slot = FEW if policy.level == "O1" and not policy.widen_results else MANY
-    _install(actions, slot)
+    key = FEW if policy.level == "O1" and not policy.widen_results else MANY
+    _install(actions, key)
     carried = token((policy, covered)) if any(actions.values()) else ()
     on_cpu, on_cuda = actions.get(CPU, {}), actions.get(CUDA, {})
-    return Plan(policy, low, covered, autocast=True, on_cpu=on_cpu, on_cuda=on_cuda, token=carried, device=device, slot=slot)
+    return Plan(policy, low, covered, autocast=True, on_cpu=on_cpu, on_cuda=on_cuda, token=carried, device=device, key=key)
 
 
 @lru_cache(maxsize=256)
-def nested(outer: Plan, inner: Plan) -> Plan:
-    """What is in force where a plan is entered inside another: the inner one, and on devices that it leaves out the outer."""
+def nested(outer: state.Plan, inner: Plan) -> Plan:
+    """Return what is in force where a plan is entered inside another: the inner one, and the outer on devices it leaves out."""
     left = tuple(device for device in outer.devices if device not in inner.devices)
     if not left or not outer.autocast:
         return inner
@@ -156,42 +152,44 @@ def nested(outer: Plan, inner: Plan) -> Plan:
     actions = {CPU: on_cpu.on_cpu, CUDA: on_cuda.on_cuda}
     _install(actions, MANY)
     carried = token((outer.policy, outer.devices, inner.policy, inner.devices)) if any(actions.values()) else ()
-    return replace(inner, token=carried, slot=MANY, beside=outer, on_cpu=actions[CPU], on_cuda=actions[CUDA])
+    return replace(inner, token=carried, key=MANY, beside=outer, on_cpu=actions[CPU], on_cuda=actions[CUDA])
 
 
 def install_all() -> None:
     """Install a kernel for every operator that computes something, for `unamp.trace`."""
-    found = (operator for op in vocabulary() for operator in calls.operators(op))
-    calls.install((operator for operator in found if operator.computes), TRACED)
+    install((operator for operator in _all_operators() if operator.computes), TRACED)
 
 
 @cache
-def install_traced(plan: Plan) -> None:
+def install_traced(plan: state.Plan) -> None:
     """Install a kernel for every other operator that a plan has a rule or an action for, for `unamp.trace`."""
     acted = {*plan.on_cpu, *plan.on_cuda}
-    found = (operator for op in vocabulary() for operator in calls.operators(op))
-    calls.install((o for o in found if o.name in acted or plan.rule(o.op) is not Rule.UNTOUCHED), TRACED)
+    install((o for o in _all_operators() if o.name in acted or plan.rule(o.op) is not Rule.UNTOUCHED), TRACED)
 
 
-def _install(actions: Mapping[str, Mapping[str, Action]], slot: Slot) -> None:
+def _install(actions: Mapping[str, Mapping[str, Action]], key: KernelKey) -> None:
     names = set().union(*actions.values())
-    calls.install((o for op in vocabulary() for o in calls.operators(op) if o.name in names), slot)
+    install((operator for operator in _all_operators() if operator.name in names), key)
+
+
+def _all_operators() -> Iterable[Operator]:
+    return (operator for op in vocabulary() for operator in operators(op))
 
 
 @lru_cache(maxsize=256)
 def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
-        for operator in () if left_to_its_choice(policy, op) else calls.operators(op):
+        for operator in () if only_chooses(policy, op) else operators(op):
             action = _action(policy, rule, operator, device)
             if action is not None:
                 table[operator.name] = action
-    # An operation is one whole: where the rule for one of those that it is made of would change it, it is intercepted.
+    # A rule for something that an operation is made of does not reach into it: where one would, the operation is intercepted.
     for op, parts in facts().made_of.items():
         agreeing = (policy.rules[op], Rule.WIDEST, Rule.UNTOUCHED)
         if all(policy.rules[part] in agreeing for part in parts) or _follows_by_its_parts(policy, op, device):
             continue
-        for operator in calls.operators(op):
+        for operator in operators(op):
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
                 table[operator.name] = explicit_action(policy, operator, device)
     return table
@@ -201,23 +199,23 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
 def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
-        for operator in () if rule is Rule.UNTOUCHED or left_to_its_choice(policy, op) else calls.operators(op):
+        for operator in () if rule is Rule.UNTOUCHED or only_chooses(policy, op) else operators(op):
             action = explicit_action(policy, operator, device)
             # Under vmap the backward pass of a norm takes no low input with float32 parameters.
             norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST)
-            table[operator.name] = calls.Emulating(action) if norm else action
+            table[operator.name] = calls.WithoutLowKernel(action) if norm else action
     return table
 
 
-def left_to_its_choice(policy: Policy, op: str) -> bool:
-    """Whether an operation only chooses between others, by an argument, whose rules are to hold: `pad`, by its mode."""
+def only_chooses(policy: Policy, op: str) -> bool:
+    """Return whether an operation only chooses between others, by an argument, whose rules hold: `pad`, by its mode."""
     chosen = facts().chooses.get(op, ())
     named = op in policy.allow or op in policy.deny
     return not named and any(policy.rules[other] is not policy.rules[op] for other in chosen)
 
 
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
-    """Whether PyTorch follows the rule for a composed operation because it follows those for its parts.
+    """Return whether PyTorch follows the rule for a composed operation because it follows those for its parts.
 
     That is how its lists for CUDA cover operations that they do not name, like cross_entropy: as long as nobody changes them.
     (On the CPU such an operation refuses mixed inputs, or answers in the dtype of its state.)
@@ -232,7 +230,7 @@ def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
 
 
 def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Action | None:
-    """What is done about a rule for an operator; None where PyTorch follows it by itself."""
+    """Return the action that carries out a rule for an operator; None where PyTorch follows it by itself."""
     native = rule if _follows_by_its_parts(policy, operator.op, device) else _native_rule(operator, device)
     missing = [dtype for kind, dtype in operator.no_kernel if kind == device]
     if rule is Rule.LOW:
@@ -254,7 +252,7 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
 
 
 def explicit_action(policy: Policy, operator: Operator, device: str) -> Action:
-    """The action that carries a rule out all by itself, for where native autocast does not run."""
+    """Return the action that carries a rule out all by itself, for where native autocast does not run."""
     rule = policy.rules[operator.op]
     if rule is Rule.FP32:
         return calls.in_float32
@@ -264,13 +262,13 @@ def explicit_action(policy: Policy, operator: Operator, device: str) -> Action:
 
 
 def _native_rule(operator: Operator, device: str) -> Rule | None:
-    """What native autocast does with an operator; None where this version of PyTorch lists it and our tables do not."""
+    """Return the rule that native autocast follows; None where this version of PyTorch lists it and our tables do not."""
     if device == CPU and vocabulary()[operator.op].group == "recurrent":
         return None  # only oneDNN's path, taken for some calls, is listed, and it alone answers in the low dtype
     listed = _has_kernel(operator, _KEY_NAMES[device])
     if not listed and _has_kernel(operator, "CompositeImplicitAutograd"):
         # Another overload or an alias, made of the one that is listed.
-        listed = any(_has_kernel(other, _KEY_NAMES[device]) for other in calls.operators(operator.op, inner=True))
+        listed = any(_has_kernel(other, _KEY_NAMES[device]) for other in operators(operator.op, inner=True))
     if not listed:
         return Rule.UNTOUCHED
     lists = preset(_NATIVE_LISTS[device])
@@ -289,8 +287,8 @@ def _has_kernel(operator: Operator, key: str) -> bool:
 
 
 def how(op: str, policy: Policy, device: str) -> How:
-    """How a rule is carried out on a device, for `unamp.explain`."""
-    found = calls.operators(op)
+    """Return how a rule is carried out on a device, for `unamp.explain`."""
+    found = operators(op)
     if not found:
         return How.NATIVE if "torch" in vocabulary()[op].spellings else How.ABSENT
     if not policy.active or policy.delegated("torch", device) is not policy:

@@ -95,7 +95,8 @@ class TorchGradients:
             if hasattr(gradient, "to_local"):  # of a sharded one, this rank's part: the other ranks may not be asking
                 gradient = gradient.to_local()
             if not torch.isfinite(_numbers(gradient)).all():
-                return names.get(id(parameter), own_name)
+                name: str = names.get(id(parameter), own_name)
+                return name
         return None
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:

@@ -23,7 +23,7 @@ def spelling(value: object) -> str | None:
     overload).
     """
     if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        packet = getattr(value, "overloadpacket", value)
+        packet: Any = getattr(value, "overloadpacket", value)
         return f"torch.{packet._qualified_op_name.removeprefix('aten::')}"
     known = _names().spelling(value)
     if known is None and getattr(value, "__objclass__", None) in torch.Tensor.__mro__:

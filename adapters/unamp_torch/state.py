@@ -1,48 +1,53 @@
-"""What this thread computes under, and the dispatcher switches that say so.
+"""The state of a thread, and the dispatch keys that unamp's kernels are registered on.
 
-unamp's kernels are registered on functionality keys of PyTorch's dispatcher, the *slots*. The dispatcher sends an operation
-there only in threads that include the slot, and only if it has a kernel on it: everywhere else, and for every other
-operation, it costs nothing.
+PyTorch's dispatcher sends an operator to a kernel on one of these keys only in threads that include the key, and only if the
+operator has a kernel there: everywhere else, and for every other operator, they cost nothing.
 
-Why these keys: they must lie above the Autocast keys, so that a rule of ours is carried out before the native one, and above
-functorch's, because a kernel written in Python below them cannot be called with a Python scalar inside `torch.func`
+Why these keys. They must lie above the Autocast keys, so that a rule of ours is carried out before the native one, and above
+functorch's, because a kernel written in Python below those cannot be called with a Python scalar inside `torch.func`
 ("Cannot access data pointer"). Nothing in PyTorch uses them: c10 reserves them for tests of that mechanism, which cannot run
 in the same process as user code.
 
-There is more than one because kernels are registered for good. `FEW` is for policies that differ from native autocast in some
-operations, `MANY` for those that take nearly all of them over (O2, O3, OD): once one of those has been in force, operations
-that a policy of the first kind leaves alone would otherwise pass through kernels with nothing to do. `TRACED` is for
-`unamp.trace`, whose kernels are always in Python; where the others are, too, it is the same as `MANY`. The compiled ones on
-`MANY` lie below functorch's keys, as native autocast's do, on a key that c10 reserves for a mechanism outside of PyTorch.
+Why more than one. PyTorch has no safe way to take a kernel away, so an operator that once has one keeps it. `FEW` is for
+policies that differ from native autocast in some operations, `MANY` for those that take nearly all of them over (O2, O3, OD):
+with one key for both, operations that a policy of the first kind leaves alone would pass through kernels with nothing to do.
+`TRACED` is for `unamp.trace`, whose kernels are always in Python; where the others are, too, it is the same as `MANY`. The
+compiled kernels on `MANY` lie below functorch's keys, as native autocast's do, on a key that c10 reserves for a mechanism
+outside of PyTorch.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from unamp.adapter import state
+from unamp.adapter.patching import missing
+from unamp.dtypes import ELIGIBLE, LOW_DTYPES
 from unamp_torch.compiled import library
-
-if TYPE_CHECKING:
-    from unamp_torch.plans import Plan
 
 __all__ = [
     "CPU",
     "CUDA",
     "DTYPES",
     "FEW",
+    "KERNEL_KEYS",
+    "LOW",
     "MANY",
     "NATIVE_KEYS",
-    "SLOTS",
     "TRACED",
-    "Slot",
+    "KernelKey",
+    "Plan",
+    "Token",
+    "dispatch_key",
+    "dtype_name",
     "excluded",
-    "listen",
+    "include_kernels",
     "lock",
     "set_excluded",
     "set_included",
@@ -50,47 +55,125 @@ __all__ = [
 ]
 
 
-class Slot(NamedTuple):
+def dispatch_key(name: str) -> torch._C.DispatchKey:
+    """Return a dispatch key of PyTorch's by its name.
+
+    Raises:
+        FrameworkNotSupported: where this version of PyTorch has none of that name.
+    """
+    key = torch._C._parse_dispatch_key(name)
+    if key is None:
+        raise missing("torch", torch.__version__, f"dispatch key {name}")
+    return key
+
+
+class KernelKey(NamedTuple):
     """A dispatch key for kernels of ours, by its name and as PyTorch's object."""
 
     name: str
-    key: Any
+    key: torch._C.DispatchKey
 
 
 FEW, TRACED, _BELOW_FUNCTORCH = (
-    Slot(name, torch._C._parse_dispatch_key(name))
-    for name in ("TESTING_ONLY_GenericMode", "TESTING_ONLY_GenericWrapper", "DeferredInit")
+    KernelKey(name, dispatch_key(name)) for name in ("TESTING_ONLY_GenericMode", "TESTING_ONLY_GenericWrapper", "DeferredInit")
 )
 MANY = TRACED if library is None else _BELOW_FUNCTORCH
-SLOTS = tuple(dict.fromkeys((FEW, MANY, TRACED)))
+KERNEL_KEYS = tuple(dict.fromkeys((FEW, MANY, TRACED)))
 
 CPU, CUDA = "cpu", "cuda"
 
 #: The dispatch keys of the native autocast kernels.
 NATIVE_KEYS = {CPU: torch._C.DispatchKey.AutocastCPU, CUDA: torch._C.DispatchKey.AutocastCUDA}
 
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+#: PyTorch's dtype for each name of those that rules cast.
+DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ELIGIBLE}
+LOW = tuple(DTYPES[name] for name in LOW_DTYPES)
 
 excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 set_included = torch._C._dispatch_tls_set_dispatch_key_included
 
+#: What tells plans apart for `torch.compile`: device types, each with its autocast's dispatch key, the dtype to set, and its
+#: usual dtype. See `unamp_torch.compiling`.
+Token = tuple[tuple[str, torch._C.DispatchKey, torch.dtype, torch.dtype], ...]
 
-class Thread(threading.local):
-    """One thread's state.
+
+class Plan(state.Plan, Protocol):
+    """A policy made ready for PyTorch, for the modules below `unamp_torch.plans`, whose `Plan` is the class."""
+
+    @property
+    def low(self) -> torch.dtype:
+        """The policy's low dtype."""
+
+    @property
+    def device(self) -> str | None:
+        """The kind of device that was asked for; None for all."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The device types that it covers."""
+
+    @property
+    def autocast(self) -> bool:
+        """Whether native autocast is on."""
+
+    @property
+    def delegated(self) -> bool:
+        """Whether it is PyTorch's own AMP and nothing else."""
+
+    @property
+    def on_cpu(self) -> Mapping[str, Callable[..., Any]]:
+        """The action for each operator on the CPU that needs one, by the operator's name."""
+
+    @property
+    def on_cuda(self) -> Mapping[str, Callable[..., Any]]:
+        """The same on a GPU."""
+
+    @property
+    def beside(self) -> Plan | None:
+        """The plan around it, which stays in force on devices that this one does not cover."""
+
+    @property
+    def explicit(self) -> Plan:
+        """The same plan, with kernels of ours for every rule."""
+
+    @property
+    def intercepts(self) -> bool:
+        """Whether any operator has an action."""
+
+    @property
+    def key(self) -> KernelKey:
+        """Where the kernels of those operators are."""
+
+    @property
+    def compiled(self) -> object:
+        """The actions as the compiled kernels take them; None where there are none."""
+
+    @property
+    def token(self) -> Token:
+        """What tells it from other plans for `torch.compile`."""
+
+    def __hash__(self) -> int:
+        """Return a hash: plans are equal where they are one object."""
+
+    def low_on(self, device: str, /) -> torch.dtype:
+        """Return the low dtype for a device type."""
+
+    def only_chooses(self, op: str, /) -> bool:
+        """Return whether an operation only chooses between others, whose rules hold here."""
+
+
+class Thread(state.ThreadState[Plan]):
+    """One thread's state; see `unamp.adapter.state.ThreadState` for what is not told here.
 
     Attributes:
-        plan: what the innermost region made of its policy; None outside regions and while one is suspended.
         weights: casts of float32 parameters made in the outermost region, by the parameter's id, each with the parameter
             itself (so that the id stays its own) and the version that was cast. None where nothing is to be kept.
-        sink: where `unamp.trace` wants operations reported.
         emulated: whether the operation that is being reported was emulated.
-        transforms: the levels of `torch.vmap` that were put on in a region, each with the plan around it.
+        transforms: the levels of `torch.func` that were put on in a region, each with the plan to go back to.
     """
 
-    plan: Plan | None = None
     weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None = None
-    sink: Any = None
     emulated: bool = False
     transforms: Mapping[int, Plan] = MappingProxyType({})
 
@@ -98,20 +181,25 @@ class Thread(threading.local):
 thread = Thread()
 
 
-def listen(plan: Plan | None) -> None:
-    """Include the slot that a plan needs in this thread, and no other; while `unamp.trace` watches, its own."""
+def include_kernels(plan: Plan | None) -> None:
+    """Include the key of a plan's kernels in this thread, and no other; while `unamp.trace` is open, that of its own."""
     if thread.sink is not None:
-        wanted: Slot | None = TRACED
+        wanted: KernelKey | None = TRACED
     else:
-        wanted = plan.slot if plan is not None and plan.intercepts else None
-    for slot in SLOTS:
-        set_included(slot.key, slot is wanted)
+        wanted = plan.key if plan is not None and plan.intercepts else None
+    for each in KERNEL_KEYS:
+        set_included(each.key, each is wanted)
     if library is not None:
-        library.set_watched(thread.sink is not None)
+        library.set_traced(thread.sink is not None)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return a dtype's name without PyTorch's: ``"float32"``."""
+    return str(dtype).removeprefix("torch.")
 
 
 def lock() -> threading.RLock:
-    """A lock that a forked process finds free: nobody but the forking thread holds it at that moment."""
+    """Return a lock that a forked process finds free: nobody but the forking thread holds it at that moment."""
     made = threading.RLock()
     os.register_at_fork(before=made.acquire, after_in_parent=made.release, after_in_child=made.release)
     return made

@@ -2,7 +2,8 @@
 
 `vmap` takes operations apart above PyTorch's autocast: a product with a bias becomes a product and a sum, a layer norm a norm
 without parameters and more. Their rules would meet the parts, beyond the reach of gradients that were asked for inside. While
-one runs in a region, every rule is therefore carried out by a kernel of ours, which sees operations as they are called.
+one runs in a region, every rule is therefore carried out by a kernel of ours, which sees operations as they are called
+(`Plan.explicit`).
 
 `grad` and `jvp` take nothing apart above autocast, but call what is below them once more: for kernels that lie there, the
 compiled ones on `MANY`, it is the same.
@@ -12,59 +13,64 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec
 
 import torch
 
 from unamp_torch.compiled import library
-from unamp_torch.plans import Plan
-from unamp_torch.state import MANY, TRACED, listen, thread
+from unamp_torch.state import MANY, TRACED, Plan, include_kernels, thread
 
-__all__ = ["begun", "begun_above", "ended", "transformed"]
+__all__ = ["for_this_level", "under_grad", "under_vmap", "without_level"]
 
-
-def transformed(plan: Plan) -> Plan:
-    """What is in force for a plan in this thread now: inside a transform of `torch.func`, the plan with kernels for all."""
-    return plan if torch._C._functorch.maybe_current_level() is None else plan.whole
+P = ParamSpec("P")
+Nesting = Callable[P, int]  #: One of PyTorch's functions that put a level of a transform on or take it off; its number.
 
 
-def begun(original: Callable[..., Any], *, whole: Callable[[Plan], bool] = lambda plan: True) -> Callable[..., Any]:
-    """For the function that puts a level of `vmap` on, or of another transform that some plans have to be made whole for."""
+def for_this_level(plan: Plan) -> Plan:
+    """Return what is in force for a plan in this thread now: inside a transform of `torch.func`, its explicit form."""
+    return plan if torch._C._functorch.maybe_current_level() is None else plan.explicit
 
+
+def under_vmap(original: Nesting[P]) -> Nesting[P]:
+    """Wrap the function that puts a level of `vmap` on: a plan in force becomes explicit."""
+    return _made_explicit(original, lambda plan: True)
+
+
+def under_grad(original: Nesting[P]) -> Nesting[P]:
+    """Wrap one that puts a level of `grad` or `jvp` on: a plan whose kernels lie below those becomes explicit."""
+    return _made_explicit(original, lambda plan: plan.key is MANY is not TRACED)
+
+
+def _made_explicit(original: Nesting[P], concerns: Callable[[Plan], bool]) -> Nesting[P]:
     @functools.wraps(original)
-    def begin(*args: Any, **kwargs: Any) -> Any:
+    def put_on(*args: P.args, **kwargs: P.kwargs) -> int:
         level, plan = original(*args, **kwargs), thread.plan
-        if plan is not None and whole(plan) and plan.whole is not plan:
+        if plan is not None and concerns(plan) and plan.explicit is not plan:
             thread.transforms = {**thread.transforms, level: plan}
-            _put_in_force(plan.whole)
+            _put_in_force(plan.explicit)
         return level
 
-    return begin
+    return put_on
 
 
-def begun_above(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For the functions that put a level of `grad` or `jvp` on."""
-    return begun(original, whole=lambda plan: plan.slot is MANY is not TRACED)
-
-
-def ended(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For the function that takes it off."""
+def without_level(original: Nesting[P]) -> Nesting[P]:
+    """Wrap one that takes a level off: the plan from before the level is in force again."""
 
     @functools.wraps(original)
-    def end(*args: Any, **kwargs: Any) -> Any:
+    def take_off(*args: P.args, **kwargs: P.kwargs) -> int:
         level = original(*args, **kwargs)
         if level in thread.transforms:
             plan = thread.transforms[level]
             thread.transforms = {other: of for other, of in thread.transforms.items() if other != level}
-            if thread.plan is plan.whole:  # else regions were closed in the middle of it
+            if thread.plan is plan.explicit:  # else regions were closed in the middle of it
                 _put_in_force(plan)
         return level
 
-    return end
+    return take_off
 
 
 def _put_in_force(plan: Plan) -> None:
     thread.plan = plan
-    listen(plan)
+    include_kernels(plan)
     if library is not None:
         library.set_plan(plan.compiled)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from unamp_conformance.cases import Case, cases
-from unamp_torch.calls import operators
+from unamp_torch.listing import operators
 from unamp_torch.facts import facts
 
 from unamp import vocabulary

@@ -13,21 +13,72 @@ import importlib.util
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from typing import Any, Protocol, cast
 
 import torch
 
+from unamp.adapter import Realisation
 from unamp.errors import FrameworkNotSupported
 
-__all__ = ["build", "library", "place"]
+__all__ = ["Library", "build", "library", "place"]
 
 _MODULE = "unamp_torch_kernels"
 _SOURCES = Path(__file__).parent
 
 
+class Library(Protocol):
+    """The built module; `module.cpp` has its functions, in the same order."""
+
+    Activation: Callable[..., Realisation]
+
+    def configure(self, *used_of_python: Any) -> None:
+        """Hand over what the kernels and regions use of Python; before anything else, once."""
+
+    def add(
+        self,
+        composite: bool,
+        positions: tuple[int, ...],
+        parameters: tuple[int, ...],
+        dtype_position: int,
+        missing: tuple[tuple[int, torch.dtype], ...],
+        /,
+    ) -> int:
+        """Make an operator known; return its number."""
+
+    def install(self, name: str, operator: int, key: int, /) -> None:
+        """Register the kernel for an operator on a key, for good."""
+
+    def plan(
+        self, on_cpu: bytes, on_cuda: bytes, low_on_cpu: torch.dtype, low_on_cuda: torch.dtype, advice: dict[int, str], /
+    ) -> object:
+        """Return a plan's table of actions."""
+
+    def set_plan(self, table: object, /) -> None:
+        """Put a table in force in this thread, for kernels."""
+
+    def set_traced(self, traced: bool, /) -> None:
+        """Say whether this thread's operations are reported."""
+
+    def acquire(self) -> None:
+        """See `unamp_torch.patches.acquire`."""
+
+    def release(self) -> None:
+        """See `unamp_torch.patches.release`."""
+
+    def start_sharing(self, dtype: torch.dtype, /) -> bool:
+        """See `unamp_torch.patches.start_sharing`."""
+
+    def stop_sharing(self, dtype: torch.dtype, /) -> None:
+        """See `unamp_torch.patches.stop_sharing`."""
+
+    def forget_other_threads(self) -> None:
+        """Let go, in a forked process, of what other threads had open."""
+
+
 def place() -> Path:
-    """Where the built module is, or would be: in the user's cache, under what it depends on."""
+    """Return where the built module is, or would be: in the user's cache, under what it depends on."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     sources = b"".join(path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]*")))
     built_for = f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{hashlib.sha256(sources).hexdigest()[:16]}"
@@ -35,7 +86,7 @@ def place() -> Path:
 
 
 def build(*, verbose: bool = False) -> Path:
-    """Build the module with PyTorch's own means, and put it in its place.
+    """Build the module with PyTorch's own means, put it in its place, and return that.
 
     Raises:
         RuntimeError, OSError: what PyTorch's build says where there is no compiler, or no ninja.
@@ -54,7 +105,7 @@ def build(*, verbose: bool = False) -> Path:
     return target
 
 
-def _load() -> ModuleType | None:
+def _load() -> Library | None:
     wanted = os.environ.get("UNAMP_TORCH_COMPILED")
     path = place()
     if wanted == "1" and not path.exists():
@@ -74,7 +125,7 @@ def _load() -> ModuleType | None:
         raise ImportError(
             f"the compiled kernels cannot be loaded: {error}; run python -m unamp_torch again, or delete {path}"
         ) from error
-    return module
+    return cast("Library", module)
 
 
 #: The module; None where it is not built.

@@ -1,6 +1,6 @@
 // The kernels: what stands between a caller and an operator whose rule PyTorch does not follow by itself.
 //
-// The same in meaning as `kernels.py` and `casting.py`; comments there say why, those here what is different in C++.
+// The same in meaning as `calls.py` and `casting.py`; comments there say why, those here what is different in C++.
 
 #pragma once
 
@@ -84,7 +84,7 @@ struct KeptCast {
 struct ThreadState {
   const Plan* plan = nullptr;
   PyObject* innermost = nullptr;  // the Activation entered last by this thread in C++; borrowed
-  bool watched = false;           // unamp.trace reports operations: regions are opened in Python then
+  bool traced = false;            // unamp.trace reports operations: regions are opened in Python then
   bool keeps_casts = false;
   std::unordered_map<c10::TensorImpl*, KeptCast> casts;
 };
@@ -92,13 +92,13 @@ struct ThreadState {
 thread_local ThreadState here;
 
 // A dispatch key with kernels of ours; see state.py.
-struct Slot {
+struct KernelKey {
   DispatchKey key;
   DispatchKeySet below;
 };
 
-std::vector<Slot> slots;
-DispatchKeySet excluded_in_actions;  // all slots, and torch's own autocast
+std::vector<KernelKey> kernel_keys;
+DispatchKeySet excluded_in_actions;  // all of ours, and torch's own autocast
 std::vector<std::string> no_kernel_phrases;
 PyObject* banned_error = nullptr;
 std::vector<std::unique_ptr<Operator>> operators;
@@ -279,7 +279,7 @@ class Call {
 
 class Kernel final : public c10::OperatorKernel {
  public:
-  Kernel(const Operator& op, const Slot& slot) : op_(op), slot_(slot) {}
+  Kernel(const Operator& op, const KernelKey& key) : op_(op), own_key_(key) {}
 
   void operator()(const c10::OperatorHandle& handle, DispatchKeySet keys, Stack* stack) {
     if (op_.positions.empty()) {  // it takes no tensor: no rule reaches into it
@@ -297,14 +297,14 @@ class Kernel final : public c10::OperatorKernel {
         }
       }
     }
-    if (op_.composite) return handle.redispatchBoxed(keys & slot_.below, stack);
-    c10::impl::ExcludeDispatchKeyGuard guard(slot_.key);
-    handle.redispatchBoxed(keys & slot_.below, stack);
+    if (op_.composite) return handle.redispatchBoxed(keys & own_key_.below, stack);
+    c10::impl::ExcludeDispatchKeyGuard guard(own_key_.key);
+    handle.redispatchBoxed(keys & own_key_.below, stack);
   }
 
  private:
   const Operator& op_;
-  const Slot& slot_;
+  const KernelKey& own_key_;
 };
 
 }  // namespace

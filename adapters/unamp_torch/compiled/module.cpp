@@ -47,13 +47,13 @@ std::vector<size_t> numbers(PyObject* sequence) {
   return found;
 }
 
-// Activation(plan, compiled plan or None, python activation, slot, low dtype, devices, autocast, cache, token)
+// Activation(plan, compiled plan or None, python activation, number of the key, low dtype, devices, autocast, cache, token)
 PyObject* activation_new(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *plan = nullptr, *compiled = nullptr, *python = nullptr, *carriers = nullptr;
   ScalarType low{};
-  int slot = 0, devices = 0, autocast = 0, cache = 0;
+  int key = 0, devices = 0, autocast = 0, cache = 0;
   if (!PyArg_ParseTuple(
-          args, "OOOiO&ippO!", &plan, &compiled, &python, &slot, convert_dtype, &low, &devices, &autocast, &cache, &PyTuple_Type,
+          args, "OOOiO&ippO!", &plan, &compiled, &python, &key, convert_dtype, &low, &devices, &autocast, &cache, &PyTuple_Type,
           &carriers)) {
     return nullptr;
   }
@@ -62,10 +62,10 @@ PyObject* activation_new(PyTypeObject* type, PyObject* args, PyObject*) {
   auto token = std::make_unique<std::vector<Carrier>>();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(carriers); ++i) {
     const char* name = nullptr;
-    PyObject* key = nullptr;
+    PyObject* carrier_key = nullptr;
     Carrier carrier{};
     if (!PyArg_ParseTuple(
-            PyTuple_GET_ITEM(carriers, i), "sOO&O&", &name, &key, convert_dtype, &carrier.dtype, convert_dtype, &carrier.usual)) {
+            PyTuple_GET_ITEM(carriers, i), "sOO&O&", &name, &carrier_key, convert_dtype, &carrier.dtype, convert_dtype, &carrier.usual)) {
       return nullptr;
     }
     carrier.device = c10::Device(name).type();
@@ -79,7 +79,7 @@ PyObject* activation_new(PyTypeObject* type, PyObject* args, PyObject*) {
   self->python = Py_NewRef(python);
   self->table = table;
   self->token = token.release();
-  self->slot = slots.at(static_cast<size_t>(slot)).key;
+  self->key = kernel_keys.at(static_cast<size_t>(key)).key;
   self->low = low;
   self->devices = devices;
   self->autocast = autocast != 0;
@@ -144,7 +144,7 @@ PyObject* add(PyObject*, PyObject* args) {
   return PyLong_FromSize_t(operators.back()->index);
 }
 
-// install(name, the operator's number, slot)
+// install(name, the operator's number, number of the key)
 PyObject* install(PyObject*, PyObject* args) {
   const char* name = nullptr;
   Py_ssize_t index = 0, number = 0;
@@ -152,16 +152,16 @@ PyObject* install(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   // Kernels stay for good, and so do their registrations.
   static std::unordered_map<Py_ssize_t, torch::Library*> libraries;
-  const Slot& slot = slots.at(static_cast<size_t>(number));
+  const KernelKey& key = kernel_keys.at(static_cast<size_t>(number));
   auto& library = libraries[number];
-  if (library == nullptr) library = new torch::Library(torch::Library::IMPL, "aten", slot.key, __FILE__, __LINE__);
-  auto kernel = std::make_unique<Kernel>(*operators.at(static_cast<size_t>(index)), slot);
+  if (library == nullptr) library = new torch::Library(torch::Library::IMPL, "aten", key.key, __FILE__, __LINE__);
+  auto kernel = std::make_unique<Kernel>(*operators.at(static_cast<size_t>(index)), key);
   library->impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
-// configure((name of a slot's key, ...), thread, is_exporting, error for banned operations, what a missing kernel says, hooks: ready, waiting, finder,
+// configure((name of a key, ...), thread, is_exporting, error for banned operations, what a missing kernel says, hooks: ready, waiting, finder,
 // put_in, take_out)
 PyObject* configure(PyObject*, PyObject* args) {
   PyObject *keys = nullptr, *phrases = nullptr;
@@ -179,7 +179,7 @@ PyObject* configure(PyObject*, PyObject* args) {
   excluded_in_actions = DispatchKeySet({DispatchKey::AutocastCPU, DispatchKey::AutocastCUDA});
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) {
     const DispatchKey key = c10::parseDispatchKey(PyUnicode_AsUTF8(PyTuple_GET_ITEM(keys, i)));
-    slots.push_back({key, DispatchKeySet(DispatchKeySet::FULL_AFTER, key)});
+    kernel_keys.push_back({key, DispatchKeySet(DispatchKeySet::FULL_AFTER, key)});
     excluded_in_actions = excluded_in_actions.add(key);
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(phrases); ++i) {
@@ -196,8 +196,8 @@ PyObject* set_plan(PyObject*, PyObject* capsule) {
   Py_RETURN_NONE;
 }
 
-PyObject* set_watched(PyObject*, PyObject* value) {
-  here.watched = value == Py_True;
+PyObject* set_traced(PyObject*, PyObject* value) {
+  here.traced = value == Py_True;
   Py_RETURN_NONE;
 }
 
@@ -238,16 +238,16 @@ PyObject* forget_other_threads(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {
     {"configure", configure, METH_VARARGS, "Hand over what the kernels and regions use of Python; before anything else, once."},
-    {"add", add, METH_VARARGS, "Make an operator known; its number."},
-    {"install", install, METH_VARARGS, "Register the kernel for an operator on a slot, for good."},
-    {"plan", make_plan, METH_VARARGS, "The table of actions of a plan."},
+    {"add", add, METH_VARARGS, "Make an operator known; return its number."},
+    {"install", install, METH_VARARGS, "Register the kernel for an operator on a key, for good."},
+    {"plan", make_plan, METH_VARARGS, "Return the table of actions of a plan."},
     {"set_plan", set_plan, METH_O, "Put a table in force in this thread, for kernels."},
-    {"set_watched", set_watched, METH_O, "Say whether this thread's operations are reported."},
-    {"acquire", acquire, METH_NOARGS, "See hooks.acquire."},
-    {"release", release, METH_NOARGS, "See hooks.release."},
-    {"start_sharing", share, METH_O, "See hooks.start_sharing."},
-    {"stop_sharing", unshare, METH_O, "See hooks.stop_sharing."},
-    {"forget_other_threads", forget_other_threads, METH_NOARGS, "For a forked process."},
+    {"set_traced", set_traced, METH_O, "Say whether this thread's operations are reported."},
+    {"acquire", acquire, METH_NOARGS, "See patches.acquire."},
+    {"release", release, METH_NOARGS, "See patches.release."},
+    {"start_sharing", share, METH_O, "See patches.start_sharing."},
+    {"stop_sharing", unshare, METH_O, "See patches.stop_sharing."},
+    {"forget_other_threads", forget_other_threads, METH_NOARGS, "Let go, in a forked process, of what other threads had open."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "unamp_torch_kernels", nullptr, -1, functions};

@@ -1,6 +1,6 @@
 // Opening and closing regions.
 //
-// The same in meaning as `activation.py` and `hooks.py`; comments there say why, those here what is different in C++.
+// The same in meaning as `activation.py` and `patches.py`; comments there say why, those here what is different in C++.
 
 #pragma once
 
@@ -49,7 +49,7 @@ bool stop_sharing(ScalarType low) {
   return true;
 }
 
-// What hooks.py holds: [(namespace, name, original, replacement)], [(module, ...)] still to be imported, the finder that waits for
+// What patches.py holds: [(namespace, name, original, replacement)], [(module, ...)] still to be imported, the finder that waits for
 // them, and what does the same in Python where something is not as it was left.
 struct Hooks {
   PyObject* ready = nullptr;
@@ -129,7 +129,7 @@ struct Activation {
   PyObject* python;    // activation.Activation, for what is left to it
   const Plan* table;
   std::vector<Carrier>* token;
-  DispatchKey slot;
+  DispatchKey key;
   ScalarType low;
   int devices;  // a bit for each
   bool autocast;
@@ -159,7 +159,7 @@ void switch_to(const Activation& activation, bool on) {
     c10::impl::tls_set_dispatch_key_excluded(carrier.key, !on);
     if (carrier.dtype != carrier.usual) at::autocast::set_autocast_dtype(carrier.device, on ? carrier.dtype : carrier.usual);
   }
-  if (!here.watched) c10::impl::tls_set_dispatch_key_included(activation.slot, on);
+  if (!here.traced) c10::impl::tls_set_dispatch_key_included(activation.key, on);
 }
 
 bool may_cache(const Activation& activation, const Activation* outer, const Token& before) {
@@ -175,7 +175,7 @@ PyTypeObject TokenType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 // Whether a region has to be opened in Python: while operations are reported, exported or transformed, and beside other devices'
 // plans.
 int leave_to_python(Activation* self, PyObject* outer, Activation** outer_activation) {
-  if (here.watched || c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode)) return 1;
+  if (here.traced || c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode)) return 1;
   if (outer != Py_None) {
     auto* innermost = reinterpret_cast<Activation*>(here.innermost);
     if (innermost == nullptr || innermost->plan != outer || innermost->devices != self->devices) return 1;

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ _VECTORISED = (
 
 
 class TorchOperations(NamedOperations):
-    """See `unamp.adapter.Operations`."""
+    """PyTorch's binding of `unamp.adapter.Operations`."""
 
     def __init__(self) -> None:
         super().__init__("torch", _find)
@@ -42,12 +42,12 @@ class TorchOperations(NamedOperations):
             function(torch.full((1 << 16,), 0.5))
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
-        """A tensor with the array's values, shape and dtype."""
+        """Return a tensor with the array's values, shape and dtype."""
         made = torch.from_numpy(np.array(array, order="C"))
         return made.to("cuda" if device == "gpu" else device).requires_grad_(requires_grad)
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
-        """A tensor's values; low dtypes arrive as float32."""
+        """Return a tensor's values; low dtypes arrive as float32."""
         # Inside a region too a copy to the host must not change values: these casts are exact.
         tensor = tensor.detach().resolve_conj().resolve_neg()
         exact = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
@@ -55,13 +55,13 @@ class TorchOperations(NamedOperations):
         return tensor.cpu().numpy()
 
     def dtype(self, tensor: Tensor) -> str:
-        """The name of a tensor's dtype."""
+        """Return the name of a tensor's dtype."""
         return str(tensor.dtype).removeprefix("torch.")
 
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """``function(*inputs)`` and the gradient of its scaled value; None for an input that it does not depend on."""
+        """Return ``function(*inputs)`` and the gradient of its scaled value; None for an input that it does not depend on."""
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         value = function(*leaves)
         # Not through `grad_outputs`, which imports half of torch.fx on its first use.
@@ -79,11 +79,9 @@ def _find(op: str) -> Callable[..., Any] | None:
         return _WRITTEN[op]
     for prefix, home in _PREFIXES.items():
         if op.startswith(prefix) and hasattr(home, op.removeprefix(prefix)):
-            return getattr(home, op.removeprefix(prefix))
-    for home in _HOMES:
-        if callable(found := getattr(home, op, None)) and not isinstance(found, type):
-            return found
-    return None
+            return cast("Callable[..., Any]", getattr(home, op.removeprefix(prefix)))
+    found = (getattr(home, op, None) for home in _HOMES)
+    return next((one for one in found if callable(one) and not isinstance(one, type)), None)
 
 
 def _resize(mode: str, **options: Any) -> Callable[..., Tensor]:
@@ -105,7 +103,7 @@ def _weights(weights: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _lstm(input: Tensor, h0: Tensor, c0: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer, time first: ``weights`` are w_ih, w_hh, b_ih, b_hh."""
+    """Run one layer, time first: ``weights`` are w_ih, w_hh, b_ih, b_hh."""
     return _VF.lstm(input, (h0, c0), _weights(weights), True, 1, 0.0, True, False, False)
 
 
@@ -124,7 +122,7 @@ def _lstm_cell(input: Tensor, h0: Tensor, c0: Tensor, *weights: Tensor) -> tuple
 def _multi_head_attention(
     query: Tensor, key: Tensor, value: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor, *, heads: int
 ) -> Tensor:
-    """Time first, as in torch; without the attention weights."""
+    """Attend, time first, as in torch; without the attention weights."""
     dim = query.shape[-1]
     return F.multi_head_attention_forward(
         query, key, value, dim, heads, w_in, b_in, None, None, False, 0.0, w_out, b_out, need_weights=False
@@ -140,15 +138,18 @@ def _index_put(input: Tensor, index: Tensor, values: Tensor) -> Tensor:
 
 
 def _slice(input: Tensor, dim: int, start: int, end: int) -> Tensor:
-    return torch.ops.aten.slice(input, dim, start, end)
+    result: Tensor = torch.ops.aten.slice(input, dim, start, end)
+    return result
 
 
 def _solve_triangular(input: Tensor, other: Tensor, *, upper: bool) -> Tensor:
-    return torch.linalg.solve_triangular(input, other, upper=upper)
+    result: Tensor = torch.linalg.solve_triangular(input, other, upper=upper)
+    return result
 
 
 def _lu_solve(lu: Tensor, pivots: Tensor, other: Tensor) -> Tensor:
-    return torch.linalg.lu_solve(lu, pivots, other)
+    result: Tensor = torch.linalg.lu_solve(lu, pivots, other)
+    return result
 
 
 def _grid_sample(input: Tensor, grid: Tensor) -> Tensor:
@@ -162,11 +163,12 @@ def _affine_grid(theta: Tensor, size: Sequence[int]) -> Tensor:
 def _adaptive_log_softmax(
     input: Tensor, target: Tensor, head: Tensor, tail_in: Tensor, tail_out: Tensor, *, cutoff: int
 ) -> Tensor:
-    """`torch.nn.AdaptiveLogSoftmaxWithLoss` with one tail cluster; the log probability of each target."""
+    """Run `torch.nn.AdaptiveLogSoftmaxWithLoss` with one tail cluster; return the log probability of each target."""
     width = input.shape[-1]
     layer = _adaptive_layer(width, cutoff + tail_out.shape[0], cutoff, width / tail_in.shape[0])
     values = {"head.weight": head, "tail.0.0.weight": tail_in, "tail.0.1.weight": tail_out}
-    return torch.func.functional_call(layer, values, (input, target))[0]
+    result: Tensor = torch.func.functional_call(layer, values, (input, target))[0]
+    return result
 
 
 @cache
@@ -175,20 +177,21 @@ def _adaptive_layer(width: int, classes: int, cutoff: int, shrink: float) -> tor
 
 
 def _decoder_layer(target: Tensor, memory: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    """`torch.nn.TransformerDecoderLayer` without dropout, time first; ``weights`` in the order of its parameters."""
+    """Run `torch.nn.TransformerDecoderLayer` without dropout, time first; ``weights`` in the order of its parameters."""
     return _layer(torch.nn.TransformerDecoderLayer, weights, heads, target, memory)
 
 
 def _encoder_layer(input: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    """`torch.nn.TransformerEncoderLayer` without dropout, time first; ``weights`` in the order of its parameters."""
+    """Run `torch.nn.TransformerEncoderLayer` without dropout, time first; ``weights`` in the order of its parameters."""
     return _layer(torch.nn.TransformerEncoderLayer, weights, heads, input)
 
 
 def _layer(kind: type[torch.nn.Module], weights: Sequence[Tensor], heads: int, *inputs: Tensor) -> Tensor:
     width = inputs[0].shape[-1]
-    layer = _built(kind, width, heads, _hidden(weights, width))
+    layer = _built(kind, width, heads, _hidden(weights, width))  # type: ignore[arg-type]  # a class is hashable
     names = [name for name, _ in layer.named_parameters()]
-    return torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), inputs)
+    result: Tensor = torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), inputs)
+    return result
 
 
 @cache

@@ -1,0 +1,94 @@
+"""The registration of kernels with PyTorch's dispatcher, and what the compiled ones have to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from unamp_torch import calls
+from unamp_torch.calls import Action, Banned
+from unamp_torch.compiled import Library, library
+from unamp_torch.listing import Operator
+from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, TRACED, KernelKey, lock
+
+__all__ = ["compiled_plan", "install"]
+
+_lock = lock()
+_fallthrough: list[torch.library.Library] = []
+_registrations: dict[KernelKey, torch.library.Library] = {}
+_installed: set[tuple[KernelKey, str]] = set()
+
+
+def install(wanted: Iterable[Operator], key: KernelKey) -> None:
+    """Register kernels for operators, once and for good: taking a kernel away under running threads crashes PyTorch."""
+    new = [operator for operator in wanted if (key, operator.name) not in _installed]
+    if not new:
+        return
+    with _lock:
+        if key not in _registrations:
+            # Operators without a kernel on our key go on to the next one, instead of raising.
+            _fallthrough.append(torch.library.Library("_", "IMPL"))
+            _fallthrough[-1].fallback(torch.library.fallthrough_kernel, key.name)
+            _registrations[key] = torch.library.Library("aten", "IMPL", key.name)
+        for operator in new:
+            if (key, operator.name) not in _installed:
+                if library is not None and key is not TRACED:
+                    _install_compiled(library, operator, key)
+                else:
+                    _registrations[key].impl(
+                        _without_namespace(operator), calls.kernel_of(operator, key.key), with_keyset=operator.composite
+                    )
+                _installed.add((key, operator.name))
+
+
+def _without_namespace(operator: Operator) -> str:
+    return operator.name.removeprefix("aten::")
+
+
+# --- compiled -----------------------------------------------------------------------------------------------------------------
+
+#: The numbers by which `compiled/kernels.h` knows device types and actions.
+_DEVICE_NUMBERS = {CPU: 0, CUDA: 1}
+_ACTION_NUMBERS: dict[Action, int] = {
+    calls.low: 1,
+    calls.low_widened: 2,
+    calls.in_float32: 3,
+    calls.in_widest: 4,
+    calls.untouched: 5,
+}
+_BANNED_NUMBER = 6
+
+_numbers: dict[str, int] = {}  # the operators with compiled kernels, by name, and their numbers
+
+
+def _install_compiled(library: Library, operator: Operator, key: KernelKey) -> None:
+    if operator.name not in _numbers:
+        _numbers[operator.name] = _add(library, operator)
+    library.install(_without_namespace(operator), _numbers[operator.name], KERNEL_KEYS.index(key))
+
+
+def _add(library: Library, operator: Operator) -> int:
+    names = [argument.name for argument in operator.overload._schema.arguments]
+    positions = (*operator.eligible.positions, *map(names.index, operator.eligible.keywords))
+    missing = tuple((_DEVICE_NUMBERS[device], dtype) for device, dtype in operator.no_kernel)
+    dtype_position = -1 if operator.dtype_position is None else operator.dtype_position
+    return library.add(operator.composite, positions, operator.eligible.parameters, dtype_position, missing)
+
+
+def compiled_plan(
+    library: Library,
+    on_cpu: Mapping[str, Action],
+    on_cuda: Mapping[str, Action],
+    low_on_cpu: torch.dtype,
+    low_on_cuda: torch.dtype,
+) -> object:
+    """Return the compiled form of what a plan does on each kind of device; its operators must be installed."""
+    size = max(_numbers.values(), default=-1) + 1
+    tables, advice = [bytearray(size), bytearray(size)], {}
+    for table, actions in zip(tables, (on_cpu, on_cuda), strict=True):
+        for name, action in actions.items():
+            table[_numbers[name]] = _BANNED_NUMBER if isinstance(action, Banned) else _ACTION_NUMBERS[action]
+            if isinstance(action, Banned):
+                advice[_numbers[name]] = action.message
+    return library.plan(bytes(tables[0]), bytes(tables[1]), low_on_cpu, low_on_cuda, advice)

@@ -1,0 +1,125 @@
+"""The operators through which PyTorch computes the vocabulary's operations."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from unamp.adapter.observing import traced
+from unamp.vocabulary import vocabulary
+from unamp_torch.casting import Eligible
+from unamp_torch.facts import facts
+from unamp_torch.state import DTYPES
+
+__all__ = ["Operator", "operators"]
+
+#: Groups whose other tensors are parameters and statistics, which stay as they are.
+_ACTIVATION_ONLY = frozenset({"norm", "quantize"})
+
+#: Functions whose Python binding does not take the operator's arguments as they are.
+_BINDING_DIFFERS = frozenset({"einsum", "gradient", "nonzero", "split"})
+
+
+class Operator:
+    """One overload of an ATen operator, and what a rule needs to know about it.
+
+    Attributes:
+        op: the vocabulary's name.
+        name: the overload's own name, e.g. ``"aten::add.Tensor"``.
+        overload: PyTorch's object.
+        call: calls it with its arguments as the dispatcher hands them over.
+        composite: whether it is made of other operators.
+        eligible: the arguments that a rule casts.
+        computes: whether it does more than move data or make it, in whatever dtype it is told.
+        no_kernel: the device types and low dtypes that it has no kernel for: those known, and those found out.
+        dtype_position: where an explicit result dtype may stand, or None; a call that gives one keeps its meaning.
+    """
+
+    __slots__ = ("call", "composite", "computes", "dtype_position", "eligible", "name", "no_kernel", "op", "overload")
+
+    def __init__(self, op: str, overload: Any, activation_only: bool) -> None:
+        schema = overload._schema
+        self.op = op
+        self.name: str = overload.name()
+        self.overload = overload
+        self.computes = traced(op)
+        self.call = _binding(overload)
+        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(self.name, "CompositeImplicitAutograd")
+        self.eligible = Eligible(schema, activation_only)
+        self.no_kernel = {(device, DTYPES[dtype]) for (device, dtype), ops in facts().lacking.items() if op in ops}
+        self.dtype_position: int | None = next((i for i, a in enumerate(schema.arguments) if a.name == "dtype"), None)
+
+    def calling(self, call: Callable[..., Any]) -> Operator:
+        """Return the same operator, called in another way."""
+        other = copy.copy(self)
+        other.call, other.composite = call, False
+        return other
+
+    def without_low_kernels(self, devices: Sequence[str], low: Sequence[torch.dtype]) -> Operator:
+        """Return the same operator, as if devices had no kernel of it for low dtypes."""
+        other = copy.copy(self)
+        other.no_kernel = {(device, dtype) for device in devices for dtype in low}
+        return other
+
+    def keeps_explicit_dtype(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """Return whether the caller named the result's dtype: an explicit cast, which no rule changes."""
+        if self.dtype_position is None:
+            return False
+        return kwargs.get("dtype") is not None or (self.dtype_position < len(args) and args[self.dtype_position] is not None)
+
+
+def _binding(overload: Any) -> Callable[..., Any]:
+    """Return the fastest way to call an overload.
+
+    Python's own binding of a function is twice as fast to call as the overload object, and takes the same arguments in the
+    same order. The overload is the only way to functions without one.
+    """
+    name = overload._schema.name.removeprefix("aten::")
+    own: Callable[..., Any] = overload._op
+    # The dispatcher leaves out arguments that have the schema's default; the binding's default for a reduction is "none".
+    if name in _BINDING_DIFFERS or any(argument.name == "reduction" for argument in overload._schema.arguments):
+        return own
+    bindings = (getattr(namespace, name, None) for namespace in (torch._C._VariableFunctions, torch._C._nn))
+    return next((binding for binding in bindings if binding is not None), own)
+
+
+@cache
+def operators(op: str, *, inner: bool = False) -> tuple[Operator, ...]:
+    """Return the overloads through which an operation of the vocabulary is reached; none where PyTorch does not have it.
+
+    In-place variants and those with an explicit output are left out: no rule touches them. So are overloads that exist for
+    TorchScript alone, and, unless asked for, operators that are no entry points.
+    """
+    return tuple(_overloads(op, inner))
+
+
+def _overloads(op: str, inner: bool) -> Iterator[Operator]:
+    entry = vocabulary()[op]
+    if entry.group == "cast":
+        return  # an explicit cast keeps its meaning, and `detach` from Python would break the making of parameters
+    for name in entry.spellings.get("torch", ()):
+        packet = None if "." in name else getattr(torch.ops.aten, name, None)
+        if packet is None or (name in facts().inner and not inner):
+            continue
+        for overload in (getattr(packet, each) for each in packet.overloads()):
+            if not _is_for_callers(overload):
+                continue
+            operator = Operator(op, overload, activation_only=entry.group in _ACTIVATION_ONLY)
+            # What makes a tensor of none is ours where it is computed with operations that rules would reach.
+            made_of_others = entry.group == "creation" and op in facts().made_of
+            if operator.eligible.positions or operator.eligible.keywords or made_of_others:
+                yield operator
+
+
+def _is_for_callers(overload: Any) -> bool:
+    schema = overload._schema
+    if schema.is_mutable or any(argument.is_out for argument in schema.arguments):
+        return False
+    # Where the result's dtype is named in every call, every call is an explicit cast.
+    if any(argument.name in ("dtype", "out_dtype") and not argument.has_default_value() for argument in schema.arguments):
+        return False
+    return bool(torch._C._dispatch_has_kernel(overload.name()))  # TorchScript's alone have none
