@@ -162,3 +162,8 @@ def test_every_public_module_says_what_it_offers() -> None:
             if isinstance(t, ast.Name)
         ]
         assert "__all__" in assigned, f"{_name(path)} has no __all__"
+
+
+@pytest.mark.parametrize("adapter", ["unamp_tensorflow"])
+def test_an_adapter_has_no_circle(adapter: str) -> None:
+    assert circles({name for name in modules() if name.partition(".")[0] == adapter}) == []
