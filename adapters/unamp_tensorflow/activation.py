@@ -1,18 +1,22 @@
-"""Putting a plan in force in the calling thread, and taking it back."""
+"""Putting a plan in force in the calling thread, and putting back what was in force before."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from unamp_tensorflow import patches
-from unamp_tensorflow.plans import Plan, idle
-from unamp_tensorflow.state import thread
+from unamp_tensorflow.plans import without_policy
+from unamp_tensorflow.state import Plan, thread
 
 __all__ = ["Activation"]
 
 
 class Activation:
-    """`unamp.adapter.Realisation` for TensorFlow."""
+    """`unamp.adapter.Realisation` for TensorFlow.
+
+    Args:
+        plan: the plan; None where there is nothing to do.
+    """
 
     __slots__ = ("plan",)
 
@@ -25,7 +29,7 @@ class Activation:
         if plan is not None:
             patches.acquire(plan)
         if thread.sink is not None:
-            plan = idle() if plan is None else plan.observed
+            plan = without_policy() if plan is None else plan.observed
         thread.plan = plan
         return outer
 

@@ -1,4 +1,4 @@
-"""unamp's adapter for TensorFlow: the contract of `unamp.adapter`, carried out by the modules beside this one."""
+"""The adapter for TensorFlow: the contract of `unamp.adapter`, carried out by the modules beside this one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
-from unamp_tensorflow import REQUIRES, casting, networks, observing, patches, plans, scaling
+from unamp_tensorflow import casting, networks, observing, patches, plans, scaling
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.decoration import decorate
 from unamp_tensorflow.spellings import spelling
-from unamp_tensorflow.state import DTYPES
+from unamp_tensorflow.state import DTYPES, Plan
+from unamp_tensorflow.versions import REQUIRES
 
 __all__ = ["TensorFlowAdapter"]
 
@@ -49,7 +50,7 @@ class TensorFlowAdapter(CapturesNothing):
     holds_gradients = False
 
     def version(self) -> str:
-        """TensorFlow's version."""
+        """Return TensorFlow's version."""
         return str(tf.__version__)
 
     def probe(self) -> None:
@@ -57,11 +58,11 @@ class TensorFlowAdapter(CapturesNothing):
         patches.probe()
 
     def devices(self) -> tuple[str, ...]:
-        """The CPU, and a GPU where TensorFlow finds one."""
+        """Return the CPU, and a GPU where TensorFlow finds one."""
         return ("cpu", "gpu") if tf.config.list_physical_devices("GPU") else ("cpu",)
 
     def support(self, device: str, dtype: str) -> Support:
-        """Native; single operation types without a kernel are emulated."""
+        """Return that it is native; single operation types without a kernel are emulated."""
         return Support.NATIVE if device in self.devices() else Support.UNSUPPORTED
 
     def slowdown(self, device: str, dtype: str) -> float:
@@ -79,13 +80,12 @@ class TensorFlowAdapter(CapturesNothing):
         return plans.how(op, policy, device)
 
     def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
-        idle = plans.idle()
+        def acquire() -> Plan:
+            plan = plans.without_policy()
+            patches.acquire(plan)
+            return plan
 
-        def unchanging() -> plans.Plan:
-            patches.acquire(idle)
-            return idle
-
-        return observing.observe(sink, values, unchanging, patches.release)
+        return observing.observe(sink, values, acquire, patches.release)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (tf.Tensor, tf.Variable))
@@ -106,11 +106,11 @@ class TensorFlowAdapter(CapturesNothing):
         return Policy("O1", "float16", preset="native")
 
     def is_network(self, value: object) -> bool:
-        """Whether a value is a Keras model."""
+        """Return whether a value is a Keras model."""
         return networks.is_network(value)
 
     def wrap(self, network: Any, policy: Policy) -> Any:
-        """A Keras model that computes under a policy, floating results back in float32, parameters as they are."""
+        """Return a Keras model that computes under a policy, floating results in float32, parameters as they are."""
         return networks.wrap(network, policy)
 
     def is_optimizer(self, value: object) -> bool:

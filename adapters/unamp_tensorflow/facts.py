@@ -1,4 +1,4 @@
-"""What TensorFlow's functions do without being asked; `data/operators.toml` holds it, with the explanations."""
+"""Facts about TensorFlow's functions and layers; `data/operators.toml` holds them, with the explanations."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Facts", "facts"]
 
 @dataclass(frozen=True)
 class Facts:
-    """What TensorFlow's functions do without being asked.
+    """Facts about TensorFlow's functions and layers.
 
     Attributes:
         thin: functions that come to one operation type of their own operation, which follows the rule by itself.
-        transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole.
+        transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole operation.
         parts: for layers with an activation of the user's choice, the operations that belong to the layer itself.
         suspended: functions that no rule reaches, by module: making random numbers, updating variables.
         emulated: the ``operations``, and the ``groups`` of them, whose low precision is always emulated.

@@ -1,7 +1,8 @@
 """TensorFlow's own registry of operation types: which inputs share a dtype, and which dtypes have kernels.
 
-The rules need to know nothing about an operation type that is not written there. So mixed inputs are widened for every
-operation type that there is, those of other packages included, and not for those that somebody thought of.
+Nothing in TensorFlow promotes: an operation type raises where inputs differ that share a dtype attribute. The registry says
+which those are, so mixed inputs are widened for every operation type that there is, those of other packages included, and not
+for those alone that somebody thought of.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from unamp.vocabulary import vocabulary
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32
 
-__all__ = ["OpType", "emulated", "has_kernel", "op_types"]
+__all__ = ["OpType", "always_emulated", "has_kernel", "op_types"]
 
 _RESOURCE = tf.resource.as_datatype_enum
 
 
 class OpType:
-    """One operation type, and what a rule needs to know about it.
+    """One operation type, as far as rules ask.
 
     Attributes:
         name: TensorFlow's name for it, ``"MatMul"``.
         op: the vocabulary's name; None where the vocabulary does not have it.
         attr: the dtype attribute that its first floating input has; None where that is float32 alone.
         positions, names: the inputs of that dtype. A rule casts these; the others (statistics, indices) keep theirs.
-        lists: the inputs that take a list of tensors, by name.
+        lists: the names of the inputs that take a list of tensors.
         inputs, attrs: the names of all inputs and attributes.
-        fixed: the positions of further inputs that take float32 alone, by name.
+        fixed: further inputs that take float32 alone, position and name.
         results: for each output, whether it has that dtype too, or where none has it, whether it is float32.
         widens: whether it answers in float32 whatever it is given.
         allowed: the numbers of the dtypes that it takes; None for all.
@@ -52,10 +53,10 @@ class OpType:
         self.op = op
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
         allowed = {a.name: frozenset(a.allowed_values.list.type) for a in definition.attr if a.type == "type"}
-        self.attr = next((a.type_attr for a in definition.input_arg if _floats(a, allowed)), None)
+        self.attr: str | None = next((a.type_attr for a in definition.input_arg if _floats(a, allowed)), None)
         self.allowed = (allowed.get(self.attr) or None) if self.attr else frozenset({FLOAT32})
-        inputs = list(enumerate(definition.input_arg))
-        fixed = {n: a.name for n, a in inputs if not a.type_attr and not a.type_list_attr and a.type == FLOAT32}
+        inputs: list[tuple[int, Any]] = list(enumerate(definition.input_arg))
+        fixed: dict[int, str] = {n: a.name for n, a in inputs if not a.type_attr and not a.type_list_attr and a.type == FLOAT32}
         chosen = {n: a.name for n, a in inputs if a.type_attr == self.attr} if self.attr else fixed
         if self.activation_only:
             chosen = dict(list(chosen.items())[:1])
@@ -74,7 +75,7 @@ class OpType:
 
     @property
     def several(self) -> bool:
-        """Whether its inputs can differ."""
+        """Return whether its inputs can differ."""
         return len(self.positions) + len(self.fixed) > 1 or bool(self.lists.intersection(self.names))
 
 
@@ -89,7 +90,7 @@ def _matches(argument: Any, attr: str | None) -> bool:
 
 @cache
 def op_types() -> Mapping[str, OpType]:
-    """Every operation type with a floating input, by its name."""
+    """Return every operation type with a floating input, by its name."""
     everything = op_def_pb2.OpList()
     everything.ParseFromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
     spelled = {s: op.name for op in vocabulary().values() for s in op.spellings.get("tensorflow", ())}
@@ -99,9 +100,9 @@ def op_types() -> Mapping[str, OpType]:
 
 @cache
 def has_kernel(name: str, dtype: int) -> bool:
-    """Whether an operation type runs in a dtype somewhere on this machine; TensorFlow places it there by itself."""
+    """Return whether an operation type runs in a dtype somewhere on this machine; TensorFlow places it there by itself."""
     op_type = op_types()[name]
-    if dtype != FLOAT32 and op_type.op is not None and emulated(op_type.op):
+    if dtype != FLOAT32 and op_type.op is not None and always_emulated(op_type.op):
         return False
     if op_type.allowed is not None and dtype not in op_type.allowed:
         return False
@@ -112,8 +113,8 @@ def has_kernel(name: str, dtype: int) -> bool:
 
 
 @cache
-def emulated(op: str) -> bool:
-    """Whether an operation's low precision is always emulated: something that it or its gradient needs has no low kernel."""
+def always_emulated(op: str) -> bool:
+    """Return whether an operation's low precision is always emulated: it, its Python code or its gradient has no low kernel."""
     return vocabulary()[op].group in facts().emulated["groups"] or op in facts().emulated["operations"]
 
 

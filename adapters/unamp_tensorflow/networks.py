@@ -17,12 +17,12 @@ __all__ = ["is_network", "wrap"]
 
 
 def is_network(value: object) -> bool:
-    """Whether a value is a Keras model."""
+    """Return whether a value is a Keras model."""
     return keras_in_use() and isinstance(value, tf.keras.Model)
 
 
 def wrap(network: Any, policy: Policy) -> Any:
-    """A Keras model that calls another one under a policy; see `unamp.adapter.Adapter.wrap`.
+    """Return a Keras model that calls another one under a policy; see `unamp.adapter.Adapter.wrap`.
 
     It has the same variables, so that training one trains the other, and can be compiled, fitted and saved.
     """
@@ -35,7 +35,7 @@ def _model_class() -> type:
     keras = tf.keras
 
     @keras.utils.register_keras_serializable("unamp")
-    class UnderPolicy(keras.Model):
+    class UnderPolicy(tf.keras.Model):  # type: ignore[misc] # Keras comes without types
         def __init__(self, network: Any, policy: Policy, **rest: Any) -> None:
             super().__init__(**rest)
             self.network = network
@@ -49,14 +49,12 @@ def _model_class() -> type:
             return convert(cast, FLOAT32, result)
 
         def get_config(self) -> dict[str, Any]:
-            names = ("level", "dtype", "allow", "deny", "preset", "enabled", "promote", "widen_results", "cache")
-            stated = {name: getattr(self.policy, name) for name in names}
             network = keras.utils.serialize_keras_object(self.network)
-            return {**super().get_config(), "network": network, "policy": stated}
+            return {**super().get_config(), "network": network, "policy": self.policy.to_data()}
 
         @classmethod
         def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
             network = keras.utils.deserialize_keras_object(config.pop("network"), custom_objects=custom_objects)
-            return cls(network, Policy(**config.pop("policy")), **config)
+            return cls(network, Policy.from_data(config.pop("policy")), **config)
 
     return UnderPolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,64 +13,63 @@ import tensorflow as tf
 from unamp._compiler_marks import not_converted
 from unamp.adapter import observing
 from unamp.adapter.observer import Layers, Observer
-from unamp.adapter.observing import Reporter, follow_calls, unreported
+from unamp.adapter.observing import Reporter, follow_calls
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.replacing import AttributePatch
 from unamp.policy import Rule
+from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.spellings import keras_in_use
-from unamp_tensorflow.state import NAMES, thread
+from unamp_tensorflow.state import NAMES, Plan, thread
 
-if TYPE_CHECKING:
-    from unamp_tensorflow.calls import Action
-
-__all__ = ["observe", "report", "report_whole"]
+__all__ = ["observe", "report"]
 
 
 @cache
-def _layers() -> Patches:
+def _layer_patches() -> Patches:
     # Another method, not other code in Keras's own: AutoGraph reads the source of what it meets.
     follow = follow_calls(thread)
     call = AttributePatch(tf.keras.layers.Layer, "__call__", lambda own: not_converted(follow(own)))
     return Patches(lambda: (call,))
 
 
-def _none(network: Any) -> Iterable[tuple[str, Any]]:
+def _no_names(network: Any) -> Iterable[tuple[str, Any]]:
     return ()  # a layer of Keras has a name of its own
 
 
 @contextmanager
 def observe(
-    sink: Callable[[OpRecord], None], values: bool, unchanging: Callable[[], Any], release: Callable[[], None]
+    sink: Callable[[OpRecord], None], values: bool, acquire: Callable[[], Plan], release: Callable[[], None]
 ) -> Iterator[None]:
-    """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
-    observer = Observer("tensorflow", sink, values, Layers(_none, lambda layer: str(layer.name)))
-    with observing.observe(thread, observer, _layers() if keras_in_use() else None, unchanging, release):
+    """Report the operations of this thread to `sink`.
+
+    Args:
+        sink: takes the records.
+        values: whether they have statistics of the results.
+        acquire: applies the patches for everything that can be reported, and returns the plan for where no region is open.
+        release: undoes those patches.
+    """
+    observer = Observer("tensorflow", sink, values, Layers(_no_names, lambda layer: str(layer.name)))
+    with observing.observe(thread, observer, _layer_patches() if keras_in_use() else None, acquire, release):
         yield
 
 
-def report(action: Action, run: Callable[[], Any], given: list[Any]) -> Any:
-    """Execute one operation type and report what it computed in."""
-    op_type = action.op_type
-    target, emulated = action.target(given)
-    result = run()
-    assert op_type.op is not None
-    _send(thread.sink, op_type.op, op_type.name, action.stated, given, target, result, emulated)
-    return result
-
-
-def report_whole(op: str, native: str, rule: Rule, run: Callable[[], Any], given: list[Any]) -> Any:
-    """Run a function or layer that is one operation, and report it and nothing inside."""
-    with unreported(thread) as observer:
-        result, target, emulated = run()
-    _send(observer, op, native, rule, given, target, result, emulated)
-    return result, target, emulated
-
-
-def _send(
-    observer: Observer, op: str, native: str, rule: Rule, given: list[Any], target: int, result: Any, emulated: bool
+def report(
+    observer: Observer | None, op: str, native: str, rule: Rule, given: list[Any], target: int, emulated: bool, result: Any
 ) -> None:
-    if not tf.executing_eagerly():  # a node that is added to a graph does not compute
+    """Report one operation that has been executed; a node that was added to a graph has not, and is not reported.
+
+    Args:
+        observer: takes the report.
+        op: the operation's canonical name.
+        native: TensorFlow's name for what was called.
+        rule: the rule in force.
+        given: the tensors that the rule is about, as the caller gave them.
+        target: the number of the dtype that they were cast to; 0 for none.
+        emulated: whether that was emulated.
+        result: what came out.
+    """
+    if observer is None or not tf.executing_eagerly():
         return
     floating = _reporter.floating(given)
     inputs = _reporter.dtypes(floating)
@@ -94,4 +93,4 @@ def _numbers(tensor: Any) -> Any:
     return np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor).astype("float64").reshape(-1)
 
 
-_reporter = Reporter(_tensors, lambda tensor: tf.as_dtype(tensor.dtype).name, _numbers)
+_reporter = Reporter(_tensors, dtype_of, _numbers)

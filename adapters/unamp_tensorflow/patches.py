@@ -1,15 +1,17 @@
-"""The places where TensorFlow's code must know about regions, replaced while a region is open.
+"""The patches: the places where TensorFlow's code must know about regions, and what stands there while a region is open.
 
-`acquire` puts the replacements in with the first open region of the process, `release` takes them out with the last. What
-stands in asks first whether the calling thread is in a region, so that other threads see the original.
+`acquire` applies them with the first open region of the process, `release` undoes them with the last. What stands in asks
+first whether the calling thread is in a region, so that other threads see the original. The names are private to TensorFlow,
+the same in 2.18 to 2.21; `probe` checks them before the first region.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TypeAlias
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
@@ -22,20 +24,52 @@ from unamp.errors import FrameworkNotSupported
 from unamp_tensorflow import calls, compiling, training
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
-from unamp_tensorflow.state import thread
-
-if TYPE_CHECKING:
-    from unamp_tensorflow.plans import Plan
+from unamp_tensorflow.state import Function, Plan, thread
 
 __all__ = ["acquire", "installed", "probe", "release"]
 
+# --- their life --------------------------------------------------------------------------------------------------------------
+
+
+def acquire(plan: Plan) -> None:
+    """Apply the patches that a plan needs, as far as they are not applied: a region opens in some thread."""
+    with_keras = keras_in_use()
+    installed.acquire((plan, with_keras), lambda: (*([_keras_patches()] if with_keras else ()), *plan.patches))
+
+
+def _forget() -> None:
+    thread.plan, thread.sink, thread.recorded = None, None, False
+
+
+def _base() -> Iterable[Patch]:
+    return (_patches(),)
+
+
+installed = Patches(_base, _forget)
+release = installed.release
+
+
+@contextmanager
+def _held(plan: Plan) -> Iterator[None]:
+    acquire(plan)
+    try:
+        yield
+    finally:
+        release()
+
+
+# --- what they are -----------------------------------------------------------------------------------------------------------
+
+Hooks: TypeAlias = tuple[tuple[str, str, Callable[[Function], Function]], ...]
+
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
-_HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+_HOOKS: Hooks = (
     ("tensorflow.python.framework.op_def_library", "_apply_op_helper", calls.add_node),
     ("tensorflow.python.eager.execute", "must_record_gradient", calls.must_record),
     ("tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", compiling.keyed),
     # A graph's results pass through an `Identity` of TensorFlow's own, which is nobody's operation.
     ("tensorflow.python.framework.auto_control_deps", "AutomaticControlDependencies.mark_as_return", suspending(thread)),
+    # Loops and branches, as they are called and as AutoGraph makes them: their values have one dtype each.
     ("tensorflow.python.ops.while_v2", "while_loop", compiling.while_loop),
     ("tensorflow.python.ops.cond_v2", "cond_v2", compiling.branches),
     ("tensorflow.python.ops.cond_v2", "indexed_case", compiling.indexed_case),
@@ -44,20 +78,23 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("tensorflow.python.data.ops.dataset_autograph", "_tf_ag_dataset_for_stmt", compiling.dataset_statement),
     ("tensorflow.python.data.ops.dataset_ops", "DatasetV2.reduce", compiling.dataset_reduce),
     ("tensorflow.python.data.ops.scan_op", "_scan", compiling.dataset_scan),
-    # What vectorises a loop's body finds the casts in it.
+    # It vectorises a loop's body, in which the casts are nodes already.
     ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", suspending(thread)),
+    # Several tensors that become one, or are kept together, have one dtype.
     ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", compiling.packing),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.write", compiling.tensor_array(2, "value")),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.unstack", compiling.tensor_array(1, "value")),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.scatter", compiling.tensor_array(2, "value")),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.split", compiling.tensor_array(1, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.write", compiling.tensor_array(1, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.unstack", compiling.tensor_array(0, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.scatter", compiling.tensor_array(1, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.split", compiling.tensor_array(0, "value")),
+    # A backward pass runs in the dtypes of its forward. Its operations are executed by the same two functions.
     ("tensorflow.python.eager.imperative_grad", "imperative_grad", suspending(thread)),
     ("tensorflow.python.ops.gradients_util", "_GradientsHelper", suspending(thread)),
     ("tensorflow.python.eager.forwardprop", "_jvp_helper", suspending(thread)),
     ("tensorflow.python.eager.backprop", "GradientTape.jacobian", suspending(thread)),
     ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", suspending(thread)),
-    ("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator", training.custom_gradient),
-    ("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", training.custom_gradient),
+    ("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator", training.custom_gradient(_held)),
+    ("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", training.custom_gradient(_held)),
+    # Threads that a strategy makes start without a region, as all threads do.
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.__init__", training.replica_made),
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.run", training.replica_run),
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaContext._merge_call", training.merging),
@@ -67,25 +104,24 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 )
 
 #: The same of Keras, which may be imported later, or never.
-_KERAS_HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-    ("keras.src.dtype_policies.dtype_policy", "DTypePolicy.convert_input", training.keras_input),
-)
+_KERAS_HOOKS: Hooks = (("keras.src.dtype_policies.dtype_policy", "DTypePolicy.convert_input", training.keras_input),)
 
 
 @cache
-def _base() -> PatchGroup:
-    """What every region needs."""
+def _patches() -> PatchGroup:
+    """Return those that every region needs."""
     fast = AttributePatch(pywrap_tfe, "TFE_Py_FastPathExecute", lambda own: calls.execute_eagerly)
     return PatchGroup([fast, *_changes(_HOOKS), *_suspended(of_keras=False)])
 
 
 @cache
-def _of_keras() -> PatchGroup:
+def _keras_patches() -> PatchGroup:
+    """Return those that every region needs besides, once Keras is imported."""
     return PatchGroup([*_changes(_KERAS_HOOKS), *_suspended(of_keras=True)])
 
 
-def _changes(listed: tuple[tuple[str, str, Callable[..., Any]], ...]) -> Iterator[Patch]:
-    for module, path, replacement in listed:
+def _changes(hooks: Hooks) -> Iterator[Patch]:
+    for module, path, replacement in hooks:
         yield CodePatch(find(module, path, importing=True), replacement)
 
 
@@ -96,25 +132,11 @@ def _suspended(*, of_keras: bool) -> Iterator[Patch]:
                 yield CodePatch(find(module, path, importing=True), suspending(thread))
 
 
-# --- putting in and taking out ---------------------------------------------------------------------------------------------
-
-
-def acquire(plan: Plan) -> None:
-    """A region opens in some thread."""
-    with_keras = keras_in_use()
-    installed.acquire((plan, with_keras), lambda: (*([_of_keras()] if with_keras else ()), *plan.wholes))
-
-
-def _forget() -> None:
-    thread.plan, thread.sink, thread.recorded = None, None, False
-
-
-installed = Patches(lambda: (_base(),), _forget)
-release = installed.release
+# --- whether they are where they are expected --------------------------------------------------------------------------------
 
 
 def probe() -> None:
-    """Check that everything that is replaced is where it is expected.
+    """Check that everything that is patched is where it is expected.
 
     Raises:
         FrameworkNotSupported: naming the version of TensorFlow and what is missing.

@@ -9,16 +9,16 @@ import tensorflow as tf
 
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
-from unamp_tensorflow.decoration import has_master_weights, stepped
+from unamp_tensorflow.masters import has_master_weights, stepped
 from unamp_tensorflow.spellings import keras_in_use
 
 __all__ = ["TensorFlowGradients", "all_finite", "backward", "is_optimizer", "scale_loss"]
 
-_LOW = (tf.float16, tf.bfloat16)
+_LOW = tuple(getattr(tf, name) for name in LOW_DTYPES)
 
 
 def is_optimizer(value: object) -> bool:
-    """Whether a value is one of Keras' optimizers, where Keras computes with TensorFlow."""
+    """Return whether a value is one of Keras's optimizers, where Keras computes with TensorFlow."""
     return keras_in_use() and isinstance(value, tf.keras.optimizers.Optimizer)
 
 
@@ -50,7 +50,7 @@ def all_finite(tensors: Sequence[Any]) -> Any:
 class TensorFlowGradients:
     """See `unamp.adapter.Gradients`. They are a list in the order of the optimizer's variables; None where there is none.
 
-    Of a strategy with replicas each has its own, not added up yet: the optimizer does that.
+    In a strategy each replica has its own, not added up yet: the optimizer does that.
     """
 
     def __init__(self, optimizer: Any, given: Any) -> None:
@@ -100,7 +100,7 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _replicas(gradient: Any) -> tuple[Any, ...]:
-    """A gradient's tensors, one for each replica."""
+    """Return a gradient's tensors, one for each replica."""
     if gradient is None:
         return ()
     return gradient.values if isinstance(gradient, tf.distribute.DistributedValues) else (gradient,)

@@ -1,39 +1,98 @@
-"""What this thread computes under, and TensorFlow's types that everything here asks about."""
+"""The state of a thread, the protocol by which lower layers name a plan, and TensorFlow's numbers for dtypes."""
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
 
 import tensorflow as tf
 
-if TYPE_CHECKING:
-    from unamp_tensorflow.plans import Plan
+from unamp import dtypes
+from unamp.adapter.replacing import PatchGroup
+from unamp.adapter.state import Plan as AnyPlan
+from unamp.adapter.state import ThreadState
+from unamp.policy import Rule
 
-__all__ = ["BFLOAT16", "DTYPES", "ELIGIBLE", "FLOAT16", "FLOAT32", "NAMES", "thread"]
+__all__ = ["DTYPES", "ELIGIBLE", "FLOAT32", "NAMES", "Action", "Function", "Plan", "Tensor", "thread"]
+
+#: TensorFlow comes without types: to a type checker this is `Any`. A name for readers.
+Tensor: TypeAlias = tf.Tensor
+Function: TypeAlias = Callable[..., Any]
 
 #: Dtypes by their number, as TensorFlow's C++ has them: comparing numbers costs a tenth of comparing dtype objects.
-FLOAT32: int = tf.float32.as_datatype_enum
-FLOAT16: int = tf.float16.as_datatype_enum
-BFLOAT16: int = tf.bfloat16.as_datatype_enum
-
-ELIGIBLE = frozenset({FLOAT16, BFLOAT16, FLOAT32})
-DTYPES = {"float16": FLOAT16, "bfloat16": BFLOAT16, "float32": FLOAT32}
-NAMES = {number: name for name, number in DTYPES.items()}
+DTYPES: Mapping[str, int] = {name: getattr(tf, name).as_datatype_enum for name in dtypes.ELIGIBLE}
+NAMES: Mapping[int, str] = {number: name for name, number in DTYPES.items()}
+ELIGIBLE = frozenset(NAMES)
+FLOAT32 = DTYPES[dtypes.FLOAT32]
 
 
-class Thread(threading.local):
-    """One thread's state.
+class Action(Protocol):
+    """A rule, made ready for one operation type."""
+
+    def eager(self, ctx: Any, name: Any, args: tuple[Any, ...], /) -> Any:
+        """Execute the operation type under the rule; arguments as `TFE_Py_FastPathExecute` takes them."""
+
+    def graph(self, original: Function, name: Any, keywords: dict[str, Any], /) -> Any:
+        """Add a node of the operation type to a graph under the rule, with the original of `_apply_op_helper`."""
+
+
+class Plan(AnyPlan, Protocol):
+    """A policy made ready for TensorFlow, as those who carry out single calls see it; `plans` makes it."""
+
+    @property
+    def low(self) -> int:
+        """The number of the policy's dtype."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The part of a traced function's key that tells this plan's graphs from those of others."""
+
+    @property
+    def actions(self) -> Mapping[str, Action]:
+        """The actions for operation types, by name; one that is not here is left alone."""
+
+    @property
+    def patches(self) -> tuple[PatchGroup, ...]:
+        """The patches of those composite operations whose rule their parts would not come to by themselves."""
+
+    @property
+    def within_composite(self) -> bool:
+        """Whether this is for the parts of a composite operation: composite operations among them follow no rule."""
+
+    @property
+    def cast_only(self) -> Mapping[str, int]:
+        """The composite operations for which a cast of every input to one dtype is all that there is to do, with its number."""
+
+    @property
+    def for_parts(self) -> Plan | None:
+        """The plan for the parts of a composite function, whose inputs have their dtype already; None where none is needed."""
+
+    @property
+    def observed(self) -> Plan:
+        """The same plan, with every operation reported."""
+
+    def for_parts_of_layer(self, op: str, target: int, /) -> Plan:
+        """Return the plan for the parts of a layer that computes in a dtype: its parameters are not among its inputs."""
+
+    def follows_parts(self, op: str, /) -> bool:
+        """Return whether the parts of a composite operation follow their own rules, and it has none."""
+
+    def rule(self, op: str | None, /) -> Rule:
+        """Return the rule in force. None is an operation type that the vocabulary does not have."""
+
+    def ban(self, op: str | None, /) -> str:
+        """Return the text of the error for a banned operation."""
+
+
+class Thread(ThreadState[Plan]):
+    """One thread's state; see `unamp.adapter.state.ThreadState`.
 
     Attributes:
-        plan: what the innermost region made of its policy; None outside regions and while one is suspended.
-        sink: where `unamp.trace` wants operations reported.
-        parameters: inside a layer that is one operation and low, its parameters by their ids, each with its cast.
-        recorded: whether the gradient of the node being added to a graph is on the tape already.
+        parameters: in a layer that computes in low, its parameters by their ids, each with its cast: a layer's code may use a
+            parameter several times.
+        recorded: whether the gradient of the node that is being added to a graph is on the tape already.
     """
 
-    plan: Plan | None = None
-    sink: Any = None
     parameters: dict[int, tuple[Any, Any]] | None = None
     recorded: bool = False
 

@@ -1,60 +1,74 @@
-"""Gradients, variables, replicas and Keras: what must know about a region besides the operations themselves."""
+"""Gradients, variables, replicas and Keras's inputs: what must know about a region besides the operations themselves."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from unamp.regions import innermost_region
-from unamp_tensorflow.casting import cast, kind
-from unamp_tensorflow.state import DTYPES, FLOAT32, thread
+from unamp_tensorflow.casting import cast, eligible_dtype
+from unamp_tensorflow.state import DTYPES, FLOAT32, Function, Plan, thread
 
 __all__ = ["assigning", "custom_gradient", "keras_input", "merging", "replica_made", "replica_run"]
 
 _RECOMPUTED = "recompute_grad.<locals>.inner"
 
 
-def custom_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For functions with a gradient of their own: it gets low gradients beside float32 values, maybe long after the region."""
-
-    def decorate(function: Any, args: Any, kwargs: Any) -> Any:
-        plan, region = thread.plan, innermost_region()
-        if plan is None or region is None:
-            return original(function, args, kwargs)
-        again = getattr(function, "__qualname__", "") == _RECOMPUTED
-
-        @functools.wraps(function)
-        def forward(*inputs: Any, **keywords: Any) -> Any:
-            result, gradient = function(*inputs, **keywords)
-            if again:  # the forward pass runs a second time, under the policy of the first
-                return result, region(gradient)
-            return result, _assisted(gradient, plan, inputs)
-
-        return original(forward, args, kwargs)
-
-    return decorate
+# --- gradients of a user's own -----------------------------------------------------------------------------------------------
 
 
-def _assisted(gradient: Callable[..., Any], plan: Any, inputs: tuple[Any, ...]) -> Callable[..., Any]:
-    """A gradient in which differing inputs are widened, and that ends in its inputs' dtypes."""
-    from unamp_tensorflow import patches
+def custom_gradient(held: Callable[[Plan], AbstractContextManager[None]]) -> Callable[[Function], Function]:
+    """Return what stands in for the decorators of `tf.custom_gradient`.
+
+    A gradient of a user's own gets low gradients beside float32 values, which TensorFlow would refuse to multiply. It runs
+    when the backward pass comes to it, maybe long after the region, when no patch is applied any more.
+
+    Args:
+        held: applies the patches that a plan needs while the context is open.
+    """
+
+    def replacement(original: Function) -> Function:
+        def decorate(function: Function, args: Any, kwargs: Any) -> Any:
+            plan, region = thread.plan, innermost_region()
+            if plan is None or region is None or plan.for_parts is None:
+                return original(function, args, kwargs)
+            parts = plan.for_parts
+            again = getattr(function, "__qualname__", "") == _RECOMPUTED
+
+            @functools.wraps(function)
+            def forward(*inputs: Any, **keywords: Any) -> Any:
+                result, gradient = function(*inputs, **keywords)
+                if again:  # the forward pass runs a second time, under the policy of the first
+                    return result, region(gradient)
+                return result, _assisted(gradient, parts, held, inputs)
+
+            return original(forward, args, kwargs)
+
+        return decorate
+
+    return replacement
+
+
+def _assisted(
+    gradient: Function, plan: Plan, held: Callable[[Plan], AbstractContextManager[None]], inputs: tuple[Any, ...]
+) -> Function:
+    """Wrap a gradient so that differing inputs are widened in it, and it ends in its inputs' dtypes."""
 
     @functools.wraps(gradient)
     def run(*args: Any, **kwargs: Any) -> Any:
-        helping = plan.inside_function
-        patches.acquire(helping)
-        before, thread.plan = thread.plan, helping
-        try:
-            grads = gradient(*args, **kwargs)
-            if variables := kwargs.get("variables"):  # then it gives two: the inputs', and the variables'
-                return _like_inputs(grads[0], inputs), _like_inputs(grads[1], tuple(variables))
-            return _like_inputs(grads, inputs)
-        finally:
-            thread.plan = before
-            patches.release()
+        with held(plan):
+            before, thread.plan = thread.plan, plan
+            try:
+                grads = gradient(*args, **kwargs)
+                if variables := kwargs.get("variables"):  # then it gives two: the inputs', and the variables'
+                    return _like_inputs(grads[0], inputs), _like_inputs(grads[1], tuple(variables))
+                return _like_inputs(grads, inputs)
+            finally:
+                thread.plan = before
 
     return run
 
@@ -66,15 +80,18 @@ def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
 
 
 def _like(grad: Any, value: Any) -> Any:
-    wanted = kind(value)
+    wanted = eligible_dtype(value)
     return cast(grad, wanted) if wanted and not isinstance(grad, (list, tuple)) else grad
 
 
-def assigning(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For variables, which take a tensor of their own dtype only."""
+# --- variables ---------------------------------------------------------------------------------------------------------------
+
+
+def assigning(original: Function) -> Function:
+    """Return what stands in for a method that assigns to a variable, which takes tensors of its own dtype only."""
 
     def assign(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if thread.plan is not None and (own := kind(self)):
+        if thread.plan is not None and (own := eligible_dtype(self)):
             value = cast(value, own)
         return original(self, value, *args, **kwargs)
 
@@ -84,8 +101,8 @@ def assigning(original: Callable[..., Any]) -> Callable[..., Any]:
 # --- replicas: a strategy runs each of them in a thread that it makes --------------------------------------------------------
 
 
-def replica_made(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A replica's thread computes under the policy of the one that makes it."""
+def replica_made(original: Function) -> Function:
+    """Return what stands in for the constructor of a replica's thread, which remembers the region that it is made in."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
         original(self, *args, **kwargs)
@@ -95,8 +112,8 @@ def replica_made(original: Callable[..., Any]) -> Callable[..., Any]:
     return __init__
 
 
-def replica_run(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The thread's work, in the region that it was made in."""
+def replica_run(original: Function) -> Function:
+    """Return what stands in for a replica's work, which is done in the region that its thread was made in."""
 
     def run(self: Any) -> Any:
         region = vars(self).get("_unamp_region")
@@ -108,8 +125,11 @@ def replica_run(original: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def merging(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What replicas do together is done by the thread that started them, but as they would: an update without a policy."""
+def merging(original: Function) -> Function:
+    """Return what stands in for `merge_call`: work for all replicas that the thread which started them does for them.
+
+    It is done as a replica would: an optimizer, say, makes its update with no policy in force, and so must that thread.
+    """
 
     def _merge_call(self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
         plan = thread.plan
@@ -130,11 +150,14 @@ def merging(original: Callable[..., Any]) -> Callable[..., Any]:
 # --- Keras -------------------------------------------------------------------------------------------------------------------
 
 
-def keras_input(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A layer takes low inputs, or float32 ones where it is low, as they are: the policy decides what they are cast to."""
+def keras_input(original: Function) -> Function:
+    """Return what stands in for the cast of a layer's inputs to its compute dtype.
+
+    A low input, and a float32 one where the layer is low, stays as it is: the policy decides what it is cast to.
+    """
 
     def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
-        if thread.plan is not None and not isinstance(x, np.ndarray) and kind(x):
+        if thread.plan is not None and not isinstance(x, np.ndarray) and eligible_dtype(x):
             own = DTYPES.get(str(dtype))
             if own == FLOAT32 or (own and self.variable_dtype == str(dtype)):  # not of a layer whose precision is mixed
                 return x

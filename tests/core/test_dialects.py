@@ -48,7 +48,7 @@ ABSENT = {
 #: Methods that have to do with Keras' layers, variables and saved models.
 KERAS_ALONE = {
     *("DTypePolicy.convert_input", "Policy.convert_input", "LossScaleOptimizer.build", "LossScaleOptimizer.check_finite"),
-    *("LossScaleOptimizer.finalize_variable_values", "LossScaleOptimizer.from_config", "LossScaleOptimizer.stateless_apply"),
+    *("LossScaleOptimizer.finalize_variable_values", "LossScaleOptimizer.stateless_apply"),
 }
 
 

@@ -21,7 +21,7 @@ CORE = sorted((ROOT / "unamp").rglob("*.py"))
 CONFORMANCE = sorted((ROOT / "conformance").rglob("*.py"))
 
 #: Adapters in which data flows down from file to file.
-WITHOUT_CIRCLES = ("unamp_torch",)
+WITHOUT_CIRCLES = ("unamp_torch", "unamp_tensorflow")
 
 #: What a part of the core may import beyond the standard library; all of it is imported only when the command line runs.
 THIRD_PARTY = {"unamp.cli": {"typer", "rich"}, "unamp.tracing.as_page": {"jinja2"}}

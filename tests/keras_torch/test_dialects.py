@@ -3,6 +3,7 @@
 import math
 
 import keras
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,3 +33,17 @@ def test_after_any_sequence_it_is_where_keras_own_is(overflows, growth):
 def test_around_keras_optimizers_it_is_keras_own():
     inner = keras.optimizers.SGD(0.1)
     assert type(LossScaleOptimizer(inner)) is keras.optimizers.LossScaleOptimizer
+
+
+def test_from_config():
+    inner = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], 0.125)
+    optimizer = LossScaleOptimizer(inner, 1024.0, 3, name="scaled")
+    config = optimizer.get_config()
+    with pytest.raises(ValueError, match=r"has no 'inner_optimizer'.*from_config\(\{\*\*config, 'inner_optimizer': optimizer"):
+        LossScaleOptimizer.from_config(config)
+    made = LossScaleOptimizer.from_config({**config, "inner_optimizer": inner})
+    assert (type(made), made.inner_optimizer, made.get_config()) == (LossScaleOptimizer, inner, config)
+    own = LossScaleOptimizer(keras.optimizers.SGD(0.25), 1024.0, 3)
+    assert LossScaleOptimizer.from_config(own.get_config()).inner_optimizer.get_config() == own.inner_optimizer.get_config()
+    given = {**config, "inner_optimizer": own.inner_optimizer}
+    assert type(LossScaleOptimizer.from_config(given)) is keras.optimizers.LossScaleOptimizer

@@ -17,7 +17,7 @@ tf.config.set_logical_device_configuration(
 )
 
 from tensorflow.python import pywrap_tfe  # noqa: E402
-from unamp_tensorflow import patches, wholes  # noqa: E402
+from unamp_tensorflow import finding, patches  # noqa: E402
 from unamp_tensorflow.casting import execute  # noqa: E402
 from unamp_tensorflow.state import thread  # noqa: E402
 
@@ -28,7 +28,7 @@ LOW = {"float16": tf.float16, "bfloat16": tf.bfloat16}
 
 def patched() -> list[str]:
     """What is not as TensorFlow made it."""
-    changes = [*patches._base().patches, *(whole.patch for whole in (*wholes.functions(), *wholes.keras()))]
+    changes = [*patches._patches().patches, *(each.patch for each in (*finding.functions(), *finding.keras()))]
     found = [c.function.__qualname__ for c in changes if isinstance(c, CodePatch) and c.applied]
     return found + ["TFE_Py_FastPathExecute"] * (pywrap_tfe.TFE_Py_FastPathExecute is not execute)
 

@@ -242,3 +242,17 @@ def test_embeddings_get_sparse_gradients():
     slope = tape.gradient(rows, table)
     assert isinstance(slope, tf.IndexedSlices)
     assert slope.dtype == tf.float32
+
+
+@pytest.mark.parametrize("opened", [
+    unamp.autocast(enabled=False), policy_region(Policy("O0")), unamp.autocast(dtype="bfloat16"),
+], ids=["off", "O0", "on"])  # fmt: skip
+def test_custom_gradient_under_a_trace(matrix, opened):
+    @tf.custom_gradient
+    def doubled(x):
+        return x + x, lambda upstream: upstream * 2.0
+
+    with unamp.trace(), tf.GradientTape() as tape, opened:
+        tape.watch(matrix)
+        y = doubled(matrix)
+    same(tape.gradient(y, matrix), tf.fill([4, 4], 2.0))

@@ -64,6 +64,9 @@ def test_the_optimizer_is_keras_own_and_fits():
         losses = model.fit(x, x.sum(1, keepdims=True), batch_size=8, epochs=3, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     assert float(optimizer.dynamic_scale) == 64.0 * 2**6
+    made = mixed_precision.LossScaleOptimizer.from_config(optimizer.get_config())
+    assert type(made) is keras.optimizers.LossScaleOptimizer
+    assert made.get_config() == optimizer.get_config()
     # What Keras saves, other scalers go on with.
     scaler = unamp.GradScaler()
     names = ("dynamic_scale", "step_counter")

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.framework import op_def_library
 from tensorflow.python.ops import cond_v2, gen_math_ops, tensor_array_ops
-from unamp_tensorflow import patches, wholes
+from unamp_tensorflow import finding, patches
 from unamp_tensorflow.casting import execute
 
 import unamp
@@ -17,7 +17,7 @@ from unamp.adapter.replacing import CodePatch
 
 def patched():
     """What is not as TensorFlow made it."""
-    changes = [*patches._base().patches, *(whole.patch for whole in (*wholes.functions(), *wholes.keras()))]
+    changes = [*patches._patches().patches, *(each.patch for each in (*finding.functions(), *finding.keras()))]
     return [c.function.__qualname__ for c in changes if isinstance(c, CodePatch) and c.applied]
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
+from unamp_tensorflow.conformance.layers import LAYERS
 from unamp_tensorflow.conformance.rare import RARE
 from unamp_tensorflow.conformance.shapes import INDEXING, SHAPES, swapped
 from unamp_tensorflow.conformance.signatures import axis, channels, first, keras, last, ops, pool
 from unamp_tensorflow.conformance.transforms import TRANSFORMS
-from unamp_tensorflow.layers import LAYERS
+from unamp_tensorflow.state import Function, Tensor
 
 __all__ = ["BINDINGS"]
-
-Tensor = tf.Tensor
-Function = Callable[..., Any]
 
 
 def _max_pool_with_indices(input: Tensor, size: int) -> Any:

@@ -13,10 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from unamp.adapter import NamedOperations
+from unamp.dtypes import LOW_DTYPES
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.conformance.bindings import BINDINGS
 from unamp_tensorflow.spellings import named
+from unamp_tensorflow.state import Function
 
 __all__ = ["TensorFlowOperations"]
 
@@ -33,28 +35,28 @@ class TensorFlowOperations(NamedOperations):
         super().__init__("tensorflow", _find)
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> tf.Tensor:
-        """A tensor with the array's values, shape and dtype; a tape watches it where that is asked for."""
+        """Return a tensor with the array's values, shape and dtype; `value_and_grad` sees to tapes."""
         with tf.device(device):
             return tf.constant(np.asarray(array))
 
     def buffer(self, array: np.ndarray, *, device: str = "cpu") -> tf.Variable:
-        """A variable: tensors do not change."""
+        """Return a variable: tensors do not change."""
         with tf.device(device):
             return tf.Variable(np.asarray(array), trainable=False)
 
     def numpy(self, tensor: tf.Tensor) -> np.ndarray:
-        """A tensor's values; low dtypes arrive as float32."""
+        """Return a tensor's values; low dtypes arrive as float32."""
         values = tf.convert_to_tensor(tensor).numpy()
-        return np.asarray(values, np.float32) if values.dtype.name in ("float16", "bfloat16") else values
+        return np.asarray(values, np.float32) if values.dtype.name in LOW_DTYPES else values
 
     def dtype(self, tensor: Any) -> str:
-        """The name of a tensor's dtype."""
+        """Return the name of a tensor's dtype."""
         return dtype_of(tensor)
 
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[tf.Tensor], *, loss_scale: float = 1.0
     ) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
-        """``function(*inputs)`` and the gradient of its scaled value; None for an input that it does not depend on."""
+        """Return ``function(*inputs)`` and the gradients of its scaled value; None for an input that it does not depend on."""
         leaves = [tf.identity(tensor) for tensor in inputs]
         with tf.GradientTape() as tape:
             for leaf in leaves:
@@ -64,11 +66,11 @@ class TensorFlowOperations(NamedOperations):
         return value, [None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(scaled, leaves)]
 
 
-def _find(op: str) -> Callable[..., Any] | None:
+def _find(op: str) -> Function | None:
     if op in BINDINGS:
         return BINDINGS[op]
     for path in sorted(vocabulary()[op].spellings.get("tensorflow", ()), key=lambda path: path.startswith("keras.")):
-        found = named(path)
+        found: Function = named(path)
         if callable(found) and not isinstance(found, type):
-            return found  # type: ignore[no-any-return]
+            return found
     return None

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from unamp_tensorflow.conformance.signatures import channels, first, keras, last, pool
+from unamp_tensorflow.state import Function, Tensor
 
 __all__ = ["RARE"]
-
-Tensor = tf.Tensor
-Function = Callable[..., Any]
 
 
 def _loss(name: str) -> Function:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from unamp_tensorflow.conformance.layers import built
 from unamp_tensorflow.conformance.signatures import axis, first, keras, last, ops
-from unamp_tensorflow.layers import built
+from unamp_tensorflow.state import Function, Tensor
 
 __all__ = ["INDEXING", "SHAPES", "swapped"]
-
-Tensor = tf.Tensor
-Function = Callable[..., Any]
 
 
 def _stacked(name: str) -> Function:
@@ -46,7 +44,7 @@ def swapped(input: Tensor, first: int, second: int) -> Tensor:
     return tf.transpose(input, order)
 
 
-def _chunked(input: Tensor, size: int, dim: int = 0) -> list[Tensor]:
+def _chunked(input: Tensor, size: int, dim: int = 0) -> Any:
     return tf.split(input, input.shape[dim] // size, dim)
 
 

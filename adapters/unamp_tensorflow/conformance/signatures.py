@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["axis", "channels", "first", "keras", "last", "ops", "pool"]
+from unamp_tensorflow.state import Function, Tensor
 
-Tensor = tf.Tensor
-Function = Callable[..., Any]
+__all__ = ["axis", "channels", "first", "keras", "last", "ops", "pool"]
 
 
 def keras(name: str) -> Any:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["TRANSFORMS"]
+from unamp_tensorflow.state import Function, Tensor
 
-Tensor = tf.Tensor
-Function = Callable[..., Any]
+__all__ = ["TRANSFORMS"]
 
 
 def _fft(name: str, *, to_complex: bool = True) -> Function:

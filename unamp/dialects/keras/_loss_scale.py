@@ -126,6 +126,31 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         """Return the arguments, but for the inner optimizer, which is not Keras' to save."""
         return {"name": self.name, "initial_scale": self.initial_scale, "dynamic_growth_steps": self.dynamic_growth_steps}
 
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Any:
+        """Return an optimizer from `get_config`; one around another framework's needs that optimizer beside it.
+
+        As in ``LossScaleOptimizer.from_config({**config, "inner_optimizer": optimizer})``.
+
+        Args:
+            config: the arguments. An inner optimizer of Keras may be one that Keras has saved.
+            custom_objects: classes by name, for Keras to find the inner optimizer's.
+
+        Raises:
+            ValueError: where there is no inner optimizer, and for arguments that are none.
+            TypeError: where it is no optimizer.
+        """
+        keras = framework_in_use("keras")
+        given = dict(config)
+        if keras is not None and isinstance(given.get("inner_optimizer"), Mapping):
+            return keras.mixed_precision.LossScaleOptimizer.from_config(given, custom_objects)
+        if "inner_optimizer" not in given:
+            raise ValueError(
+                "config has no 'inner_optimizer', since only Keras saves its optimizers; add yours, as in "
+                "LossScaleOptimizer.from_config({**config, 'inner_optimizer': optimizer})"
+            )
+        return cls(given.pop("inner_optimizer"), **given)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save of the scale, by the names of Keras' variables; Keras' own has no such method."""
         return self.scaler.state_dict("keras")

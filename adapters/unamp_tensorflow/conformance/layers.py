@@ -9,11 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from unamp_tensorflow.conformance.signatures import channels, first, keras, last
+from unamp_tensorflow.state import Function, Tensor
 
 __all__ = ["LAYERS", "built"]
-
-Tensor = tf.Tensor
-Function = Callable[..., Any]
 
 
 @cache

@@ -1,0 +1,67 @@
+"""The composite operations that the vocabulary's spellings lead to in the installed TensorFlow and Keras."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+from unamp.vocabulary import vocabulary
+from unamp_tensorflow.composites import Composite
+from unamp_tensorflow.facts import facts
+from unamp_tensorflow.spellings import keras_in_use, named
+
+__all__ = ["functions", "keras"]
+
+
+def functions() -> tuple[Composite, ...]:
+    """Return those of TensorFlow."""
+    return _functions(False)
+
+
+def keras() -> tuple[Composite, ...]:
+    """Return those of Keras, once it is imported."""
+    return (*_functions(True), *_layers()) if keras_in_use() else ()
+
+
+@cache
+def _functions(of_keras: bool) -> tuple[Composite, ...]:
+    taken: set[Callable[..., Any]] = set()
+    made = []
+    for op, path in _spelled():
+        if path.startswith("keras.") is not of_keras or path in facts().thin:
+            continue
+        function = named(path)
+        if not isinstance(function, types.FunctionType) or function in taken or _generated(function):
+            continue
+        taken.add(function)
+        made.append(Composite.of_function(op, path, function))
+    return tuple(made)
+
+
+def _spelled() -> Iterator[tuple[str, str]]:
+    for op in vocabulary().values():
+        if op.group != "cast" and op.name != "control_flow":
+            for path in op.spellings.get("tensorflow", ()):
+                yield op.name, path
+
+
+def _generated(function: types.FunctionType) -> bool:
+    """Return whether a function is the wrapper that TensorFlow generates for an operation type."""
+    return function.__module__.rpartition(".")[2].startswith("gen_")
+
+
+@cache
+def _layers() -> tuple[Composite, ...]:
+    """Return the methods `call` of Keras's layers; several classes may share one."""
+    classes = {
+        found: op for op, path in _spelled() if path.startswith("keras.layers.") and isinstance(found := named(path), type)
+    }
+    made: dict[object, Composite] = {}
+    for layer, op in classes.items():
+        home = next((of for of in layer.__mro__ if "call" in vars(of)), None)
+        if home is None or home.__module__ == "keras.src.layers.layer" or vars(home)["call"] in made:
+            continue
+        made[vars(home)["call"]] = Composite.of_layers(op, home, classes)
+    return tuple(made.values())

@@ -1,0 +1,25 @@
+"""What a user imports is what the user needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+EVERYDAY = """
+import sys
+import tensorflow as tf
+import unamp
+
+x = tf.ones([2, 2])
+with unamp.trace() as trace, unamp.autocast(dtype="bfloat16", allow="add", deny=[tf.nn.softmax]):
+    tf.function(lambda x: tf.nn.softmax(x @ x + x))(x @ x)
+assert [record.compute for record in trace.records] == ["bfloat16"]
+unamp.explain(unamp.Policy(), "tensorflow", "cpu")
+unamp.GradScaler().scale(x)
+print("unamp_tensorflow.adapter" in sys.modules, *(name for name in sys.modules if "conformance" in name))
+"""
+
+
+def test_a_user_loads_nothing_of_the_conformance_suite():
+    done = subprocess.run([sys.executable, "-c", EVERYDAY], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"]
