@@ -6,7 +6,7 @@ from typing import Any
 
 from unamp_mindspore import patches
 from unamp_mindspore.compiling import check_not_traced
-from unamp_mindspore.plans import Plan, idle
+from unamp_mindspore.plans import Plan, without_policy
 from unamp_mindspore.state import thread
 
 __all__ = ["Activation"]
@@ -28,7 +28,7 @@ class Activation:
         if plan is None:
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
-                thread.plan = idle(watching=thread.sink is not None)
+                thread.plan = without_policy(reporting=thread.sink is not None)
             return outer, weights
         check_not_traced()
         patches.acquire()

@@ -17,7 +17,7 @@ from unamp_mindspore.casting import cast
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.spellings import spelling
-from unamp_mindspore.state import DTYPES, Tensor, on_cpu
+from unamp_mindspore.state import DTYPES, Tensor, device
 
 __all__ = ["MindSporeAdapter"]
 
@@ -39,7 +39,7 @@ class MindSporeAdapter(CapturesNothing):
 
     def devices(self) -> tuple[str, ...]:
         """The one that this process computes on, and the CPU."""
-        return tuple(dict.fromkeys(("cpu", patches.device())))
+        return tuple(dict.fromkeys(("cpu", device())))
 
     def support(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if device == "cpu" else Support.NATIVE
@@ -91,7 +91,7 @@ class MindSporeAdapter(CapturesNothing):
     def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
         def unchanging() -> plans.Plan:
             patches.acquire()
-            return plans.idle(watching=True)
+            return plans.without_policy(reporting=True)
 
         return observing.observe(sink, values, unchanging, patches.release)
 
@@ -105,7 +105,7 @@ class MindSporeAdapter(CapturesNothing):
         return dtype_name(tensor.dtype)
 
     def device_of(self, tensor: Any) -> str:
-        return "cpu" if on_cpu() else "gpu"
+        return device()
 
     def native_policy(self, device: str) -> Policy | None:
         """Return None: MindSpore's own AMP changes networks, and is in force nowhere else."""

@@ -1,7 +1,7 @@
-"""What stands between a caller and one of MindSpore's operations while a region is open.
+"""One call of one of MindSpore's operations while a region is open, from what stands in for it to its kernel and back.
 
-Every function, method, primitive and layer of MindSpore that the vocabulary has a name for is one operation, and one whole:
-what it computes with inside follows no rule of its own.
+What stands in (see `entries`) calls `carry_out`. Nearly all calls have tensors and numbers for arguments, and what a rule does
+about those is written out there. All other calls go to `unamp.adapter.performing.Performer`, to the same results.
 
 On the CPU MindSpore has kernels for float16 that are rare and differ in how they sum, and nearly none for bfloat16. There,
 low is emulated: inputs rounded to low, computed in float32, the result rounded to low.
@@ -9,153 +9,150 @@ low is emulated: inputs rounded to low, computed in float32, the result rounded 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mindspore._c_expression import typing as _typing
 
-from unamp.adapter.observing import traced
-from unamp.adapter.performing import performing
-from unamp.adapter.performing import target as target_of
-from unamp.policy import Rule
-from unamp.vocabulary import vocabulary
+from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer
+from unamp.policy import Policy, Rule
 from unamp_mindspore import observing
-from unamp_mindspore.casting import cast, convert, floats, map_floats, rounded, to_low
-from unamp_mindspore.entries import EVERYTHING
-from unamp_mindspore.facts import facts
-from unamp_mindspore.state import FLOAT32, NAMES, Tensor, on_cpu, thread
+from unamp_mindspore.casting import NESTING, cast, each, map_floats, rounded, to_low
+from unamp_mindspore.operators import Operator
+from unamp_mindspore.state import (
+    DEVICE,
+    DTYPES,
+    FLOAT32,
+    LOW,
+    NAMES,
+    Plan,
+    Tensor,
+    dtype_of,
+    on_cpu,
+    setting,
+    thread,
+)  # fmt: skip
 
-__all__ = ["Operator", "perform"]
+__all__ = ["carry_out", "quick"]
 
-#: What can be handed over as a dtype.
-_DTYPE = _typing.Type
-
-
-class Operator:
-    """One operation as MindSpore's code calls it, and what a rule needs to know about it.
-
-    Attributes:
-        op: the vocabulary's name.
-        name: MindSpore's own name for what is called.
-        call: the original.
-        layer: whether its parameters are not among its arguments: a cell's `construct`.
-        bound: whether its first argument is no input: a primitive or a cell.
-        inplace: whether it changes its first argument.
-        twin: for one in place, what gives the same as a new tensor.
-        ops: the operations that it may be; more than one where one function does several.
-        which: finds out which of them from the arguments.
-        activation_only: whether a rule casts the first tensor alone (norms, whose parameters and statistics stay float32).
-        view: whether it runs natively in every dtype.
-        casts: whether it is an explicit cast, which no rule changes.
-    """
-
-    __slots__ = ("activation_only", "bound", "call", "casts", "inplace", "layer", "name", "op", "ops", "twin", "view", "which")
-
-    def __init__(
-        self,
-        op: str,
-        name: str,
-        call: Callable[..., Any],
-        *,
-        layer: bool = False,
-        bound: bool = False,
-        inplace: bool = False,
-        twin: Callable[..., Any] | None = None,
-        ops: Iterable[str] = (),
-        which: Callable[[Any, Any], str] | None = None,
-    ) -> None:
-        self.op = op
-        self.ops = frozenset((op, *ops))
-        self.name = name
-        self.call = call
-        self.layer = layer
-        self.bound = bound
-        self.inplace = inplace
-        self.twin = twin
-        self.which = which
-        self.activation_only = vocabulary()[op].group == "norm"
-        self.view = op in facts().views
-        self.casts = vocabulary()[op].group == "cast"
-
-    def parameters(self, args: Any) -> dict[int, Any]:
-        """The parameters that are not among the arguments, by their ids."""
-        return _parameters(args[0]) if self.layer else {}
+_FLOAT16, _BFLOAT16 = LOW
+_NUMBERS = frozenset({int, bool, float, str, type(None)})
 
 
-def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Carry out the rule for one call."""
-    op = operator.op if operator.which is None else operator.which(args, kwargs)
-    if operator.casts or plan.passes(op):
-        return operator.call(*args, **kwargs)
-    rule = plan.rule(op)
-    if thread.sink is not None and traced(op):
-        return observing.report(op, operator, rule, lambda: _perform(operator, op, rule, plan, args, kwargs), args, kwargs)
-    return _perform(operator, op, rule, plan, args, kwargs)[0]
-
-
-def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    own = operator.parameters(args)
-    seen = floats((args, kwargs, own))
+def carry_out(plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Return the result of a call under its rule."""
+    rule = plan.quick.get(operator)
+    if rule is None or thread.sink is not None or setting(DEVICE) != "CPU":
+        return _performer.perform(plan, operator, args, kwargs)
+    seen = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(value)
+        if kind is Tensor or isinstance(value, Tensor):
+            dtype = dtype_of(value)
+            if dtype is not FLOAT32 and dtype is not _FLOAT16 and dtype is not _BFLOAT16:
+                return _performer.perform(plan, operator, args, kwargs)
+            seen.append(dtype)
+        elif kind not in _NUMBERS and not (operator.bound and value is args[0]):
+            return _performer.perform(plan, operator, args, kwargs)
     if not seen:
-        return _quietly(operator, None, args, kwargs), None, False
-    if operator.inplace:
-        return _inplace(operator, seen, args, kwargs)
-    if operator.activation_only and rule is not Rule.FP32:
-        seen = seen[:1]
-    mixed = seen.count(seen[0]) != len(seen)
-    target = target_of(rule, plan.low, FLOAT32, seen, mixed)
-    if target is not None and rule is not Rule.UNTOUCHED and _names_dtype(args, kwargs):
-        target = None if FLOAT32 in seen else seen[0]
-    if target is None:
-        return _quietly(operator, None, args, kwargs), seen[0], False
-    if target is FLOAT32:
-        args, kwargs = _converted(cast, FLOAT32, args, kwargs)
-        return _quietly(operator, Inside(own, cast, FLOAT32) if own else None, args, kwargs), FLOAT32, False
-    if operator.activation_only:
-        own = {}
-    if operator.view or not on_cpu():
-        if mixed or seen[0] is not target:
-            args, kwargs = _converted_to_low(operator, to_low, target, args, kwargs)
-        return _quietly(operator, Inside(own, to_low, target) if own else None, args, kwargs), target, False
-    args, kwargs = _converted_to_low(operator, rounded, target, args, kwargs)
-    result = _quietly(operator, Inside(own, rounded, target) if own else None, args, kwargs)
-    if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
-        return (cast(result[0], target), *result[1:]), target, True
-    return map_floats(result, target), target, True
-
-
-_perform = performing(_carried_out, floats, lambda result: map_floats(result, FLOAT32))
-
-
-def _quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Call the original; what it is made of follows another plan, or none."""
-    plan, thread.plan = thread.plan, inside
+        return _performer.perform(plan, operator, args, kwargs)
+    if rule is Rule.LOW:
+        dtype = plan.low
+    elif rule is Rule.FP32:
+        dtype = FLOAT32
+    elif seen.count(seen[0]) == len(seen):
+        dtype = seen[0]
+    else:
+        dtype = FLOAT32 if rule is Rule.WIDEST else None
+    if dtype is not None:
+        to = cast if dtype is FLOAT32 else rounded
+        args = each(to, dtype, args)
+        if kwargs:
+            kwargs = dict(zip(kwargs, each(to, dtype, kwargs.values()), strict=True))
+    thread.plan = None  # what it is made of follows no rule
     try:
-        return operator.call(*args, **kwargs)
+        result = operator.call(*args, **kwargs)
     finally:
         thread.plan = plan
+    return result if dtype is None or dtype is FLOAT32 else map_floats(result, dtype)
 
 
-class Inside:
+def quick(operator: Operator, rule: Rule) -> Rule | None:
+    """Return the rule where `carry_out` itself does what it says, for most calls of an operation; else None."""
+    return None if not operator.plain or rule is Rule.BANNED else rule
+
+
+# --- all calls ---------------------------------------------------------------------------------------------------------------
+
+
+class _Performer(Performer[Plan, Operator]):
+    dtype_kind = _typing.Type
+
+    def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any) -> bool:
+        return operator.casts or op is None or plan.passes(op)
+
+    def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
+        return operator.view or not on_cpu()
+
+    def call(self, operator: Operator, inner: Plan | None, args: Any, kwargs: dict[str, Any]) -> Any:
+        plan, thread.plan = thread.plan, inner
+        try:
+            return operator.call(*args, **kwargs)
+        finally:
+            thread.plan = plan
+
+    def within_layer(self, plan: Plan, parameters: Mapping[int, Any], to: Callable[[Any, Any], Any], dtype: Any) -> Plan:
+        return _ConvertedLayer(parameters, to, dtype)
+
+    def activation(self, kwargs: dict[str, Any]) -> str | None:
+        return next((name for name, value in kwargs.items() if isinstance(value, Tensor)), None)
+
+    def change(self, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
+        changed = args[0]
+        own = changed.dtype
+        if operator.out_of_place is None or own is FLOAT32 or own not in NAMES or not on_cpu():
+            return self.call(operator, None, args, kwargs), seen[0], False
+        args, kwargs = self.converted(cast, FLOAT32, args, kwargs)
+        return changed.copy_(cast(operator.out_of_place(*args, **kwargs), own)), own, True
+
+    def report(
+        self, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        return observing.report(op, operator, rule, run, args, kwargs)
+
+
+_performer = _Performer(thread, NESTING, Casts(cast, to_low, rounded, map_floats), NAMES, FLOAT32)
+
+
+class _ConvertedLayer:
     """The plan inside a layer that is one operation: its parameters are converted, each once, where they are used.
 
     The layer itself is not changed: other threads may be using it.
     """
 
-    busy = EVERYTHING
+    policy = Policy(enabled=False)
+    low = DTYPES[policy.dtype]
+    changes_float32 = EVERYTHING
+    quick: Mapping[Operator, Rule] = {}
 
-    def __init__(self, parameters: dict[int, Any], to: Callable[[Any, Any], Any], dtype: Any) -> None:
+    def __init__(self, parameters: Mapping[int, Any], to: Callable[[Any, Any], Any], dtype: Any) -> None:
         self._parameters = parameters
         self._to = to
         self._dtype = dtype
         self._converted: dict[int, Any] = {}
 
+    def rule(self, op: str) -> Rule:
+        return Rule.UNTOUCHED
+
+    def passes(self, op: str) -> bool:
+        return True
+
     def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an operation inside the layer."""
         if operator.layer:
             return operator.call(*args, **kwargs)
-        args, kwargs = _converted(self._own, self._dtype, args, kwargs)
-        return _quietly(operator, None, args, kwargs)
+        args, kwargs = _performer.converted(self._own, self._dtype, args, kwargs)
+        return _performer.call(operator, None, args, kwargs)
 
     def _own(self, tensor: Any, dtype: Any) -> Any:
         key = id(tensor)
@@ -164,49 +161,3 @@ class Inside:
         if key not in self._converted:
             self._converted[key] = self._to(tensor, dtype)
         return self._converted[key]
-
-
-def _parameters(cell: Any) -> dict[int, Any]:
-    """A cell's parameters by their ids, those of the cells in it included."""
-    found = {}
-    for _, home in cell.cells_and_names():
-        own = vars(home)  # what somebody set over a parameter goes before it, as for whoever asks the cell
-        held = [own.get(name, value) for name, value in home._params.items()]
-        for value in (*held, *(each for group in own.values() if isinstance(group, (tuple, list)) for each in group)):
-            if isinstance(value, Tensor):
-                found[id(value)] = value
-    return found
-
-
-def _names_dtype(args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether the caller named the result's dtype: an explicit cast, which no rule changes."""
-    return kwargs.get("dtype") is not None or any(isinstance(value, _DTYPE) and value in NAMES for value in args)
-
-
-def _converted(to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    return [convert(to, dtype, value) for value in args], {k: convert(to, dtype, value) for k, value in kwargs.items()}
-
-
-def _converted_to_low(
-    operator: Operator, to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: dict[str, Any]
-) -> tuple[Any, dict[str, Any]]:
-    if not operator.activation_only:
-        return _converted(to, dtype, args, kwargs)
-    first = 1 if operator.bound else 0
-    if len(args) > first:
-        before, activation, rest = args[:first], args[first], args[first + 1 :]
-        rest, kwargs = _converted(cast, FLOAT32, rest, kwargs)
-        return [*before, convert(to, dtype, activation), *rest], kwargs
-    name = next(name for name, value in kwargs.items() if isinstance(value, Tensor))
-    _, others = _converted(cast, FLOAT32, (), kwargs)
-    return args, {**others, name: to(kwargs[name], dtype)}
-
-
-def _inplace(operator: Operator, seen: list[Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    """An in-place operation: no rule changes it, but on a low tensor it must work."""
-    target = args[0]
-    own = target.dtype
-    if operator.twin is None or own is FLOAT32 or own not in NAMES or not on_cpu():
-        return _quietly(operator, None, args, kwargs), seen[0], False
-    args, kwargs = _converted(cast, FLOAT32, args, kwargs)
-    return target.copy_(cast(operator.twin(*args, **kwargs), own)), own, True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mindspore import context, ops
@@ -11,9 +11,12 @@ from mindspore.common._grad_function import _Function
 from mindspore.common.api import _pynative_executor
 
 from unamp.adapter.arguments import mapped, nesting
-from unamp_mindspore.state import FLOAT32, LOW, Parameter, Tensor, thread
+from unamp_mindspore.state import FLOAT32, LOW, Parameter, Tensor, dtype_of, setting, thread
 
-__all__ = ["cast", "convert", "floats", "forget", "is_kept", "map_floats", "recording", "rounded", "tensors", "to_low"]
+__all__ = [
+    "NESTING", "cast", "convert", "each", "floats", "forget", "is_kept", "map_floats", "recording", "rounded",
+    "tensors", "to_low",
+]  # fmt: skip
 
 # The originals, not the names, behind which a region puts other things.
 _converted = ops.Cast().__call__
@@ -24,7 +27,7 @@ _FLOAT16, _BFLOAT16 = LOW
 #: Whether MindSpore is recording what runs, for gradients.
 recording = _pynative_executor._executor.requires_grad
 
-_setting = context._context().get_param
+_SYNCHRONOUS = context.ms_ctx_param.pynative_synchronize
 
 
 def _cast(tensor: Any, *dtypes: Any) -> Any:
@@ -34,7 +37,7 @@ def _cast(tensor: Any, *dtypes: Any) -> Any:
     gradient, and one of Python code makes MindSpore's threads wait for each other, unless each call waits for its result.
     """
     if recording():
-        if _setting(context.ms_ctx_param.pynative_synchronize):
+        if setting(_SYNCHRONOUS):
             if isinstance(tensor, Parameter):  # else the gradient gets the dtype that the parameter had when it was made
                 tensor = _reshaped(tensor, tensor.shape)
             return _Copy.apply(tensor, *dtypes)
@@ -63,7 +66,7 @@ def _copied(tensor: Any, dtypes: Iterable[Any]) -> Any:
 
 def cast(tensor: Any, dtype: Any) -> Any:
     """A tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
-    current = tensor.dtype
+    current = dtype_of(tensor)
     if current is dtype or (current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16):
         return tensor
     return _cast(tensor, dtype)
@@ -71,14 +74,14 @@ def cast(tensor: Any, dtype: Any) -> Any:
 
 def to_low(tensor: Any, dtype: Any) -> Any:
     """As `cast`; a float32 parameter is cast once and kept for the outermost region."""
-    if isinstance(tensor, Parameter) and tensor.dtype is FLOAT32 and (entry := _kept(tensor, dtype)) is not None:
+    if isinstance(tensor, Parameter) and dtype_of(tensor) is FLOAT32 and (entry := _kept(tensor, dtype)) is not None:
         return entry[0]
     return cast(tensor, dtype)
 
 
 def rounded(tensor: Any, dtype: Any) -> Any:
     """A tensor's values rounded to the low `dtype`, in float32; a float32 parameter is rounded once, as in `to_low`."""
-    current = tensor.dtype
+    current = dtype_of(tensor)
     if current is FLOAT32:
         if isinstance(tensor, Parameter) and (entry := _kept(tensor, dtype)) is not None:
             if entry[1] is None:
@@ -90,6 +93,11 @@ def rounded(tensor: Any, dtype: Any) -> Any:
     if current is _FLOAT16 or current is _BFLOAT16:
         return _cast(tensor, dtype, FLOAT32)
     return tensor
+
+
+def each(to: Callable[[Any, Any], Any], dtype: Any, values: Iterable[Any]) -> list[Any]:
+    """Return values with every tensor among them cast by `to`."""
+    return [to(value, dtype) if isinstance(value, Tensor) else value for value in values]
 
 
 def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
@@ -123,6 +131,8 @@ def forget(parameter: Any) -> None:
 
 def map_floats(result: Any, dtype: Any) -> Any:
     """A result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
+    if type(result) is Tensor:
+        return cast(result, dtype)
     return mapped(result, _is_tensor, lambda tensor: cast(tensor, dtype))
 
 
@@ -130,4 +140,5 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-tensors, floats, convert = nesting(Tensor, Tensor, (), (FLOAT32, *LOW), lambda tensor: tensor.dtype)
+NESTING = nesting(Tensor, Tensor, (), (FLOAT32, *LOW), dtype_of)
+tensors, floats, convert = NESTING

@@ -9,15 +9,13 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unamp.adapter.replacing import code_of
+from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import Tensor, thread
 
-if TYPE_CHECKING:
-    from unamp_mindspore.calls import Operator
-
-__all__ = ["EVERYTHING", "code", "function"]
+__all__ = ["code", "function"]
 
 #: What is no tensor, and need not be asked: that takes longer than all else.
 _HARMLESS = frozenset((int, float, bool, str, type(None)))
@@ -27,7 +25,7 @@ def stand_in({parameters}):
     plan = STATE.plan
     if plan is None:
         return {call}
-    if NAME not in plan.busy{wide}:
+    if NAME not in plan.changes_float32{wide}:
         {called}
     return plan.carry_out(OPERATOR, ({positional}), {{{named}}})
 """
@@ -41,7 +39,7 @@ def stand_in(*args, **kwargs):
     plan = STATE.plan
     if plan is None:
         return {call}
-    if NAME not in plan.busy{wide}:
+    if NAME not in plan.changes_float32{wide}:
         for value in (*args, *kwargs.values()) if kwargs else args:
             if type(value) is TENSOR:
                 if value._itemsize == 2:
@@ -59,16 +57,6 @@ _ALONE = """STATE.plan = plan.inside
 {indent}    return {call}
 {indent}finally:
 {indent}    STATE.plan = plan"""
-
-
-class _Everything:
-    """Has every name in it."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-
-EVERYTHING = _Everything()
 
 
 def code(operator: Operator, original: types.FunctionType) -> types.CodeType:

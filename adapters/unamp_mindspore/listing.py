@@ -14,11 +14,11 @@ from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.replacing import CodePatch, code_of
 from unamp.vocabulary import vocabulary
-from unamp_mindspore.calls import Operator
 from unamp_mindspore.casting import forget
 from unamp_mindspore.entries import code, function
 from unamp_mindspore.facts import facts
 from unamp_mindspore.forwarding import calls_super, handed_to, spread_to
+from unamp_mindspore.operators import Operator
 from unamp_mindspore.spellings import named, primitive, spelled
 from unamp_mindspore.state import Tensor, thread
 
@@ -146,10 +146,10 @@ def methods() -> dict[str, Operator]:
     for name, op in _tensor_methods().items():
         if name in inherited and name not in vars(Tensor) and not _left_alone(op):
             found[name] = Operator(op, f"Tensor.{name}", inherited[name])
-    for name, twin in facts().in_place.items():
+    for name, other in facts().in_place.items():
         if name in inherited and name not in vars(Tensor):
-            op = _tensor_methods()[twin]
-            found[name] = Operator(op, f"Tensor.{name}", inherited[name], inplace=True, twin=getattr(Tensor, twin))
+            op = _tensor_methods()[other]
+            found[name] = Operator(op, f"Tensor.{name}", inherited[name], in_place=True, out_of_place=getattr(Tensor, other))
     subscript = inherited["__getitem__"]
     found["__getitem__"] = Operator("index", "Tensor.__getitem__", subscript, ops=("select", "slice"), which=_indexing)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mindspore import nn
 
@@ -16,10 +16,8 @@ from unamp.adapter.records import OpRecord
 from unamp.adapter.replacing import CodePatch
 from unamp.policy import Rule
 from unamp_mindspore.casting import is_kept, tensors
+from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import FLOAT32, LOW, thread
-
-if TYPE_CHECKING:
-    from unamp_mindspore.calls import Operator
 
 __all__ = ["dtype_name", "observe", "report"]
 

@@ -30,9 +30,10 @@ from unamp_mindspore import compiling
 from unamp_mindspore.casting import cast, convert, forget
 from unamp_mindspore.entries import function
 from unamp_mindspore.listing import codes, methods, primitive_call
+from unamp_mindspore.plans import without_policy
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
-__all__ = ["acquire", "assisted", "device", "installed", "probe", "release"]
+__all__ = ["acquire", "assisted", "installed", "probe", "release"]
 
 BFLOAT16 = DTYPES["bfloat16"]
 
@@ -40,22 +41,15 @@ BFLOAT16 = DTYPES["bfloat16"]
 recompute: Any = sys.modules["mindspore.common.recompute"]
 
 
-def device() -> str:
-    """Where this process computes."""
-    return "cpu" if on_cpu() else "gpu"
-
-
 # --- functions of MindSpore that must know about regions -------------------------------------------------------------------
 
 
 @contextmanager
 def assisted() -> Iterator[None]:
-    """No policy is in force in this thread, but it can compute with low tensors where the device cannot."""
-    from unamp_mindspore.plans import idle
-
+    """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
     acquire()
     plan, weights = thread.plan, thread.weights
-    thread.plan, thread.weights = idle(watching=False), None
+    thread.plan, thread.weights = without_policy(), None
     try:
         yield
     finally:

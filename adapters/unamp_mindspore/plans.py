@@ -7,19 +7,20 @@ says which operations those are, and what their rules do. For compiled graphs se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import Any
 
 from unamp.adapter import How
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
-from unamp_mindspore import patches
-from unamp_mindspore.calls import Operator, perform
+from unamp_mindspore.calls import carry_out, quick
 from unamp_mindspore.facts import facts
 from unamp_mindspore.listing import covers, operators
+from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import DTYPES
+from unamp_mindspore.state import device as device_in_use
 
-__all__ = ["Plan", "how", "idle", "plan"]
+__all__ = ["Plan", "how", "plan", "without_policy"]
 
 
 class Plan:
@@ -29,21 +30,21 @@ class Plan:
         policy: the policy, with lists of its own.
         low: its low dtype.
         rules: the rule for every operation of the vocabulary.
-        watching: whether all operations are reported.
-        busy: the operations, by MindSpore's name, whose rule changes float32 inputs, or that are being watched.
+        reporting: whether all operations are reported.
+        changes_float32: the operations, by MindSpore's name, whose rule changes float32 inputs, or that are being watched.
         inside: the plan for what an operation is made of.
     """
 
     # Asked for with every operation: in slots Python finds them at once.
-    __slots__ = ("__dict__", "busy", "inside", "low", "policy", "rules", "watching")
+    __slots__ = ("__dict__", "changes_float32", "inside", "low", "policy", "reporting", "rules")
 
-    def __init__(self, policy: Policy, *, watching: bool = False) -> None:
+    def __init__(self, policy: Policy, *, reporting: bool = False) -> None:
         self.policy = policy
         self.low = DTYPES[policy.dtype]
         self.rules = policy.rules
-        self.watching = watching
-        self.busy = frozenset(operator.name for operator in operators() if self._is_busy(operator))
-        self.inside = idle(watching=False) if policy.active or watching else self
+        self.reporting = reporting
+        self.changes_float32 = frozenset(operator.name for operator in operators() if self._may_change_float32(operator))
+        self.inside = without_policy() if policy.active or reporting else self
 
     def rule(self, op: str) -> Rule:
         """The rule in force for an operation."""
@@ -53,24 +54,26 @@ class Plan:
         """Whether an operation's parts follow their own rules."""
         return op in facts().transparent and op not in self.policy.allow and op not in self.policy.deny
 
-    def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call an operation under its rule."""
-        return perform(operator, self, args, kwargs)
+    carry_out = carry_out
 
-    def advice(self, op: str) -> str:
-        """What to use in place of a banned operation."""
-        return self.policy.reason(op).advice
+    @cached_property
+    def quick(self) -> Mapping[Operator, Rule]:
+        """Return the rules that `carry_out` itself carries out for most calls, by the operation."""
+        if self.policy.widen_results:
+            return {}
+        rules = {operator: self.rule(operator.op) for operator in operators() if not self.passes(operator.op)}
+        return {operator: rule for operator, rule in rules.items() if quick(operator, rule) is not None}
 
-    def _is_busy(self, operator: Operator) -> bool:
+    def _may_change_float32(self, operator: Operator) -> bool:
         if operator.casts:
             return False
         changed = (op in facts().transparent or self.rule(op) in (Rule.LOW, Rule.BANNED) for op in operator.ops)
-        return self.watching or any(changed)
+        return self.reporting or any(changed)
 
     @cached_property
     def observed(self) -> Plan:
         """The same plan, for a thread whose operations are reported."""
-        return Plan(self.policy, watching=True)
+        return Plan(self.policy, reporting=True)
 
 
 @lru_cache(maxsize=256)
@@ -79,16 +82,16 @@ def plan(policy: Policy, device: str | None) -> Plan | None:
 
     None where nothing is to be done: a policy that changes nothing.
     """
-    if not policy.active or (device is not None and device != patches.device()):
+    if not policy.active or (device is not None and device != device_in_use()):
         return None
-    stated = policy.delegated("mindspore", patches.device())
+    stated = policy.delegated("mindspore", device_in_use())
     return None if stated is None else Plan(stated)
 
 
 @lru_cache(maxsize=2)
-def idle(*, watching: bool) -> Plan:
+def without_policy(*, reporting: bool = False) -> Plan:
     """The plan of a thread in which no policy is in force, but low tensors must be computed with, or operations reported."""
-    return Plan(Policy(enabled=False), watching=watching)
+    return Plan(Policy(enabled=False), reporting=reporting)
 
 
 def how(op: str, policy: Policy, device: str) -> How:

@@ -1,43 +1,76 @@
-"""What this thread computes under, and MindSpore's types that everything here asks about."""
+"""The state of a thread, and the types of MindSpore's that everything here asks about."""
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container, Mapping
+from operator import attrgetter
+from typing import Any, Protocol
 
 import mindspore
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, context
+from mindspore._c_expression import TensorPy
 
-if TYPE_CHECKING:
-    from unamp_mindspore.plans import Plan
+from unamp.adapter.performing import CallPlan
+from unamp.adapter.state import ThreadState
+from unamp.dtypes import ELIGIBLE, LOW_DTYPES
+from unamp.policy import Rule
 
-__all__ = ["DTYPES", "FLOAT32", "LOW", "NAMES", "Parameter", "Tensor", "on_cpu", "thread"]
+__all__ = [
+    "DEVICE", "DTYPES", "FLOAT32", "LOW", "NAMES", "Parameter", "Plan", "Tensor", "device", "dtype_of", "on_cpu",
+    "setting", "thread",
+]  # fmt: skip
 
 #: MindSpore's dtype objects are singletons; `is` costs a tenth of `==`.
+DTYPES = {name: getattr(mindspore, name) for name in ELIGIBLE}
 FLOAT32 = mindspore.float32
-LOW = (mindspore.float16, mindspore.bfloat16)
-DTYPES = {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16, "float32": FLOAT32}
+LOW = tuple(DTYPES[name] for name in LOW_DTYPES)
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+#: A tensor's dtype, without the property in Python that `Tensor.dtype` is.
+dtype_of = attrgetter("_dtype" if hasattr(TensorPy, "_dtype") else "dtype")
+
+#: Asks for one of MindSpore's settings, in C++: a twentieth of what `mindspore.get_context` takes.
+setting = context._context()._context_handle.get_param
+DEVICE = context.ms_ctx_param.device_target
 
 
 def on_cpu() -> bool:
-    """Whether MindSpore computes on the CPU: the device is one for the whole process."""
-    return mindspore.get_context("device_target") == "CPU"
+    """Return whether MindSpore computes on the CPU: the device is one for the whole process."""
+    return bool(setting(DEVICE) == "CPU")
 
 
-class Thread(threading.local):
+def device() -> str:
+    """Return where this process computes, ``"cpu"`` or ``"gpu"``."""
+    return "cpu" if on_cpu() else "gpu"
+
+
+class Plan(CallPlan, Protocol):
+    """A policy made ready for MindSpore, as what carries out a call sees it.
+
+    Attributes:
+        changes_float32: names of operations, MindSpore's own, of which a call with float32 inputs alone must be looked at, too.
+        quick: the rules that `unamp_mindspore.calls.carry_out` itself carries out for most calls, by the operation.
+    """
+
+    changes_float32: Container[str]
+    quick: Mapping[Any, Rule]
+
+    def passes(self, op: str) -> bool:
+        """Return whether an operation's parts follow their own rules."""
+
+    def carry_out(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call an operation under its rule."""
+
+
+class Thread(ThreadState[Plan]):
     """One thread's state.
 
     Attributes:
-        plan: what the innermost region made of its policy; None outside regions and while one is suspended.
         weights: casts of float32 parameters made in the outermost region, by the parameter's id, each with the parameter
             itself (so that the id stays its own), the version that was cast, and the low dtype. None where nothing is kept.
-        sink: where `unamp.trace` wants operations reported.
     """
 
-    plan: Plan | None = None
     weights: dict[int, tuple[Any, int, Any, Any]] | None = None
-    sink: Any = None
 
 
 thread = Thread()

@@ -8,7 +8,7 @@ import paddle
 
 from unamp_paddle import patches
 from unamp_paddle.calls import expects_gpu
-from unamp_paddle.plans import Plan, idle
+from unamp_paddle.plans import Plan, without_policy
 from unamp_paddle.state import thread
 
 __all__ = ["Activation"]
@@ -30,7 +30,7 @@ class Activation:
         if plan is None:
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
-                thread.plan = idle(watching=thread.sink is not None)
+                thread.plan = without_policy(reporting=thread.sink is not None)
             return outer, weights, None
         if plan.delegated:
             native = _native(plan)
@@ -64,7 +64,7 @@ def _beside_paddles_own(plan: Plan) -> tuple[Plan, Any]:
     Nor is it entered where operations are reported: they would run in C++, unseen.
     """
     if thread.sink is not None or not expects_gpu():
-        return plan.alone, None
+        return plan.without_native, None
     native = _native(plan)
     native.__enter__()
     return plan, native

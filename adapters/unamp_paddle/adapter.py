@@ -91,11 +91,11 @@ class PaddleAdapter(CapturesNothing):
         return plans.how(op, policy, device)
 
     def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
-        idle = plans.idle(watching=True)
+        plan = plans.without_policy(reporting=True)
 
         def unchanging() -> plans.Plan:
-            patches.acquire(idle)
-            return idle
+            patches.acquire(plan)
+            return plan
 
         return observing.observe(sink, values, unchanging, patches.release)
 

@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
-from paddle.base import core
 
 from unamp_paddle.compiled import loops
-from unamp_paddle.state import FLOAT32, LOW, NAMES, Value
+from unamp_paddle.state import CPU_ONLY, DTYPES, FLOAT32, LOW, NAMES, Value
 
-__all__ = ["as_it_is", "both", "certainly_rounded", "in_place", "narrowed", "pays", "rounded", "widened"]
+__all__ = ["FEWEST", "as_it_is", "both", "certainly_rounded", "in_place", "narrowed", "pays", "rounded", "widened"]
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _cast, _empty_like, _scale = paddle._C_ops.cast, paddle._C_ops.empty_like, paddle._C_ops.scale
@@ -32,15 +31,15 @@ _scale_, _slice = paddle._C_ops.scale_, paddle._C_ops.slice
 _subtract, _subtract_ = paddle._C_ops.subtract, paddle._C_ops.subtract_
 _reshape, _squared_norm = paddle._C_ops.reshape, paddle._C_ops.squared_l2_norm
 _in_dynamic_mode = paddle.in_dynamic_mode
-_BFLOAT16 = LOW[1]
-_CPU, _CPU_ONLY = paddle.CPUPlace(), not core.is_compiled_with_cuda()
+_BFLOAT16 = DTYPES["bfloat16"]
+_CPU = paddle.CPUPlace()
 
 #: The loops that round in float32, narrow and widen, for float16 and for bfloat16; none where they are not built. (To look
 #: something up by a dtype takes longer than all that is asked of a tensor.)
 _LOOPS = tuple(tuple(loops(f"{does}_{NAMES[low]}") for does in ("round", "narrow", "widen")) for low in LOW) if loops else ()
 
-#: With fewer numbers a cast is faster, and where there is no number it always is; likewise.
-_FEWEST = (1 << 11, 1 << 11) if loops else (None, 1 << 14)
+#: With fewer numbers a cast is faster; likewise.
+FEWEST = (1 << 11, 1 << 11) if loops else (math.inf, 1 << 14)
 #: So many numbers at a time: fresh memory costs more than the arithmetic on it, unless it is small and used again.
 _PIECE = 1 << 16
 _SPLIT = 65537.0  # 2**16 + 1: as many bits off as a float32 has more than a bfloat16
@@ -48,13 +47,11 @@ _SPLIT = 65537.0  # 2**16 + 1: as many bits off as a float32 has more than a bfl
 
 def pays(tensor: Any, low: Any) -> bool:
     """Whether a tensor is rounded to a low dtype, or widened from it, faster here than by Paddle's casts."""
-    fewest = _FEWEST[low is _BFLOAT16]
     return (
-        fewest is not None
-        and type(tensor) is not Value
-        and math.prod(tensor.shape) >= fewest
+        type(tensor) is not Value
+        and math.prod(tensor.shape) >= FEWEST[low is _BFLOAT16]
         and tensor.is_dense()
-        and (_CPU_ONLY or tensor.place.is_cpu_place())
+        and (CPU_ONLY or tensor.place.is_cpu_place())
         and _in_dynamic_mode()
     )
 

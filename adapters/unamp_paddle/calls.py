@@ -1,8 +1,8 @@
-"""What stands between a caller and one of Paddle's operations while a region is open.
+"""One call of one of Paddle's operations while a region is open, from what stands in for the operation to its kernel and back.
 
-There are two kinds of operation. A *forward function* of `paddle._C_ops` (or a Tensor's `+`, `@`, ...) is one kernel. A
-*whole* is a function or layer of Paddle's Python code that computes with several of them and is one operation of the
-vocabulary, like `conv2d` with its bias: its own rule holds for everything inside.
+What `entry` makes is called first. Nearly all calls have tensors and numbers for arguments: what a rule does about those is
+known from the operation before any call, and `quick` gives the function that does it. All other calls go to
+`unamp.adapter.performing.Performer`, to the same results.
 
 On the CPU most operations have no kernel for a low dtype, and some that have one fail. There, low is emulated: inputs
 rounded to low, computed in float32, the result rounded to low.
@@ -10,112 +10,57 @@ rounded to low, computed in float32, the result rounded to low.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import paddle
 from paddle.base import core
 from paddle.base.framework import _dygraph_tracer
 
-from unamp.adapter.observing import traced
-from unamp.adapter.performing import performing
-from unamp.adapter.performing import target as target_of
-from unamp.policy import Rule
-from unamp.vocabulary import vocabulary
+from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer
+from unamp.policy import Policy, Rule
 from unamp_paddle import observing
-from unamp_paddle.casting import cast, chosen, convert, floats, lowered, map_floats, owned, rounded, to_low
-from unamp_paddle.facts import facts
+from unamp_paddle.casting import (
+    NESTING,
+    cast,
+    chosen,
+    each,
+    floats,
+    lowered,
+    map_floats,
+    owned,
+    rounded,
+    to_low,
+)  # fmt: skip
+from unamp_paddle.operators import Operator
 from unamp_paddle.rounding import as_it_is, follow, in_place
-from unamp_paddle.state import FLOAT32, NAMES, Parameter, Tensor, Value, dtype_of, thread
+from unamp_paddle.state import (
+    CPU_ONLY,
+    DTYPES,
+    FLOAT32,
+    LOW,
+    NAMES,
+    Parameter,
+    Plan,
+    Tensor,
+    Value,
+    dtype_of,
+    thread,
+)  # fmt: skip
 
-__all__ = ["Operator", "entry", "expects_gpu", "how_to_round", "perform", "quietly", "registered", "runs_natively"]
+__all__ = ["entry", "expects_gpu", "perform", "quick"]
 
-_DTYPE = type(paddle.float32)
-_CPU_ONLY = not core.is_compiled_with_cuda()
+_FLOAT16, _BFLOAT16 = LOW
+_TENSORS = frozenset({Tensor, Parameter})
+_NUMBERS = frozenset({int, bool, float, type(None)})
 _in_dynamic_mode = paddle.in_dynamic_mode
 
-
-class Operator:
-    """One operation as Paddle's code calls it, and what a rule needs to know about it.
-
-    Attributes:
-        op: the vocabulary's name; None for a forward function that the vocabulary does not have.
-        name: Paddle's own name for what is called.
-        call: the original.
-        whole: whether it is Python code that computes with forward functions.
-        layer: whether its parameters are not among its arguments: a layer's `forward`.
-        activation_only: whether a rule casts the first tensor alone (norms, whose parameters and statistics stay float32).
-        view: whether it returns a view of its input, or moves data only; it runs natively in every dtype.
-        inplace: whether it changes its first argument.
-        direct: whether it is Python code that reaches no forward function.
-        which: finds the operation from the arguments, where one function does several; None is what no rule reaches.
-        plain: whether nothing of the above holds, but perhaps `whole` or `view`.
-        rounded: how the result is rounded where low is emulated, if not in the usual way; see `rounding.narrow`.
-    """
-
-    __slots__ = (
-        "activation_only", "call", "direct", "inplace", "layer", "name", "op", "plain", "rounded", "twin", "view", "which",
-        "whole",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        op: str | None,
-        name: str,
-        call: Callable[..., Any],
-        *,
-        whole: bool = False,
-        layer: bool = False,
-        inplace: bool = False,
-        view: bool = False,
-        direct: bool = False,
-        which: Callable[[Any, Any], str | None] | None = None,
-        twin: Callable[..., Any] | None = None,
-    ) -> None:
-        self.op = op
-        self.name = name
-        self.call = call
-        self.whole = whole
-        self.layer = layer
-        self.inplace = inplace
-        self.twin = twin
-        self.view = view
-        self.direct = direct
-        self.which = which
-        self.activation_only = op is not None and vocabulary()[op].group == "norm"
-        self.plain = not (layer or inplace or direct or which is not None or self.activation_only)
-        self.rounded = in_place if op in facts().own_results else as_it_is if op in facts().choosing else None
-
-    def parameters(self, args: Any) -> dict[int, Any]:
-        """The parameters that are not among the arguments, by their ids."""
-        return _parameters(args[0]) if self.layer else {}
-
-
-@cache
-def _kernels() -> dict[str, list[str]]:
-    return core._get_registered_phi_kernels("all")  # type: ignore[no-any-return]
-
-
-@cache
-def registered(name: str, dtype: str) -> bool:
-    """Whether a forward function has a CPU kernel for a dtype, and so has its gradient."""
-
-    def has(kernel: str) -> bool:
-        return any(k.startswith("(CPU") and k.endswith(f", {dtype})") for k in _kernels().get(kernel, ()))
-
-    return has(name) and (f"{name}_grad" not in _kernels() or has(f"{name}_grad"))
-
-
-@cache
-def runs_natively(operator: Operator, dtype: Any) -> bool:
-    """Whether an operation that only moves data has what it takes to do so in a low dtype on the CPU."""
-    return operator.whole or registered(operator.name.rpartition(".")[2].rstrip("_"), NAMES[dtype])
+Quick = Callable[[Operator, Any, Any, dict[str, Any]], Any]
 
 
 def entry(operator: Operator) -> Callable[..., Any]:
-    """What is called in place of the original while a region is open."""
+    """Return what is called in place of the original while a region is open."""
     call, name = operator.call, operator.name
     float32, tensor, parameter = FLOAT32, Tensor, Parameter
 
@@ -124,8 +69,7 @@ def entry(operator: Operator) -> Callable[..., Any]:
         if plan is None:
             return call(*args, **kwargs)
         # Most calls: nothing but float32 comes in, and the rule leaves that alone.
-        busy = plan.busy
-        if busy is not None and name not in busy:
+        if name not in plan.changes_float32:
             for value in (*args, *kwargs.values()) if kwargs else args:
                 kind = type(value)
                 if kind is tensor or kind is parameter:
@@ -138,9 +82,9 @@ def entry(operator: Operator) -> Callable[..., Any]:
                     break
             else:
                 return call(*args, **kwargs)
-        short = plan.shortcuts.get(operator)
-        if short is not None and thread.sink is None:
-            result = short(operator, plan.low, args, kwargs)
+        carry_out = plan.quick.get(operator)
+        if carry_out is not None and thread.sink is None:
+            result = carry_out(operator, plan.low, args, kwargs)
             if result is not NotImplemented:
                 return result
         return plan.carry_out(operator, args, kwargs)
@@ -149,65 +93,193 @@ def entry(operator: Operator) -> Callable[..., Any]:
     return enter
 
 
-def perform(operator: Operator, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Carry out the rule for one call."""
-    if plan.natively and not operator.whole and _in_dynamic_mode() and _on_gpu(args):
-        return operator.call(*args, **kwargs)
-    op = operator.op if operator.which is None else operator.which(args, kwargs)
-    rule = plan.rule(op)
-    if thread.sink is not None and traced(op):
-        return observing.report(op, operator, rule, lambda: _perform(operator, op, rule, plan, args, kwargs), args, kwargs)
-    return _perform(operator, op, rule, plan, args, kwargs)[0]
+# --- most calls --------------------------------------------------------------------------------------------------------------
 
 
-def _carried_out(operator: Operator, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    own = operator.parameters(args) if operator.layer else {}
-    seen = floats((*args, *kwargs.values(), *own.values()) if kwargs or own else args)
-    if not seen or kwargs.get("out") is not None:
-        return quietly(operator, None, args, kwargs), seen[0] if seen else None, False
-    if operator.inplace:
-        return _inplace(operator, seen, args, kwargs)
-    if operator.activation_only and rule is not Rule.FP32:
-        seen = seen[:1]
-    mixed = seen.count(seen[0]) != len(seen)
-    target = target_of(rule, plan.low, FLOAT32, seen, mixed)
-    if target is not None and rule is not Rule.UNTOUCHED and _names_dtype(args, kwargs):
-        target = None if FLOAT32 in seen else seen[0]
-    if target is None:
-        return quietly(operator, None, args, kwargs), seen[0], False
-    if target is FLOAT32:
-        args, kwargs = _converted(cast, FLOAT32, args, kwargs)
-        return quietly(operator, plan.inside(Rule.FP32) if own else None, args, kwargs), FLOAT32, False
-    if _native(operator, target, args):
-        if mixed or seen[0] is not target:
-            args, kwargs = _converted_to_low(operator, to_low, target, args, kwargs)
-        inside = plan.inside(Rule.LOW) if own else plan.inside(Rule.UNTOUCHED) if operator.view else None
-        result = quietly(operator, inside, args, kwargs)
-        if operator.view and args:
-            follow(args[0], result)
-        return result, target, False
-    args, kwargs = _converted_to_low(operator, how_to_round(operator, seen), target, args, kwargs)
-    result = quietly(operator, Rounding(own, target) if own else None, args, kwargs)
-    if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
-        return (lowered(result[0], target), *result[1:]), target, True
-    return lowered(result, target, operator.rounded), target, True
+def quick(operator: Operator, rule: Rule) -> Quick | None:
+    """Return the function that carries out a rule for most calls of an operation.
+
+    Returns:
+        A function of the operation, the low dtype and the arguments, which gives NotImplemented for calls of other kinds. None
+        where all calls are left to `perform`: on a GPU, and where the operation alone does not tell what is to be done.
+    """
+    if not (CPU_ONLY and operator.plain):
+        return None
+    if operator.view:
+        return _move if not operator.composite and rule in (Rule.UNTOUCHED, Rule.WIDEST) else None
+    return {Rule.LOW: _call_low, Rule.FP32: _call_float32, Rule.WIDEST: _call_widest}.get(rule)
 
 
-_perform = performing(_carried_out, floats, lambda result: map_floats(result, FLOAT32))
+def _call_low(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    seen = _dtypes(args, kwargs)
+    return _emulate(operator, low, seen, args, kwargs) if seen else NotImplemented
 
 
-def how_to_round(operator: Operator, seen: list[Any]) -> Callable[[Any, Any], Any]:
-    """How inputs, and with them their gradients, are rounded."""
+def _call_widest(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    seen = _dtypes(args, kwargs)
+    if not seen:
+        return NotImplemented
+    if seen.count(seen[0]) == len(seen) and seen[0] is not FLOAT32:
+        return _emulate(operator, seen[0], seen, args, kwargs)
+    return _call_with(operator, cast, FLOAT32, args, kwargs)
+
+
+def _call_float32(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    return _call_with(operator, cast, FLOAT32, args, kwargs) if _dtypes(args, kwargs) else NotImplemented
+
+
+def _dtypes(args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """Return the dtypes of the tensors; none where there are arguments other than eligible tensors and numbers."""
+    seen = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
+            dtype = value.dtype
+            if dtype is not FLOAT32 and dtype is not _FLOAT16 and dtype is not _BFLOAT16:
+                return []
+            seen.append(dtype)
+        elif kind not in _NUMBERS:
+            return []
+    return [] if kwargs and kwargs.get("out") is not None else seen
+
+
+def _emulate(operator: Operator, low: Any, seen: list[Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call the original with its tensors rounded to low, and round its result."""
+    return lowered(_call_with(operator, _rounding(operator, seen), low, args, kwargs), low, operator.rounded)
+
+
+def _rounding(operator: Operator, seen: Sequence[Any]) -> Callable[[Any, Any], Any]:
+    """Return how inputs, and with them their gradients, are rounded."""
     if operator.rounded is in_place:
         return owned
     return chosen if operator.rounded is as_it_is and len(seen) == 1 else rounded
 
 
-def quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Call the original; what a whole is made of follows another plan, or none."""
-    if not operator.whole:
+def _call_with(operator: Operator, to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call the original with its tensors in another dtype."""
+    args = each(to, dtype, args)
+    if kwargs:
+        kwargs = dict(zip(kwargs, each(to, dtype, kwargs.values()), strict=True))
+    return _call(operator, None, args, kwargs) if operator.composite else operator.call(*args, **kwargs)
+
+
+def _move(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call an operation that moves data only, on one tensor in any low dtype."""
+    if kwargs or not args or type(args[0]) not in _TENSORS:
+        return NotImplemented
+    for value in args[1:]:
+        kind = type(value)
+        if kind not in _NUMBERS and (kind is not list or (value and type(value[0]) is not int)):
+            return NotImplemented
+    dtype = args[0].dtype
+    if (dtype is not _FLOAT16 and dtype is not _BFLOAT16) or not _in_dynamic_mode() or not operator.runs_natively(dtype):
+        return NotImplemented
+    result = operator.call(*args)
+    follow(args[0], result)
+    return result
+
+
+# --- all calls ---------------------------------------------------------------------------------------------------------------
+
+
+class _Performer(Performer[Plan, Operator]):
+    dtype_kind = type(paddle.float32)
+
+    def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any) -> bool:
+        return plan.natively and not operator.composite and _in_dynamic_mode() and _on_gpu(args)
+
+    def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
+        if not CPU_ONLY and _on_gpu(args):
+            return True
+        return operator.view and _in_dynamic_mode() and operator.runs_natively(dtype)
+
+    def call(self, operator: Operator, inner: Plan | None, args: Any, kwargs: dict[str, Any]) -> Any:
+        return _call(operator, inner, args, kwargs)
+
+    def call_native(
+        self, plan: Plan, operator: Operator, own: Mapping[int, Any], dtype: Any, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        inner = plan.inside(Rule.LOW) if own else plan.inside(Rule.UNTOUCHED) if operator.view else None
+        result = _call(operator, inner, args, kwargs)
+        if operator.view and args:
+            follow(args[0], result)
+        return result
+
+    def within_layer(self, plan: Plan, parameters: Mapping[int, Any], to: Callable[[Any, Any], Any], dtype: Any) -> Plan:
+        return _RoundedLayer(parameters, dtype) if to is rounded else plan.inside(Rule.FP32)
+
+    def rounding(self, operator: Operator, seen: Sequence[Any]) -> Callable[[Any, Any], Any]:
+        return _rounding(operator, seen)
+
+    def lowered(self, operator: Operator, result: Any, dtype: Any) -> Any:
+        return lowered(result, dtype, operator.rounded)
+
+    def activation(self, kwargs: dict[str, Any]) -> str | None:
+        return next((name for name in ("x", "input") if name in kwargs), None)
+
+    def change(self, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
+        changed = args[0] if args else kwargs.get("x")
+        if operator.out_of_place is None or not isinstance(changed, Tensor) or not floats(changed):
+            return operator.call(*args, **kwargs), seen[0], False
+        own = dtype_of(changed)
+        if own is FLOAT32 or self.is_native(operator, own, args):
+            if all(dtype is own for dtype in seen):
+                return operator.call(*args, **kwargs), own, False
+            args, kwargs = self.converted(cast, own, args, kwargs)
+            return operator.call(changed, *args[1:], **kwargs), own, False
+        args, kwargs = self.converted(cast, FLOAT32, args, kwargs)
+        result = operator.out_of_place(*args, **kwargs)
+        first = result[0] if isinstance(result, (tuple, list)) else result
+        paddle._C_ops.assign_out_(cast(first, own), changed)
+        return changed, own, True
+
+    def report(
+        self, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        return observing.report(op, operator, rule, run, args, kwargs)
+
+
+_performer = _Performer(thread, NESTING, Casts(cast, to_low, rounded, map_floats), NAMES, FLOAT32)
+perform = _performer.perform
+
+
+class _RoundedLayer:
+    """The plan inside a layer that is emulated as one operation: float32, with the layer's parameters rounded.
+
+    The layer itself is not changed: other threads may be using it.
+    """
+
+    policy = Policy(enabled=False)
+    low = DTYPES[policy.dtype]
+    changes_float32 = EVERYTHING
+    quick: Mapping[Operator, Quick] = {}
+    natively = False
+    layer_rule = None
+
+    def __init__(self, parameters: Mapping[int, Any], low: Any) -> None:
+        self._parameters = parameters
+        self._low = low
+
+    def rule(self, op: str) -> Rule:
+        return Rule.UNTOUCHED
+
+    def inside(self, rule: Rule) -> Plan:
+        return self
+
+    def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call an operation inside the layer."""
+        args, kwargs = _performer.converted(self._rounded, self._low, args, kwargs)
         return operator.call(*args, **kwargs)
-    plan, thread.plan = thread.plan, inside
+
+    def _rounded(self, tensor: Any, low: Any) -> Any:
+        return rounded(tensor, low) if id(tensor) in self._parameters else tensor
+
+
+def _call(operator: Operator, inner: Plan | None, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call the original; what a composite is made of follows another plan, or none."""
+    if not operator.composite:
+        return operator.call(*args, **kwargs)
+    plan, thread.plan = thread.plan, inner
     try:
         if plan is not None and plan.natively:
             with _without_paddles_own():
@@ -219,65 +291,13 @@ def quietly(operator: Operator, inside: Any, args: Any, kwargs: dict[str, Any]) 
 
 @contextmanager
 def _without_paddles_own() -> Iterator[None]:
-    """Paddle's own AMP, in force beside the plan, does not reach into what is one operation."""
+    """Keep Paddle's own AMP, in force beside the plan, out of what is one operation."""
     tracer = _dygraph_tracer()
     level, tracer._amp_level = tracer._amp_level, core.AmpLevel.O0
     try:
         yield
     finally:
         tracer._amp_level = level
-
-
-class Rounding:
-    """The plan inside a layer that is emulated as one operation: float32, with the layer's parameters rounded.
-
-    The layer itself is not changed: other threads may be using it.
-    """
-
-    busy = None  # every call is looked at
-    shortcuts: Mapping[Operator, Callable[..., Any]] = {}
-    natively = False
-
-    def __init__(self, parameters: dict[int, Any], low: Any) -> None:
-        self._parameters = parameters
-        self._low = low
-
-    def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call an operation inside the layer."""
-        args, kwargs = _converted(self._rounded, self._low, args, kwargs)
-        return operator.call(*args, **kwargs)
-
-    def _rounded(self, tensor: Any, low: Any) -> Any:
-        return rounded(tensor, low) if id(tensor) in self._parameters else tensor
-
-
-def _parameters(layer: Any) -> dict[int, Any]:
-    """A layer's parameters by their ids."""
-    found = {}
-    for home in layer.sublayers(include_self=True):
-        for name, own in home._parameters.items():
-            value = getattr(home, name)
-            if value is None:
-                continue
-            found[id(value)] = value
-            if isinstance(value, Value):  # what `to_static` traces; a layer may hold the parameter itself elsewhere, too
-                found[id(own)] = own
-    return found
-
-
-def _names_dtype(args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether the caller named the result's dtype: an explicit cast, which no rule changes."""
-    for value in args:
-        if type(value) is _DTYPE and value in NAMES:
-            return True
-    return kwargs.get("dtype") is not None
-
-
-def _native(operator: Operator, dtype: Any, args: Any) -> bool:
-    """Whether Paddle computes an operation in a low dtype by itself where its inputs are."""
-    if not _CPU_ONLY and _on_gpu(args):
-        return True
-    return operator.view and _in_dynamic_mode() and runs_natively(operator, dtype)
 
 
 def _on_gpu(args: Any) -> bool:
@@ -292,40 +312,5 @@ def _on_gpu(args: Any) -> bool:
 
 
 def expects_gpu() -> bool:
-    """Whether new tensors are made on a GPU."""
+    """Return whether new tensors are made on a GPU."""
     return bool(paddle.framework._current_expected_place().is_gpu_place())
-
-
-def _converted(to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    return [convert(to, dtype, value) for value in args], {k: convert(to, dtype, value) for k, value in kwargs.items()}
-
-
-def _converted_to_low(
-    operator: Operator, to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: dict[str, Any]
-) -> tuple[Any, dict[str, Any]]:
-    if not operator.activation_only:
-        return _converted(to, dtype, args, kwargs)
-    if args:
-        first, rest = args[0], args[1:]
-        args, kwargs = _converted(cast, FLOAT32, rest, kwargs)
-        return [to(first, dtype), *args], kwargs
-    _, kwargs = _converted(cast, FLOAT32, (), kwargs)
-    return (), {k: to(value, dtype) if k in ("x", "input") else value for k, value in kwargs.items()}
-
-
-def _inplace(operator: Operator, seen: list[Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    """An in-place operation: no rule changes it, but on a low tensor it must work."""
-    target = args[0] if args else kwargs.get("x")
-    if operator.twin is None or not isinstance(target, Tensor) or not floats(target):
-        return operator.call(*args, **kwargs), seen[0], False
-    own = dtype_of(target)
-    if own is FLOAT32 or _native(operator, own, args):
-        if all(dtype is own for dtype in seen):
-            return operator.call(*args, **kwargs), own, False
-        args, kwargs = _converted(cast, own, args, kwargs)
-        return operator.call(target, *args[1:], **kwargs), own, False
-    args, kwargs = _converted(cast, FLOAT32, args, kwargs)
-    result = operator.twin(*args, **kwargs)
-    first = result[0] if isinstance(result, (tuple, list)) else result
-    paddle._C_ops.assign_out_(cast(first, own), target)
-    return target, own, True

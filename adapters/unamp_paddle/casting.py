@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import paddle
 
 from unamp.adapter.arguments import mapped, nesting
-from unamp_paddle import rounding
+from unamp_paddle import arithmetic, rounding
 from unamp_paddle.rounding import Way, as_it_is, in_place, narrow, nearest, widen
 from unamp_paddle.state import FLOAT32, FORGETFUL, LOW, Parameter, Tensor, Value, dtype_of, is_grad_enabled, thread
 
-__all__ = ["cast", "chosen", "convert", "floats", "is_kept", "lowered", "map_floats", "owned", "rounded", "tensors", "to_low"]
+__all__ = [
+    "NESTING", "cast", "chosen", "convert", "each", "floats", "is_kept", "lowered", "map_floats", "owned", "rounded", "tensors",
+    "to_low",
+]  # fmt: skip
 
 # The function itself, not the module's attribute, which a region replaces.
 _cast = paddle._C_ops.cast
 _in_dynamic_mode = paddle.in_dynamic_mode
 _TENSORS = (Tensor, Value)
 _FLOAT16, _BFLOAT16 = LOW
+_EITHER = frozenset({Tensor, Parameter})
+#: Classes of tensors whose dtype is the singleton without further ado.
+_QUICK = frozenset({Tensor, Parameter}) - frozenset(FORGETFUL)
 _WAYS = {how: Way(how) for how in (rounding.rounded, in_place, as_it_is)}
 
 
@@ -40,18 +47,28 @@ def to_low(tensor: Any, dtype: Any) -> Any:
     return cast(tensor, dtype)
 
 
+def each(to: Callable[[Any, Any], Any], dtype: Any, values: Iterable[Any]) -> list[Any]:
+    """Return values with every tensor among them cast by `to`."""
+    return [to(value, dtype) if type(value) in _EITHER else value for value in values]
+
+
 def rounded(tensor: Any, dtype: Any, how: Callable[[Any, Any], Any] = rounding.rounded) -> Any:
-    """A tensor's values rounded to the low `dtype`, in float32; a float32 parameter is rounded once, as in `to_low`.
+    """Return a tensor's values rounded to low, in float32; a float32 parameter is rounded once, as in `to_low`.
 
     Args:
         tensor: the tensor.
         dtype: the low dtype.
         how: how its gradient is rounded; see `rounding.Way`.
     """
-    current = dtype_of(tensor)
+    kind = type(tensor)
+    current = tensor.dtype if kind in _QUICK else dtype_of(tensor)
     if current is FLOAT32:
-        if type(tensor) is Parameter and (entry := _kept(tensor, dtype)) is not None:
+        if kind is Parameter and (entry := _kept(tensor, dtype)) is not None:
             return _kept_rounded(entry, tensor, dtype, how)
+        if (
+            kind is Value or math.prod(tensor.shape) < arithmetic.FEWEST[dtype is _BFLOAT16]
+        ):  # too few numbers for anything but casts to pay
+            return _cast(_cast(tensor, dtype), FLOAT32)
         return nearest(tensor, dtype, _WAYS[how])
     if current is dtype:
         return widen(tensor, _WAYS[how])
@@ -103,9 +120,13 @@ def is_kept(tensor: Any, dtype: Any) -> bool:
     return any(cast is not None for cast in found[3])
 
 
-def lowered(result: Any, dtype: Any, rounded: Callable[[Any], Any] | None = None) -> Any:
-    """The float32 result of an emulated operation, rounded to the low `dtype`; see `rounding.narrow`."""
-    if type(result) is Tensor and dtype_of(result) is FLOAT32 and result._is_initialized():
+def lowered(result: Any, dtype: Any, rounded: Callable[[Any, Any], Any] | None = None) -> Any:
+    """Return the float32 result of an emulated operation, rounded to low; see `rounding.narrow`."""
+    kind = type(result)
+    current = result.dtype if kind in _QUICK else None if kind is not Tensor else dtype_of(result)
+    if kind is Tensor and current is FLOAT32 and result._is_initialized():
+        if math.prod(result.shape) < arithmetic.FEWEST[dtype is _BFLOAT16]:
+            return _cast(result, dtype)
         return narrow(result, dtype, rounded)
     return map_floats(result, dtype)
 
@@ -132,5 +153,6 @@ def _own(tensor: Any, dtype: Any) -> Any:
     return widen(tensor, copied=True) if dtype is FLOAT32 and dtype_of(tensor) in LOW else cast(tensor, dtype)
 
 
-_quick = (None, None) if Tensor in FORGETFUL else (Tensor, Parameter)
-tensors, floats, convert = nesting(*_quick, FORGETFUL, (FLOAT32, *LOW), dtype_of)
+_first = (None, None) if Tensor in FORGETFUL else (Tensor, Parameter)
+NESTING = nesting(*_first, FORGETFUL, (FLOAT32, *LOW), dtype_of)
+tensors, floats, convert = NESTING

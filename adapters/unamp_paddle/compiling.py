@@ -18,6 +18,7 @@ from paddle.jit.sot.opcode_translator import skip_files
 from paddle.jit.sot.utils import paddle_api_config
 
 from unamp import regions
+from unamp_paddle.listing import unpatched
 from unamp_paddle.state import thread
 
 __all__ = ["as_written", "keyed", "keyed_program", "per_policy"]
@@ -38,16 +39,14 @@ skip_files.setup_skip_files()
 
 def _policy() -> Any:
     plan = thread.plan
-    return None if plan is None else (plan.policy, plan.everything)
+    return None if plan is None else (plan.policy, plan.layer_rule)
 
 
 def as_written(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """What Paddle finds out about the arguments of a function, as they are where something stands in for the function."""
 
     def asked(function: Any) -> Any:
-        from unamp_paddle.patches import own  # imports this module
-
-        return original(own(function))
+        return original(unpatched(function))
 
     return asked
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paddle
 
@@ -16,10 +16,8 @@ from unamp.adapter.records import OpRecord
 from unamp.adapter.replacing import CodePatch
 from unamp.policy import Rule
 from unamp_paddle.casting import cast, is_kept, tensors
+from unamp_paddle.operators import Operator
 from unamp_paddle.state import FLOAT32, thread
-
-if TYPE_CHECKING:
-    from unamp_paddle.calls import Operator
 
 __all__ = ["observe", "report"]
 

@@ -7,24 +7,23 @@ functions. Everything else is carried out operation by operation, by what stands
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
-from paddle.base import core
-
 from unamp.adapter import How
+from unamp.adapter.patching import Patch
 from unamp.adapter.replacing import PatchGroup
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
-from unamp_paddle import patches
-from unamp_paddle.calls import Operator, perform
+from unamp_paddle import listing
+from unamp_paddle.calls import Quick, perform, quick
 from unamp_paddle.facts import facts
-from unamp_paddle.shortcuts import shortcut
-from unamp_paddle.state import DTYPES
+from unamp_paddle.operators import Operator
+from unamp_paddle.state import CPU_ONLY, DTYPES
 
-__all__ = ["Plan", "followed_natively", "how", "idle", "plan"]
+__all__ = ["Plan", "followed_natively", "how", "plan", "without_policy"]
 
 _KEEPS = (Rule.UNTOUCHED, Rule.WIDEST)
 _CHANGES = (Rule.LOW, Rule.BANNED)  # float32 inputs, too
@@ -38,11 +37,11 @@ class Plan:
         low: its low dtype.
         rules: the rule for every operation of the vocabulary.
         busy: the operations, by Paddle's name, of which a call with float32 inputs alone must be looked at, too.
-        watching: whether all operations are reported.
+        reporting: whether all operations are reported.
         delegated: whether Paddle's own AMP is put in force instead (preset ``native`` on a GPU).
         natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU; what is written in Python
             (`conv2d` with its bias, say) is still one operation.
-        everything: the rule for all operations that a level can change, inside a layer that is one operation.
+        layer_rule: the rule for all operations that a level can change, inside a layer that is one operation.
     """
 
     def __init__(
@@ -50,62 +49,55 @@ class Plan:
         policy: Policy,
         rules: Mapping[str, Rule],
         *,
-        watching: bool = False,
-        everything: Rule | None = None,
+        reporting: bool = False,
+        layer_rule: Rule | None = None,
         delegated: bool = False,
         natively: bool = False,
     ) -> None:
         self.policy = policy
         self.low = DTYPES[policy.dtype]
         self.rules = _with_synonyms(policy, rules)
-        self.watching = watching
+        self.reporting = reporting
         self.delegated = delegated
         self.natively = natively
-        self.everything = everything
+        self.layer_rule = layer_rule
 
-    def rule(self, op: str | None) -> Rule:
-        """The rule in force for an operation. A forward function that nobody has a name for is never cast."""
-        if op is None:
-            return Rule.UNTOUCHED
+    def rule(self, op: str) -> Rule:
+        """Return the rule in force for an operation."""
         rule = self.rules[op]
-        if self.everything is not None and rule is not Rule.UNTOUCHED:
-            return self.everything
+        if self.layer_rule is not None and rule is not Rule.UNTOUCHED:
+            return self.layer_rule
         return rule
+
+    def _rule(self, op: str | None) -> Rule:
+        # A forward function that the vocabulary has no name for is never cast.
+        return Rule.UNTOUCHED if op is None else self.rule(op)
 
     def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an operation under its rule."""
-        return perform(operator, self, args, kwargs)
-
-    def advice(self, op: str | None) -> str:
-        """What to use in place of a banned operation."""
-        return "" if op is None else self.policy.reason(op).advice
+        return perform(self, operator, args, kwargs)
 
     @cached_property
-    def busy(self) -> frozenset[str]:
+    def changes_float32(self) -> frozenset[str]:
         """See the class."""
-        return frozenset(operator.name for operator in patches.everything() if self._is_busy(operator))
+        return frozenset(operator.name for operator in listing.operators() if self._may_change_float32(operator))
 
     @cached_property
-    def shortcuts(self) -> Mapping[Operator, Callable[..., Any]]:
-        """What carries out rules for most calls, by the operation; see `shortcuts.shortcut`."""
+    def quick(self) -> Mapping[Operator, Quick]:
+        """The functions that carry out rules for most calls, by the operation; see `unamp_paddle.calls.quick`."""
         if self.policy.widen_results:
             return {}
-        rules = {operator: self.rule(operator.op) for operator in patches.everything()}
-        return {operator: found for operator, rule in rules.items() if (found := shortcut(operator, rule)) is not None}
+        rules = {operator: self._rule(operator.op) for operator in listing.operators()}
+        return {operator: found for operator, rule in rules.items() if (found := quick(operator, rule)) is not None}
 
-    def _is_busy(self, operator: Operator) -> bool:
-        if self.watching or operator.which is not None or operator.layer:
+    def _may_change_float32(self, operator: Operator) -> bool:
+        if self.reporting or operator.which is not None or operator.layer:
             return True
-        if self.rule(operator.op) in _CHANGES:
+        if self._rule(operator.op) in _CHANGES:
             return True
         # What a whole is made of must not follow its own rules; nobody knows what some are made of.
-        parts = facts().made_of.get(operator.op or "") if operator.whole else ()
+        parts = facts().made_of.get(operator.op or "") if operator.composite else ()
         return parts is None or any(self.rule(part) in _CHANGES for part in parts)
-
-    @cached_property
-    def wholes(self) -> PatchGroup:
-        """The functions and layers in Python whose rule their parts would not come to."""
-        return patches.standing_in(operator for operator in patches.wholes() if self._needs(operator))
 
     def _needs(self, operator: Operator) -> bool:
         op = operator.op
@@ -114,10 +106,10 @@ class Plan:
             return op in self.policy.allow or op in self.policy.deny
         rule = self.rule(op)
         if operator.direct:
-            return self.watching or rule not in _KEEPS
+            return self.reporting or rule not in _KEEPS
         if operator.view and vocabulary()[op].group != "comparison":
             return rule is not Rule.UNTOUCHED or any(self.rule(part) not in _KEEPS for part in facts().made_of.get(op, ()))
-        if self.watching or operator.which is not None:
+        if self.reporting or operator.which is not None:
             return True
         if rule is Rule.UNTOUCHED and op not in facts().made_of:
             return False
@@ -133,23 +125,26 @@ class Plan:
         return parts == (op,) or (len(parts) == 1 and rule in _KEEPS and self.rule(parts[0]) is rule)
 
     @cached_property
-    def comparisons(self) -> bool:
-        """Whether a Tensor's comparison operators need more than Paddle does by itself."""
-        return self.watching or any(self.rule(op) is not Rule.UNTOUCHED for op in ("eq", "ne", "lt", "le", "gt", "ge"))
+    def _patches(self) -> tuple[Patch, ...]:
+        codes = listing.codes()
+        group = PatchGroup(codes[operator] for operator in listing.composites() if self._needs(operator))
+        # Paddle's own comparisons do for most policies.
+        compared = self.reporting or any(self.rule(op) is not Rule.UNTOUCHED for op in listing.COMPARISONS)
+        return (group, listing.comparisons()) if compared else (group,)
 
-    def needs(self) -> tuple[Any, ...]:
-        """What is put in for a region under this plan, beside what every region needs."""
-        return (self.wholes, patches.comparisons()) if self.comparisons else (self.wholes,)
+    def patches(self) -> tuple[Patch, ...]:
+        """Return the patches of a region under this plan, beside those of every region."""
+        return self._patches
 
     @cached_property
     def observed(self) -> Plan:
         """The same plan, for a thread whose operations are reported."""
-        return Plan(self.policy, self.rules, watching=True, everything=self.everything)
+        return Plan(self.policy, self.rules, reporting=True, layer_rule=self.layer_rule)
 
     @cached_property
-    def alone(self) -> Plan:
+    def without_native(self) -> Plan:
         """The same plan, where Paddle's own AMP cannot be in force beside it."""
-        return Plan(self.policy, self.rules, everything=self.everything)
+        return Plan(self.policy, self.rules, layer_rule=self.layer_rule)
 
     def inside(self, rule: Rule) -> Plan:
         """The plan for what an operation that is one whole computes with."""
@@ -157,7 +152,7 @@ class Plan:
 
     @cached_property
     def _inside(self) -> Mapping[Rule, Plan]:
-        return {rule: Plan(self.policy, _EVERYTHING, everything=rule) for rule in Rule}
+        return {rule: Plan(self.policy, _EVERYTHING, layer_rule=rule) for rule in Rule}
 
 
 def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
@@ -182,10 +177,10 @@ def plan(policy: Policy, device: str | None) -> Plan | None:
     if not policy.active:
         return None
     if preset(policy.preset).delegates:
-        on_gpu = device != "cpu" and core.is_compiled_with_cuda()
+        on_gpu = device != "cpu" and not CPU_ONLY
         stated = policy.delegated("paddle", "gpu") if on_gpu else policy.delegated("paddle", "cpu")
         return None if stated is None else Plan(stated, stated.rules, delegated=True)
-    return Plan(policy, policy.rules, natively=followed_natively(policy, device, gpu=core.is_compiled_with_cuda()))
+    return Plan(policy, policy.rules, natively=followed_natively(policy, device, gpu=not CPU_ONLY))
 
 
 def followed_natively(policy: Policy, device: str | None, *, gpu: bool) -> bool:
@@ -204,14 +199,14 @@ def followed_natively(policy: Policy, device: str | None, *, gpu: bool) -> bool:
 
 
 @lru_cache(maxsize=8)
-def idle(*, watching: bool) -> Plan:
+def without_policy(*, reporting: bool = False) -> Plan:
     """The plan of a thread in which no policy is in force, but low tensors must be computed with, or operations reported."""
-    return Plan(Policy(enabled=False), Policy(enabled=False).rules, watching=watching)
+    return Plan(Policy(enabled=False), Policy(enabled=False).rules, reporting=reporting)
 
 
 def how(op: str, policy: Policy, device: str) -> How:
     """How a rule is carried out on a device, for `unamp.explain`."""
-    found = [operator for operator in patches.everything() if operator.op == op]
+    found = [operator for operator in listing.operators() if operator.op == op]
     if not found and "paddle" not in vocabulary()[op].spellings:
         return How.ABSENT
     stated = policy.delegated("paddle", device)
@@ -219,7 +214,7 @@ def how(op: str, policy: Policy, device: str) -> How:
         return How.NATIVE
     if vocabulary()[op].group == "cast":
         return How.NATIVE
-    if followed_natively(policy, device, gpu=device == "gpu") and not any(operator.whole for operator in found):
+    if followed_natively(policy, device, gpu=device == "gpu") and not any(operator.composite for operator in found):
         return How.NATIVE
     rule = stated.rules[op]
     if rule is Rule.LOW and device == "cpu":

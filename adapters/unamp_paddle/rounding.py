@@ -17,14 +17,14 @@ from typing import Any
 import paddle
 
 from unamp_paddle.arithmetic import as_it_is, both, certainly_rounded, in_place, narrowed, pays, rounded, widened
-from unamp_paddle.state import FLOAT32, LOW, Parameter, dtype_of, is_grad_enabled, thread
+from unamp_paddle.state import DTYPES, FLOAT32, Parameter, dtype_of, is_grad_enabled, thread
 
 __all__ = ["Way", "as_it_is", "follow", "in_place", "narrow", "nearest", "rounded", "widen"]
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _as_strided, _cast, _scale = paddle._C_ops.as_strided, paddle._C_ops.cast, paddle._C_ops.scale
 _view_dtype = paddle._C_ops.view_dtype
-_BFLOAT16 = LOW[1]
+_BFLOAT16 = DTYPES["bfloat16"]
 
 #: Its place among the weights, whose keys are ids.
 _LAST = 0

@@ -1,19 +1,22 @@
-"""What this thread computes under, and Paddle's types that everything here asks about."""
+"""The state of a thread, and the types of Paddle's that everything here asks about."""
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container, Mapping
+from typing import Any, Protocol
 
 import paddle
 from paddle.base import core
 from paddle.base.framework import EagerParamBase
 
-if TYPE_CHECKING:
-    from unamp_paddle.plans import Plan
+from unamp.adapter.performing import CallPlan
+from unamp.adapter.state import ThreadState
+from unamp.dtypes import ELIGIBLE, LOW_DTYPES
+from unamp.policy import Rule
 
 __all__ = [
-    "DTYPES", "FLOAT32", "FORGETFUL", "LOW", "NAMES", "Parameter", "Tensor", "Value", "dtype_of", "is_grad_enabled", "thread",
+    "CPU_ONLY", "DTYPES", "FLOAT32", "FORGETFUL", "LOW", "NAMES", "Parameter", "Plan", "Tensor", "Value", "dtype_of",
+    "is_grad_enabled", "thread",
 ]  # fmt: skip
 
 Tensor = paddle.Tensor
@@ -21,10 +24,13 @@ Parameter = EagerParamBase
 #: What stands for a tensor while `paddle.jit.to_static` traces.
 Value = paddle.pir.Value
 
+#: Whether this Paddle has no kernels for GPUs.
+CPU_ONLY = not core.is_compiled_with_cuda()
+
 #: Paddle's dtype objects are singletons; `is` costs a tenth of `in`.
+DTYPES = {name: getattr(paddle, name) for name in ELIGIBLE}
 FLOAT32 = paddle.float32
-LOW = (paddle.float16, paddle.bfloat16)
-DTYPES = {"float16": paddle.float16, "bfloat16": paddle.bfloat16, "float32": paddle.float32}
+LOW = tuple(DTYPES[name] for name in LOW_DTYPES)
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 #: What the public function asks, without a call of Python.
@@ -36,24 +42,42 @@ FORGETFUL = (Value,) if paddle.zeros([0], "float32").dtype is FLOAT32 else (Valu
 
 
 def dtype_of(tensor: Any) -> Any:
-    """A tensor's dtype, as the singleton that it is."""
+    """Return a tensor's dtype, as the singleton that it is."""
     dtype = tensor.dtype
     return _SAME.get(dtype, dtype) if isinstance(tensor, FORGETFUL) else dtype
 
 
-class Thread(threading.local):
+class Plan(CallPlan, Protocol):
+    """A policy made ready for Paddle, as what carries out a call sees it.
+
+    Attributes:
+        changes_float32: names of operations, Paddle's own, of which a call with float32 inputs alone must be looked at, too.
+        quick: the functions that carry out rules for most calls, by the operation; see `unamp_paddle.calls.quick`.
+        natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU.
+        layer_rule: inside a layer that is one operation, its rule: for all operations that a level can change.
+    """
+
+    changes_float32: Container[str]
+    quick: Mapping[Any, Callable[..., Any]]
+    natively: bool
+    layer_rule: Rule | None
+
+    def carry_out(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call an operation under its rule."""
+
+    def inside(self, rule: Rule) -> Plan:
+        """Return the plan for what an operation that has this rule computes with."""
+
+
+class Thread(ThreadState[Plan]):
     """One thread's state.
 
     Attributes:
-        plan: what the innermost region made of its policy; None outside regions and while one is suspended.
         weights: casts of float32 parameters made in the outermost region, by the parameter's id, each with the parameter
             itself (so that the id stays its own), the version that was cast, and the low dtype. None where nothing is kept.
-        sink: where `unamp.trace` wants operations reported.
     """
 
-    plan: Plan | None = None
     weights: dict[int, tuple[Any, int, Any, Any]] | None = None
-    sink: Any = None
 
 
 thread = Thread()

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import paddle
 import pytest
-from unamp_paddle import patches
+from unamp_paddle import listing, patches
 from unamp_paddle.state import thread
 
 warnings.filterwarnings("ignore", module="paddle")
@@ -21,7 +21,7 @@ def _patched() -> list[str]:
         "run_backward": type(paddle.base.core.eager.run_backward),
         "paddle.tensor.math.log": type(paddle.tensor.math.log),
     }
-    codes = {code.function.__name__: not code.applied for code in patches._codes().values()}
+    codes = {code.function.__name__: not code.applied for code in listing.codes().values()}
     return [f"{k}: {v}" for k, v in looked_at.items()] + [k for k, own in codes.items() if not own]
 
 

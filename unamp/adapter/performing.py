@@ -1,17 +1,29 @@
-"""For adapters that carry rules out themselves, call by call: what a rule comes to, whatever the framework."""
+"""What a rule comes to for one call, whatever the framework.
+
+`target` is for every adapter. `Operator` and `Performer` are for those that replace a framework's functions and cast in
+Python, call by call. A device may have no kernels for a low dtype. There, low is *emulated*: inputs are rounded to low, the
+framework computes in float32, and the result is rounded to low.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+from unamp.adapter.arguments import Nesting
+from unamp.adapter.observing import traced
+from unamp.adapter.state import Plan, ThreadState
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
+from unamp.vocabulary import vocabulary
 
-__all__ = ["performing", "target"]
+__all__ = ["EVERYTHING", "CallPlan", "Casts", "Operator", "Outcome", "Performer", "target"]
 
 #: The result of a call, the dtype that was computed in, and whether that was emulated.
 Outcome = tuple[Any, Any, bool]
+
+Keywords = dict[str, Any]
 
 
 def target(rule: Rule, low: Any, float32: Any, seen: list[Any], mixed: bool) -> Any:
@@ -33,32 +45,239 @@ def target(rule: Rule, low: Any, float32: Any, seen: list[Any], mixed: bool) -> 
     return None if seen[0] is float32 else seen[0]
 
 
-def performing(
-    carried_out: Callable[[Any, Rule, Any, Any, dict[str, Any]], Outcome],
-    floats: Callable[[Any], list[Any]],
-    widened: Callable[[Any], Any],
-) -> Callable[[Any, str | None, Rule, Any, Any, dict[str, Any]], Outcome]:
-    """Return a function that applies a rule to one call: a ban raises, and with `widen_results` a low result is widened.
+class _Everything:
+    def __contains__(self, name: object) -> bool:
+        return True
 
-    Args:
-        carried_out: calls an operation with its inputs cast as a rule says that neither bans nor widens results, given the
-            operation, the rule, the plan and the arguments.
-        floats: the dtypes of the eligible tensors among arguments.
-        widened: a result in float32.
 
-    Returns:
-        A function of the operation, its name in the vocabulary, the rule, the plan and the arguments. A plan has a `policy`
-        and `advice` about what is banned.
+#: Has every name in it.
+EVERYTHING: Container[str] = _Everything()
+
+
+class CallPlan(Plan, Protocol):
+    """A plan whose rules are carried out call by call."""
+
+    @property
+    def low(self) -> Any:
+        """The policy's dtype, as the framework's object."""
+
+
+class Operator(ABC):
+    """An operation as the framework's code calls it, and what a rule needs to know about it.
+
+    Attributes:
+        op: the vocabulary's name; None for a function that the vocabulary does not have.
+        name: the framework's own name for what is called.
+        call: the original function.
+        layer: whether its parameters are not among its arguments: a layer's ``forward``.
+        bound: whether its first argument is no input: a primitive, or a layer.
+        in_place: whether it changes its first argument.
+        out_of_place: for one in place, the function that returns the same as a new tensor.
+        which: finds the operation from the arguments, where one function does several; where it finds None, no rule applies.
+        activation_only: whether a rule casts the first tensor alone (norms, whose parameters and statistics stay float32).
+        view: whether it returns a view of its input, or moves data only: it runs natively in every dtype.
     """
 
-    def perform(operator: Any, op: str | None, rule: Rule, plan: Any, args: Any, kwargs: dict[str, Any]) -> Outcome:
-        if rule is Rule.LOW and plan.policy.widen_results:
-            result, dtype, emulated = carried_out(operator, rule, plan, args, kwargs)
-            return widened(result), dtype, emulated
-        if rule is Rule.BANNED:
-            if floats((args, kwargs)):
-                raise BannedOperation(f"{op} is banned by the policy in force. {plan.advice(op)}".rstrip())
-            rule = Rule.UNTOUCHED
-        return carried_out(operator, rule, plan, args, kwargs)
+    __slots__ = ("activation_only", "bound", "call", "in_place", "layer", "name", "op", "out_of_place", "view", "which")
 
-    return perform
+    def __init__(
+        self,
+        op: str | None,
+        name: str,
+        call: Callable[..., Any],
+        *,
+        layer: bool = False,
+        bound: bool = False,
+        in_place: bool = False,
+        out_of_place: Callable[..., Any] | None = None,
+        view: bool = False,
+        which: Callable[[Any, Any], str | None] | None = None,
+    ) -> None:
+        self.op = op
+        self.name = name
+        self.call = call
+        self.layer = layer
+        self.bound = bound
+        self.in_place = in_place
+        self.out_of_place = out_of_place
+        self.view = view
+        self.which = which
+        self.activation_only = op is not None and vocabulary()[op].group == "norm"
+
+    @abstractmethod
+    def parameters(self, args: Any) -> Mapping[int, Any]:
+        """Return the parameters that are not among the arguments, by their ids."""
+
+
+class Casts(NamedTuple):
+    """An adapter's casts. All but `mapped` take one tensor and a dtype, and leave tensors alone that are not eligible.
+
+    Attributes:
+        cast: returns the tensor in the dtype.
+        to_low: as `cast`; a float32 parameter is cast once and kept for the outermost region.
+        rounded: returns the tensor's values rounded to a low dtype, in float32.
+        mapped: returns a result with its tensors in a dtype: a tensor, or tuples and lists of them.
+    """
+
+    cast: Callable[[Any, Any], Any]
+    to_low: Callable[[Any, Any], Any]
+    rounded: Callable[[Any, Any], Any]
+    mapped: Callable[[Any, Any], Any]
+
+
+PlanT = TypeVar("PlanT", bound=CallPlan)
+OperatorT = TypeVar("OperatorT", bound=Operator)
+
+
+class Performer(ABC, Generic[PlanT, OperatorT]):
+    """Carries out rules, one call at a time. A subclass says what its framework does in its own way.
+
+    Args:
+        thread: the adapter's state of the calling thread.
+        nesting: finds and converts tensors in arguments.
+        casts: the adapter's casts.
+        dtypes: the eligible dtypes, as the framework's objects.
+        float32: the one of them that is float32.
+    """
+
+    #: The class of what a caller names a dtype with.
+    dtype_kind: ClassVar[type]
+
+    def __init__(self, thread: ThreadState[Any], nesting: Nesting, casts: Casts, dtypes: Container[Any], float32: Any) -> None:
+        self._thread = thread
+        self._floats = nesting.floats
+        self._convert = nesting.convert
+        self._casts = casts
+        self._dtypes = dtypes
+        self._float32 = float32
+
+    @abstractmethod
+    def is_left_alone(self, plan: PlanT, operator: OperatorT, op: str | None, args: Any) -> bool:
+        """Return whether a call runs as the framework has it: no rule applies, or somebody else sees to it."""
+
+    @abstractmethod
+    def is_native(self, operator: OperatorT, dtype: Any, args: Any) -> bool:
+        """Return whether the framework itself computes an operation in a low dtype where its inputs are."""
+
+    @abstractmethod
+    def call(self, operator: OperatorT, inner: PlanT | None, args: Any, kwargs: Keywords) -> Any:
+        """Call the original; what it is made of follows `inner`, or no rule."""
+
+    @abstractmethod
+    def change(self, operator: OperatorT, seen: Sequence[Any], args: Any, kwargs: Keywords) -> Outcome:
+        """Call an operation in place: no rule changes it, but on a low tensor it must work."""
+
+    @abstractmethod
+    def within_layer(self, plan: PlanT, parameters: Mapping[int, Any], to: Callable[[Any, Any], Any], dtype: Any) -> PlanT:
+        """Return the plan inside a layer that is one operation, whose parameters become `dtype` by the cast `to`."""
+
+    @abstractmethod
+    def activation(self, kwargs: Keywords) -> str | None:
+        """Return the name of the argument that is a norm's activation, where it was given by name."""
+
+    @abstractmethod
+    def report(self, op: str, operator: OperatorT, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: Keywords) -> Any:
+        """Return the result of `run`, and report the call to `unamp.trace`."""
+
+    def call_native(
+        self, plan: PlanT, operator: OperatorT, own: Mapping[int, Any], dtype: Any, args: Any, kwargs: Keywords
+    ) -> Any:
+        """Call an operation with low inputs, in which the framework itself computes."""
+        inner = self.within_layer(plan, own, self._casts.to_low, dtype) if own else None
+        return self.call(operator, inner, args, kwargs)
+
+    def rounding(self, operator: OperatorT, seen: Sequence[Any]) -> Callable[[Any, Any], Any]:
+        """Return how the inputs of an emulated operation are rounded."""
+        return self._casts.rounded
+
+    def lowered(self, operator: OperatorT, result: Any, dtype: Any) -> Any:
+        """Return the float32 result of an emulated operation, rounded to low."""
+        return self._casts.mapped(result, dtype)
+
+    def perform(self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
+        """Return the result of a call under its rule; report it where the thread is traced.
+
+        Raises:
+            BannedOperation: where the rule bans it.
+        """
+        op = operator.op if operator.which is None else operator.which(args, kwargs)
+        if self.is_left_alone(plan, operator, op, args):
+            return operator.call(*args, **kwargs)
+        if op is None:  # no rule, but on a low tensor it must work
+            return self._carry_out(plan, operator, Rule.UNTOUCHED, args, kwargs)[0]
+        rule = plan.rule(op)
+        if self._thread.sink is not None and traced(op):
+            return self.report(op, operator, rule, lambda: self._apply(plan, operator, op, rule, args, kwargs), args, kwargs)
+        return self._apply(plan, operator, op, rule, args, kwargs)[0]
+
+    def _apply(self, plan: PlanT, operator: OperatorT, op: str, rule: Rule, args: Any, kwargs: Keywords) -> Outcome:
+        policy = plan.policy
+        if rule is Rule.BANNED:
+            if self._floats((args, kwargs)):
+                raise BannedOperation(f"{op} is banned by the policy in force. {policy.reason(op).advice}".rstrip())
+            rule = Rule.UNTOUCHED
+        result, dtype, emulated = self._carry_out(plan, operator, rule, args, kwargs)
+        if rule is Rule.LOW and policy.widen_results:
+            result = self._casts.mapped(result, self._float32)
+        return result, dtype, emulated
+
+    def _carry_out(self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords) -> Outcome:
+        """Call an operation with its inputs cast as a rule says that is no ban."""
+        float32, casts = self._float32, self._casts
+        own = operator.parameters(args) if operator.layer else {}
+        seen = self._floats((args, kwargs, own) if kwargs or own else args)
+        if not seen or kwargs.get("out") is not None:
+            return self.call(operator, None, args, kwargs), seen[0] if seen else None, False
+        if operator.in_place:
+            return self.change(operator, seen, args, kwargs)
+        if operator.activation_only and rule is not Rule.FP32:
+            seen = seen[:1]
+        mixed = seen.count(seen[0]) != len(seen)
+        dtype = target(rule, plan.low, float32, seen, mixed)
+        if dtype is not None and rule is not Rule.UNTOUCHED and self._names_dtype(args, kwargs):
+            dtype = None if float32 in seen else seen[0]
+        if dtype is None:
+            return self.call(operator, None, args, kwargs), seen[0], False
+        if dtype is float32:
+            args, kwargs = self.converted(casts.cast, float32, args, kwargs)
+            inner = self.within_layer(plan, own, casts.cast, float32) if own else None
+            return self.call(operator, inner, args, kwargs), float32, False
+        if operator.activation_only:
+            own = {}
+        if self.is_native(operator, dtype, args):
+            if mixed or seen[0] is not dtype:
+                args, kwargs = self._converted_to_low(operator, casts.to_low, dtype, args, kwargs)
+            return self.call_native(plan, operator, own, dtype, args, kwargs), dtype, False
+        args, kwargs = self._converted_to_low(operator, self.rounding(operator, seen), dtype, args, kwargs)
+        inner = self.within_layer(plan, own, casts.rounded, dtype) if own else None
+        result = self.call(operator, inner, args, kwargs)
+        if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
+            return (self.lowered(operator, result[0], dtype), *result[1:]), dtype, True
+        return self.lowered(operator, result, dtype), dtype, True
+
+    def converted(
+        self, to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: Keywords
+    ) -> tuple[Sequence[Any], Keywords]:
+        """Return arguments with their tensors cast."""
+        convert = self._convert
+        return [convert(to, dtype, value) for value in args], {k: convert(to, dtype, value) for k, value in kwargs.items()}
+
+    def _converted_to_low(
+        self, operator: OperatorT, to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: Keywords
+    ) -> tuple[Sequence[Any], Keywords]:
+        if not operator.activation_only:
+            return self.converted(to, dtype, args, kwargs)
+        convert, first = self._convert, 1 if operator.bound else 0
+        if len(args) > first:
+            rest, kwargs = self.converted(self._casts.cast, self._float32, args[first + 1 :], kwargs)
+            return [*args[:first], convert(to, dtype, args[first]), *rest], kwargs
+        name = self.activation(kwargs)
+        others = {key: value for key, value in kwargs.items() if key != name}
+        _, others = self.converted(self._casts.cast, self._float32, (), others)
+        return args, others if name is None else {**others, name: convert(to, dtype, kwargs[name])}
+
+    def _names_dtype(self, args: Any, kwargs: Keywords) -> bool:
+        """Return whether the caller named the result's dtype: an explicit cast, which no rule changes."""
+        if kwargs.get("dtype") is not None:
+            return True
+        return any(isinstance(value, self.dtype_kind) and value in self._dtypes for value in args)

@@ -3,7 +3,9 @@
 import numpy as np
 import paddle
 import pytest
-from unamp_paddle import plans, shortcuts
+import unamp_paddle.calls
+from followed import changes_of_file
+from unamp_paddle import plans
 
 from unamp import Policy, policy_region
 
@@ -13,8 +15,8 @@ LEVELS = ["OD", "O1", "O2", "O3"]
 
 @pytest.fixture
 def the_whole_way(monkeypatch):
-    """A function after which no call takes a shortcut."""
-    return lambda: monkeypatch.setattr(plans.Plan, "shortcuts", property(lambda plan: {}))
+    """A function after which no call is a quick one."""
+    return lambda: monkeypatch.setattr(plans.Plan, "quick", property(lambda plan: {}))
 
 
 def bits(tensor):
@@ -77,7 +79,7 @@ def test_the_commonest_calls_are_short(monkeypatch):
     taken = []
 
     def spied(operator, rule):
-        found = shortcuts.shortcut(operator, rule)
+        found = unamp_paddle.calls.quick(operator, rule)
 
         def short(*args):
             result = found(*args)
@@ -86,7 +88,7 @@ def test_the_commonest_calls_are_short(monkeypatch):
 
         return found and short
 
-    monkeypatch.setattr(plans, "shortcut", spied)
+    monkeypatch.setattr(plans, "quick", spied)
     paddle.seed(1)
     with policy_region(Policy("O1", "bfloat16", allow="sinh")):  # nobody else's policy: its plan is made here
         paddle.nn.TransformerEncoderLayer(32, 4, 64)(paddle.randn([2, 5, 32]))
@@ -101,3 +103,10 @@ def test_an_output_that_is_given_is_not_touched():
         paddle.matmul(x, x, out=out)
     assert out.dtype == paddle.float32
     assert np.all(out.numpy() == 4)
+
+
+def test_an_addition_is_read_in_few_files():
+    x, y = paddle.ones([4, 4]), paddle.ones([4, 4])
+    with policy_region(Policy("O1", "bfloat16", allow="add")):
+        x + y
+        assert 0 < changes_of_file(lambda: x + y) <= 6

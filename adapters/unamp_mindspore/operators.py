@@ -1,0 +1,54 @@
+"""An operation as MindSpore's code calls it.
+
+Every function, method, primitive and layer of MindSpore that the vocabulary has a name for is one operation, with a rule of its
+own for everything that it computes with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from unamp.adapter import performing
+from unamp.vocabulary import vocabulary
+from unamp_mindspore.facts import facts
+from unamp_mindspore.state import Tensor
+
+__all__ = ["Operator"]
+
+
+class Operator(performing.Operator):
+    """One operation; see `unamp.adapter.performing.Operator`.
+
+    Attributes:
+        op: the vocabulary's name.
+        ops: the operations that it may be; more than one where one function does several.
+        casts: whether it is an explicit cast, which no rule changes.
+        plain: whether nothing of all that is to be known about it.
+    """
+
+    __slots__ = ("casts", "ops", "plain")
+
+    op: str
+
+    def __init__(self, op: str, name: str, call: Callable[..., Any], *, ops: Iterable[str] = (), **kinds: Any) -> None:
+        super().__init__(op, name, call, view=op in facts().views, **kinds)
+        self.ops = frozenset((op, *ops))
+        self.casts = vocabulary()[op].group == "cast"
+        special = self.layer or self.in_place or self.which is not None or self.activation_only or self.view or self.casts
+        self.plain = not special
+
+    def parameters(self, args: Any) -> Mapping[int, Any]:
+        return _parameters(args[0]) if self.layer else {}
+
+
+def _parameters(cell: Any) -> Mapping[int, Any]:
+    """Return a cell's parameters by their ids, those of the cells in it included."""
+    found = {}
+    for _, home in cell.cells_and_names():
+        own = vars(home)  # what somebody set over a parameter goes before it, as for whoever asks the cell
+        held = [own.get(name, value) for name, value in home._params.items()]
+        for value in (*held, *(each for group in own.values() if isinstance(group, (tuple, list)) for each in group)):
+            if isinstance(value, Tensor):
+                found[id(value)] = value
+    return found

@@ -1,0 +1,228 @@
+"""The operations of Paddle: every forward function, operator, function and layer that a rule can need something done about."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import paddle
+
+from unamp.adapter.replacing import CodePatch, MethodsPatch
+from unamp.vocabulary import vocabulary
+from unamp_paddle.calls import entry
+from unamp_paddle.facts import facts
+from unamp_paddle.operators import Operator
+from unamp_paddle.spellings import named
+from unamp_paddle.state import Tensor, Value
+
+__all__ = [
+    "ARITHMETIC",
+    "BUILTIN",
+    "COMPARISONS",
+    "codes",
+    "comparisons",
+    "composites",
+    "forward",
+    "operators",
+    "tensor_operators",
+    "unpatched",
+]
+
+BUILTIN = types.BuiltinFunctionType
+
+#: Tensor's arithmetic and comparison operators are C++ of their own and call no forward function. (Those of the values that
+#: `to_static` traces are Python.)
+ARITHMETIC = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder", "pow": "pow",
+    "matmul": "matmul",
+}  # fmt: skip
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+#: Layers that are one operation: `forward` of a class in `paddle.nn`, and the operation.
+_LAYERS = {
+    "RNN": "rnn", "BiRNN": "rnn", "LSTMCell": "lstm_cell", "GRUCell": "gru_cell", "SimpleRNNCell": "rnn_cell",
+    "MultiHeadAttention": "multi_head_attention", "TransformerEncoderLayer": "transformer_encoder_layer",
+    "TransformerDecoderLayer": "transformer_decoder_layer",
+}  # fmt: skip
+
+
+def _recurrent(mode: str) -> str:
+    return "rnn" if mode.startswith("RNN") else mode.lower()
+
+
+def _convolution(kind: str) -> str:
+    return {"depthwise_conv3d": "conv3d"}.get(kind, kind)
+
+
+def _depthwise(function: types.FunctionType, op: str) -> Callable[[Any, Any], str]:
+    import inspect
+
+    bind = inspect.signature(function).bind
+
+    def which(args: Any, kwargs: Any) -> str:
+        try:
+            given = bind(*args, **kwargs).arguments
+            x, weight, groups = given["x"], given["weight"], given.get("groups", 1)
+            channels = x.shape[1 if given.get("data_format", "NCHW").startswith("NC") else -1]
+        except (TypeError, KeyError, AttributeError):
+            return op
+        return f"depthwise_{op}" if 1 < channels == groups and weight.shape[0] % channels == 0 else op
+
+    return which
+
+
+def _padding(args: Any, kwargs: Any) -> str:
+    mode = kwargs["mode"] if "mode" in kwargs else args[2] if len(args) > 2 else "constant"
+    if mode == "circular":
+        return "circular_pad"
+    kind = {"reflect": "reflection_pad", "replicate": "replication_pad"}.get(mode)
+    return f"{kind}{_argument(args, kwargs, 0, 'x').ndim - 2}d" if kind else "pad"
+
+
+def _indexing(args: Any, kwargs: Any) -> str:
+    items = args[1] if isinstance(args[1], tuple) else (args[1],)
+    return "index" if any(isinstance(item, (Tensor, Value, list, np.ndarray)) for item in items) else "slice"
+
+
+def _embedding(position: int) -> Callable[[Any, Any], str | None]:
+    # With a sparse gradient it is nothing that a rule could reach: Paddle's cast of such a gradient reads foreign memory.
+    def which(args: Any, kwargs: Any) -> str | None:
+        sparse = kwargs["sparse"] if "sparse" in kwargs else len(args) > position and args[position]
+        return None if sparse else "embedding"
+
+    return which
+
+
+#: Forward functions that are several operations, or none, by their arguments.
+_WHICH: dict[str, Callable[[Any, Any], str | None]] = {
+    "embedding": _embedding(3),
+    "rnn": lambda args, kwargs: _recurrent(_argument(args, kwargs, 10, "mode")),
+}
+
+
+@cache
+def forward() -> dict[str, Operator]:
+    """The forward functions of `paddle._C_ops` that a rule, or a low tensor, can need something done about."""
+    names = vars(paddle._C_ops)
+    spelled = _spelled()
+    found = {}
+    for name, call in names.items():
+        if not isinstance(call, BUILTIN) or name.startswith("__") or name.endswith(("_grad", "_grad_")):
+            continue
+        base = name.rstrip("_")
+        if name in facts().left_alone or base in facts().left_alone or base.startswith(("sparse_", "strings_", "get_core_ops")):
+            continue
+        op = spelled.get(name)
+        if op is not None and vocabulary()[op].group == "cast":
+            continue
+        if op is None and name.endswith("_"):
+            if base in spelled and base in names:
+                op, view = spelled[base], _is_view(base, spelled[base])
+                found[name] = Operator(op, f"_C_ops.{name}", call, in_place=True, view=view, out_of_place=names[base])
+            elif name in facts().filling:
+                found[name] = Operator(None, f"_C_ops.{name}", call, in_place=True, out_of_place=call)
+            continue  # the others are optimizers and communication
+        found[name] = Operator(op, f"_C_ops.{name}", call, view=_is_view(name, op), which=_WHICH.get(name))
+    return found
+
+
+def _is_view(name: str, op: str | None) -> bool:
+    return name in facts().views or (op is not None and vocabulary()[op].keeps_its_meaning)
+
+
+def _argument(args: Any, kwargs: Any, position: int, name: str) -> Any:
+    return kwargs[name] if name in kwargs else args[position]
+
+
+@cache
+def _spelled() -> dict[str, str]:
+    return {spelling: op.name for op in vocabulary().values() for spelling in op.spellings.get("paddle", ())}
+
+
+@cache
+def tensor_operators() -> dict[str, Operator]:
+    """Tensor's operators."""
+    found = {}
+    for name, op in ARITHMETIC.items():
+        for method in (f"__{name}__", f"__r{name}__"):
+            if method in vars(Tensor):
+                found[method] = Operator(op, f"Tensor.{method}", vars(Tensor)[method])
+    for op in COMPARISONS:
+        found[f"__{op}__"] = Operator(op, f"Tensor.__{op}__", vars(Tensor)[f"__{op}__"], view=True)
+    return found
+
+
+@cache
+def composites() -> tuple[Operator, ...]:
+    """The functions and layers in Python that are one operation of the vocabulary."""
+    return tuple(codes())
+
+
+@cache
+def codes() -> dict[Operator, CodePatch]:
+    """Return the patches of composites, by the operation."""
+    made: dict[Operator, CodePatch] = {}
+    taken: set[Any] = set()
+
+    def add(function: Any, op: str, name: str, **kinds: Any) -> None:
+        if not isinstance(function, types.FunctionType) or function in taken:
+            return
+        taken.add(function)
+        operator = Operator(op, name, function, composite=True, **kinds)
+
+        def instead(original: Any) -> Any:
+            operator.call = original
+            return entry(operator)
+
+        made[operator] = CodePatch(function, instead)
+
+    functional, conv, rnn = paddle.nn.functional, paddle.nn.functional.conv, paddle.nn.layer.rnn
+    add(conv._conv_nd, "conv2d", "nn.functional.conv._conv_nd", which=lambda a, k: _convolution(_argument(a, k, 10, "op_type")))
+    add(functional.conv2d, "conv2d", "nn.functional.conv2d", which=_depthwise(functional.conv2d, "conv2d"))
+    add(rnn.RNNBase.forward, "rnn", "nn.layer.rnn.RNNBase.forward", layer=True, which=lambda a, k: _recurrent(a[0].mode))
+    for name, op in _LAYERS.items():
+        add(getattr(paddle.nn, name).forward, op, f"nn.{name}.forward", layer=True)
+    add(functional.embedding, "embedding", "nn.functional.embedding", which=_embedding(5))
+    add(functional.pad, "pad", "nn.functional.pad", which=_padding)
+    add(Tensor.__getitem__, "index", "Tensor.__getitem__", direct=True, which=_indexing)
+    for spelling, op in _spelled().items():
+        if vocabulary()[op].group == "cast":
+            continue
+        add(_python(spelling), op, spelling, view=vocabulary()[op].keeps_its_meaning)
+    for method, operator in tensor_operators().items():
+        # What `to_static` traces: there the operators are Python, and an addition of a number runs as `scale`.
+        add(vars(Value).get(method), operator.op, f"Value.{method}", view=operator.view, direct=True)  # type: ignore[arg-type]
+    return made
+
+
+def _python(spelling: str) -> Any:
+    value = named(spelling)
+    if isinstance(value, types.FunctionType) and value.__code__.co_filename.endswith("generated_tensor_methods_patch.py"):
+        return None  # hands its arguments to the forward function of that name
+    return value
+
+
+@cache
+def _by_function() -> dict[Any, CodePatch]:
+    return {code.function: code for code in codes().values()}
+
+
+def unpatched(function: Any) -> Any:
+    """A function of Paddle's as it is written, whatever it runs at the moment."""
+    code = _by_function().get(getattr(function, "__func__", function))
+    return code.original if code is not None and code.applied else function
+
+
+@cache
+def operators() -> tuple[Operator, ...]:
+    """All operations."""
+    return (*forward().values(), *tensor_operators().values(), *composites())
+
+
+@cache
+def comparisons() -> MethodsPatch:
+    """Return the patch of a Tensor's comparison operators."""
+    return MethodsPatch(Tensor, {n: entry(o) for n, o in tensor_operators().items() if o.op in COMPARISONS})

@@ -1,0 +1,90 @@
+"""An operation as Paddle's code calls it.
+
+There are two kinds. A *forward function* of `paddle._C_ops` (or a Tensor's `+`, `@`, ...) is one kernel. A *composite* is a
+function or layer of Paddle's Python code that computes with several of them and is one operation of the vocabulary, like
+`conv2d` with its bias: its own rule holds for everything inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from paddle.base import core
+
+from unamp.adapter import performing
+from unamp_paddle.arithmetic import as_it_is, in_place
+from unamp_paddle.facts import facts
+from unamp_paddle.state import LOW, NAMES, Value
+
+__all__ = ["Operator", "registered"]
+
+
+class Operator(performing.Operator):
+    """One operation; see `unamp.adapter.performing.Operator`.
+
+    Attributes:
+        composite: whether it is Python code that computes with forward functions.
+        direct: whether it is Python code that reaches no forward function.
+        plain: whether nothing is to be known about it but perhaps `composite` or `view`.
+        rounded: how the result is rounded where low is emulated, if not in the usual way; see `rounding.narrow`.
+    """
+
+    __slots__ = ("_native", "composite", "direct", "plain", "rounded")
+
+    def __init__(
+        self,
+        op: str | None,
+        name: str,
+        call: Callable[..., Any],
+        *,
+        composite: bool = False,
+        direct: bool = False,
+        **kinds: Any,
+    ) -> None:
+        super().__init__(op, name, call, **kinds)
+        self.composite = composite
+        self.direct = direct
+        self._native: list[bool] | None = None
+        self.plain = not (self.layer or self.in_place or direct or self.which is not None or self.activation_only)
+        self.rounded = in_place if op in facts().own_results else as_it_is if op in facts().choosing else None
+
+    def parameters(self, args: Any) -> Mapping[int, Any]:
+        return _parameters(args[0]) if self.layer else {}
+
+    def runs_natively(self, dtype: Any) -> bool:
+        """Return whether an operation that only moves data has what it takes to do so in a low dtype on the CPU."""
+        if self._native is None:
+            kernel = self.name.rpartition(".")[2].rstrip("_")
+            self._native = [self.composite or registered(kernel, NAMES[low]) for low in LOW]
+        return self._native[dtype is not LOW[0]]  # to look something up by a dtype takes its time
+
+
+def _parameters(layer: Any) -> Mapping[int, Any]:
+    """Return a layer's parameters by their ids."""
+    found = {}
+    for home in layer.sublayers(include_self=True):
+        for name, own in home._parameters.items():
+            value = getattr(home, name)
+            if value is None:
+                continue
+            found[id(value)] = value
+            if isinstance(value, Value):  # what `to_static` traces; a layer may hold the parameter itself elsewhere, too
+                found[id(own)] = own
+    return found
+
+
+@cache
+def _kernels() -> dict[str, list[str]]:
+    return core._get_registered_phi_kernels("all")  # type: ignore[no-any-return]
+
+
+@cache
+def registered(name: str, dtype: str) -> bool:
+    """Return whether a forward function has a CPU kernel for a dtype, and so has its gradient."""
+
+    def has(kernel: str) -> bool:
+        return any(k.startswith("(CPU") and k.endswith(f", {dtype})") for k in _kernels().get(kernel, ()))
+
+    return has(name) and (f"{name}_grad" not in _kernels() or has(f"{name}_grad"))
