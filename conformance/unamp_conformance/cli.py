@@ -154,6 +154,9 @@ def _brief(report: Report) -> dict[str, Any]:
                 "checks": dict(summary.totals(run.results)),
                 "unexpected": [{"key": r.key, "status": r.status, "message": r.message} for r in summary.unexpected(run)],
                 "problems": list(run.problems),
+                "seconds": run.seconds,
+                "facts": dict(run.facts),
+                "variables": dict(run.variables),
             }
             for run in report.runs
         ],

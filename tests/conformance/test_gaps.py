@@ -20,38 +20,38 @@ def result(subject="fft_fft", policy="allow float16", status="failed", check="pr
 
 
 def test_a_failure_of_a_gap_is_expected():
-    (marked,), problems = apply(parse(TEXT, "t"), [result()], "2.13.0+cpu", whole=True)
+    (marked,), problems = apply(parse(TEXT, "t"), [result()], "2.13.0+cpu", {}, whole=True)
     assert (marked.status, marked.reason) == ("gap", "no kernel https://example.org/1")
     assert problems == ()
 
 
 def test_a_gap_that_passes_is_an_error():
-    (marked,), _ = apply(parse(TEXT, "t"), [result(status="passed")], "2.13.0", whole=True)
+    (marked,), _ = apply(parse(TEXT, "t"), [result(status="passed")], "2.13.0", {}, whole=True)
     assert marked.status == "fixed"
 
 
 @pytest.mark.parametrize("other", [result("matmul"), result(policy="deny float16"), result(check="coverage")])
 def test_a_gap_covers_only_what_it_says(other):
-    (marked, _), _ = apply(parse(TEXT, "t"), [other, result()], "2.13.0", whole=True)
+    (marked, _), _ = apply(parse(TEXT, "t"), [other, result()], "2.13.0", {}, whole=True)
     assert marked.status == "failed"
 
 
 def test_a_gap_of_what_only_a_full_run_checks_is_not_useless():
-    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", whole=True, others=lambda: [result()])[1] == ()
+    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", {}, whole=True, others=lambda: [result()])[1] == ()
 
 
 def test_a_gap_that_matches_nothing_is_an_error_in_a_whole_run():
-    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", whole=True)[1] == (
+    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", {}, whole=True)[1] == (
         "the known gap probe fft_* matches no check",
     )
-    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", whole=False)[1] == ()
+    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", {}, whole=False)[1] == ()
 
 
 @pytest.mark.parametrize(
     ("version", "status"), [("2.6", "gap"), ("2.5.1", "failed"), ("3.0.0", "failed"), ("2.13.0a0+git", "gap")]
 )
 def test_a_gap_is_of_some_versions(version, status):
-    assert apply(parse(TEXT, "t"), [result()], version, whole=False)[0][0].status == status
+    assert apply(parse(TEXT, "t"), [result()], version, {}, whole=False)[0][0].status == status
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def test_what_goes_to_a_terminal_has_colours() -> None:
 
 
 def test_doctor_reports_every_framework_with_an_adapter() -> None:
-    reports = {report["framework"]: report for report in as_json("doctor")}
+    reports = {report["framework"]: report for report in as_json("doctor")["frameworks"]}
     torch = reports["torch"]
     assert torch["status"] == "ready"
     assert torch["devices"]["cpu"]["bfloat16"] in ("native", "emulated")
