@@ -99,7 +99,7 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
     work = (check for item in items(selection, subject.spelled()) for check in _checks(subject, item, selection.full, known))
     found = [_parameter(check, known) for check in work]
     if not found:
-        raise pytest.UsageError("no check is selected: networks have no operations, and operations no networks")
+        raise pytest.UsageError("no check is selected: no network and no operation has a check of that kind and name")
     return found
 
 

@@ -51,9 +51,9 @@ def say(text: str, indent: int = 4) -> None:
     """Print a sentence, broken where a terminal ends, with its further lines indented. In a pipe it is one line."""
     console = Console()
     if console.is_terminal:
-        broken = {"break_long_words": False, "break_on_hyphens": False}  # an address that is broken leads nowhere
-        lines = text.split("\n")
-        text = "\n".join(textwrap.fill(line, console.width, subsequent_indent=" " * indent, **broken) for line in lines)
+        wrapper = textwrap.TextWrapper(console.width, subsequent_indent=" " * indent)
+        wrapper.break_long_words = wrapper.break_on_hyphens = False  # an address that is broken leads nowhere
+        text = "\n".join(map(wrapper.fill, text.split("\n")))
     print(text)
 
 
