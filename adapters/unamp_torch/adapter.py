@@ -16,6 +16,7 @@ from unamp.policy import Policy
 from unamp.regions import Region
 from unamp_torch import REQUIRES, compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
+from unamp_torch.compiled import library
 from unamp_torch.spellings import spelling
 from unamp_torch.state import thread
 
@@ -111,11 +112,12 @@ class TorchAdapter:
         return 1.0 if device != "cpu" or known is None or known() else _FALLBACK[dtype]
 
     def runtime(self) -> Mapping[str, Fact]:
-        """PyTorch's own loops have ``capability``; what oneDNN has for a dtype is its own affair, and another variable's."""
+        """``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this adapter's are written."""
         asked = {dtype: getattr(torch.ops.mkldnn, name, None) for dtype, name in _HAS_INSTRUCTIONS.items()}
         return {
             "build": f"cuda {torch.version.cuda}" if torch.version.cuda else "cpu",
             "capability": torch.backends.cpu.get_cpu_capability(),
+            "kernels": "Python" if library is None else "C++",
             "mkl": torch.backends.mkl.is_available(),
             "onednn": torch.backends.mkldnn.is_available(),
             **{f"onednn_{dtype}": bool(ask()) for dtype, ask in asked.items() if ask is not None},

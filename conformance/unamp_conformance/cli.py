@@ -77,6 +77,7 @@ def conformance(
         raise typer.BadParameter(str(error)) from error
     options = runner.Options(jobs, timeout, keep=output / _KEPT, resume=resume)
     report = _run(frameworks, devices, selection, options, quiet=as_json)
+    output.mkdir(parents=True, exist_ok=True)  # it is there where anything was kept: not where no framework could be opened
     save(report, output / "results.json")
     shutil.rmtree(output / _KEPT, ignore_errors=True)
     junit.write(report, output / "junit.xml")

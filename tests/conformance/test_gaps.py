@@ -55,6 +55,44 @@ def test_a_gap_is_of_some_versions(version, status):
 
 
 @pytest.mark.parametrize(
+    ("where", "facts", "status"),
+    [
+        ("{onednn = false}", {"onednn": False}, "gap"),
+        ("{onednn = false}", {"onednn": True}, "failed"),
+        ("{avx512_bf16 = true}", {"avx512_bf16": False}, "failed"),
+        ("{avx512_bf16 = true}", {}, "failed"),  # a system that does not tell
+        ('{capability = ["AVX2", "DEFAULT"]}', {"capability": "DEFAULT"}, "gap"),
+        ('{capability = ["AVX2", "DEFAULT"]}', {"capability": "AVX512"}, "failed"),
+        ("{threads = 1}", {"threads": 1}, "gap"),
+        ("{threads = 1}", {"threads": True}, "failed"),  # no number
+        ('{threads = ">=2"}', {"threads": 16}, "gap"),
+        ('{threads = ">=2"}', {"threads": 1}, "failed"),
+        ('{onednn = true, capability = "AVX2"}', {"onednn": True, "capability": "AVX2"}, "gap"),
+        ('{onednn = true, capability = "AVX2"}', {"onednn": True, "capability": "AVX512"}, "failed"),
+    ],
+)
+def test_a_gap_is_of_some_machines(where, facts, status):
+    (marked,), problems = apply(parse(f"{TEXT}where = {where}", "t"), [result()], "2.13.0", facts, whole=False)
+    assert (marked.status, problems) == (status, ())
+
+
+def test_a_gap_of_this_machine_that_passes_is_an_error():
+    gaps = parse(f"{TEXT}where = {{onednn = false}}", "t")
+    for onednn, status in ((False, "fixed"), (True, "passed")):
+        (marked,), _ = apply(gaps, [result(status="passed")], "2.13.0", {"onednn": onednn}, whole=True)
+        assert marked.status == status
+
+
+def test_a_gap_that_asks_for_what_nobody_tells_is_an_error():
+    gaps = parse(f"{TEXT}where = {{onednn_bf17 = false}}", "t")
+    (marked,), (problem,) = apply(gaps, [result()], "2.13.0", {"onednn_bfloat16": False}, whole=False)
+    assert marked.status == "failed"
+    assert problem.startswith("the known gap probe fft_* asks for 'onednn_bf17'; known are amx_bf16, ")
+    assert "onednn_bfloat16" in problem
+    assert apply(gaps, [result()], "3.1", {"threads": 1}, whole=False)[1] == ()  # another version may tell something else
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (('reason = "no kernel"', ""), "needs 'reason'"),
@@ -62,6 +100,9 @@ def test_a_gap_is_of_some_versions(version, status):
         (('versions = ">=2.6,<3"', 'versions = "new"'), "is no range"),
         (("check =", "checks ="), "unknown key 'checks'"),
         (("[[gap]]", "[[gap"), "t: "),
+        (("versions = ", 'where = "avx2"\nversions = '), "where must be a table such as {onednn = false}, not 'avx2'"),
+        (("versions = ", "where = {avx = 0.5}\nversions = "), "where, avx: 0.5 is no boolean, number, text or list of them"),
+        (("versions = ", "where = {avx = [{}]}\nversions = "), "where, avx: .* is no boolean"),
     ],
 )
 def test_a_wrong_file_is_refused(change, message):
