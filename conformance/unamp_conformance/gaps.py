@@ -22,7 +22,7 @@ from unamp.adapter.machine import INSTRUCTION_SETS
 from unamp.adapter.registry import installed
 from unamp_conformance.results import Result
 
-__all__ = ["BadGaps", "KnownGap", "apply", "gaps_of", "mark", "parse", "that_hold"]
+__all__ = ["BadGaps", "KnownGap", "apply", "gaps_of", "in_vain", "mark", "parse", "that_hold"]
 
 _VERSION = re.compile(r"\d+(\.\d+)*")
 _CONDITION = re.compile(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)")
@@ -66,16 +66,6 @@ class KnownGap:
         known = all(name in facts and _is(facts[name], wanted) for name, wanted in self.where.items())
         return known and _within(version, self.versions)
 
-    def asks_in_vain(self, facts: Mapping[str, Fact]) -> str:
-        """A sentence where it asks for a fact of a name that nobody tells; else empty."""
-        valid = {*facts, *INSTRUCTION_SETS}
-        unknown = next((name for name in self.where if name not in valid), None)
-        if unknown is None:
-            return ""
-        return (
-            f"the known gap {self.check} {' '.join(self.subjects)} asks for {unknown!r}; known are {', '.join(sorted(valid))}"
-        )
-
 
 def gaps_of(framework: str) -> tuple[KnownGap, ...]:
     """The known gaps of a framework: in this package, or ``gaps.toml`` beside the adapter of a stranger; none without a file.
@@ -113,6 +103,14 @@ def that_hold(framework: str, version: str, facts: Mapping[str, Fact]) -> list[K
     return [gap for gap in gaps_of(framework) if gap.applies_to(version, facts)]
 
 
+def in_vain(gaps: Iterable[KnownGap], version: str, facts: Mapping[str, Fact]) -> list[str]:
+    """A sentence for each gap of a version that asks for a fact of a name that nobody tells."""
+    valid = {*facts, *INSTRUCTION_SETS}
+    asked = [(gap, name) for gap in gaps if _within(version, gap.versions) for name in gap.where if name not in valid]
+    known = ", ".join(sorted(valid))
+    return [f"the known gap {g.check} {' '.join(g.subjects)} asks for {name!r}; known are {known}" for g, name in asked]
+
+
 def apply(
     gaps: Sequence[KnownGap],
     results: Iterable[Result],
@@ -136,7 +134,6 @@ def apply(
         The results, failed ones of a gap as ``gap`` and passed ones as ``fixed``, and a sentence for each useless gap.
     """
     current = [gap for gap in gaps if gap.applies_to(version, facts)]
-    vain = [sentence for gap in gaps if _within(version, gap.versions) and (sentence := gap.asks_in_vain(facts))]
     used: set[int] = set()
     marked = []
     for result in results:
@@ -150,7 +147,7 @@ def apply(
     elsewhere = list(others()) if unused else []
     useless = [gap for gap in unused if not any(map(gap.covers, elsewhere))]
     said = [f"the known gap {g.check} {' '.join(g.subjects)} matches no check" for g in useless]
-    return tuple(marked), (*vain, *said)
+    return tuple(marked), (*in_vain(gaps, version, facts), *said)
 
 
 def mark(result: Result, gap: KnownGap) -> Result:

@@ -12,7 +12,7 @@ import pytest
 from unamp.adapter import machine
 from unamp.adapter.registry import installed
 from unamp.errors import AdapterError
-from unamp_conformance.gaps import KnownGap, that_hold
+from unamp_conformance.gaps import KnownGap, gaps_of, in_vain, that_hold
 from unamp_conformance.plan import Item, Selection, items
 from unamp_conformance.results import Result
 from unamp_conformance.subjects import Subject
@@ -95,6 +95,8 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
         raise pytest.UsageError(f"{framework}: {error}") from error
     if not present:
         return [pytest.param(None, id=f"{framework}-{device}", marks=pytest.mark.skip(f"not run: there is no {device} here"))]
+    if wrong := in_vain(gaps_of(framework), version, facts):
+        raise pytest.UsageError(wrong[0])
     known = that_hold(framework, version, facts)
     work = (check for item in items(selection, subject.spelled()) for check in _checks(subject, item, selection.full, known))
     found = [_parameter(check, known) for check in work]

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from unamp_conformance import worker
+from unamp_conformance import pytest_checks, worker
+from unamp_conformance.gaps import KnownGap
 
 from unamp.adapter.registry import adapter_for
 
@@ -70,6 +71,13 @@ def test_a_known_gap_that_passes_is_a_failure(run, monkeypatch):
     seen = run(TORCH, "--unamp-op=cpu", "--unamp-check=probe", "-k", "deny", code=1)
     assert set(seen.outcomes.values()) == {"failed"}
     assert "[XPASS(strict)] moves or marks data" in seen.texts[-1]
+
+
+def test_a_known_gap_that_asks_for_what_nobody_tells_is_named(run, monkeypatch):
+    gap = KnownGap("probe", ("matmul",), "no kernel", "https://example.org", ">=2", where={"onednn_bf17": True})
+    monkeypatch.setattr(pytest_checks, "gaps_of", lambda framework: (gap,))
+    said = "".join(run(TORCH, "--unamp-op=matmul", code=2).texts)
+    assert "the known gap probe matmul asks for 'onednn_bf17'; known are amx_bf16," in said
 
 
 @pytest.mark.parametrize(

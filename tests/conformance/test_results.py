@@ -150,6 +150,11 @@ def test_the_page_needs_nothing_from_outside():
     assert "computed in float16" in page
 
 
+def test_the_page_says_what_the_framework_computed_with():
+    page = html.unescape(render(report(FAILED)))
+    assert "<dd>onednn: yes, threads: 1, capability: AVX2, OMP_NUM_THREADS=1</dd>" in page
+
+
 def test_junit_counts_and_survives_hostile_names(tmp_path):
     junit.write(report(FAILED, replace(FAILED, subject=EVIL), outputs([1.0])), tmp_path / "j.xml")
     suite = ET.parse(tmp_path / "j.xml").getroot()[0]
