@@ -122,7 +122,7 @@ def _fields(where: str, table: Any, needed: Mapping[str, type], possible: Mappin
         raise BadSettings(f"{where}: needs {missing[0]!r}")
     for key, value in table.items():
         if not isinstance(value, valid[key]) or value == "":
-            kind = {str: "text", dict: "a table"}[valid[key]]
+            kind = "a table" if valid[key] is dict else "text"
             raise BadSettings(f"{where}: {key} must be {kind}, not {value!r}")
     return table
 
