@@ -6,10 +6,11 @@ RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help browser conformance conformance-versions test bench lint format tables dist clean
+.PHONY: help browser conformance conformance-machines conformance-versions test bench lint format tables dist clean
 
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
+	@echo "make conformance-machines   the same under settings that make this processor behave as another one (half an hour)"
 	@echo "make conformance-versions   the same for older and newer frameworks, an environment for each (hours, and many GB to load)"
 	@echo "make test          lint, then every test; continuous integration runs this"
 	@echo "make bench         unamp side by side with what you would write instead"
@@ -22,6 +23,10 @@ help:
 conformance: $(VENV)/.conformance
 	@$(RUN) conformance/wheels.py
 	$(VENV)/bin/unamp conformance --output conformance-report
+
+conformance-machines: $(VENV)/.conformance
+	@$(RUN) conformance/wheels.py
+	$(RUN) conformance/machines.py $(ONLY)
 
 conformance-versions: $(VENV)/bin/python
 	$(RUN) conformance/versions.py $(ONLY)

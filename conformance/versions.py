@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -22,7 +21,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[1]
+from rows import ROOT, cells, last_line, numbers, run, sentence, suite
+from rows import keep as keep_row
+
 ENVIRONMENTS = ROOT / ".venv-versions"
 RESULTS = ROOT / "conformance/results/versions.json"
 TABLE = ROOT / "docs/versions.md"
@@ -30,7 +31,7 @@ TABLE = ROOT / "docs/versions.md"
 #: What the suite needs beside the framework, in whatever version goes with it; and what Paddle 3.2 imports without saying so.
 NEEDED = ("numpy", "typer", "rich", "jinja2", "setuptools")
 
-_INSTALLING, _RUNNING = 1800, 3600  # seconds
+_INSTALLING = 1800  # seconds
 
 _HEAD = """# Versions
 
@@ -79,12 +80,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def keep(row: Row, found: dict[str, Any]) -> None:
-    """Write down what came of one version, beside what is there by now: another run may have written meanwhile."""
-    known = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-    known.setdefault(row.framework, {}).setdefault(row.version, {})[row.python] = found
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
-    TABLE.write_text(table(known), "utf-8")
+    """Write down what came of one version."""
+    keep_row(RESULTS, TABLE, (row.framework, row.version, row.python), found, table)
 
 
 def chosen(arguments: Sequence[str]) -> Iterator[Row]:
@@ -141,52 +138,26 @@ def examined(row: Row, interpreter: str) -> dict[str, Any]:
 def _outcome(row: Row, interpreter: str, home: Path) -> dict[str, Any]:
     made = subprocess.run([interpreter, "-m", "venv", "--clear", str(home)], capture_output=True, text=True, check=False)
     if made.returncode:
-        return {"result": "no environment", "message": _last_line(made.stdout + made.stderr)}
-    requirement = f"{row.package}=={row.version}"
+        return {"result": "no environment", "message": last_line(made.stdout + made.stderr)}
+    python, requirement = home / "bin/python", f"{row.package}=={row.version}"
     install = ("-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-compile", requirement, *NEEDED)
-    installed = _run(home, *install, timeout=_INSTALLING)
+    installed = run(python, *install, cwd=home, timeout=_INSTALLING)
     if installed.returncode:
         return _not_installed(installed.stderr, requirement)
-    doctor = _run(home, "-m", "unamp", "doctor", "--json")
+    doctor = run(python, "-m", "unamp", "doctor", "--json", cwd=home)
     if doctor.returncode:
-        return {"result": "unamp doctor fails", "message": _last_line(doctor.stderr)}
-    report = next(r for r in json.loads(doctor.stdout) if r["framework"] == row.framework)
+        return {"result": "unamp doctor fails", "message": last_line(doctor.stderr)}
+    report = next(r for r in json.loads(doctor.stdout)["frameworks"] if r["framework"] == row.framework)
     if report["status"] != "ready":
         return {"result": "refused", "message": _said(report["advice"], home)}
-    output = ["--output", str(home / "results")]
-    run = _run(home, "-m", "unamp_conformance", "--framework", row.framework, "--device", "cpu", "--json", *output)
-    try:
-        (found,) = json.loads(run.stdout)["runs"]
-    except (ValueError, KeyError):
-        return {"result": "conformance fails to run", "message": _last_line(run.stderr)}
-    wrong = list(dict.fromkeys([*(u["key"] for u in found["unexpected"]), *found["problems"]]))
-    ended = "" if found["ended"] == "finished" else found["ended"]
-    result = "fails" if wrong or ended else "conforms"
-    return {"result": result, "message": ended, "checks": found["checks"], "wrong": wrong[:20]}
+    return suite(python, row.framework, output=home / "results")[0]
 
 
 def _not_installed(said: str, requirement: str) -> dict[str, Any]:
     # Where nothing can be reached, pip says the same at its end.
     if f"No matching distribution found for {requirement}" in said and "Retrying" not in said:
         return {"result": "no wheel", "message": ""}
-    return {"result": "does not install", "message": _last_line(said)}
-
-
-def _run(home: Path, *arguments: str, timeout: float = _RUNNING) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(str(ROOT / folder) for folder in (".", "adapters", "conformance"))
-    command = [str(home / "bin/python"), *arguments]
-    try:
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=timeout,
-            cwd=home,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"not finished within {timeout:.0f} seconds")
+    return {"result": "does not install", "message": last_line(said)}
 
 
 def _said(advice: str, home: Path) -> str:
@@ -194,31 +165,14 @@ def _said(advice: str, home: Path) -> str:
     return re.sub(rf" \({re.escape(str(home))}[^)]*\)", "", re.sub(r"^unamp\.errors\.\w+: ", "", advice))
 
 
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1].strip()
-
-
-def sentence(found: dict[str, Any]) -> str:
-    """What came of a version, for people."""
-    counts = ", ".join(f"{number} {status}" for status, number in found.get("checks", {}).items())
-    first = ", ".join(found.get("wrong", ())[:3])
-    said = "; ".join(filter(None, (found["message"], counts, first and f"first: {first}")))
-    return f"{found['result']}: {said}" if said else found["result"]
-
-
 def table(known: dict[str, dict[str, dict[str, Any]]]) -> str:
     """The page."""
     lines = []
     for framework, versions in sorted(known.items()):
-        for version, pythons in sorted(versions.items(), key=lambda item: _numbers(item[0])):
-            for python, found in sorted(pythons.items(), key=lambda item: _numbers(item[0])):
-                said = sentence(found).replace("|", "\\|")
-                lines.append(f"| {framework} | {version} | {python} | {said} | {found['where']} |")
+        for version, pythons in sorted(versions.items(), key=lambda item: numbers(item[0])):
+            for python, found in sorted(pythons.items(), key=lambda item: numbers(item[0])):
+                lines.append(cells(framework, version, python, sentence(found), found["where"]))
     return _HEAD + "\n".join(lines) + "\n"
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 if __name__ == "__main__":

@@ -149,7 +149,9 @@ def _expected(gaps: Iterable[KnownGap]) -> list[list[str]]:
     """A row for each reason and the operations that it is about; often several kinds of checks see the same thing."""
     checks: dict[tuple[str, ...], list[str]] = {}
     for gap in gaps:
-        checks.setdefault((_some(gap.subjects), _some(gap.policies), gap.reason), []).append(gap.check)
+        where = [f"{name} = {json.dumps(value)}" for name, value in gap.where.items()]
+        why = gap.reason + (f" (only where {_code(where)})" if where else "")
+        checks.setdefault((_some(gap.subjects), _some(gap.policies), why), []).append(gap.check)
     return [[subjects, ", ".join(found), policies, reason] for (subjects, policies, reason), found in checks.items()]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import mindspore
 from mindspore import nn
 
-from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
 from unamp_mindspore import REQUIRES, compiling, networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import Activation
@@ -47,6 +47,10 @@ class MindSporeAdapter(CapturesNothing):
     def slowdown(self, device: str, dtype: str) -> float:
         """On the CPU, what emulation costs."""
         return {"float16": 2.2, "bfloat16": 2.4}[dtype] if device == "cpu" else 1.0
+
+    def runtime(self) -> Mapping[str, Fact]:
+        """MindSpore's kernels for the CPU are oneDNN's and its own; which instruction sets they use, it does not tell."""
+        return {"build": patches.device(), "threads": int(mindspore.get_context("runtime_num_threads"))}
 
     def gaps(self) -> tuple[Gap, ...]:
         return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import paddle
 from paddle.base.framework import _dygraph_tracer
 
-from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
@@ -51,6 +51,14 @@ class PaddleAdapter(CapturesNothing):
     def slowdown(self, device: str, dtype: str) -> float:
         """On the CPU, what emulation costs."""
         return {"float16": 1.6, "bfloat16": 1.2}[dtype] if device == "cpu" else 1.0
+
+    def runtime(self) -> Mapping[str, Fact]:
+        """Eager operations ask oneDNN only where a flag says so; Paddle tells of no threads."""
+        return {
+            "build": "cuda" if paddle.is_compiled_with_cuda() else "cpu",
+            "mkl": paddle.version.with_mkl == "ON",
+            "onednn": bool(paddle.get_flags("FLAGS_use_mkldnn")["FLAGS_use_mkldnn"]),
+        }
 
     def gaps(self) -> tuple[Gap, ...]:
         return (

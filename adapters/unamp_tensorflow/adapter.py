@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
-from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
 from unamp_tensorflow import casting, networks, observing, patches, plans, scaling
 from unamp_tensorflow.activation import Activation
@@ -67,6 +67,18 @@ class TensorFlowAdapter(CapturesNothing):
 
     def slowdown(self, device: str, dtype: str) -> float:
         return 1.0
+
+    def runtime(self) -> Mapping[str, Fact]:
+        """Whether oneDNN is in use is what TensorFlow's own tests ask; where another version tells them otherwise, nobody."""
+        try:
+            from tensorflow.python.util._pywrap_util_port import IsMklEnabled
+        except ImportError:
+            onednn = {}
+        else:
+            onednn = {"onednn": bool(IsMklEnabled())}
+        chosen = int(tf.config.threading.get_intra_op_parallelism_threads())  # 0 means that TensorFlow chooses, later
+        threads = {"threads": chosen} if chosen else {}
+        return {"build": "cuda" if tf.test.is_built_with_cuda() else "cpu", **onednn, **threads}
 
     def gaps(self) -> tuple[Gap, ...]:
         return GAPS

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import torch
 
-from unamp.adapter import Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp_torch import compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
+from unamp_torch.compiled import library
 from unamp_torch.spellings import spelling
 from unamp_torch.state import CPU, CUDA, thread
 
@@ -114,6 +115,19 @@ class TorchAdapter:
         """As in float32 where the CPU has instructions for the dtype and oneDNN uses them; else the loops of a fallback."""
         known = getattr(torch.ops.mkldnn, _HAS_INSTRUCTIONS[dtype], None)
         return 1.0 if device != "cpu" or known is None or known() else _FALLBACK[dtype]
+
+    def runtime(self) -> Mapping[str, Fact]:
+        """``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this adapter's are written."""
+        asked = {dtype: getattr(torch.ops.mkldnn, name, None) for dtype, name in _HAS_INSTRUCTIONS.items()}
+        return {
+            "build": f"cuda {torch.version.cuda}" if torch.version.cuda else "cpu",
+            "capability": torch.backends.cpu.get_cpu_capability(),
+            "kernels": "Python" if library is None else "C++",
+            "mkl": torch.backends.mkl.is_available(),
+            "onednn": torch.backends.mkldnn.is_available(),
+            **{f"onednn_{dtype}": bool(ask()) for dtype, ask in asked.items() if ask is not None},
+            "threads": torch.get_num_threads(),
+        }
 
     def gaps(self) -> tuple[Gap, ...]:
         """What PyTorch does not let it do."""

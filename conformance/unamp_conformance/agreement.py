@@ -41,7 +41,7 @@ def pairs(runs: Sequence[FrameworkRun]) -> tuple[FrameworkRun, ...]:
 
 
 def _gaps(run: FrameworkRun) -> list[KnownGap]:
-    return [gap for gap in gaps.gaps_of(run.framework) if gap.check == "agreement" and gap.applies_to(run.version)]
+    return [gap for gap in gaps.that_hold(run.framework, run.version, run.facts) if gap.check == "agreement"]
 
 
 def agreement(first: FrameworkRun, second: FrameworkRun, *, decisions: bool = True) -> Iterator[Result]:

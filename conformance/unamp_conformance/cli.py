@@ -83,6 +83,7 @@ def conformance(
     _check_folder(output)
     options = runner.Options(jobs, timeout, keep=output / _KEPT, resume=resume)
     report = _run(frameworks, devices, selection, options, quiet=as_json)
+    output.mkdir(parents=True, exist_ok=True)  # it is there where anything was kept: not where no framework could be opened
     save(report, output / "results.json")
     shutil.rmtree(output / _KEPT, ignore_errors=True)
     junit.write(report, output / "junit.xml")
@@ -171,6 +172,9 @@ def _brief(report: Report) -> dict[str, Any]:
                 "checks": dict(summary.totals(run.results)),
                 "unexpected": [{"key": r.key, "status": r.status, "message": r.message} for r in summary.unexpected(run)],
                 "problems": list(run.problems),
+                "seconds": run.seconds,
+                "facts": dict(run.facts),
+                "variables": dict(run.variables),
             }
             for run in report.runs
         ],

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from unamp.adapter import Fact
+from unamp.adapter.machine import INSTRUCTION_SETS
 from unamp.adapter.registry import installed
 from unamp_conformance.results import Result
 
-__all__ = ["BadGaps", "KnownGap", "apply", "gaps_of", "mark", "parse"]
+__all__ = ["BadGaps", "KnownGap", "apply", "gaps_of", "in_vain", "mark", "parse", "that_hold"]
 
 _VERSION = re.compile(r"\d+(\.\d+)*")
 _CONDITION = re.compile(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)")
@@ -39,6 +42,9 @@ class KnownGap:
         policies, devices: likewise.
         reason, link: why, and where that is written down.
         versions: the framework's versions that have the gap, e.g. ``">=2.6,<3"``.
+        where: what of the machine and of the framework on it the gap needs, by the names of `unamp.adapter.machine.facts`,
+            e.g. ``{onednn_bfloat16 = false}``. All must hold: a value is what the fact is, a list what it is one of, and for
+            a number a range such as ``">=2"``.
     """
 
     check: str
@@ -48,17 +54,17 @@ class KnownGap:
     versions: str
     policies: tuple[str, ...] = ("*",)
     devices: tuple[str, ...] = ("*",)
+    where: Mapping[str, Any] = field(default_factory=dict)
 
     def covers(self, result: Result) -> bool:
         """Whether a result is of this gap."""
         pairs = ((result.subject, self.subjects), (result.policy, self.policies), (result.device, self.devices))
         return result.check == self.check and all(any(fnmatchcase(v, p) for p in patterns) for v, patterns in pairs)
 
-    def applies_to(self, version: str) -> bool:
-        """Whether a version of the framework has the gap."""
-        found = _VERSION.match(version)
-        given = _numbers(found.group() if found else "0")
-        return all(_holds(given, sign, _numbers(bound)) for sign, bound in _CONDITION.findall(self.versions))
+    def applies_to(self, version: str, facts: Mapping[str, Fact]) -> bool:
+        """Whether a version of the framework has the gap, where these are the facts. One that is not told does not hold."""
+        known = all(name in facts and _is(facts[name], wanted) for name, wanted in self.where.items())
+        return known and _within(version, self.versions)
 
 
 def gaps_of(framework: str) -> tuple[KnownGap, ...]:
@@ -92,10 +98,24 @@ def parse(text: str, name: str) -> tuple[KnownGap, ...]:
     return tuple(_gap(entry, f"{name}: gap {n}") for n, entry in enumerate(entries, 1))
 
 
+def that_hold(framework: str, version: str, facts: Mapping[str, Fact]) -> list[KnownGap]:
+    """The known gaps of a framework that its version has on this machine."""
+    return [gap for gap in gaps_of(framework) if gap.applies_to(version, facts)]
+
+
+def in_vain(gaps: Iterable[KnownGap], version: str, facts: Mapping[str, Fact]) -> list[str]:
+    """A sentence for each gap of a version that asks for a fact of a name that nobody tells."""
+    valid = {*facts, *INSTRUCTION_SETS}
+    asked = [(gap, name) for gap in gaps if _within(version, gap.versions) for name in gap.where if name not in valid]
+    known = ", ".join(sorted(valid))
+    return [f"the known gap {g.check} {' '.join(g.subjects)} asks for {name!r}; known are {known}" for g, name in asked]
+
+
 def apply(
     gaps: Sequence[KnownGap],
     results: Iterable[Result],
     version: str,
+    facts: Mapping[str, Fact],
     *,
     whole: bool,
     others: Callable[[], Iterable[Result]] = tuple,
@@ -106,13 +126,14 @@ def apply(
         gaps: the framework's gaps.
         results: what was found.
         version: the framework's version.
+        facts: what is known of the machine and of the framework on it.
         whole: whether nothing was deselected; only then can a gap that matches nothing be told.
         others: gives what was not run all the same, because only a full run does; a gap may be of that.
 
     Returns:
         The results, failed ones of a gap as ``gap`` and passed ones as ``fixed``, and a sentence for each useless gap.
     """
-    current = [gap for gap in gaps if gap.applies_to(version)]
+    current = [gap for gap in gaps if gap.applies_to(version, facts)]
     used: set[int] = set()
     marked = []
     for result in results:
@@ -125,7 +146,8 @@ def apply(
     unused = [gap for n, gap in enumerate(current) if n not in used] if whole else []
     elsewhere = list(others()) if unused else []
     useless = [gap for gap in unused if not any(map(gap.covers, elsewhere))]
-    return tuple(marked), tuple(f"the known gap {g.check} {' '.join(g.subjects)} matches no check" for g in useless)
+    said = [f"the known gap {g.check} {' '.join(g.subjects)} matches no check" for g in useless]
+    return tuple(marked), (*in_vain(gaps, version, facts), *said)
 
 
 def mark(result: Result, gap: KnownGap) -> Result:
@@ -147,7 +169,34 @@ def _gap(entry: object, where: str) -> KnownGap:
         raise BadGaps(f"{where}: needs {missing[0]!r}")
     if not _CONDITION.match(entry["versions"]):
         raise BadGaps(f"{where}: versions {entry['versions']!r} is no range such as '>=2.6,<3'")
+    asked = entry.get("where", {})
+    if not isinstance(asked, dict):
+        raise BadGaps(f"{where}: where must be a table such as {{onednn = false}}, not {asked!r}")
+    if wrong := [n for n, wanted in asked.items() if not all(isinstance(w, bool | int | str) for w in _listed(wanted))]:
+        raise BadGaps(f"{where}: where, {wrong[0]}: {asked[wrong[0]]!r} is no boolean, number, text or list of them")
     return KnownGap(**{n: tuple(v) if isinstance(v, list) else v for n, v in entry.items()})
+
+
+def _is(fact: Fact, wanted: Any) -> bool:
+    """Whether a fact is what a gap asks for."""
+    return any(
+        _within(str(fact), one) if _is_range(one) and type(fact) is int else type(fact) is type(one) and fact == one
+        for one in _listed(wanted)
+    )
+
+
+def _is_range(wanted: Any) -> bool:
+    return isinstance(wanted, str) and _CONDITION.match(wanted) is not None
+
+
+def _listed(wanted: Any) -> list[Any]:
+    return wanted if isinstance(wanted, list) else [wanted]
+
+
+def _within(version: str, bounds: str) -> bool:
+    found = _VERSION.match(version)
+    given = _numbers(found.group() if found else "0")
+    return all(_holds(given, sign, _numbers(bound)) for sign, bound in _CONDITION.findall(bounds))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

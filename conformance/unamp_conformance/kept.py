@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import unamp
+from unamp.adapter.machine import variables
 from unamp.adapter.registry import installed
 from unamp_conformance.reading import results_from
 from unamp_conformance.results import Result, sayable
@@ -35,7 +36,7 @@ def fingerprint(framework: str, version: str, device: str, plan: Mapping[str, An
     parts = {
         "under test": (framework, version, device),
         "versions": (unamp.__version__, platform.python_version(), platform.machine(), np.__version__),
-        "settings": sorted((name, value) for name, value in os.environ.items() if name.startswith("UNAMP_")),
+        "settings": [*sorted(item for item in os.environ.items() if item[0].startswith("UNAMP_")), *variables().items()],
         "code": [_digest(package) for package in _packages(framework)],
         "plan": plan,
     }

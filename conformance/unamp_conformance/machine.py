@@ -6,7 +6,8 @@ import os
 import platform
 import shutil
 import subprocess
-from pathlib import Path
+
+from unamp.adapter.machine import instruction_sets, processor
 
 __all__ = ["cores", "host"]
 
@@ -17,7 +18,8 @@ def host() -> dict[str, str]:
         "python": platform.python_version(),
         "system": _system(),
         "machine": platform.machine(),
-        "processor": _processor(),
+        "processor": processor(),
+        "instruction sets": " ".join(name for name, there in instruction_sets().items() if there) or "not told",
         "cores": str(cores()),
     }
     return found | ({"gpu": gpu} if (gpu := _gpu()) else {})
@@ -35,14 +37,6 @@ def _system() -> str:
     """The operating system, with its C library where that is told: exp and log are of it, the kernel is of no consequence."""
     library = " ".join(platform.libc_ver())
     return f"{platform.system()}, {library}" if library.strip() else f"{platform.system()} {platform.release()}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()  # only Linux tells the model's name this way
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 def _gpu() -> str:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from unamp.adapter import machine
 from unamp.dtypes import ELIGIBLE
 from unamp.policy import Policy, Rule
 from unamp.regions import Region
@@ -190,7 +191,8 @@ def pretending(subject: Subject, manner: str) -> Subject:
 def probed(subject: Subject, op: str) -> tuple[Result, ...]:
     """What the suite finds when it probes one operation, allowed and denied; known gaps are marked."""
     found = perform(subject, Item("operation", op, _policies(op), ("coverage", "probe")))
-    return gaps.apply(gaps.gaps_of(subject.framework), found, subject.adapter.version(), whole=False)[0]
+    known = gaps.gaps_of(subject.framework)
+    return gaps.apply(known, found, subject.adapter.version(), machine.facts(subject.adapter), whole=False)[0]
 
 
 def _policies(op: str) -> dict[str, Policy]:
@@ -206,7 +208,7 @@ def candidates(subject: Subject) -> list[str]:
 def _excused(subject: Subject, op: str) -> bool:
     asked = [("coverage", "-"), *(("probe", policy) for policy in _policies(op))]
     results = [Result(check, op, policy, subject.device, "failed") for check, policy in asked]
-    known = [gap for gap in gaps.gaps_of(subject.framework) if gap.applies_to(subject.adapter.version())]
+    known = gaps.that_hold(subject.framework, subject.adapter.version(), machine.facts(subject.adapter))
     return any(gap.covers(result) for gap in known for result in results)
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from unamp.adapter.machine import INSTRUCTION_SETS, said
 from unamp_conformance import plots, summary
 from unamp_conformance.evidence import Evidence, evidence, number, ratio
 from unamp_conformance.plan import CHECKS
@@ -104,6 +105,14 @@ class Section:
     def title(self) -> str:
         """For people."""
         return f"{self.run.framework} {self.run.version}, {self.run.device}"
+
+    @property
+    def uses(self) -> str:
+        """What the framework computed with: what its adapter tells, and the environment variables that change it."""
+        told = {name: fact for name, fact in self.run.facts.items() if name not in INSTRUCTION_SETS}
+        return ", ".join(
+            (*(f"{name}: {said(fact)}" for name, fact in told.items()), *map("=".join, self.run.variables.items()))
+        )
 
     @property
     def broken(self) -> bool:

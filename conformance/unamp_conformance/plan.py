@@ -43,8 +43,8 @@ LISTED = tuple(name for name in PRESETS if name != "none")
 
 #: What to say of a selection that no check fits.
 NOTHING_SELECTED = (
-    "no check fits all that was asked for; operations are selected by op, with the checks coverage and probe, and networks by "
-    "network, with all others"
+    "no check fits all that was asked for: operations have the checks coverage and probe, networks all others, and only those "
+    "that keep statistics have that one"
 )
 
 
@@ -57,6 +57,7 @@ class Selection:
         dtypes: low dtypes, in any spelling.
         checks: kinds of check.
         ops: operations, in any spelling; with ``*`` as a wildcard, or a group (``group:norm``). Kept by canonical names.
+            Where networks or operations are named, nothing else is run; both can be.
         full: probe every operation under every policy, not only under those that can show a rule broken; with every feed
             where the lists are the user's or the default's. And train every network, not only some and for a few steps.
 
@@ -143,14 +144,14 @@ def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
                     yield Item("training", name, {policy_name(policy): policy}, ("training",))
     compared = (*NEEDED, *NEEDED_OF_OPERATIONS) if "agreement" in selection.checks else ()
     networks = tuple(check for check in NETWORK_CHECKS if selection.wants(check) or check in compared)
-    if networks and not selection.ops:
+    if networks and (selection.networks or not selection.ops):
         for name, network in NETWORKS.items():
             if name in (selection.networks or NETWORKS):
                 checks = tuple(c for c in networks if c != "statistics" or network.buffers)
                 for policy in _matrix(selection) if checks else ():
                     yield Item("network", name, {policy_name(policy): policy}, checks)
     checks = tuple(check for check in ("coverage", "probe") if selection.wants(check) or check in compared)
-    if checks and not selection.networks:
+    if checks and (selection.ops or not selection.networks):
         for op in spelled:
             if not selection.ops or op in selection.ops:
                 yield Item("operation", op, _probed(selection, op), checks)

@@ -29,6 +29,7 @@ FEEDS = ("float32", "low", "mixed")
 _ENOUGH = 24  # elements that a verdict rests on
 _SAMPLE = 16  # numbers by which frameworks are held against each other
 _DRAWS = 64  # at most so many calls to collect them
+_AGAIN = 4  # times as many, where no precision explains them
 
 Region = Callable[[], AbstractContextManager[Any]]
 Fed = list[np.ndarray | Low]
@@ -78,7 +79,7 @@ class Probe:
         self.case = case
         self._operations = operations
         self._device = device
-        self._predicted: dict[tuple[str, str], list[Prediction]] = {}
+        self._predicted: dict[tuple[str, str, int], list[Prediction | None]] = {}
         self._made: dict[int, list[np.ndarray]] = {}
 
     @cached_property
@@ -115,9 +116,17 @@ class Probe:
         if not self._sensitive:
             run = self._run(0, _feeder(self.case, feed, low), "float32", region)
             return [Finding("forward", None, run.dtype)]
-        predictions = self._predictions(feed, low)
+        findings = self._findings(region, feed, low, self._draws)
+        # Where a kernel rounds its sums on the way, luck decides to which prediction a few numbers are nearer: one look in 30
+        # at a recurrent layer in TensorFlow without oneDNN, in none of 160 with twice the numbers. What is so stays so.
+        if any(finding.note and not finding.precisions for finding in findings):
+            return self._findings(region, feed, low, range(_AGAIN * len(self._draws)))
+        return findings
+
+    def _findings(self, region: Region, feed: str, low: str, draws: range) -> list[Finding]:
+        predictions = self._predictions(feed, low, draws)
         fed, gradients = _feeder(self.case, feed, low), len(predictions) > 1
-        runs = [self._run(n, fed, "float32", region, gradients=gradients) for n in self._draws]
+        runs = [self._run(n, fed, "float32", region, gradients=gradients) for n in draws]
         observed = _streams(runs)
         dtypes = [runs[0].dtype, *runs[0].gradient_dtypes]
         names = self._names()
@@ -176,7 +185,7 @@ class Probe:
                 continue
             found = [p for p in self._compare(collected) if p is not None]
             if all(tells(prediction, calibration) for prediction, calibration in found):
-                self._predicted["float32", "float32"] = [p and p[0] for p in self._compare(collected)]
+                self._predicted["float32", "float32", draw + 1] = [p and p[0] for p in self._compare(collected)]
                 return range(draw + 1)
         names = self._names()
         dull = [
@@ -184,13 +193,12 @@ class Probe:
         ]
         raise Unsuitable(f"{self.case.op}: its inputs do not tell the precisions apart ({', '.join(dull)})")
 
-    def _predictions(self, feed: str, low: str) -> list[Prediction | None]:
-        draws = self._draws
-        key = (feed, low if feed != "float32" else "float32")
+    def _predictions(self, feed: str, low: str, draws: range) -> list[Prediction | None]:
+        key = (feed, low if feed != "float32" else "float32", len(draws))
         if key not in self._predicted:
             collected: dict[str, list[_Run]] = {p: [] for p in ("calibration", *PRECISIONS)}
             for draw in draws:
-                self._collect(collected, draw, feed, low, gradients=False)
+                self._collect(collected, draw, feed, low, self.case.backward and feed == "float32")
             self._predicted[key] = [pair and pair[0] for pair in self._compare(collected)]
         return self._predicted[key]
 

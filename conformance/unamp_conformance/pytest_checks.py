@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from unamp.adapter import machine
 from unamp.adapter.registry import installed
 from unamp.errors import AdapterError
-from unamp_conformance.gaps import KnownGap, gaps_of
+from unamp_conformance.gaps import KnownGap, gaps_of, in_vain, that_hold
 from unamp_conformance.plan import NOTHING_SELECTED, Item, Selection, items
 from unamp_conformance.results import Result
 from unamp_conformance.subjects import Subject
@@ -91,12 +92,14 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
     subject = Subject(framework, device)
     try:
         selection = Selection(**selected)
-        version, present = subject.adapter.version(), subject.present()
+        version, present, facts = subject.adapter.version(), subject.present(), machine.facts(subject.adapter)
     except (TypeError, ValueError, ImportError, AdapterError) as error:
         raise pytest.UsageError(f"{framework}: {error}") from error
     if not present:
         return [pytest.param(None, id=f"{framework}-{device}", marks=pytest.mark.skip(f"not run: there is no {device} here"))]
-    known = [gap for gap in gaps_of(framework) if gap.applies_to(version)]
+    if wrong := in_vain(gaps_of(framework), version, facts):
+        raise pytest.UsageError(wrong[0])
+    known = that_hold(framework, version, facts)
     work = (check for item in items(selection, subject.spelled()) for check in _checks(subject, item, selection.full, known))
     found = [_parameter(check, known) for check in work]
     if not found:

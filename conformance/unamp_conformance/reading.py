@@ -87,7 +87,8 @@ def _report(data: Any) -> Report:
 
 
 def _run(where: str, data: Any) -> FrameworkRun:
-    kinds = {"results": _each(_result), "problems": _each(_text), "seconds": _number}
+    kinds: dict[str, _Reader] = {"results": _each(_result), "problems": _each(_text), "seconds": _number}
+    kinds |= {"facts": _mapping(_fact), "variables": _mapping(_text)}
     return FrameworkRun(**_object(FrameworkRun, data, kinds, where))
 
 
@@ -119,6 +120,12 @@ def _text(where: str, value: Any) -> str:
 def _number(where: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadResults(f"{where}: must be a number, not {type(value).__name__}")
+    return value
+
+
+def _fact(where: str, value: Any) -> bool | int | str:
+    if not isinstance(value, bool | int | str):
+        raise BadResults(f"{where}: must be a boolean, a whole number or text, not {type(value).__name__}")
     return value
 
 

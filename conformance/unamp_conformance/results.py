@@ -12,6 +12,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from unamp.adapter import Fact
+
 __all__ = [
     "READABLE",
     "SCHEMA",
@@ -103,7 +105,10 @@ class Result:
 
 @dataclass(frozen=True)
 class FrameworkRun:
-    """One framework's part of a run: where it ran, and how that ended (``"finished"``, or what went wrong)."""
+    """One framework's part of a run: where it ran, and how that ended (``"finished"``, or what went wrong).
+
+    The facts are those of `unamp.adapter.machine.facts`, the variables those of the environment that change them.
+    """
 
     framework: str
     version: str
@@ -112,6 +117,8 @@ class FrameworkRun:
     results: tuple[Result, ...] = ()
     problems: tuple[str, ...] = ()
     seconds: float = 0.0
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def compares(self) -> bool:

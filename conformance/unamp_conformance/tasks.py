@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from unamp.adapter import Fact
 from unamp_conformance import gaps
 from unamp_conformance.kept import Kept, fingerprint
 from unamp_conformance.plan import Selection, left_out
@@ -43,6 +44,8 @@ class Task:
     ) -> None:
         self.framework, self.device, self.selection = framework, device, selection
         self.version = "unknown"
+        self.facts: dict[str, Fact] = {}  #: what the framework computes with; see `unamp.adapter.machine.facts`
+        self.variables: dict[str, str] = {}  #: the environment variables that change it
         self.ended = ""  #: how it ended; empty while it has not
         self.items: list[Planned] = []
         self.planned = False
@@ -95,6 +98,7 @@ class Task:
         event = fact["event"]
         if event == "opened":
             self.version = fact["version"]
+            self.facts, self.variables = fact.get("facts", {}), fact.get("variables", {})
             self.ended = self.ended if fact["present"] else "not run"
         elif event == "unusable":
             self.ended = f"not usable: {fact['why']}"
@@ -140,7 +144,9 @@ class Task:
         useless: tuple[str, ...] = ()
         if self.ended == "finished":
             own = [gap for gap in gaps.gaps_of(self.framework) if gap.check != "agreement"]
-            marked, useless = gaps.apply(own, found, self.version, whole=self.selection.whole, others=self._left_out)
+            marked, useless = gaps.apply(
+                own, found, self.version, self.facts, whole=self.selection.whole, others=self._left_out
+            )
             found = list(marked)
         return FrameworkRun(
             self.framework,
@@ -150,6 +156,8 @@ class Task:
             tuple(found),
             useless,
             round(self.seconds, 1),
+            self.facts,
+            self.variables,
         )
 
     def _plan(self, items: Sequence[Mapping[str, Any]]) -> None:

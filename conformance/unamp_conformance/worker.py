@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any
 
-from unamp.adapter import Operations
+from unamp.adapter import Operations, machine
 from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary
 from unamp_conformance.behaviours import BEHAVIOURS
@@ -51,7 +51,8 @@ def main() -> None:
     subject = Subject(orders["framework"], orders["device"])
     selection = Selection.from_dict(orders["selection"])
     try:
-        say("opened", version=subject.adapter.version(), present=subject.present())
+        facts = {"facts": machine.facts(subject.adapter), "variables": machine.variables()}
+        say("opened", version=subject.adapter.version(), present=subject.present(), **facts)
     except Exception as error:
         return say("unusable", why=f"{type(error).__name__}: {error}")
     if not subject.present():

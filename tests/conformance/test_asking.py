@@ -51,7 +51,7 @@ def test_every_spelling_is_taken():
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--network", "mlp", "--op", "add"),
+        ("--network", "mlp", "--check", "probe"),
         ("--op", "add", "--check", "decisions"),
         ("--network", "mlp", "--check", "statistics"),
     ],

@@ -20,38 +20,76 @@ def result(subject="fft_fft", policy="allow float16", status="failed", check="pr
 
 
 def test_a_failure_of_a_gap_is_expected():
-    (marked,), problems = apply(parse(TEXT, "t"), [result()], "2.13.0+cpu", whole=True)
+    (marked,), problems = apply(parse(TEXT, "t"), [result()], "2.13.0+cpu", {}, whole=True)
     assert (marked.status, marked.reason) == ("gap", "no kernel https://example.org/1")
     assert problems == ()
 
 
 def test_a_gap_that_passes_is_an_error():
-    (marked,), _ = apply(parse(TEXT, "t"), [result(status="passed")], "2.13.0", whole=True)
+    (marked,), _ = apply(parse(TEXT, "t"), [result(status="passed")], "2.13.0", {}, whole=True)
     assert marked.status == "fixed"
 
 
 @pytest.mark.parametrize("other", [result("matmul"), result(policy="deny float16"), result(check="coverage")])
 def test_a_gap_covers_only_what_it_says(other):
-    (marked, _), _ = apply(parse(TEXT, "t"), [other, result()], "2.13.0", whole=True)
+    (marked, _), _ = apply(parse(TEXT, "t"), [other, result()], "2.13.0", {}, whole=True)
     assert marked.status == "failed"
 
 
 def test_a_gap_of_what_only_a_full_run_checks_is_not_useless():
-    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", whole=True, others=lambda: [result()])[1] == ()
+    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", {}, whole=True, others=lambda: [result()])[1] == ()
 
 
 def test_a_gap_that_matches_nothing_is_an_error_in_a_whole_run():
-    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", whole=True)[1] == (
+    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", {}, whole=True)[1] == (
         "the known gap probe fft_* matches no check",
     )
-    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", whole=False)[1] == ()
+    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", {}, whole=False)[1] == ()
 
 
 @pytest.mark.parametrize(
     ("version", "status"), [("2.6", "gap"), ("2.5.1", "failed"), ("3.0.0", "failed"), ("2.13.0a0+git", "gap")]
 )
 def test_a_gap_is_of_some_versions(version, status):
-    assert apply(parse(TEXT, "t"), [result()], version, whole=False)[0][0].status == status
+    assert apply(parse(TEXT, "t"), [result()], version, {}, whole=False)[0][0].status == status
+
+
+@pytest.mark.parametrize(
+    ("where", "facts", "status"),
+    [
+        ("{onednn = false}", {"onednn": False}, "gap"),
+        ("{onednn = false}", {"onednn": True}, "failed"),
+        ("{avx512_bf16 = true}", {"avx512_bf16": False}, "failed"),
+        ("{avx512_bf16 = true}", {}, "failed"),  # a system that does not tell
+        ('{capability = ["AVX2", "DEFAULT"]}', {"capability": "DEFAULT"}, "gap"),
+        ('{capability = ["AVX2", "DEFAULT"]}', {"capability": "AVX512"}, "failed"),
+        ("{threads = 1}", {"threads": 1}, "gap"),
+        ("{threads = 1}", {"threads": True}, "failed"),  # no number
+        ('{threads = ">=2"}', {"threads": 16}, "gap"),
+        ('{threads = ">=2"}', {"threads": 1}, "failed"),
+        ('{onednn = true, capability = "AVX2"}', {"onednn": True, "capability": "AVX2"}, "gap"),
+        ('{onednn = true, capability = "AVX2"}', {"onednn": True, "capability": "AVX512"}, "failed"),
+    ],
+)
+def test_a_gap_is_of_some_machines(where, facts, status):
+    (marked,), problems = apply(parse(f"{TEXT}where = {where}", "t"), [result()], "2.13.0", facts, whole=False)
+    assert (marked.status, problems) == (status, ())
+
+
+def test_a_gap_of_this_machine_that_passes_is_an_error():
+    gaps = parse(f"{TEXT}where = {{onednn = false}}", "t")
+    for onednn, status in ((False, "fixed"), (True, "passed")):
+        (marked,), _ = apply(gaps, [result(status="passed")], "2.13.0", {"onednn": onednn}, whole=True)
+        assert marked.status == status
+
+
+def test_a_gap_that_asks_for_what_nobody_tells_is_an_error():
+    gaps = parse(f"{TEXT}where = {{onednn_bf17 = false}}", "t")
+    (marked,), (problem,) = apply(gaps, [result()], "2.13.0", {"onednn_bfloat16": False}, whole=False)
+    assert marked.status == "failed"
+    assert problem.startswith("the known gap probe fft_* asks for 'onednn_bf17'; known are amx_bf16, ")
+    assert "onednn_bfloat16" in problem
+    assert apply(gaps, [result()], "3.1", {"threads": 1}, whole=False)[1] == ()  # another version may tell something else
 
 
 @pytest.mark.parametrize(
@@ -62,6 +100,9 @@ def test_a_gap_is_of_some_versions(version, status):
         (('versions = ">=2.6,<3"', 'versions = "new"'), "is no range"),
         (("check =", "checks ="), "unknown key 'checks'"),
         (("[[gap]]", "[[gap"), "t: "),
+        (("versions = ", 'where = "avx2"\nversions = '), "where must be a table such as {onednn = false}, not 'avx2'"),
+        (("versions = ", "where = {avx = 0.5}\nversions = "), "where, avx: 0.5 is no boolean, number, text or list of them"),
+        (("versions = ", "where = {avx = [{}]}\nversions = "), "where, avx: .* is no boolean"),
     ],
 )
 def test_a_wrong_file_is_refused(change, message):

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from unamp_conformance import worker
+from unamp_conformance import pytest_checks, worker
+from unamp_conformance.gaps import KnownGap
 
 from unamp.adapter.registry import adapter_for
 
@@ -72,6 +73,13 @@ def test_a_known_gap_that_passes_is_a_failure(run, monkeypatch):
     assert "[XPASS(strict)] moves or marks data" in seen.texts[-1]
 
 
+def test_a_known_gap_that_asks_for_what_nobody_tells_is_named(run, monkeypatch):
+    gap = KnownGap("probe", ("matmul",), "no kernel", "https://example.org", ">=2", where={"onednn_bf17": True})
+    monkeypatch.setattr(pytest_checks, "gaps_of", lambda framework: (gap,))
+    said = "".join(run(TORCH, "--unamp-op=matmul", code=2).texts)
+    assert "the known gap probe matmul asks for 'onednn_bf17'; known are amx_bf16," in said
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -79,7 +87,7 @@ def test_a_known_gap_that_passes_is_a_failure(run, monkeypatch):
         ([TORCH, "--unamp-level=O9"], "unknown level 'O9'"),
         ([TORCH, "--unamp-check=agreement"], "agreement needs several frameworks"),
         ([TORCH, "--unamp-op=softmx"], "unknown operation 'softmx'; did you mean 'softmax'"),
-        ([TORCH, "--unamp-op=add", "--unamp-network=mlp"], "nothing was selected"),
+        ([TORCH, "--unamp-op=add", "--unamp-check=decisions"], "nothing was selected"),
         ([], "name a framework, with --unamp-framework"),
     ],
 )

@@ -23,7 +23,8 @@ def outputs(sample, policy="O1 bfloat16 unamp"):
 
 
 def report(*results, framework="torch", ended="finished"):
-    run = FrameworkRun(framework, "2.13.0", "cpu", ended, results, (), 1.5)
+    facts, variables = {"onednn": True, "threads": 1, "capability": "AVX2"}, {"OMP_NUM_THREADS": "1"}
+    run = FrameworkRun(framework, "2.13.0", "cpu", ended, results, (), 1.5, facts, variables)
     return Report("0.1.0", "2026-01-01T00:00:00+00:00", {"python": "3.11"}, {"ops": [], "full": False}, (run,))
 
 
@@ -84,6 +85,12 @@ def test_a_damaged_file_is_refused(tmp_path, text, message):
         (("runs", 0, "seconds"), "1", "runs 1, seconds: must be a number, not str"),
         (("runs", 0, "seconds"), True, "must be a number, not bool"),
         (("runs", 0, "problems"), [1], "runs 1, problems 1: must be text"),
+        (
+            ("runs", 0, "facts"),
+            {"threads": 1.5},
+            "facts, threads: must be a boolean, a whole number or text, not float",
+        ),
+        (("runs", 0, "variables"), {"MKL_CBWR": 1}, "runs 1, variables, MKL_CBWR: must be text, not int"),
         (("runs", 0, "results", 0, "details"), [], "runs 1, results 1, details: must be an object"),
         (("runs", 0, "results", 0, "details", "error"), "0", "details, error: must be a number, not str"),
         (("runs", 0, "results", 0, "details", "sample"), [1, "2"], "details, sample 2: must be a number, not str"),
@@ -129,7 +136,7 @@ def test_the_schema_says_what_is_written():
 @pytest.mark.parametrize("status", ["failed", "gap", "fixed"])
 def test_hostile_names_never_become_markup(status):
     hostile = Result(EVIL, EVIL, EVIL, EVIL, status, EVIL, EVIL, {EVIL: EVIL, "list": [EVIL], "error": EVIL})
-    run = FrameworkRun(EVIL, EVIL, EVIL, EVIL, (hostile,), (EVIL,))
+    run = FrameworkRun(EVIL, EVIL, EVIL, EVIL, (hostile,), (EVIL,), 0.0, {EVIL: EVIL}, {EVIL: EVIL})
     page = render(Report(EVIL, EVIL, {EVIL: EVIL}, {EVIL: [EVIL]}, (run,)))
     assert page.count("<script") == 2  # the page's own
     assert "&lt;script&gt;" in page
@@ -141,6 +148,11 @@ def test_the_page_needs_nothing_from_outside():
     assert "default-src 'none'" in html.unescape(page)
     assert "prefers-color-scheme: dark" in page
     assert "computed in float16" in page
+
+
+def test_the_page_says_what_the_framework_computed_with():
+    page = html.unescape(render(report(FAILED)))
+    assert "<dd>onednn: yes, threads: 1, capability: AVX2, OMP_NUM_THREADS=1</dd>" in page
 
 
 def test_junit_counts_and_survives_hostile_names(tmp_path):

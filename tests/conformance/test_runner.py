@@ -149,7 +149,7 @@ def test_an_interrupted_run_goes_on_where_it_was(run, log, tmp_path):
     assert log.read_text() == "bbc"  # what crashed was not kept, and is tried again
 
 
-@pytest.mark.parametrize("change", ["version", "setting", "plan", "not asked for", "damaged", "foreign"])
+@pytest.mark.parametrize("change", ["version", "setting", "machine", "plan", "not asked for", "damaged", "foreign"])
 def test_results_of_another_run_are_never_used(run, log, tmp_path, monkeypatch, change):
     kept = interrupted(run, log, tmp_path)
     (file,) = kept.iterdir()
@@ -158,6 +158,8 @@ def test_results_of_another_run_are_never_used(run, log, tmp_path, monkeypatch, 
         log.with_name("version").write_text("1.1")
     elif change == "setting":
         monkeypatch.setenv("UNAMP_TORCH_COMPILED", "0")
+    elif change == "machine":
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     elif change == "plan":
         code = code.replace('policies=["p", "q"]', 'policies=["q", "p"]')
     elif change == "damaged":
@@ -236,6 +238,8 @@ def test_a_selection_narrows_the_plan():
     found = list(items(Selection(levels=("O1",), dtypes=("float16",), presets=("unamp",), networks=("mlp",)), ["add"]))
     assert [(item.kind, item.subject, list(item.policies)) for item in found] == [("network", "mlp", ["O1 float16 unamp"])]
     assert [item.subject for item in items(Selection(ops=("mat*",)), ["add", "matmul"])] == ["matmul"]
+    both = Selection(levels=("O1",), dtypes=("float16",), presets=("unamp",), networks=("mlp",), ops=("mat*",))
+    assert [item.subject for item in items(both, ["add", "matmul"])] == ["mlp", "matmul"]
 
 
 @pytest.mark.parametrize(
@@ -261,5 +265,7 @@ def test_one_network_on_torch(tmp_path):
     assert found.exit_code == 0, found.output
     assert "conforms" in found.output
     (ran,) = load(tmp_path / "results.json").runs
+    assert ran.facts["threads"] == int(ran.variables["OMP_NUM_THREADS"])
+    assert ran.facts["capability"] in ("DEFAULT", "AVX2", "AVX512")
     assert {result.check for result in ran.results} == {"decisions", "outputs", "gradients", "dtypes"}
     assert {path.name for path in tmp_path.iterdir()} == {"results.json", "report.html", "junit.xml"}

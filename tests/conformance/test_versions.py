@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def versions():
+    sys.path.insert(0, str(ROOT / "conformance"))  # a script finds those beside it
     spec = importlib.util.spec_from_file_location("conformance_versions", ROOT / "conformance/versions.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -39,12 +40,12 @@ def test_every_version_has_a_python(versions):
 def test_the_newest_and_the_oldest_that_conform_did_so_on_the_newest_and_the_oldest_python(versions):
     for framework, rows in json.loads(versions.RESULTS.read_text("utf-8")).items():
         results = {version: {p: found["result"] for p, found in pythons.items()} for version, pythons in rows.items()}
-        conform = sorted((v for v, found in results.items() if "conforms" in found.values()), key=versions._numbers)
+        conform = sorted((v for v, found in results.items() if "conforms" in found.values()), key=versions.numbers)
         for version in (conform[0], conform[-1]):
             wheels = [python for python, result in results[version].items() if result != "no wheel"]
             assert {results[version][python] for python in wheels} == {"conforms"}, f"{framework} {version}"
             assert "3.11" in wheels, f"{framework} {version}"
-            following = f"3.{1 + max(versions._numbers(python)[1] for python in wheels)}"
+            following = f"3.{1 + max(versions.numbers(python)[1] for python in wheels)}"
             assert following == "3.15" or results[version].get(following) == "no wheel", f"{framework} {version}"
 
 
@@ -84,13 +85,12 @@ def test_a_framework_without_a_wheel_is_told_from_one_that_does_not_install(vers
 
 
 def test_what_is_left_out_for_a_python_has_no_wheel_for_it(versions):
-    sys.path.insert(0, str(ROOT / "conformance"))
     from wheels import without_wheels
 
     for framework, rows in json.loads(versions.RESULTS.read_text("utf-8")).items():
-        newest = rows[max(rows, key=versions._numbers)]
+        newest = rows[max(rows, key=versions.numbers)]
         for python, found in newest.items():
-            left_out = framework in without_wheels(versions._numbers(python))
+            left_out = framework in without_wheels(versions.numbers(python))
             assert left_out == (found["result"] == "no wheel"), f"{framework} on Python {python}"
 
 

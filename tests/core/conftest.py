@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 
 import unamp
 from unamp import amp_warnings
-from unamp.adapter import Decoration, Gap, How, OpRecord, Support, registry
+from unamp.adapter import Decoration, Fact, Gap, How, OpRecord, Support, registry
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
@@ -143,6 +143,9 @@ class FakeAdapter:
 
     def support(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if (device, dtype) == ("cpu", "float16") else Support.NATIVE
+
+    def runtime(self) -> Mapping[str, Fact]:
+        return {"threads": 1}
 
     def gaps(self) -> tuple[Gap, ...]:
         return ()

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
-from unamp.adapter import registry
-from unamp.cli import commands, doctor
+from unamp.adapter import machine, registry
+from unamp.cli import commands, diagnosis, doctor, printing
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
 
 def test_a_missing_framework_comes_with_advice(framework: Callable[[str], str]) -> None:
-    assert doctor.examine_all() == [
+    assert doctor.examine_all()["frameworks"] == [
         {"framework": "strange", "status": "not installed", "advice": "pip install 'unamp[strange]'"}
     ]
     assert "pip install 'unamp[strange]'" in CliRunner().invoke(commands.app, ["doctor"]).stdout
@@ -40,7 +41,7 @@ def test_a_missing_framework_comes_with_advice(framework: Callable[[str], str]) 
 
 def test_a_framework_that_cannot_be_imported_comes_with_its_error(framework: Callable[[str], str]) -> None:
     framework("raise ImportError('libstrange.so: cannot open shared object file')")
-    assert doctor.examine_all() == [
+    assert doctor.examine_all()["frameworks"] == [
         {
             "framework": "strange",
             "status": "not usable",
@@ -51,7 +52,7 @@ def test_a_framework_that_cannot_be_imported_comes_with_its_error(framework: Cal
 
 def test_a_framework_that_crashes_is_reported(framework: Callable[[str], str]) -> None:
     framework("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    (report,) = doctor.examine_all()
+    (report,) = doctor.examine_all()["frameworks"]
     assert report["status"] == "not usable"
     assert "11" in report["advice"]
 
@@ -67,10 +68,67 @@ def test_a_framework_that_is_well_is_reported_with_all_it_can_do(
         "version": "1.0",
         "requires": ">=1.0,<2",
         "devices": {"cpu": {"float16": "emulated", "bfloat16": "native"}, "gpu": None},
+        "runtime": {"threads": 1},
         "gaps": [],
     }
     assert doctor.examine("strange") == report
-    monkeypatch.setattr(commands, "examine_all", lambda: [report])
+    monkeypatch.setattr(commands, "examine_all", lambda: found(report))
     shown = CliRunner().invoke(commands.app, ["doctor"]).stdout
     for said in ("strange", "1.0", "cpu", "emulated", "native", "device not present"):
         assert said in shown
+
+
+def found(*reports: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """What `doctor.examine_all` gives for some reports."""
+    return {"processor": "Some processor", "instruction sets": ["avx", "avx2"], "variables": {}, "frameworks": reports, **more}
+
+
+GAP = {"what": "what is " + "long " * 30, "reason": "because", "link": "https://example.org/" + "a-b/" * 30 + "end"}
+READY = {
+    "framework": "strange",
+    "status": "ready",
+    "version": "1.0",
+    "devices": {"cpu": None},
+    "runtime": {"onednn_bfloat16": False, "threads": 2},
+    "gaps": [GAP, {**GAP, "what": "another"}],
+}
+
+
+def test_the_machine_is_shown_with_what_frameworks_use_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "1"}
+    monkeypatch.setattr(commands, "examine_all", lambda: found(READY, variables=variables))
+    lines = CliRunner().invoke(commands.app, ["doctor"]).stdout.splitlines()
+    assert "the processor: Some processor" in lines
+    assert "it has: avx avx2" in lines
+    assert "strange computes with: onednn bfloat16: no, threads: 2" in lines
+    assert "variables that change it: MKL_CBWR=AVX2 OMP_NUM_THREADS=1" in lines
+
+
+def test_what_the_system_does_not_tell_is_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = {"framework": "strange", "status": "not installed", "advice": "pip install strange"}
+    monkeypatch.setattr(commands, "examine_all", lambda: found(silent, processor="", **{"instruction sets": []}))
+    lines = CliRunner().invoke(commands.app, ["doctor"]).stdout.splitlines()
+    assert "the processor: not told by this system" in lines
+    assert "it has: not told by this system" in lines
+    assert "variables that change it: none is set" in lines
+    assert not [line for line in lines if "computes with" in line or "cannot be done" in line]
+
+
+def test_gaps_are_counted_and_listed_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "examine_all", lambda: found(READY))
+    counted = CliRunner().invoke(commands.app, ["doctor"]).stdout
+    assert "2 things cannot be done; unamp doctor --gaps lists them, with the reasons" in counted
+    assert "because" not in counted
+    listed = CliRunner().invoke(commands.app, ["doctor", "--gaps"]).stdout.splitlines()
+    assert "strange cannot do:" in listed
+    assert f"- another: because {GAP['link']}" in listed
+
+
+def test_a_terminal_of_80_columns_breaks_no_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(printing, "Console", lambda: Console(width=80, force_terminal=True))
+    diagnosis.show_gaps([READY], listed=True)
+    diagnosis.show_machine(found(READY, **{"instruction sets": list(machine.INSTRUCTION_SETS)}))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in lines if len(line) > 80] == [GAP["link"]] * 2
+    assert sum(line.startswith("- ") for line in lines) == 2
+    assert {name for line in lines for name in line.split()} >= set(machine.INSTRUCTION_SETS)

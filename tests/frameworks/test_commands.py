@@ -27,7 +27,7 @@ def test_explain_takes_the_preset_native_with_a_framework_and_a_device() -> None
 
 
 def test_doctor_reports_every_framework_with_an_adapter() -> None:
-    reports = {report["framework"]: report for report in as_json("doctor")}
+    reports = {report["framework"]: report for report in as_json("doctor")["frameworks"]}
     torch = reports["torch"]
     assert torch["status"] == "ready"
     assert torch["devices"]["cpu"]["bfloat16"] in ("native", "emulated")

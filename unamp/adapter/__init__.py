@@ -8,6 +8,7 @@ they fit:
 `operations`          the namespace that conformance is written against
 `registry`            how adapters are found, checked and loaded
 `versions`            the versions of a framework that an adapter works with
+`machine`             what the processor has, and the environment variables that change what frameworks use of it
 `state`               the state of a thread, and the protocol by which lower layers name a plan
 `patching`            the life of patches: applied with the first region, undone with the last
 `replacing`           the kinds of patches: one function, method or attribute that is another
@@ -25,6 +26,7 @@ from unamp.adapter.contract import (
     Adapter,
     CapturesNothing,
     Decoration,
+    Fact,
     Gap,
     Gradients,
     How,
@@ -40,6 +42,7 @@ __all__ = [
     "Adapter",
     "CapturesNothing",
     "Decoration",
+    "Fact",
     "Gap",
     "Gradients",
     "How",

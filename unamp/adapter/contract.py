@@ -12,7 +12,7 @@ The rules that every adapter keeps:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -27,6 +27,7 @@ __all__ = [
     "Adapter",
     "CapturesNothing",
     "Decoration",
+    "Fact",
     "Gap",
     "Gradients",
     "How",
@@ -36,6 +37,9 @@ __all__ = [
 
 #: The kinds of device that a region can be limited to.
 DEVICES = ("cpu", "gpu")
+
+#: What `Adapter.runtime` tells of one thing.
+Fact = bool | int | str
 
 
 class Support(Enum):
@@ -154,6 +158,15 @@ class Adapter(Protocol):
         """Return how many times as long as in float32 a training step takes in a low dtype: a rule of thumb, for a warning.
 
         Measured on three linear layers of 512 with 1024 rows. 1.0 where it is not slower, or nobody knows.
+        """
+
+    def runtime(self) -> Mapping[str, Fact]:
+        """Return what the framework computes with in this process, by name: its build, libraries, instruction sets, threads.
+
+        It is what the framework uses, not what the processor could do: where an environment variable forbids an instruction
+        set, the answer says so, if the framework does. What it does not tell is left out. Names are lower case; those that
+        mean the same in every framework are ``onednn`` (whether it is in use) and ``threads`` (how many compute one
+        operation).
         """
 
     def gaps(self) -> tuple[Gap, ...]:

@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from unamp._entry_points import entry_points
 from unamp._version import __version__
-from unamp.cli import policies, printing, traces
+from unamp.cli import policies, traces
 from unamp.cli.arguments import AsJson
+from unamp.cli.diagnosis import show_frameworks, show_gaps, show_machine
 from unamp.cli.doctor import examine_all
-from unamp.cli.printing import print_json, show
-from unamp.dtypes import LOW_DTYPES
+from unamp.cli.printing import print_json
 
 __all__ = ["app"]
 
@@ -44,25 +43,19 @@ def _options(
 
 
 @app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """Show the frameworks, their versions, their devices, and which dtypes run natively or emulated."""
-    reports = examine_all()
+def doctor(
+    as_json: AsJson = False,
+    gaps: Annotated[bool, typer.Option("--gaps", help="List what the adapters cannot do.")] = False,
+) -> None:
+    """Show the frameworks, their versions and devices, which dtypes run natively or emulated, and what they compute with."""
+    found = examine_all()
+    reports = found["frameworks"]
     if as_json:
-        print_json(reports)
+        print_json(found)
         return
-    table = Table("framework", "version", "device", *LOW_DTYPES, title="what runs here, and how")
-    for report in reports:
-        if report["status"] != "ready":
-            table.add_row(report["framework"], report["status"], report["advice"])
-            continue
-        for device, support in report["devices"].items():
-            words = [support[dtype] for dtype in LOW_DTYPES] if support else ["device not present"]
-            how = map(printing.support, words)
-            table.add_row(report["framework"], report["version"], device, *how)
-    show(table)
-    for report in reports:
-        for gap in report.get("gaps", ()):
-            print(f"{report['framework']} cannot do: {gap['what']} ({gap['reason']}) {gap['link']}".rstrip())
+    show_frameworks(reports)
+    show_machine(found)
+    show_gaps(reports, listed=gaps)
 
 
 app.command("ops")(policies.ops)

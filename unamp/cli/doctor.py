@@ -1,4 +1,4 @@
-"""Find out what the installed frameworks can do on this machine.
+"""Find out what the installed frameworks can do on this machine, and what they compute with.
 
 Each is imported in a process of its own: some pairs of frameworks fail in one process, depending on their order.
 """
@@ -12,20 +12,25 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-from unamp.adapter import DEVICES
+from unamp.adapter import DEVICES, machine
 from unamp.adapter.registry import adapter_for, installed
 from unamp.dtypes import LOW_DTYPES
 
 __all__ = ["examine", "examine_all"]
 
 
-def examine_all() -> list[dict[str, Any]]:
-    """Return the report of `examine` for every framework that has an adapter."""
-    return [_in_own_process(framework) for framework in sorted(installed())]
+def examine_all() -> dict[str, Any]:
+    """Return what the processor has, the environment variables that matter, and for every adapter what `examine` reports."""
+    return {
+        "processor": machine.processor(),
+        "instruction sets": [name for name, there in machine.instruction_sets().items() if there],
+        "variables": machine.variables(),
+        "frameworks": [_in_own_process(framework) for framework in sorted(installed())],
+    }
 
 
 def examine(framework: str) -> dict[str, Any]:
-    """Return what one framework, imported here, can do: its version, and how each device computes in each dtype."""
+    """Return what one framework, imported here, can do: its version, how each device computes in each dtype, and with what."""
     importlib.import_module(framework)
     adapter = adapter_for(framework)
     present = adapter.devices()
@@ -38,6 +43,7 @@ def examine(framework: str) -> dict[str, Any]:
             device: {dtype: adapter.support(device, dtype).value for dtype in LOW_DTYPES} if device in present else None
             for device in DEVICES
         },
+        "runtime": dict(adapter.runtime()),
         "gaps": [gap._asdict() for gap in adapter.gaps()],
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 
 from rich.console import Console
 from rich.table import Table
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from unamp.policy import Rule
 
-__all__ = ["print_json", "rule", "show", "support"]
+__all__ = ["print_json", "rule", "say", "show", "support"]
 
 _RULES = {Rule.LOW: "green", Rule.FP32: "blue", Rule.WIDEST: "", Rule.UNTOUCHED: "dim", Rule.BANNED: "bold red"}
 _SUPPORT = {"native": "green", "intercepted": "green", "emulated": "yellow", "unsupported": "red", "absent": "dim"}
@@ -44,6 +45,16 @@ def show(table: Table) -> None:
         console.print(table)
     elif table.title:
         console.print(table.title)
+
+
+def say(text: str, indent: int = 4) -> None:
+    """Print a sentence, broken where a terminal ends, with its further lines indented. In a pipe it is one line."""
+    console = Console()
+    if console.is_terminal:
+        wrapper = textwrap.TextWrapper(console.width, subsequent_indent=" " * indent)
+        wrapper.break_long_words = wrapper.break_on_hyphens = False  # an address that is broken leads nowhere
+        text = "\n".join(map(wrapper.fill, text.split("\n")))
+    print(text)
 
 
 def print_json(data: object) -> None:

@@ -1,0 +1,108 @@
+"""What the tables of runs share: the suite run as a process of its own, and rows that are kept and shown.
+
+A table's rows are in ``conformance/results/NAME.json``: nested objects, by the names that a row goes under. Its page is
+``docs/NAME.md``, which is written anew with every row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+_RUNNING = 3600  # seconds
+
+Rows = dict[str, Any]
+
+
+def run(
+    interpreter: str | Path,
+    *arguments: str,
+    cwd: Path,
+    variables: Mapping[str, str] | None = None,
+    timeout: float = _RUNNING,
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with the checkout's packages, and more environment variables."""
+    path = os.pathsep.join(str(ROOT / folder) for folder in (".", "adapters", "conformance"))
+    more = variables or {}
+    environment = {**os.environ, **more, "PYTHONPATH": os.pathsep.join(filter(None, (more.get("PYTHONPATH"), path)))}
+    command = [str(interpreter), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout, cwd=cwd, env=environment)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"not finished within {timeout:.0f} seconds")
+
+
+def suite(
+    interpreter: str | Path,
+    framework: str,
+    *selection: str,
+    output: Path,
+    variables: Mapping[str, str] | None = None,
+) -> tuple[Rows, Rows]:
+    """Run the suite for one framework on the CPU.
+
+    Returns:
+        What came of it, for a row, and what the suite said of the run; the latter is empty where it said nothing.
+    """
+    arguments = ("-m", "unamp_conformance", "--framework", framework, "--device", "cpu", "--json", "--output", str(output))
+    done = run(interpreter, *arguments, *selection, cwd=output.parent, variables=variables)
+    try:
+        (found,) = json.loads(done.stdout)["runs"]
+    except (ValueError, KeyError):
+        died = f"signal {signal.Signals(-done.returncode).name}" if done.returncode < 0 else last_line(done.stderr)
+        return {"result": "conformance fails to run", "message": died}, {}
+    wrong = list(dict.fromkeys([*(u["key"] for u in found["unexpected"]), *found["problems"]]))
+    ended = "" if found["ended"] == "finished" else found["ended"]
+    result = "fails" if wrong or ended else "conforms"
+    return {"result": result, "message": ended, "checks": found["checks"], "wrong": wrong[:20]}, found
+
+
+def last_line(text: str) -> str:
+    """The last line of what a program said."""
+    return (text.strip().splitlines() or [""])[-1].strip()
+
+
+def numbers(version: str) -> list[int]:
+    """A version as numbers, which sort."""
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+def sentence(found: Mapping[str, Any]) -> str:
+    """What came of a row, for people."""
+    counts = ", ".join(f"{number} {status}" for status, number in found.get("checks", {}).items())
+    first = ", ".join(found.get("wrong", ())[:3])
+    said = "; ".join(filter(None, (found["message"], counts, first and f"first: {first}")))
+    return f"{found['result']}: {said}" if said else found["result"]
+
+
+def cells(*texts: object) -> str:
+    """A line of a table in Markdown."""
+    return "| " + " | ".join(str(text).replace("|", "\\|") for text in texts) + " |"
+
+
+def keep(results: Path, page: Path, names: Sequence[str], found: Rows, table: Callable[[Rows], str]) -> None:
+    """Write down what came of one row, beside what is there by now: another run may have written meanwhile.
+
+    Args:
+        results: the file of rows.
+        page: the table's.
+        names: those that the row goes under.
+        found: the row.
+        table: writes the page's text from all rows.
+    """
+    known = json.loads(results.read_text("utf-8")) if results.exists() else {}
+    place = known
+    for name in names[:-1]:
+        place = place.setdefault(name, {})
+    place[names[-1]] = found
+    results.parent.mkdir(exist_ok=True)
+    results.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
+    page.write_text(table(known), "utf-8")
