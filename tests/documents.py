@@ -1,8 +1,13 @@
-"""The examples in README.md and docs/, by the framework that they import: each is run in that framework's process."""
+"""The examples in README.md and docs/, by the framework that they import: each is run in that framework's process.
+
+A block of Python is an example. A block of text right below it is what it prints, to the letter.
+"""
 
 from __future__ import annotations
 
+import io
 import re
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,29 +17,38 @@ FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "keras")
 
 
 class Example(NamedTuple):
-    """A block of Python in a document, and the line that it starts on."""
+    """A block of Python in a document, the line that it starts on, and what the document says that it prints."""
 
     file: Path
     line: int
     code: str
+    prints: str | None = None
 
     def __str__(self) -> str:
         return f"{self.file.name} line {self.line}"
 
     def run(self) -> None:
         # Empty lines in front, so that a traceback names the document's own line.
-        exec(compile("\n" * (self.line - 1) + self.code, str(self.file), "exec"), {"__name__": "example"})
+        program = compile("\n" * (self.line - 1) + self.code, str(self.file), "exec")
+        with redirect_stdout(io.StringIO()) as printed:
+            exec(program, {"__name__": "example"})
+        if self.prints is not None:
+            assert _without_margin(printed.getvalue()) == _without_margin(self.prints)
 
     def frameworks(self) -> set[str]:
         return {name for name in FRAMEWORKS if re.search(rf"^(import|from) {name}\b", self.code, re.MULTILINE)}
+
+
+def _without_margin(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
 def every_example() -> list[Example]:
     found = []
     for file in FILES:
         text = file.read_text("utf-8")
-        for block in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-            found.append(Example(file, text[: block.start(1)].count("\n") + 1, block[1]))
+        for block in re.finditer(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", text, re.DOTALL | re.MULTILINE):
+            found.append(Example(file, text[: block.start(1)].count("\n") + 1, block[1], block[2]))
     return found
 
 
