@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -55,3 +56,18 @@ def every_example() -> list[Example]:
 def examples(*frameworks: str) -> list[Example]:
     """The examples that import just these frameworks (and may import fewer of them, but one)."""
     return [e for e in every_example() if e.frameworks() <= set(frameworks) and bool(e.frameworks()) == bool(frameworks)]
+
+
+def every_command() -> list[tuple[Path, list[str]]]:
+    """The command lines in the documents, each with its document, as a shell splits them: without comments, at every `&&`."""
+    found = []
+    for file in (*FILES, ROOT / "CONTRIBUTING.md"):
+        for block in re.findall(r"^```bash\n(.*?)^```$", file.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+            for line in block.splitlines():
+                words = shlex.split(line, comments=True)
+                while "&&" in words:
+                    found.append((file, words[: words.index("&&")]))
+                    words = words[words.index("&&") + 1 :]
+                if words:
+                    found.append((file, words))
+    return found
