@@ -44,6 +44,12 @@ def test_links_lead_somewhere(file) -> None:
         assert target.startswith("https://") or (file.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("file", [*FILES, ROOT / "CONTRIBUTING.md"], ids=lambda file: file.name)
+def test_a_file_that_is_named_exists(file: Path) -> None:
+    for name in re.findall(r"`((?:unamp|adapters|conformance|tests|benchmarks|docs)/[^`\s]*)`", file.read_text("utf-8")):
+        assert list(ROOT.glob(re.sub(r"<\w+>", "*", name).rstrip("/"))), name
+
+
 def test_every_framework_has_its_tables() -> None:
     assert [file.name for file in TABLES] == ["capabilities.md", "gaps.md", "presets.md", "vocabulary.md"]
     gaps = (ROOT / "docs" / "tables" / "gaps.md").read_text("utf-8")

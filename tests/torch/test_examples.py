@@ -3,7 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 from documents import Example, examples
+from followed import added, passed, told
+from unamp_torch.compiled import library
+
+import unamp
 
 
 @pytest.mark.parametrize("example", examples("torch"), ids=str)
@@ -23,3 +28,16 @@ def test_the_first_example_prints_its_trace_and_another_writes_a_page(tmp_path: 
     monkeypatch.chdir(tmp_path)
     next(e for e in examples("torch") if "trace.to_html()" in e.code).run()
     assert (tmp_path / "trace.html").stat().st_size > 3000
+
+
+def test_the_architecture_follows_an_add() -> None:
+    assert added(torch.ones(4)) == (told("PyTorch") if library is None else [])
+
+
+def test_the_architecture_follows_a_region() -> None:
+    never_asked_for = {"dtype": "bfloat16", "allow": ["add", "log1p", "atan"]}
+    made = passed(lambda: unamp.autocast(**never_asked_for))
+    assert made == told("In the core: the region is made")
+    opened = passed(unamp.autocast(**never_asked_for).__enter__)
+    unamp.regions.close_down_to(0)
+    assert set(told("In the core: the region opens")) <= set(opened)
