@@ -12,8 +12,12 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: What recipes are for, and nobody needs: an example is run where its package is installed.
+OPTIONAL = ("lightning", "accelerate", "transformers")
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "keras")
 
 
@@ -30,6 +34,9 @@ class Example(NamedTuple):
 
     def run(self) -> None:
         # Empty lines in front, so that a traceback names the document's own line.
+        for name in OPTIONAL:
+            if self._imports(name):
+                pytest.importorskip(name)
         program = compile("\n" * (self.line - 1) + self.code, str(self.file), "exec")
         with redirect_stdout(io.StringIO()) as printed:
             exec(program, {"__name__": "example"})
@@ -37,7 +44,10 @@ class Example(NamedTuple):
             assert _without_margin(printed.getvalue()) == _without_margin(self.prints)
 
     def frameworks(self) -> set[str]:
-        return {name for name in FRAMEWORKS if re.search(rf"^(import|from) {name}\b", self.code, re.MULTILINE)}
+        return {name for name in FRAMEWORKS if self._imports(name)}
+
+    def _imports(self, name: str) -> bool:
+        return re.search(rf"^(import|from) {name}\b", self.code, re.MULTILINE) is not None
 
 
 def _without_margin(text: str) -> list[str]:
