@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help browser conformance conformance-machines conformance-versions test bench lint format tables dist clean
+.PHONY: help browser conformance conformance-machines conformance-versions test bench lint format tables docs dist clean
 
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint          ruff and mypy"
 	@echo "make format        let ruff rewrite what it can"
 	@echo "make tables        write docs/tables from the data and the adapters"
+	@echo "make docs          the guides and the API reference as a site, in site/"
 	@echo "make dist          sdist and wheel in dist/"
 	@echo "make clean         remove .venv and everything built"
 
@@ -49,6 +50,11 @@ format: $(VENV)/.lint
 tables: $(VENV)/.dev
 	$(RUN) docs/tables.py
 
+# A warning is an error: a link that leads nowhere, a page that no menu names, an argument that a docstring gets wrong.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 # The tests look at the report in Chromium or Chrome. Where there is none, Debian's is installed by whoever may.
 browser: $(VENV)/.dev
 	@$(RUN) tests/conformance/browser.py
@@ -57,7 +63,7 @@ dist: $(VENV)/.dev
 	$(RUN) -m build --no-isolation
 
 clean:
-	rm -rf $(VENV) .venv-versions dist conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-versions dist site conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.12")'
@@ -73,8 +79,9 @@ $(VENV)/.compiled: $(wildcard adapters/unamp_*/compiled/*) constraints.txt
 $(VENV)/.conformance: EXTRAS = frameworks,conformance
 $(VENV)/.lint: EXTRAS = lint
 $(VENV)/.bench: EXTRAS = bench
+$(VENV)/.docs: EXTRAS = docs
 $(VENV)/.dev: EXTRAS = dev
-$(VENV)/.conformance $(VENV)/.lint $(VENV)/.bench $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.conformance $(VENV)/.lint $(VENV)/.bench $(VENV)/.docs $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing unamp[$(EXTRAS)] into $(VENV)"
 	@$(INSTALL) --editable '.[$(EXTRAS)]'
 	@touch $@

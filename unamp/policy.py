@@ -46,7 +46,14 @@ class Rule(Enum):
 
 
 class Decision(NamedTuple):
-    """A rule, and where it comes from in words for a person."""
+    """A rule, and where it comes from in words for a person.
+
+    Attributes:
+        op: the operation's canonical name.
+        rule: the rule.
+        origin: the list or the level that decided.
+        advice: what to use in place of a banned operation.
+    """
 
     op: str
     rule: Rule

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
-from documents import FILES, FRAMEWORKS, ROOT, Example, every_example, examples
+import typer
+from documents import FILES, FRAMEWORKS, ROOT, Example, every_command, every_example, examples
+
+from unamp.cli.commands import app
 
 TABLES = sorted((ROOT / "docs" / "tables").glob("*.md"))
 
@@ -26,7 +32,47 @@ def test_links_lead_somewhere(file) -> None:
         assert target.startswith("https://") or (file.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("file", [*FILES, ROOT / "CONTRIBUTING.md"], ids=lambda file: file.name)
+def test_a_file_that_is_named_exists(file: Path) -> None:
+    for name in re.findall(r"`((?:unamp|adapters|conformance|tests|benchmarks|docs)/[^`\s]*)`", file.read_text("utf-8")):
+        assert list(ROOT.glob(re.sub(r"<\w+>", "*", name).rstrip("/"))), name
+
+
 def test_every_framework_has_its_tables() -> None:
     assert [file.name for file in TABLES] == ["capabilities.md", "gaps.md", "presets.md", "vocabulary.md"]
     gaps = (ROOT / "docs" / "tables" / "gaps.md").read_text("utf-8")
     assert all(f"\n## {framework} " in gaps for framework in FRAMEWORKS[:4])
+
+
+@pytest.mark.parametrize(
+    ("file", "words"), every_command(), ids=lambda part: part.name if isinstance(part, Path) else " ".join(part)
+)
+def test_a_command_is_one_that_there_is(file: Path, words: list[str], pytestconfig: pytest.Config) -> None:
+    program, *arguments = [word for word in words if not re.match(r"[A-Z]+=", word)]
+    match program, arguments:
+        case "unamp", _:
+            _parse(arguments)
+        case "python", ["-m", "unamp_conformance", *options]:
+            _parse(["conformance", *options])
+        case "python", ["-m", module]:
+            (home,) = find_spec(module).submodule_search_locations  # without importing it, and its framework
+            assert (Path(home) / "__main__.py").exists()
+        case "make", [target]:
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+        case "pip", ["install", package]:
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+            assert set(package.removeprefix(".[").removesuffix("]").split(",")) <= set(extras)
+        case "pytest", _:
+            named = [word.partition("=")[0] for word in arguments if word.startswith("--unamp")]
+            assert named
+            assert all(hasattr(pytestconfig.option, name.removeprefix("--").replace("-", "_")) for name in named)
+        case _:
+            pytest.fail(f"no test knows the program {program}")
+
+
+def _parse(arguments: list[str]) -> None:
+    """Have the command line read its arguments, and run nothing."""
+    command = typer.main.get_command(app)
+    while arguments and arguments[0] in getattr(command, "commands", ()):
+        command, arguments = command.commands[arguments[0]], arguments[1:]
+    command.make_context("unamp", list(arguments))

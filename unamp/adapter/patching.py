@@ -63,7 +63,7 @@ class Patches:
             further: gives what that is.
 
         Raises:
-            whatever a patch raises that cannot be applied; nothing has changed then.
+            Exception: whatever a patch raises that cannot be applied; nothing has changed then.
         """
         with self._lock:
             self.open += 1
