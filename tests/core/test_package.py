@@ -86,7 +86,7 @@ def test_every_place_names_the_same_versions_of_a_framework() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     packages = {"torch": "torch", "paddle": "paddlepaddle", "mindspore": "mindspore", "tensorflow": "tensorflow"}
     for framework, package in packages.items():
-        adapter = (ROOT / f"adapters/unamp_{framework}/__init__.py").read_text("utf-8")
+        adapter = "".join(path.read_text("utf-8") for path in (ROOT / f"adapters/unamp_{framework}").glob("*.py"))
         (requires,) = re.findall(r'^REQUIRES(?:: \w+)? = "(.*)"$', adapter, re.MULTILINE)
         named = {one.partition(";")[0] for name in (framework, "all") for one in extras[name] if one.startswith(package)}
         assert named == {f"{package}{requires}"}
