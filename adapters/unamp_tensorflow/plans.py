@@ -167,7 +167,7 @@ def _all_widest() -> Mapping[str, Rule]:
 def plan(policy: Policy) -> TensorFlowPlan | None:
     """Return the plan for a policy; None where nothing is to be done: a policy that changes nothing, and preset ``native``.
 
-    What TensorFlow has of its own is a rewriter of graphs, for the whole process and not for a region.
+    What TensorFlow has of its own, grappler, rewrites graphs, for the process and not for a region.
     """
     if not policy.active or preset(policy.preset).delegates:
         return None
