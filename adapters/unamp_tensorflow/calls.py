@@ -39,7 +39,7 @@ def execute_eagerly(ctx: Any, op: str, name: Any, *args: Any) -> Any:
     plan = thread.plan
     if plan is None:
         return execute(ctx, op, name, *args)
-    found = plan.actions.get(op)
+    found = plan.actions[op]
     if found is None:
         return execute(ctx, op, name, *args)
     return found.eager(ctx, name, args)
@@ -54,7 +54,7 @@ def add_node(original: Function) -> Function:
             thread.recorded = False
         if plan is None:
             return original(op_type_name, name, **keywords)
-        found = plan.actions.get(op_type_name)
+        found = plan.actions[op_type_name]
         if found is None:
             return original(op_type_name, name, **keywords)
         return found.graph(original, name, keywords)
