@@ -3,13 +3,13 @@
 import tensorflow
 
 from unamp.adapter import check_version
-from unamp_tensorflow.versions import REQUIRES
 
 __all__ = ["REQUIRES", "adapter"]
 
+REQUIRES = ">=2.18,<3"
 check_version("tensorflow", tensorflow.__version__, REQUIRES, older="older ones are not examined")
 
 # Not before: other versions do not have what these import.
 from unamp_tensorflow.adapter import TensorFlowAdapter  # noqa: E402
 
-adapter = TensorFlowAdapter()
+adapter = TensorFlowAdapter(REQUIRES)

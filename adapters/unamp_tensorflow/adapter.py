@@ -15,7 +15,6 @@ from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.decoration import decorate
 from unamp_tensorflow.spellings import spelling
 from unamp_tensorflow.state import DTYPES, Plan
-from unamp_tensorflow.versions import REQUIRES
 
 __all__ = ["TensorFlowAdapter"]
 
@@ -43,11 +42,17 @@ GAPS = (
 
 
 class TensorFlowAdapter(CapturesNothing):
-    """TensorFlow, and Keras where it computes with TensorFlow."""
+    """TensorFlow, and Keras where it computes with TensorFlow.
+
+    Args:
+        requires: the versions of TensorFlow that it works with.
+    """
 
     framework = "tensorflow"
-    requires = REQUIRES
     holds_gradients = False
+
+    def __init__(self, requires: str) -> None:
+        self.requires = requires
 
     def version(self) -> str:
         """Return TensorFlow's version."""

@@ -26,7 +26,7 @@ from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, eligible_dtype, execute
-from unamp_tensorflow.listing import OpType, has_kernel
+from unamp_tensorflow.listing import OpType, has_kernel, raw_names
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, thread
 
 __all__ = ["OpTypeAction", "add_node", "execute_eagerly", "must_record"]
@@ -39,7 +39,7 @@ def execute_eagerly(ctx: Any, op: str, name: Any, *args: Any) -> Any:
     plan = thread.plan
     if plan is None:
         return execute(ctx, op, name, *args)
-    found = plan.actions.get(op)
+    found = plan.actions[op]
     if found is None:
         return execute(ctx, op, name, *args)
     return found.eager(ctx, name, args)
@@ -54,7 +54,7 @@ def add_node(original: Function) -> Function:
             thread.recorded = False
         if plan is None:
             return original(op_type_name, name, **keywords)
-        found = plan.actions.get(op_type_name)
+        found = plan.actions[op_type_name]
         if found is None:
             return original(op_type_name, name, **keywords)
         return found.graph(original, name, keywords)
@@ -155,10 +155,10 @@ class OpTypeAction:
             if anew is None:
                 raise
         count = len(self._op_type.inputs)
-        inputs = dict(zip(self._op_type.inputs, given[:count], strict=True))
-        attrs = dict(zip(given[count::2], given[count + 1 :: 2], strict=True))
+        keywords = raw_names(self._op_type.name, (*self._op_type.inputs, *given[count::2]))
+        values = (*given[:count], *given[count + 1 :: 2])
         with suspended(thread):
-            result = anew(**inputs, **attrs, name=name)
+            result = anew(**dict(zip(keywords, values, strict=True)), name=name)
         return list(result) if isinstance(result, tuple) else result
 
     def graph(self, original: Function, name: Any, keywords: dict[str, Any]) -> Any:

@@ -15,7 +15,10 @@ from tensorflow.python.types import core
 
 from unamp_tensorflow.state import DTYPES, ELIGIBLE, thread
 
-__all__ = ["EagerTensor", "Variable", "cast", "convert", "dtype_of", "eligible_dtype", "eligible_dtypes", "execute", "tensors"]
+__all__ = [
+    "EagerTensor", "Variable", "cast", "cast_back", "convert", "dtype_of", "eligible_dtype", "eligible_dtypes", "execute",
+    "tensors",
+]  # fmt: skip
 
 # The function itself, not the module's attribute, which a region replaces.
 execute = pywrap_tfe.TFE_Py_FastPathExecute
@@ -61,6 +64,11 @@ def cast(value: Any, target: int) -> Any:
     if not isinstance(value, tf.Tensor):
         value = tf.convert_to_tensor(value)
     return gen_math_ops.cast(value, target)
+
+
+def cast_back(value: Any, stated: int) -> Any:
+    """Return an eligible tensor in a dtype that something else states, by its number; 0 states none."""
+    return cast(value, stated) if stated and eligible_dtype(value) else value
 
 
 def convert(to: Callable[[Any, int], Any], target: int, value: Any) -> Any:

@@ -16,13 +16,12 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 
-from unamp.adapter.state import suspended
-from unamp_tensorflow.casting import cast, convert, eligible_dtype
-from unamp_tensorflow.state import ELIGIBLE, FLOAT32, Function, thread
+from unamp_tensorflow.casting import cast_back, eligible_dtype
+from unamp_tensorflow.state import FLOAT32, Function, thread
 
 __all__ = [
-    "branches", "dataset_reduce", "dataset_scan", "dataset_statement", "if_statement", "indexed_case", "keyed", "packing",
-    "tensor_array", "while_loop", "while_statement",
+    "branches", "dataset_reduce", "dataset_scan", "dataset_statement", "if_statement", "indexed_case", "keyed",
+    "while_loop", "while_statement",
 ]  # fmt: skip
 
 # Each function here returns what stands in for a function of TensorFlow, given that function.
@@ -59,7 +58,7 @@ def while_loop(original: Function) -> Function:
             flat = tf.nest.flatten(found)
             if len(flat) != len(start):
                 return found
-            return tf.nest.pack_sequence_as(found, [_restored(value, own) for value, own in zip(flat, start, strict=True)])
+            return tf.nest.pack_sequence_as(found, [cast_back(value, own) for value, own in zip(flat, start, strict=True)])
 
         return original(cond, steady, loop_vars, *args, **kwargs)
 
@@ -76,7 +75,7 @@ def while_statement(original: Function) -> Function:
 
         def steady() -> None:
             body()
-            set_state(tuple(_restored(value, own) for value, own in zip(get_state(), start, strict=True)))
+            set_state(tuple(cast_back(value, own) for value, own in zip(get_state(), start, strict=True)))
 
         return original(test, steady, get_state, set_state, *rest)
 
@@ -93,7 +92,7 @@ def dataset_statement(original: Function) -> Function:
 
         def steady(item: Any) -> None:
             body(item)
-            set_state(tuple(_restored(value, own) for value, own in zip(get_state(), start, strict=True)))
+            set_state(tuple(cast_back(value, own) for value, own in zip(get_state(), start, strict=True)))
 
         return original(data, extra_test, steady, get_state, set_state, *rest)
 
@@ -105,7 +104,7 @@ def dataset_reduce(original: Function) -> Function:
 
     def reduce(self: Any, initial_state: Any, reduce_func: Any, *args: Any, **kwargs: Any) -> Any:
         if thread.plan is not None:
-            reduce_func = _steady(reduce_func, lambda state, new: _all_restored(new, state))
+            reduce_func = _steady(reduce_func, lambda state, new: _all_back(new, state))
         return original(self, initial_state, reduce_func, *args, **kwargs)
 
     return reduce
@@ -116,7 +115,7 @@ def dataset_scan(original: Function) -> Function:
 
     def _scan(input_dataset: Any, initial_state: Any, scan_func: Any, *args: Any, **kwargs: Any) -> Any:
         if thread.plan is not None:
-            scan_func = _steady(scan_func, lambda state, pair: (_all_restored(pair[0], state), *pair[1:]))
+            scan_func = _steady(scan_func, lambda state, pair: (_all_back(pair[0], state), *pair[1:]))
         return original(input_dataset, initial_state, scan_func, *args, **kwargs)
 
     return _scan
@@ -132,58 +131,13 @@ def _steady(function: Function, restore: Callable[[Any, Any], Any]) -> Function:
     return unconverted
 
 
-def _all_restored(values: Any, before: Any) -> Any:
+def _all_back(values: Any, before: Any) -> Any:
     flat, start = tf.nest.flatten(values), tf.nest.flatten(before)
     if len(flat) != len(start):
         return values
     return tf.nest.pack_sequence_as(
-        values, [_restored(value, eligible_dtype(own)) for value, own in zip(flat, start, strict=True)]
+        values, [cast_back(value, eligible_dtype(own)) for value, own in zip(flat, start, strict=True)]
     )
-
-
-def _restored(value: Any, own: int) -> Any:
-    return cast(value, own) if own and eligible_dtype(value) else value
-
-
-def tensor_array(position: int, name: str) -> Callable[[Function], Function]:
-    """Cast what the methods of `tf.TensorArray` take: all values of one array have one dtype.
-
-    Args:
-        position: where the methods take it.
-        name: what they call it.
-    """
-
-    def replacement(original: Function) -> Function:
-        def write(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if thread.plan is not None:
-                own = self.dtype.as_datatype_enum
-                if name in kwargs:
-                    kwargs[name] = _restored(kwargs[name], own)
-                elif len(args) > position:
-                    given = list(args)
-                    given[position] = _restored(given[position], own)
-                    args = tuple(given)
-            return original(self, *args, **kwargs)
-
-        return write
-
-    return replacement
-
-
-def packing(original: Function) -> Function:
-    """Let lists of tensors stand where one tensor is expected: a dtype that is asked for is an explicit cast."""
-
-    def _autopacking_conversion_function(v: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(v, dtype, *args, **kwargs)
-        found = {eligible_dtype(value) for value in tf.nest.flatten(v)} - {0}
-        if dtype is None:  # nobody asked: the tensors need one dtype, and what puts them together follows its rule
-            return original(convert(cast, FLOAT32, v) if len(found) > 1 else v, dtype, *args, **kwargs)
-        wanted = tf.as_dtype(dtype).as_datatype_enum
-        with suspended(thread):
-            return original(convert(cast, wanted, v) if wanted in ELIGIBLE else v, dtype, *args, **kwargs)
-
-    return _autopacking_conversion_function
 
 
 # --- branches: where one is low and another float32, both are float32 --------------------------------------------------------
@@ -204,7 +158,7 @@ class _BranchDtypes:
         """Return a branch's results, widened where another branch's are known to be float32."""
         found = []
         for n, value in enumerate(values):
-            value = _restored(value, self.wanted.get(n, 0))
+            value = cast_back(value, self.wanted.get(n, 0))
             if number := eligible_dtype(value):
                 self._seen.setdefault(n, set()).add(number)
             found.append(value)

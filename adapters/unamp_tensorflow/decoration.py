@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from unamp.adapter import Decoration
 from unamp.adapter.state import suspended
-from unamp.dtypes import FLOAT32, LOW_DTYPES
+from unamp.dtypes import ELIGIBLE, LOW_DTYPES
 from unamp.errors import NotExpressible
 from unamp_tensorflow.masters import MasterWeights, give_master_weights, rebuild, with_inner
 from unamp_tensorflow.state import thread
@@ -69,7 +69,7 @@ def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> tuple[list[Any
     seen: set[int] = set()
     kept: set[int] = set()
 
-    def inside(layer: Any) -> Iterator[Any]:
+    def layers_of(layer: Any) -> Iterator[Any]:
         if id(layer) in instances or isinstance(layer, classes):
             kept.update(map(id, layer.variables))
             return
@@ -80,15 +80,15 @@ def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> tuple[list[Any
         if not isinstance(layer, (keras.Model, keras.layers.InputLayer)) or _own(layer):
             yield layer
         for each in layer._flatten_layers(include_self=False, recursive=False):
-            yield from inside(each)
+            yield from layers_of(each)
 
-    return [layer for network in networks for layer in inside(network)], kept
+    return [layer for network in networks for layer in layers_of(network)], kept
 
 
 def _own(layer: Any) -> list[Any]:
     """Return the floating variables of a layer itself."""
     held = [*layer._trainable_variables, *layer._non_trainable_variables]
-    return [variable for variable in held if variable._dtype in (FLOAT32, *LOW_DTYPES)]
+    return [variable for variable in held if variable._dtype in ELIGIBLE]
 
 
 def _check_new(layers: Sequence[Any], steppers: Sequence[Any]) -> None:

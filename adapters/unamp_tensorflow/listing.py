@@ -7,6 +7,7 @@ for those alone that somebody thought of.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -20,7 +21,7 @@ from unamp.vocabulary import vocabulary
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32
 
-__all__ = ["OpType", "always_emulated", "has_kernel", "op_types"]
+__all__ = ["OpType", "always_emulated", "has_kernel", "op_types", "raw_names"]
 
 _RESOURCE = tf.resource.as_datatype_enum
 
@@ -110,6 +111,17 @@ def has_kernel(name: str, dtype: int) -> bool:
     return not registered or any(
         kernel.device_type in _devices() and _takes(kernel, op_type.attr, dtype) for kernel in registered
     )
+
+
+@cache
+def raw_names(name: str, registered: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of an operation type's inputs and attributes in `tf.raw_ops`, given those in the registry.
+
+    A few differ (``axis`` for ``reduction_indices``); their order does not.
+    """
+    parameters = inspect.signature(getattr(tf.raw_ops, name)).parameters
+    others = (each for each in parameters if each not in registered)
+    return tuple(each if each in parameters else next(others) for each in registered)
 
 
 @cache

@@ -21,7 +21,7 @@ from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
 from unamp.adapter.state import suspending
 from unamp.errors import FrameworkNotSupported
-from unamp_tensorflow import calls, compiling, training
+from unamp_tensorflow import calls, compiling, stated_dtypes, training
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import Function, Plan, thread
@@ -80,12 +80,16 @@ _HOOKS: Hooks = (
     ("tensorflow.python.data.ops.scan_op", "_scan", compiling.dataset_scan),
     # It vectorises a loop's body, in which the casts are nodes already.
     ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", suspending(thread)),
-    # Several tensors that become one, or are kept together, have one dtype.
-    ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", compiling.packing),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.write", compiling.tensor_array(1, "value")),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.unstack", compiling.tensor_array(0, "value")),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.scatter", compiling.tensor_array(1, "value")),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.split", compiling.tensor_array(0, "value")),
+    # What states a dtype itself, and takes no other.
+    ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", stated_dtypes.packing),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.write", stated_dtypes.tensor_array(1, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.unstack", stated_dtypes.tensor_array(0, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.scatter", stated_dtypes.tensor_array(1, "value")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.split", stated_dtypes.tensor_array(0, "value")),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign", stated_dtypes.assigning),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_add", stated_dtypes.assigning),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_sub", stated_dtypes.assigning),
+    ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
     # A backward pass runs in the dtypes of its forward. Its operations are executed by the same two functions.
     ("tensorflow.python.eager.imperative_grad", "imperative_grad", suspending(thread)),
     ("tensorflow.python.ops.gradients_util", "_GradientsHelper", suspending(thread)),
@@ -98,9 +102,6 @@ _HOOKS: Hooks = (
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.__init__", training.replica_made),
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.run", training.replica_run),
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaContext._merge_call", training.merging),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign", training.assigning),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_add", training.assigning),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_sub", training.assigning),
 )
 
 #: The same of Keras, which may be imported later, or never.

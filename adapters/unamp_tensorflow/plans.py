@@ -6,7 +6,7 @@ open: for operation types in `calls`, for composite operations in `composites`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property, lru_cache
 
 from unamp.adapter import How
@@ -67,21 +67,20 @@ class TensorFlowPlan:
         return f"{op} is banned by the policy in force. {advice}".rstrip()
 
     @cached_property
-    def actions(self) -> Mapping[str, OpTypeAction]:
-        """The actions for operation types, by name; one that is not here is left alone."""
-        made = {}
-        for name, op_type in op_types().items():
-            if op_type.op is not None and vocabulary()[op_type.op].group == "cast":
-                continue
-            rule = self.rule(op_type.op)
-            if not self.policy.active:
-                made[name] = OpTypeAction(op_type, rule, 0)
-                continue
-            ban = self.ban(op_type.op) if rule is Rule.BANNED else ""
-            action = OpTypeAction(op_type, rule, self.low, widen=self.policy.widen_results, ban=ban)
-            if self._reporting or not action.needless:
-                made[name] = action
-        return made
+    def actions(self) -> Mapping[str, OpTypeAction | None]:
+        """The actions for operation types, by name; None for one that is left alone."""
+        return _Actions(self._action)
+
+    def _action(self, name: str) -> OpTypeAction | None:
+        op_type = op_types().get(name)
+        if op_type is None or (op_type.op is not None and vocabulary()[op_type.op].group == "cast"):
+            return None
+        rule = self.rule(op_type.op)
+        if not self.policy.active:
+            return OpTypeAction(op_type, rule, 0)
+        ban = self.ban(op_type.op) if rule is Rule.BANNED else ""
+        made = OpTypeAction(op_type, rule, self.low, widen=self.policy.widen_results, ban=ban)
+        return made if self._reporting or not made.needless else None
 
     @cached_property
     def cast_only(self) -> Mapping[str, int]:
@@ -148,6 +147,21 @@ class TensorFlowPlan:
         return self._for_layers[op, target]
 
 
+class _Actions(dict[str, OpTypeAction | None]):
+    """The actions of a plan, each made when its operation type is first called.
+
+    There are a thousand operation types, and to ask TensorFlow for the kernels of one takes a millisecond.
+    """
+
+    def __init__(self, make: Callable[[str], OpTypeAction | None]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name: str) -> OpTypeAction | None:
+        made = self[name] = self._make(name)
+        return made
+
+
 #: Groups that keep their meaning among the parts of a layer. (Moving its parameters about is a part of the layer.)
 _UNCHANGED = frozenset({"creation", "random", "cast", "comparison"})
 
@@ -167,7 +181,7 @@ def _all_widest() -> Mapping[str, Rule]:
 def plan(policy: Policy) -> TensorFlowPlan | None:
     """Return the plan for a policy; None where nothing is to be done: a policy that changes nothing, and preset ``native``.
 
-    What TensorFlow has of its own is a rewriter of graphs, for the whole process and not for a region.
+    What TensorFlow has of its own, grappler, rewrites graphs, for the process and not for a region.
     """
     if not policy.active or preset(policy.preset).delegates:
         return None

@@ -48,8 +48,8 @@ class Plan(AnyPlan, Protocol):
         """The part of a traced function's key that tells this plan's graphs from those of others."""
 
     @property
-    def actions(self) -> Mapping[str, Action]:
-        """The actions for operation types, by name; one that is not here is left alone."""
+    def actions(self) -> Mapping[str, Action | None]:
+        """The actions for operation types, by name; None for one that is left alone."""
 
     @property
     def patches(self) -> tuple[PatchGroup, ...]:

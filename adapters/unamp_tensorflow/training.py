@@ -1,4 +1,4 @@
-"""Gradients, variables, replicas and Keras's inputs: what must know about a region besides the operations themselves."""
+"""Gradients of a user's own, replicas, and Keras's inputs: what must know about a region besides the operations themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, eligible_dtype
 from unamp_tensorflow.state import DTYPES, FLOAT32, Function, Plan, thread
 
-__all__ = ["assigning", "custom_gradient", "keras_input", "merging", "replica_made", "replica_run"]
+__all__ = ["custom_gradient", "keras_input", "merging", "replica_made", "replica_run"]
 
 _RECOMPUTED = "recompute_grad.<locals>.inner"
 
@@ -82,20 +82,6 @@ def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
 def _like(grad: Any, value: Any) -> Any:
     wanted = eligible_dtype(value)
     return cast(grad, wanted) if wanted and not isinstance(grad, (list, tuple)) else grad
-
-
-# --- variables ---------------------------------------------------------------------------------------------------------------
-
-
-def assigning(original: Function) -> Function:
-    """Return what stands in for a method that assigns to a variable, which takes tensors of its own dtype only."""
-
-    def assign(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if thread.plan is not None and (own := eligible_dtype(self)):
-            value = cast(value, own)
-        return original(self, value, *args, **kwargs)
-
-    return assign
 
 
 # --- replicas: a strategy runs each of them in a thread that it makes --------------------------------------------------------

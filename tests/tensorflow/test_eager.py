@@ -53,6 +53,20 @@ def test_what_is_given_to_raw_operations_in_python(low):
         same(tf.tile(tf.constant(rows), [2, 1]), tf.tile(rounded, [2, 1]))
 
 
+@pytest.mark.parametrize("level", ["O1", "O3"])
+def test_lists_are_taken_where_the_registry_has_another_name_for_them(level):
+    numbers = [1.0, 2.0]
+    with unamp.autocast(level=level, dtype="bfloat16"):
+        found = [
+            tf.reduce_prod(numbers, [0]),
+            tf.raw_ops.Sum(input=numbers, axis=[0]),
+            tf.raw_ops.Select(condition=[True, False], x=numbers, y=numbers)[1],
+            tf.raw_ops.Squeeze(input=[numbers], axis=[0])[1],
+            tf.raw_ops.SplitV(value=numbers, size_splits=[1, 1], axis=0, num_split=2)[1][0],
+        ]
+    assert [float(each) for each in found] == [2.0, 3.0, 2.0, 2.0, 2.0]
+
+
 def test_other_dtypes_are_left_alone(low):
     wide = tf.ones([2, 2], tf.float64)
     with under("O3", low):

@@ -45,7 +45,7 @@ def _with_logits(input: Tensor, target: Tensor, *, reduction: str = "mean") -> T
 
 
 def _loss(name: str) -> Function:
-    """A loss of Keras, which averages over the last axis: each element is a row of its own here."""
+    """Return a loss of Keras, which averages over the last axis: each element is a row of its own here."""
 
     def loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
         found = keras(f"losses.{name}")(target[..., None], input[..., None])
@@ -70,12 +70,12 @@ def _segment_pool(data: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _window(function: Function) -> Function:
-    """A periodic window: PyTorch's default, where TensorFlow's functions give symmetric ones."""
+    """Return a periodic window: PyTorch's default, where TensorFlow's functions give symmetric ones."""
     return lambda size: function(size + 1)[:-1]
 
 
 def _spread(function: Function) -> Function:
-    """A variance or a deviation: TensorFlow divides by the number of elements, and by nothing else."""
+    """Return a variance or a deviation: TensorFlow divides by the number of elements, and by nothing else."""
 
     def spread(input: Tensor, *, dim: int, correction: int = 1) -> Any:
         if correction:

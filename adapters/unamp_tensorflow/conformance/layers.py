@@ -22,12 +22,12 @@ def _made(kind: str, dtype: str, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def built(name: str, input: Tensor, /, *args: Any, **kwargs: Any) -> Any:
-    """A layer for an input; one of float64 for the suite's reference, else of float32, as a user's."""
+    """Return a layer for an input; one of float64 for the suite's reference, else of float32, as a user's."""
     return _made(name, "float64" if input.dtype is tf.float64 else "float32", *args, **kwargs)
 
 
 def _with(homes: Mapping[Any, Mapping[str, Any]], call: Callable[[], Any]) -> Any:
-    """A layer's result with other parameters."""
+    """Call a layer with other parameters."""
     before = {home: {name: vars(home).get(name) for name in given} for home, given in homes.items()}
     try:
         for home, given in homes.items():
@@ -60,7 +60,7 @@ def _convolution(
 
 
 def _gates(tensor: Tensor, order: Sequence[int]) -> Tensor:
-    """A recurrent layer's parameter with its gates in Keras's order, output last."""
+    """Return a recurrent layer's parameter with its gates in Keras's order, output last."""
     parts = tf.split(tensor, len(order))
     joined = tf.concat([parts[n] for n in order], 0) if len(order) > 1 else tensor
     return tf.transpose(joined)
@@ -76,7 +76,7 @@ def _recurrent_parameters(kind: str, weights: Sequence[Tensor]) -> dict[str, Ten
 
 
 def _recurrent(kind: str, states: int, input: Tensor, *rest: Tensor) -> Any:
-    """One layer, time first."""
+    """Run one layer, time first."""
     given, weights = rest[:states], rest[states:]
     layer = built(kind, input, weights[1].shape[1], return_sequences=True, return_state=True)
     cell = layer.cell
@@ -151,7 +151,7 @@ def _prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 
 def _layer(name: str, *fixed: Any, **keywords: Any) -> Function:
-    """A layer without parameters."""
+    """Return a function for a layer without parameters."""
     return lambda input, *args, **kwargs: built(name, input, *fixed, *map(_hashable, args), **keywords)(input, **kwargs)
 
 

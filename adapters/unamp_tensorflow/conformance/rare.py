@@ -13,7 +13,7 @@ __all__ = ["RARE"]
 
 
 def _loss(name: str) -> Function:
-    """A loss of Keras, which averages over the last axis: each element is a row of its own here."""
+    """Return a loss of Keras, which averages over the last axis: each element is a row of its own here."""
     return lambda input, target, *, reduction: keras(f"losses.{name}")(target[..., None], input[..., None])
 
 
@@ -22,7 +22,7 @@ def _nested(index: Tensor) -> Tensor:
 
 
 def _filters(weight: Tensor) -> Tensor:
-    """A filter for each channel, channels last."""
+    """Return filters for each channel with channels last."""
     return tf.transpose(weight, [2, 3, 0, 1])
 
 

@@ -19,7 +19,7 @@ def _stacked(name: str) -> Function:
 
 
 def _shuffled(input: Tensor, factor: int) -> Tensor:
-    """A pixel shuffle: a block's pixels stand before its channels in TensorFlow, and after them in PyTorch."""
+    """Shuffle pixels: a block's pixels stand before its channels in TensorFlow, and after them in PyTorch."""
     count, channels, *size = input.shape
     blocks = tf.reshape(input, [count, channels // factor**2, factor**2, *size])
     ordered = tf.reshape(tf.transpose(blocks, [0, 3, 4, 2, 1]), [count, *size, channels])
@@ -38,7 +38,7 @@ def _rolled(input: Tensor, shift: int) -> Tensor:
 
 
 def swapped(input: Tensor, first: int, second: int) -> Tensor:
-    """Two axes in each other's place."""
+    """Swap two axes."""
     order = list(range(input.ndim))
     order[first], order[second] = order[second], order[first]
     return tf.transpose(input, order)
@@ -55,7 +55,7 @@ def _slice(input: Tensor, dim: int, start: int, end: int) -> Tensor:
 
 
 def _without_batch(name: str, input: Tensor, *args: Any) -> Tensor:
-    """A layer that leaves the first axis alone, on a tensor that has none to leave."""
+    """Call a layer that leaves the first axis alone with a tensor that has no such axis."""
     return built(name, input, *args)(input[None])[0]
 
 

@@ -1,4 +1,4 @@
-"""What turns a function of TensorFlow or Keras into one with PyTorch's signature."""
+"""Turning functions of TensorFlow and Keras into ones with PyTorch's signatures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["axis", "channels", "first", "keras", "last", "ops", "pool"]
 
 
 def keras(name: str) -> Any:
-    """A name of Keras, which is imported late."""
+    """Return what a name of Keras stands for; Keras is imported late."""
     found: Any = tf.keras
     for part in name.split("."):
         found = getattr(found, part)
@@ -20,30 +20,30 @@ def keras(name: str) -> Any:
 
 
 def last(tensor: Tensor) -> Tensor:
-    """Channels last."""
+    """Move channels to the last axis."""
     return tf.transpose(tensor, [0, *range(2, tensor.ndim), 1])
 
 
 def first(tensor: Tensor) -> Tensor:
-    """Channels first."""
+    """Move channels from the last axis to where PyTorch has them."""
     return tf.transpose(tensor, [0, tensor.ndim - 1, *range(1, tensor.ndim - 1)])
 
 
 def channels(function: Function) -> Function:
-    """A function of channels-last tensors, for channels-first ones."""
+    """Let a function of channels-last tensors take and return channels-first ones."""
     return lambda input, *args, **kwargs: first(function(last(input), *args, **kwargs))
 
 
 def axis(function: Function, name: str = "axis") -> Function:
-    """A function that calls `axis` what PyTorch calls `dim`."""
+    """Let a function that says `axis` take PyTorch's `dim`."""
     return lambda *args, dim, **kwargs: function(*args, **{name: dim}, **kwargs)
 
 
 def ops(name: str) -> Function:
-    """A function of `keras.ops`, found when it is called: Keras is imported late."""
+    """Return a function of `keras.ops`, found when it is called: Keras is imported late."""
     return lambda *args, **kwargs: keras(f"ops.{name}")(*args, **kwargs)
 
 
 def pool(function: Function) -> Function:
-    """A pooling function, for windows that do not overlap."""
+    """Return a pooling function in PyTorch's signature, for windows that do not overlap."""
     return channels(lambda input, size: function(input, size, size, "VALID"))

@@ -1,0 +1,101 @@
+"""Places that state a dtype, or TensorFlow raises: variables, arrays of tensors, lists that become one, Python functions.
+
+A rule may have given a tensor another dtype than it has without a region. Here it gets the one that is stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from unamp.adapter.state import suspended
+from unamp.regions import innermost_region
+from unamp_tensorflow.casting import cast, cast_back, convert, eligible_dtype
+from unamp_tensorflow.state import ELIGIBLE, FLOAT32, Function, thread
+
+__all__ = ["assigning", "packing", "python_function", "tensor_array"]
+
+# Each function here returns what stands in for a function of TensorFlow, given that function.
+
+
+def assigning(original: Function) -> Function:
+    """Cast what the methods of a variable take that assign to it: tensors of its own dtype only."""
+
+    def assign(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if thread.plan is not None and (own := eligible_dtype(self)):
+            value = cast(value, own)
+        return original(self, value, *args, **kwargs)
+
+    return assign
+
+
+def tensor_array(position: int, name: str) -> Callable[[Function], Function]:
+    """Cast what the methods of `tf.TensorArray` take: the array states the dtype of its values.
+
+    Args:
+        position: where the methods take it.
+        name: what they call it.
+    """
+
+    def replacement(original: Function) -> Function:
+        def write(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if thread.plan is not None:
+                own = self.dtype.as_datatype_enum
+                if name in kwargs:
+                    kwargs[name] = cast_back(kwargs[name], own)
+                elif len(args) > position:
+                    given = list(args)
+                    given[position] = cast_back(given[position], own)
+                    args = tuple(given)
+            return original(self, *args, **kwargs)
+
+        return write
+
+    return replacement
+
+
+def packing(original: Function) -> Function:
+    """Let lists of tensors stand where one tensor is expected: a dtype that is asked for is an explicit cast."""
+
+    def _autopacking_conversion_function(v: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(v, dtype, *args, **kwargs)
+        found = {eligible_dtype(value) for value in tf.nest.flatten(v)} - {0}
+        if dtype is None:  # nobody asked: the tensors need one dtype, and what puts them together follows its rule
+            return original(convert(cast, FLOAT32, v) if len(found) > 1 else v, dtype, *args, **kwargs)
+        wanted = tf.as_dtype(dtype).as_datatype_enum
+        with suspended(thread):
+            return original(convert(cast, wanted, v) if wanted in ELIGIBLE else v, dtype, *args, **kwargs)
+
+    return _autopacking_conversion_function
+
+
+def python_function(original: Function) -> Function:
+    """Let a function that is handed to `tf.py_function` follow the policy, and return the dtypes that were stated for it.
+
+    In a graph it runs later, in a thread of TensorFlow's, which is in no region.
+    """
+
+    def __init__(self: Any, func: Function, Tout: Any, *rest: Any, **named: Any) -> None:  # noqa: N803, N807 - TensorFlow's
+        region = innermost_region()
+        if thread.plan is None or region is None:
+            original(self, func, Tout, *rest, **named)
+            return
+        stated = [tf.as_dtype(dtype).as_datatype_enum for dtype in Tout]
+
+        def run(*args: Any) -> Any:
+            with region:
+                results = func(*args)
+            if isinstance(results, (list, tuple)):
+                return [_stated(result, dtype) for result, dtype in zip(results, stated, strict=False)]
+            return _stated(results, stated[0]) if stated else results
+
+        original(self, run, Tout, *rest, **named)
+
+    return __init__
+
+
+def _stated(value: Any, dtype: int) -> Any:
+    return cast(value, dtype) if dtype in ELIGIBLE else value
