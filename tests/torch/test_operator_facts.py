@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from unamp_conformance.cases import Case, cases
-from unamp_torch.listing import operators
 from unamp_torch.facts import facts
+from unamp_torch.listing import operators
 
 from unamp import vocabulary
 from unamp.adapter.registry import adapter_for
