@@ -1,4 +1,4 @@
-"""Putting a plan in force in the calling thread, and taking it back."""
+"""Putting a plan in force in the calling thread, and taking it back. In C++ it is `compiled/regions.h`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.compiler import is_exporting
 from unamp.adapter import Realisation
 from unamp.policy import Policy
 from unamp_torch import exporting as exports
-from unamp_torch import functions, patches, plans, state
+from unamp_torch import functions, native_cache, patches, plans, state
 from unamp_torch.compiled import library
 from unamp_torch.plans import install_traced, nested
 from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, NATIVE_KEYS, excluded, set_excluded, set_included, thread
@@ -32,7 +32,7 @@ Native = tuple[str, torch._C.DispatchKey, bool, torch.dtype]
 
 
 class Activation:
-    """`unamp.adapter.Realisation` for PyTorch: a plan, with the settings of native autocast and of the dispatcher."""
+    """A plan, put in force by settings of native autocast and of the dispatcher; see `unamp.adapter.Realisation`."""
 
     __slots__ = ("_functions", "_native", "plan")
 
@@ -100,22 +100,24 @@ class Activation:
             if dtype is not self.plan.low:
                 set_dtype(device, dtype)
         if shared:
-            patches.stop_sharing(self.plan.low)
+            native_cache.stop_sharing(self.plan.low)
         if self._functions:
             functions.release(self.plan.policy)
         if outer is None:
             patches.release()
 
     def _may_cache(self, outer: state.Plan | None, before: list[Native]) -> bool:
-        # Native autocast keeps one cache of cast parameters for all threads, and does not look at their dtype. It is used only
-        # where all that can be in it has this plan's.
+        """Return whether native autocast may keep casts of parameters.
+
+        It has one cache for all threads, and does not look at dtypes: it is used only where all that is in it has this plan's.
+        """
         low = self.plan.low
         if outer is not None:
             return outer.low is low and is_cache_enabled()
         for _, _, off, dtype in before:
             if not off and dtype is not low:
                 return False  # inside somebody else's region, of another dtype
-        return patches.start_sharing(low)
+        return native_cache.start_sharing(low)
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""unamp's adapter for PyTorch: the contract of `unamp.adapter`, carried out by the modules beside this one."""
+"""The contract of `unamp.adapter` for PyTorch: each method is one of a module beside this one, which has the explanations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unamp_torch import compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.compiled import library
 from unamp_torch.spellings import spelling
-from unamp_torch.state import CPU, CUDA, thread
+from unamp_torch.state import CPU, CUDA, dtype_name, thread
 
 __all__ = ["TorchAdapter"]
 
@@ -71,7 +71,7 @@ GAPS = (
     ),
 )
 
-#: What torch says of oneDNN on this CPU, and how many times slower than float32 it is without.
+#: What asks oneDNN for instructions of this CPU, and how many times slower than float32 a dtype is without.
 _HAS_INSTRUCTIONS = {"float16": "_is_mkldnn_fp16_supported", "bfloat16": "_is_mkldnn_bf16_supported"}
 _FALLBACK = {"float16": 28.0, "bfloat16": 22.0}
 
@@ -90,20 +90,20 @@ class TorchAdapter:
         self.requires = requires
 
     def version(self) -> str:
-        """PyTorch's version, with its build."""
+        """Return PyTorch's version, with its build."""
         return str(torch.__version__)
 
     def probe(self) -> None:
-        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
+        """Check the private hooks; those of modules that are not imported yet are checked when they are."""
         patches.probe()
         scaling.probe()
 
     def devices(self) -> tuple[str, ...]:
-        """The CPU, and a GPU where CUDA finds one."""
+        """Return the CPU, and a GPU where CUDA finds one."""
         return ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",)
 
     def support(self, device: str, dtype: str) -> Support:
-        """Native on the CPU (where single operators are emulated); on a GPU as CUDA says."""
+        """Return native for the CPU (where single operators are emulated), and for a GPU what CUDA says."""
         if device == "cpu":
             return Support.NATIVE
         if not torch.cuda.is_available():
@@ -112,7 +112,7 @@ class TorchAdapter:
         return Support.EMULATED if emulated else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:
-        """As in float32 where the CPU has instructions for the dtype and oneDNN uses them; else the loops of a fallback."""
+        """Return 1 where the CPU has instructions for the dtype and oneDNN uses them; else how slow a fallback is."""
         known = getattr(torch.ops.mkldnn, _HAS_INSTRUCTIONS[dtype], None)
         return 1.0 if device != "cpu" or known is None or known() else _FALLBACK[dtype]
 
@@ -130,7 +130,7 @@ class TorchAdapter:
         }
 
     def gaps(self) -> tuple[Gap, ...]:
-        """What PyTorch does not let it do."""
+        """Return what PyTorch does not let it do."""
         return GAPS
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
@@ -152,7 +152,7 @@ class TorchAdapter:
         return tensor.to(getattr(torch, dtype))
 
     def dtype_of(self, tensor: Any) -> str:
-        return str(tensor.dtype).removeprefix("torch.")
+        return dtype_name(tensor.dtype)
 
     def device_of(self, tensor: Any) -> str:
         kind: str = tensor.device.type
@@ -163,7 +163,7 @@ class TorchAdapter:
         plan = thread.plan
         if (plan is not None and kind in plan.devices) or not torch.is_autocast_enabled(kind):
             return None
-        return Policy("O1", str(torch.get_autocast_dtype(kind)).removeprefix("torch."), preset="native")
+        return Policy("O1", dtype_name(torch.get_autocast_dtype(kind)), preset="native")
 
     def check_compiled(self, policy: Policy, device: str) -> None:
         """Do nothing: functions that torch.compile traces follow every policy."""
@@ -195,7 +195,7 @@ class TorchAdapter:
         decorate(networks, optimizers, decoration)
 
     def spelling(self, value: object) -> str | None:
-        """See `unamp_torch.spellings.spelling`."""
+        """Return the spelling of one of PyTorch's functions, layer classes or operators."""
         return spelling(value)
 
     compiling = staticmethod(torch.compiler.is_compiling)  # asked for every region that is made

@@ -202,9 +202,10 @@ def _run(operator: Operator, own_key: torch._C.DispatchKey, keyset: Any, args: S
 
 def _lead(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """Return the tensor that says on which device the call is, the first one; None where there is none."""
-    positions = operator.eligible.positions
-    if positions and positions[0] < len(args) and isinstance(first := args[positions[0]], torch.Tensor):
-        return first
+    for position in operator.eligible.positions:
+        if position < len(args) and isinstance(first := args[position], torch.Tensor):
+            return first
+        break
     return next(operator.eligible.tensors(args, kwargs), None)
 
 

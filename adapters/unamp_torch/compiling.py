@@ -48,7 +48,7 @@ def _digits() -> Token:
 
 
 def token(what: object) -> Token:
-    """The token of a plan, the same for equal ones, different for different ones.
+    """Return the token of a plan, the same for equal ones, different for different ones.
 
     Raises:
         NotExpressible: after some twenty thousand different ones in one process.
@@ -72,7 +72,7 @@ def _numbered(number: int) -> Token:
 
 
 def cache_key(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`autograd_cache_key` with the policy in force as a part of the key."""
+    """Wrap `autograd_cache_key` so that the policy in force is a part of the key."""
 
     @functools.wraps(original)
     def autograd_cache_key(*args: Any, **kwargs: Any) -> Any:
@@ -115,7 +115,7 @@ _keys: dict[_Region, int] = {}
 
 
 def make_capturable(region: _Region) -> int:
-    """A number under which a graph can open a region; regions that a graph may open are kept for good."""
+    """Return a number under which a graph can open a region; regions that a graph may open are kept for good."""
     _allow_in_graph()
     with _lock:
         key = _keys.setdefault(region, len(_keys))
@@ -136,7 +136,7 @@ def leave(key: int) -> None:
 
 
 def _close_when_tracing_ends(depth: int) -> None:
-    # Tracing may end between the two nodes, by an error in the traced code or a graph break.
+    """Close what tracing leaves open: it may end between the two nodes, by an error in the traced code or a graph break."""
     translation = sys.modules.get("torch._dynamo.symbolic_convert")
     tx = getattr(translation.tls, "current_tx", None) if translation is not None else None
     if tx is not None:

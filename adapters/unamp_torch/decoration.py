@@ -15,13 +15,14 @@ from torch.nn.parameter import is_lazy
 
 from unamp.adapter import Decoration
 from unamp_torch import sharding
-from unamp_torch.masters import LOW, Masters, low_parameters, masters_of, twin
+from unamp_torch.masters import Masters, low_parameters, master_weight, masters_of
+from unamp_torch.state import DTYPES, LOW, dtype_name
 
 __all__ = ["decorate"]
 
 
 def decorate(networks: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], decoration: Decoration) -> None:
-    """See `unamp.adapter.Adapter.decorate`."""
+    """Cast the parameters of networks, and have optimizers step master weights; see `unamp.adapter.Adapter.decorate`."""
     chosen = _to_cast(networks, decoration.excluded)
     for optimizer in optimizers:
         _check_fresh(optimizer)
@@ -35,13 +36,13 @@ def decorate(networks: Sequence[torch.nn.Module], optimizers: Sequence[torch.opt
 
 
 def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> list[torch.Tensor]:
-    """The parameters to cast, each once.
+    """Return the parameters to cast, each once.
 
     Raises:
         TypeError: where an excluded layer is none.
         ValueError: where a parameter is low already, or has no shape yet, or a network is distributed already.
     """
-    _check_whole(networks)
+    _check_not_distributed(networks)
     kept = {id(parameter) for layer in _kept(networks, excluded) for parameter in layer.parameters()}
     chosen: dict[torch.Tensor, None] = {}
     for network in networks:
@@ -52,7 +53,7 @@ def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> 
                 raise ValueError(f"parameter {name} has no shape yet: call the network once before it is decorated")
             if parameter.dtype in LOW:
                 raise ValueError(
-                    f"parameter {name} is {str(parameter.dtype).removeprefix('torch.')} already: decorate makes parameters "
+                    f"parameter {name} is {dtype_name(parameter.dtype)} already: decorate makes parameters "
                     "low itself, and keeps what they were as master weights"
                 )
             if parameter.dtype is torch.float32:
@@ -60,7 +61,11 @@ def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> 
     return list(chosen)
 
 
-def _check_whole(networks: Iterable[torch.nn.Module]) -> None:
+def _check_not_distributed(networks: Iterable[torch.nn.Module]) -> None:
+    """Raise where a network is distributed already.
+
+    `DistributedDataParallel` has made its buckets for gradients by then, in the dtypes of the parameters.
+    """
     for network in networks:
         if any(isinstance(module, DistributedDataParallel) for module in network.modules()):
             raise ValueError("the network is distributed already: decorate the module, then make DistributedDataParallel of it")
@@ -72,7 +77,7 @@ def _check_whole(networks: Iterable[torch.nn.Module]) -> None:
 
 
 def _kept(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> Iterator[torch.nn.Module]:
-    """The layers that stay in float32 with all that is in them."""
+    """Give the layers that stay in float32 with all that is in them."""
     instances = {id(each) for each in excluded if isinstance(each, torch.nn.Module)}
     classes = tuple(each for each in excluded if isinstance(each, type) and issubclass(each, torch.nn.Module))
     if len(instances) + len(classes) < len({id(each) for each in excluded}):
@@ -86,6 +91,7 @@ def _kept(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> Ite
 
 
 def _check_fresh(optimizer: torch.optim.Optimizer) -> None:
+    """Raise where an optimizer is decorated already, or has begun."""
     if masters_of(optimizer) is not None:
         raise ValueError(f"this {type(optimizer).__name__} is decorated already")
     # Adagrad makes its state when it is made itself, and counts from 0.
@@ -96,10 +102,10 @@ def _check_fresh(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _lower(parameter: torch.Tensor, decoration: Decoration) -> torch.Tensor:
-    """Cast a parameter where it is; what it was is its master weight."""
+    """Cast a parameter where it is; return what it was, which is its master weight."""
     gradient, parameter.grad = parameter.grad, None
     master = parameter.data
-    parameter.data = master.to(getattr(torch, decoration.dtype))
+    parameter.data = master.to(DTYPES[decoration.dtype])
     if decoration.master_grad:
         parameter.grad_dtype = torch.float32
     if gradient is not None:
@@ -128,14 +134,17 @@ def _adopt(optimizer: Any, weights: dict[torch.Tensor, torch.Tensor], keep_gradi
         keep_gradients: whether their gradients are added up in float32.
     """
     own = {parameter: weights[parameter] for parameter in low_parameters(optimizer) if parameter in weights}
-    optimizer._unamp_masters = Masters({p: twin(p, weight) for p, weight in own.items()}, keep_gradients)
+    optimizer._unamp_masters = Masters({p: master_weight(p, weight) for p, weight in own.items()}, keep_gradients)
     optimizer.__class__ = _derived(type(optimizer))  # type: ignore[arg-type]  # a class is hashable, whatever its objects are
     if (step := vars(optimizer).get("step")) is not None:  # a schedule's, made before, which goes past the class
         optimizer.step = _within(weakref.ref(optimizer), step)
 
 
 class _Decorated:
-    """What stands in front of an optimizer's own class."""
+    """The base that a decorated optimizer's class has before the optimizer's own class.
+
+    A derived class, and not a wrapper: `isinstance`, schedules, hooks, copies and pickles go on working.
+    """
 
     _unamp_class: type[torch.optim.Optimizer]  #: the optimizer's own class
     _unamp_masters: Masters
@@ -186,13 +195,13 @@ def _new(own: type[torch.optim.Optimizer]) -> Any:
 
 @functools.cache
 def _derived(own: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """A decorated optimizer's class, under the name of its own."""
+    """Return a decorated optimizer's class, under the name of its own."""
     body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "_unamp_class": own}
     return type(own.__name__, (_Decorated, own), body)
 
 
 def _within(optimizer: weakref.ref[Any], step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step that somebody has put on one optimizer; a cycle of references would keep a whole network in memory."""
+    """Wrap a step that somebody has put on one optimizer; a cycle of references would keep its network in memory."""
 
     @functools.wraps(step)
     def exchanged(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Regions and `torch.export`.
+"""Regions and what makes programs of functions: `torch.export`, `torch.jit.trace` and `torch.jit.freeze`.
 
 Export records operators above autocast: the exported program would lose a policy. While an export runs in a region, each
 operator of the vocabulary therefore gets a handler on the key where export records, which carries the rule out first, so
@@ -9,42 +9,28 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from unamp.adapter.patching import Patches
+from unamp.adapter.replacing import AttributePatch
 from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import plans
 from unamp_torch.listing import Operator, operators
-from unamp_torch.state import CPU, lock, thread
+from unamp_torch.state import CPU, thread
 
-__all__ = ["acquire", "recording", "release"]
+__all__ = ["acquire", "exporting", "release", "tracing"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
-_lock = lock()
-_users = 0
-_replaced: list[tuple[Any, dict[Any, Any]]] = []
 
-
-class _Handlers(dict[Any, Any]):
-    """An operator's handlers, by dispatch key, with ours among them; PyTorch takes single ones or all out now and then."""
-
-    def __init__(self, handlers: dict[Any, Any], ours: Callable[..., Any]) -> None:
-        super().__init__(handlers)
-        self.ours = self[_PRE_DISPATCH] = ours
-
-    def clear(self) -> None:
-        super().clear()
-        self[_PRE_DISPATCH] = self.ours
-
-    def pop(self, key: Any, default: Any = None) -> Any:
-        return default if key == _PRE_DISPATCH else super().pop(key, default)
-
-
-def recording(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.export`'s entry, for calls inside a region: the region is opened in the module's forward."""
+def exporting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `torch.export`'s entry: for a call inside a region, the region is opened in the module's forward."""
 
     @functools.wraps(original)
     def export(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -64,31 +50,47 @@ def recording(original: Callable[..., Any]) -> Callable[..., Any]:
     return export
 
 
-def acquire() -> None:
-    """A region opens in an export."""
-    global _users
-    with _lock:
-        _users += 1
-        if _users == 1:
-            for op in vocabulary():
-                for operator in operators(op):
-                    overload = operator.overload
-                    _replaced.append((overload, overload._dispatch_cache))
-                    overload._dispatch_cache = _Handlers(overload._dispatch_cache, _handler(operator))
+def tracing(original: Callable[P, R]) -> Callable[P, R]:
+    """Wrap `torch.jit.trace`'s entry: inside a region no cast is kept meanwhile.
+
+    A kept cast would be traced as a constant that requires grad, which the tracer refuses.
+    """
+
+    @functools.wraps(original)
+    def trace(*args: P.args, **kwargs: P.kwargs) -> R:
+        if thread.plan is None:
+            return original(*args, **kwargs)
+        kept, thread.weights = thread.weights, None
+        caching = torch.is_autocast_cache_enabled()
+        torch.clear_autocast_cache()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            torch.set_autocast_cache_enabled(caching)
+            thread.weights = kept
+
+    return trace
 
 
-def release() -> None:
-    """It closes."""
-    global _users
-    with _lock:
-        _users -= 1
-        if _users == 0:
-            while _replaced:
-                overload, handlers = _replaced.pop()
-                overload._dispatch_cache = handlers
+class _Handlers(dict[Any, Any]):
+    """An operator's handlers, by dispatch key, with ours among them; PyTorch takes single ones or all out now and then."""
+
+    def __init__(self, handlers: dict[Any, Any], ours: Callable[..., Any]) -> None:
+        super().__init__(handlers)
+        self.ours = self[_PRE_DISPATCH] = ours
+
+    def clear(self) -> None:
+        super().clear()
+        self[_PRE_DISPATCH] = self.ours
+
+    def pop(self, key: Any, default: Any = None) -> Any:
+        return default if key == _PRE_DISPATCH else super().pop(key, default)
 
 
 def _handler(operator: Operator) -> Callable[..., Any]:
+    """Return what records an operator with the casts of its rule."""
+
     def record(*args: Any, **kwargs: Any) -> Any:
         # PyTorch makes its own handler anew for each call, and only where none is cached.
         handlers = operator.overload._dispatch_cache
@@ -105,13 +107,26 @@ def _handler(operator: Operator) -> Callable[..., Any]:
         plan = thread.plan
         device = operator.eligible.device(args, kwargs)
         if plan is None or not plan.autocast or device not in plan.devices:
-            return recorded.call(*args, **kwargs)
+            return record(*args, **kwargs)
         # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its lists are carried out here.
         policy = plan.policy.delegated("torch", "cpu" if device == CPU else "gpu")
         if policy is None:
-            return recorded.call(*args, **kwargs)
+            return record(*args, **kwargs)
         if plans.only_chooses(policy, operator.op):
             return operator.overload.decompose(*args, **kwargs)
         return plans.explicit_action(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
 
     return handle
+
+
+def _handlers() -> list[AttributePatch]:
+    return [
+        AttributePatch(operator.overload, "_dispatch_cache", functools.partial(_Handlers, ours=_handler(operator)))
+        for op in vocabulary()
+        for operator in operators(op)
+    ]
+
+
+_patches = Patches(_handlers)
+
+acquire, release = _patches.acquire, _patches.release

@@ -1,4 +1,4 @@
-"""What PyTorch's operators do without being asked; `data/operators.toml` holds it, with the explanations."""
+"""Facts about PyTorch's operators; `data/operators.toml` holds them, with the explanations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Facts", "facts"]
 
 @dataclass(frozen=True)
 class Facts:
-    """What PyTorch's operators do without being asked.
+    """Facts about PyTorch's operators.
 
     Attributes:
         inner: operators that are no entry points.

@@ -90,30 +90,28 @@ def acquire(policy: Policy, under: Under) -> None:
     A function keeps its identity and gets other code, so that it is met wherever it was imported to before.
     """
     with _lock:
-        needed = named(policy)
-        for place, (op, function) in enumerate(needed):
-            try:
-                if not _users.get(function):
-                    _replace(op, function, under)
-                _users[function] = _users.get(function, 0) + 1
-            except BaseException:
-                _release(needed[:place])
-                raise
+        needed, done = named(policy), 0
+        try:
+            for op, function in needed:
+                users = _users.get(function, 0)
+                if users == 0:
+                    code = function.__code__
+                    name, replacement, instead = _replacement(op, function, code, under)
+                    function.__globals__[name] = replacement
+                    _call_while_tracing(replacement)
+                    function.__code__ = instead
+                    _originals[function] = code
+                _users[function] = users + 1
+                done += 1
+        except BaseException:
+            _release(needed[:done])
+            raise
 
 
 def release(policy: Policy) -> None:
     """Put back the functions that no other region needs."""
     with _lock:
         _release(named(policy))
-
-
-def _replace(op: str, function: FunctionType, under: Under) -> None:
-    code = function.__code__
-    replacement = _under_its_rule(op, function, code, under)
-    function.__globals__[_GLOBAL.format(op)] = replacement
-    _call_while_tracing(replacement)
-    function.__code__ = _calling(_GLOBAL.format(op))
-    _originals[function] = code
 
 
 def _release(needed: Iterable[tuple[str, FunctionType]]) -> None:
@@ -124,18 +122,17 @@ def _release(needed: Iterable[tuple[str, FunctionType]]) -> None:
             # A call that began before looks its global up later: that stays, until the function is replaced again.
 
 
-#: The global by which a function's other code finds what to call. (`unamp.adapter.replacing.CodePatch` has it as a constant of
-#: the code, which PyTorch's compiler does not follow.)
-_GLOBAL = "_unamp_{}"
-
-
-@cache
-def _calling(name: str) -> CodeType:
-    function: FunctionType = eval(f"lambda *args, **kwargs: {name}(*args, **kwargs)")
-    return function.__code__
-
-
 @functools.lru_cache(maxsize=64)
+def _replacement(op: str, function: FunctionType, code: CodeType, under: Under) -> tuple[str, Callable[..., Any], CodeType]:
+    """Return what a function is to call instead, the global that holds it, and the code that calls it.
+
+    (`unamp.adapter.replacing.CodePatch` has it as a constant of the code, which PyTorch's compiler does not follow.)
+    """
+    name = f"_unamp_{op}"
+    calling: FunctionType = eval(f"lambda *args, **kwargs: {name}(*args, **kwargs)")
+    return name, _under_its_rule(op, function, code, under), calling.__code__
+
+
 def _under_its_rule(op: str, function: FunctionType, code: CodeType, under: Under) -> Callable[..., Any]:
     """Return what a function runs instead: the same code, with inputs and every operation in the dtype of the rule for `op`."""
     original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)

@@ -20,19 +20,18 @@ import torch
 
 from unamp.policy import Policy
 from unamp.regions import current_policy, policy_region
+from unamp_torch.state import LOW
 
-__all__ = ["LOW", "MASTER_WEIGHT", "Masters", "low_parameters", "masters_of", "twin"]
-
-LOW = (torch.float16, torch.bfloat16)
+__all__ = ["MASTER_WEIGHT", "Masters", "low_parameters", "master_weight", "masters_of"]
 
 _OFF = Policy(enabled=False)
 
-#: What a parameter's master weight is called in its state in an optimizer's ``state_dict``.
+#: The key of a parameter's master weight in its state in an optimizer's ``state_dict``.
 MASTER_WEIGHT = "master_weight"
 
 
 def masters_of(optimizer: torch.optim.Optimizer) -> Masters | None:
-    """A decorated optimizer's master weights; None for any other."""
+    """Return a decorated optimizer's master weights; None for any other."""
     return getattr(optimizer, "_unamp_masters", None)
 
 
@@ -53,7 +52,7 @@ class Masters:
 
     @contextmanager
     def exchanged(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        """Inside, master weights with float32 gradients stand in for low parameters, and no policy is in force."""
+        """Have master weights with float32 gradients stand in for low parameters, and no policy in force, while it is open."""
         if self._exchanged is not None:
             yield
             return
@@ -65,16 +64,16 @@ class Masters:
                 self._give_back(optimizer)
 
     def step(self, optimizer: Any, step: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Take an optimizer's own step."""
+        """Take an optimizer's own step on the master weights."""
         policy = current_policy()
         with self.exchanged(optimizer):
             return step(
-                *(self._outside(optimizer, each, policy) for each in args),
-                **{name: self._outside(optimizer, each, policy) for name, each in kwargs.items()},
+                *(self._for_step(optimizer, each, policy) for each in args),
+                **{name: self._for_step(optimizer, each, policy) for name, each in kwargs.items()},
             )
 
-    def _outside(self, optimizer: torch.optim.Optimizer, argument: Any, policy: Policy | None) -> Any:
-        """An argument of a step; a closure, which computes the loss anew, sees the low parameters, and the caller's policy."""
+    def _for_step(self, optimizer: torch.optim.Optimizer, argument: Any, policy: Policy | None) -> Any:
+        """Return an argument of a step; a closure, which computes the loss, sees low parameters and the caller's policy."""
         if not callable(argument):
             return argument
 
@@ -103,14 +102,14 @@ class Masters:
                 parameter.grad = parameter.grad.to(parameter.dtype)
 
     def mark(self) -> None:
-        """Have gradients added up in float32, where they are to be: copied and unpickled parameters have forgotten that."""
+        """Have gradients added up in float32, where they are to be: copied and unpickled parameters do not know it."""
         if self._keep_gradients:
             for parameter in self.weights:
                 if parameter.grad is None:
                     parameter.grad_dtype = torch.float32
 
     def saved(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """An optimizer's ``state_dict``, with the master weights."""
+        """Return an optimizer's ``state_dict`` with the master weights."""
         state = dict(state_dict["state"])
         for place, parameter in _places(optimizer, state_dict):
             weight = parameter if parameter in (self._exchanged or ()) else self._current(parameter)
@@ -121,7 +120,7 @@ class Masters:
     def take(
         self, found: dict[torch.Tensor, torch.Tensor], optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]
     ) -> dict[str, Any]:
-        """An optimizer's ``state_dict`` without the master weights, which are added to `found`.
+        """Return an optimizer's ``state_dict`` without the master weights, which are added to `found`.
 
         Raises:
             ValueError: for one of another shape.
@@ -165,13 +164,15 @@ class Masters:
             each.finish()
 
     def _follow(self, parameter: torch.Tensor) -> torch.Tensor:
-        if parameter not in self.weights:
-            self.weights[parameter] = twin(parameter, parameter.detach().float())
-        return self._current(parameter)  # type: ignore[return-value]
+        """Return a parameter's master weight, which follows what the parameter has become; make one where it has none."""
+        master = self._current(parameter)
+        if master is None:
+            master = self.weights[parameter] = master_weight(parameter, parameter.detach().float())
+        return master
 
     @torch.no_grad()
     def _current(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """A parameter's master weight, where it has one; it follows where somebody else has changed the parameter since."""
+        """Return a parameter's master weight, or None; it follows where somebody else has changed the parameter since."""
         master = self.weights.get(parameter)
         if master is not None:
             rounded = master.to(parameter.dtype)
@@ -182,7 +183,7 @@ class Masters:
 
 
 class _Exchange:
-    """One low parameter whose master weight stands in its place."""
+    """A low parameter whose master weight stands in its place, from when this is made until `finish`."""
 
     def __init__(self, parameter: torch.Tensor, master: torch.Tensor) -> None:
         self.parameter, self.master = parameter, master
@@ -202,15 +203,15 @@ class _Exchange:
         self.master.grad = None
 
 
-def twin(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """What stands in for a parameter in an optimizer, with the numbers of `weight`."""
+def master_weight(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return a parameter's master weight, a parameter itself, with the numbers of `weight`."""
     made = torch.nn.Parameter(weight)
     vars(made).update(vars(parameter))  # what optimizers are told about single parameters
     return made
 
 
 def low_parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Those of an optimizer's parameters that have master weights, in its order."""
+    """Give those of an optimizer's parameters that have master weights, in its order."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.dtype in LOW and parameter.requires_grad:
@@ -227,7 +228,7 @@ def _replace(optimizer: torch.optim.Optimizer, replaced: dict[torch.Tensor, torc
 
 
 def _places(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> Iterator[tuple[Any, torch.Tensor]]:
-    """The parameters, each with what stands for it in a ``state_dict``."""
+    """Give the parameters, each after what stands for it in a ``state_dict``."""
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     return zip(saved, chain.from_iterable(group["params"] for group in optimizer.param_groups), strict=False)
 
@@ -237,11 +238,11 @@ def _under(policy: Policy | None) -> AbstractContextManager[object]:
 
 
 def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two low tensors are the same to the bit. Four numbers at a time it takes a tenth of the time."""
+    """Return whether two low tensors are the same to the bit. Four numbers at a time take a tenth of the time."""
     if not (first.is_contiguous() and second.is_contiguous()):
         return torch.equal(first.view(torch.int16), second.view(torch.int16))
     first, second = first.detach().view(-1), second.detach().view(-1)
-    whole = first.numel() // 4 * 4 if second.storage_offset() % 4 == 0 else 0
-    return torch.equal(first[:whole].view(torch.int64), second[:whole].view(torch.int64)) and torch.equal(
-        first[whole:].view(torch.int16), second[whole:].view(torch.int16)
+    fours = first.numel() // 4 * 4 if second.storage_offset() % 4 == 0 else 0
+    return torch.equal(first[:fours].view(torch.int64), second[:fours].view(torch.int64)) and torch.equal(
+        first[fours:].view(torch.int16), second[fours:].view(torch.int16)
     )

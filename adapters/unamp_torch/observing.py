@@ -59,7 +59,7 @@ def _leave_layer(module: torch.nn.Module, args: Any, result: Any) -> None:
 
 
 class _LayerHooks:
-    """PyTorch's own hooks on every module's forward: they need no patch."""
+    """PyTorch's own hooks on every module's forward, as a patch: nothing of PyTorch's is replaced."""
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
@@ -79,7 +79,10 @@ _layers = Patches(lambda: (_layer_hooks,))
 
 @contextmanager
 def observe(sink: Callable[[OpRecord], None], values: bool) -> Iterator[None]:
-    """Report the operations of this thread to `sink`; an outer observer waits. All kernels must be installed."""
+    """Report the operations of this thread to `sink`; an outer observer waits. See `unamp.adapter.Adapter.observe`.
+
+    The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread.
+    """
     observer = Observer("torch", sink, values, Layers(torch.nn.Module.named_modules))
     try:
         with _layers.held(), reporting_to(thread, observer):
@@ -100,49 +103,56 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Sequence[An
     plan = thread.plan
     given = [t for t in operator.eligible.tensors(args, kwargs) if t.is_floating_point()]
     inputs = tuple(dtype_name(t.dtype) for t in given)
-    watch = _Watch(given, first_only=operator.eligible.single)
+    spy = _Spy(given, first_only=operator.eligible.single)
 
     def call(*given: Any, **named: Any) -> Any:
-        watch.given(operator.eligible.tensors(given, named))
-        watch.step = _Step.INSIDE
+        spy.given(operator.eligible.tensors(given, named))
+        spy.step = _Step.DURING
         try:
             return operator.call(*given, **named)
         finally:
-            watch.step = _Step.AFTER
+            spy.step = _Step.AFTER
 
     thread.emulated = False
     with unreported(thread) as observer:
         set_excluded(TRACED.key, True)  # what the operation is made of is not reported, nor is looking at its result
         try:
-            with watch:
+            with spy:
                 result = run(operator.calling(call))
             if torch._guards.TracingContext.try_get() is None:
-                observer.report(_record(operator, plan, inputs, watch, result), lambda: _values(result))
+                observer.report(_record(operator, plan, inputs, spy, result), lambda: _values(result))
         finally:
             set_excluded(TRACED.key, False)
     return result
 
 
-def _record(operator: Operator, plan: Plan | None, inputs: tuple[str, ...], watch: _Watch, result: Any) -> OpRecord:
+def _record(operator: Operator, plan: Plan | None, inputs: tuple[str, ...], spy: _Spy, result: Any) -> OpRecord:
     output, emulated = _result_dtype(result), thread.emulated
     if plan is None:
-        return OpRecord(operator.op, operator.name, Rule.UNTOUCHED, inputs, watch.compute() if inputs else None, output)
-    compute = plan.policy.dtype if emulated else watch.compute() if inputs else None
+        return OpRecord(operator.op, operator.name, Rule.UNTOUCHED, inputs, spy.compute() if inputs else None, output)
+    compute = plan.policy.dtype if emulated else spy.compute() if inputs else None
     rule = plan.rule(operator.op)
-    casts, moved = watch.casts(rule, plan.low, emulated=emulated)
+    casts, moved = spy.casts(rule, plan.low, emulated=emulated)
     return OpRecord(
         operator.op, operator.name, rule, inputs, compute, output, emulated, casts=casts, cast_bytes=moved
     )  # fmt: skip
 
 
 class _Step(Enum):
-    """Where an operation that is watched has come to: the casts before it, itself, or the casts after it."""
+    """The steps of an operation: the casts before it, itself, and the casts after it."""
 
-    BEFORE, INSIDE, AFTER = range(3)
+    BEFORE, DURING, AFTER = range(3)
 
 
-class _Watch(TorchDispatchMode):
-    """Sees the operators below autograd and autocast, with the tensors that their kernels are really given."""
+class _Spy(TorchDispatchMode):
+    """Notes the operators below autograd and autocast that one operation runs, with the tensors that kernels are given.
+
+    What a rule says need not be what a kernel gets: native autocast casts on its own, and some operators widen inputs.
+
+    Args:
+        inputs: the operation's inputs.
+        first_only: whether only the first of them counts (norms).
+    """
 
     def __init__(self, inputs: Iterable[torch.Tensor], *, first_only: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -163,15 +173,15 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _TO_COPY and (kwargs or {}).get("dtype") in ELIGIBLE and args[0].dtype in ELIGIBLE:
             self._note_cast(args[0], kwargs["dtype"])
-        floating = [t for t in _flat(args) if t.is_floating_point()] if self.step is _Step.INSIDE else []
+        floating = [t for t in _flat(args) if t.is_floating_point()] if self.step is _Step.DURING else []
         if floating:
             computes = func.overloadpacket.__name__ not in _NOT_COMPUTING
             (self.seen if computes else self.moved).append(self._dtype(floating))
         return func(*args, **(kwargs or {}))
 
     def _note_cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
-        # Inside, native autocast casts inputs; what else is cast there is the operation's own affair.
-        if self.step is not _Step.INSIDE or _memory(tensor) in self.inputs:
+        # During the operation, native autocast casts inputs; what else is cast there is the operation's own affair.
+        if self.step is not _Step.DURING or _memory(tensor) in self.inputs:
             self.cast.append((self.step, tensor.dtype, dtype, tensor.numel()))
 
     def _dtype(self, tensors: list[torch.Tensor]) -> torch.dtype:
@@ -181,14 +191,17 @@ class _Watch(TorchDispatchMode):
         return torch.float32 if any(t.dtype is torch.float32 for t in counting) else counting[0].dtype
 
     def compute(self) -> str | None:
-        # An operation counts as low if it was called in low or any of its steps was low: that is where its precision went.
-        # (Some kernels widen what they are given to accumulate.)
+        """Return the dtype that the operation computed in; None where nothing that computes got a floating tensor.
+
+        An operation counts as low if it was called in low or any of its steps was low: that is where its precision went.
+        (Some kernels widen what they are given to accumulate.)
+        """
         dtypes = self.seen or self.arguments or self.moved[-1:]
         low = next((d for d in (*self.arguments, *dtypes) if d in LOW), None)
         return dtype_name(low or dtypes[0]) if dtypes else None
 
     def casts(self, rule: Rule, low: torch.dtype, *, emulated: bool) -> tuple[int, int]:
-        """How many casts a rule took, and how many bytes they read and wrote."""
+        """Return how many casts a rule took, and how many bytes they read and wrote."""
         target = low if rule is Rule.LOW else torch.float32 if rule in (Rule.FP32, Rule.WIDEST) else None
         moved = []
         for step, old, new, size in self.cast:
@@ -200,7 +213,7 @@ class _Watch(TorchDispatchMode):
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """What tells a tensor and its views from others; no number is read."""
+    """Return what a tensor and its views have in common, and no other tensor has; no number is read."""
     return int(tensor.untyped_storage()._cdata) if _has_memory(tensor) else id(tensor)
 
 

@@ -1,39 +1,44 @@
 """The places where PyTorch's own Python code must know about regions, patched while a region is open.
 
-Each is a module attribute that PyTorch looks up at every call. `acquire` puts the patches in with the first open region of
-the process, `release` takes them out with the last. A patched function asks first whether the calling thread is in a
-region, so that other threads see the original.
+Each is a module attribute that PyTorch looks up at every call (`HOOKS`). `acquire` patches them with the first open region of
+the process, `release` undoes it with the last. A patched function asks first whether the calling thread is in a region, so
+that other threads see the original.
+
+`unamp.adapter.patching.Patches` does the same for other frameworks. Here it would not do: PyTorch imports some of these modules
+when they are first needed, which can be inside a region, and with the compiled kernels opening a region is C++ throughout
+(`compiled/regions.h`), for which `_ready` is a list of plain tuples.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib.abc
 import importlib.machinery
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 import torch.utils.checkpoint
 
-from unamp.adapter import major_minor
+from unamp.adapter.patching import missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
-from unamp.regions import innermost_region
-from unamp_torch import compiling, exporting, transforming
+from unamp_torch import backward, compiling, exporting, native_cache, transforming
 from unamp_torch.calls import NO_KERNEL
 from unamp_torch.compiled import library
-from unamp_torch.state import KERNEL_KEYS, include_kernels, lock, set_included, thread
+from unamp_torch.state import KERNEL_KEYS, lock, thread
 
-__all__ = ["HOOKS", "Hook", "acquire", "probe", "release", "start_sharing", "stop_sharing", "suspended"]
+__all__ = ["HOOKS", "Hook", "acquire", "probe", "release"]
 
 
 class Hook(NamedTuple):
-    """One patched attribute: its module, its name, and what replaces it given the original.
+    """One patched attribute.
 
-    PyTorch imports some of these modules when they are first needed, which can be inside a region: `_Imports` waits for them.
+    Attributes:
+        module: its module, which need not be imported yet: `_Imports` waits for it.
+        name: its name there.
+        replacement: makes what it is instead, given the original.
     """
 
     module: str
@@ -41,96 +46,19 @@ class Hook(NamedTuple):
     replacement: Callable[[Any], Any]
 
 
-@contextmanager
-def suspended() -> Iterator[None]:
-    """No policy is in force in this thread, and native autocast is off."""
-    plan, thread.plan = thread.plan, None
-    for each in KERNEL_KEYS:
-        set_included(each.key, False)
-    try:
-        with torch._C._DisableAutocast():
-            yield
-    finally:
-        thread.plan = plan
-        include_kernels(plan)
-
-
-def _suspending(original: Callable[..., Any]) -> Callable[..., Any]:
-    # Backward runs in the dtype of its forward: with a region open around it, the operators that compute gradients would
-    # otherwise be cast like any others. Freezing a traced module would put TorchScript's autocast on top of the traced casts.
-    @functools.wraps(original)
-    def without_policy(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None or thread.plan.delegated:
-            return original(*args, **kwargs)
-        with suspended():
-            return original(*args, **kwargs)
-
-    return without_policy
-
-
-def _recomputed(function: Callable[..., Any]) -> Callable[..., Any]:
-    region = innermost_region()
-    if region is None:
-        return function
-
-    @functools.wraps(function)
-    def in_region(*args: Any, **kwargs: Any) -> Any:
-        with region:
-            return function(*args, **kwargs)
-
-    return in_region
-
-
-def _reentrant_checkpoint(original: Any) -> Any:
-    # Checkpointing remembers native autocast's state for the recomputation, and not ours.
-    class CheckpointFunction(original):  # type: ignore[misc]
-        @classmethod
-        def apply(cls, function: Callable[..., Any], *args: Any) -> Any:
-            return original.apply(_recomputed(function), *args)
-
-    return CheckpointFunction
-
-
-def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def generator(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return original(_recomputed(function), *args, **kwargs)
-
-    return generator
-
-
-def _jit_trace(original: Callable[..., Any]) -> Callable[..., Any]:
-    # A cached cast would be traced as a constant that requires grad, which the tracer refuses.
-    @functools.wraps(original)
-    def trace(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(*args, **kwargs)
-        kept, thread.weights = thread.weights, None
-        caching = torch.is_autocast_cache_enabled()
-        torch.clear_autocast_cache()
-        torch.set_autocast_cache_enabled(False)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            torch.set_autocast_cache_enabled(caching)
-            thread.weights = kept
-
-    return trace
-
-
 # From 2.15 on torch calls the one with `_impl`; the other is left for older callers, and passes on to it.
 _GENERATOR = "_checkpoint_without_reentrant_generator"
 _GENERATOR += "_impl" if hasattr(torch.utils.checkpoint, f"{_GENERATOR}_impl") else ""
 
 HOOKS = (
-    Hook("torch.autograd", "_engine_run_backward", _suspending),
-    Hook("torch.autograd.graph", "_engine_run_backward", _suspending),
-    Hook("torch.utils.checkpoint", "CheckpointFunction", _reentrant_checkpoint),
-    Hook("torch.utils.checkpoint", _GENERATOR, _checkpoint),
-    Hook("torch.distributed._composable.checkpoint_activation", _GENERATOR, _checkpoint),
-    Hook("torch.jit._trace", "_trace_impl", _jit_trace),
-    Hook("torch._C", "_freeze_module", _suspending),
-    Hook("torch.export._trace", "_export", exporting.recording),
+    Hook("torch.autograd", "_engine_run_backward", backward.suspending),
+    Hook("torch.autograd.graph", "_engine_run_backward", backward.suspending),
+    Hook("torch.utils.checkpoint", "CheckpointFunction", backward.recomputing),
+    Hook("torch.utils.checkpoint", _GENERATOR, backward.checkpointing),
+    Hook("torch.distributed._composable.checkpoint_activation", _GENERATOR, backward.checkpointing),
+    Hook("torch.jit._trace", "_trace_impl", exporting.tracing),
+    Hook("torch._C", "_freeze_module", backward.suspending),
+    Hook("torch.export._trace", "_export", exporting.exporting),
     Hook("torch._functorch.vmap", "_vmap_increment_nesting", transforming.under_vmap),
     Hook("torch._functorch.vmap", "_vmap_decrement_nesting", transforming.without_level),
     Hook("torch._functorch.eager_transforms", "_grad_increment_nesting", transforming.under_grad),
@@ -142,10 +70,6 @@ HOOKS = (
 
 _lock = lock()
 _open = 0
-_sharing: dict[torch.dtype, int] = {}
-
-#: Before 2.11 native autocast keeps a cast made under `torch.no_grad` for later uses, which then have no gradient.
-_KEEPS_WITHOUT_GRADIENT = major_minor(torch.__version__) < (2, 11)
 
 #: The hooks whose module is imported: the module's namespace, the name, the original, and the replacement.
 _ready: list[tuple[dict[str, Any], str, Any, Any]] = []
@@ -156,7 +80,7 @@ def probe() -> None:
     """Check that every hook's attribute is where it is expected, in the modules that are imported.
 
     Raises:
-        FrameworkNotSupported: naming the version of PyTorch and the missing attribute.
+        FrameworkNotSupported: naming the version of PyTorch and the attribute that is not there.
     """
     for hook in HOOKS:
         module = sys.modules.get(hook.module)
@@ -165,40 +89,44 @@ def probe() -> None:
 
 
 def _missing(hook: Hook) -> FrameworkNotSupported:
-    return FrameworkNotSupported(f"torch {torch.__version__} has no {hook.module}.{hook.name}, which unamp needs")
+    return missing("torch", torch.__version__, f"{hook.module}.{hook.name}")
 
 
 def acquire() -> None:
-    """A region opens in some thread."""
+    """Need the patches, for a region that opens in some thread."""
     global _open
     with _lock:
         if _open == 0:
-            _put_in()
+            _apply()
         _open += 1
 
 
 def release() -> None:
-    """A region closes."""
+    """Need them no longer; with the last region they are undone."""
     global _open
     with _lock:
         _open -= 1
         if _open == 0:
-            _take_out()
+            _undo()
 
 
-def _put_in() -> None:
+def _apply() -> None:
     if _waiting:
         _look_for_modules()
         sys.meta_path.insert(0, _imports)
-    # This is a large part of what opening a region costs: no more than a look and an assignment each.
-    for place, (namespace, name, original, replacement) in enumerate(_ready):
-        if namespace.get(name) is original:
-            namespace[name] = replacement
-        elif namespace.get(name) is not replacement:
-            _replace_anew(place)
+    try:
+        # This is a large part of what opening a region costs: no more than a look and an assignment each.
+        for place, (namespace, name, original, replacement) in enumerate(_ready):
+            if namespace.get(name) is original:
+                namespace[name] = replacement
+            elif namespace.get(name) is not replacement:
+                _replace_anew(place)
+    except BaseException:
+        _undo()
+        raise
 
 
-def _take_out() -> None:
+def _undo() -> None:
     for namespace, name, original, replacement in _ready:
         # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside regions.
         if namespace.get(name) is replacement:
@@ -208,6 +136,7 @@ def _take_out() -> None:
 
 
 def _look_for_modules() -> None:
+    """Make the hooks ready whose modules have been imported since."""
     for hook in [hook for hook in _waiting if hook.module in sys.modules]:
         module = sys.modules[hook.module]
         namespace = module.__dict__
@@ -224,44 +153,22 @@ def _look_for_modules() -> None:
 
 
 def _replace_anew(place: int) -> None:
-    # Somebody put something else there since we looked, or took it away.
+    """Patch what somebody has put in a hook's place since we looked, on top of it."""
     namespace, name, *_ = _ready[place]
     hook = next(hook for hook in HOOKS if hook.name == name and sys.modules[hook.module].__dict__ is namespace)
     if name not in namespace:
-        _take_out()
         raise _missing(hook)
     original = namespace[name]
     _ready[place] = namespace, name, original, hook.replacement(original)
     namespace[name] = _ready[place][3]
 
 
-def start_sharing(dtype: torch.dtype, /) -> bool:
-    """Whether native autocast's cache, which all threads share, can be used for casts to `dtype`; if so, it is from now on."""
-    if _KEEPS_WITHOUT_GRADIENT:
-        return False
-    with _lock:
-        if _sharing and dtype not in _sharing:
-            return False
-        _sharing[dtype] = _sharing.get(dtype, 0) + 1
-        return True
-
-
-def stop_sharing(dtype: torch.dtype, /) -> None:
-    """The counterpart of `start_sharing`, where that was true."""
-    with _lock:
-        if _sharing[dtype] > 1:
-            _sharing[dtype] -= 1
-        else:
-            del _sharing[dtype]
-            torch.clear_autocast_cache()
-
-
 def _forget_other_threads() -> None:
-    # In a forked process the threads that had regions open do not exist; the forking thread has closed its own.
+    """Undo the patches in a forked process: no other thread that had a region open exists, and this one closes its own."""
     global _open
     if library is not None:
         library.forget_other_threads()
-    _sharing.clear()
+    native_cache.forget_other_threads()
     if _open:
         _open = 1
         release()
@@ -273,7 +180,9 @@ os.register_at_fork(after_in_child=_forget_other_threads)
 class _Imports(importlib.abc.MetaPathFinder):
     """Patches a hook's module as soon as it is imported inside a region."""
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if not any(hook.module == fullname for hook in HOOKS):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
@@ -283,15 +192,18 @@ class _Imports(importlib.abc.MetaPathFinder):
 
 
 class _PatchingLoader(importlib.abc.Loader):
-    def __init__(self, loader: Any) -> None:
+    """Loads a module as its own loader does, then patches it."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
         self.loader = loader
 
-    def create_module(self, spec: Any) -> Any:
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
 
-    def exec_module(self, module: Any) -> None:
-        spec = module.__spec__
-        spec.loader = module.__loader__ = self.loader
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        module.__loader__ = self.loader
         self.loader.exec_module(module)
         with _lock:
             if _imports in sys.meta_path:
@@ -314,8 +226,7 @@ if library is not None:
         _ready,
         _waiting,
         _imports,
-        _put_in,
-        _take_out,
+        _apply,
+        _undo,
     )
     acquire, release = library.acquire, library.release
-    start_sharing, stop_sharing = library.start_sharing, library.stop_sharing

@@ -8,30 +8,27 @@ from typing import Any
 
 import torch
 
-from unamp.errors import FrameworkNotSupported
+from unamp.adapter.patching import missing
 from unamp_torch import sharding
 from unamp_torch.masters import masters_of
+from unamp_torch.state import LOW, dtype_name
 
 __all__ = ["TorchGradients", "all_finite", "backward", "probe", "scale_loss"]
-
-_LOW = (torch.float16, torch.bfloat16)
 
 
 def probe() -> None:
     """Check the private operator that unscales and checks; see `unamp.adapter.Adapter.probe`."""
     if not hasattr(torch, "_amp_foreach_non_finite_check_and_unscale_"):
-        raise FrameworkNotSupported(
-            f"torch {torch.__version__} has no torch._amp_foreach_non_finite_check_and_unscale_, which unamp needs"
-        )
+        raise missing("torch", torch.__version__, "torch._amp_foreach_non_finite_check_and_unscale_")
 
 
 def scale_loss(loss: torch.Tensor, scale: float) -> torch.Tensor:
-    """See `unamp.adapter.Adapter.scale_loss`; PyTorch's own scale is a float32 tensor, which makes a low scalar float32."""
-    return (loss.float() if loss.dim() == 0 and loss.dtype in _LOW else loss) * scale
+    """Return a loss times the scale. PyTorch's own scale is a float32 tensor, which makes a low scalar float32."""
+    return (loss.float() if loss.dim() == 0 and loss.dtype in LOW else loss) * scale
 
 
 def backward(compute: Callable[[], tuple[Any, Any]], optimizer: torch.optim.Optimizer) -> tuple[Any, None]:
-    """See `unamp.adapter.Adapter.backward`."""
+    """Run one backward pass; see `unamp.adapter.Adapter.backward`."""
     optimizer.zero_grad()
     scaled, loss = compute()
     scaled.backward()
@@ -39,14 +36,17 @@ def backward(compute: Callable[[], tuple[Any, Any]], optimizer: torch.optim.Opti
 
 
 def all_finite(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """See `unamp.adapter.Adapter.all_finite`."""
+    """Return whether all numbers of tensors are finite, as a tensor, so that nobody waits for the device."""
     with torch.no_grad():
         found = [torch.isfinite(_numbers(tensor)).all() for tensor in tensors]
         return torch.stack([each.to(found[0].device) for each in found]).all() if found else torch.tensor(True)
 
 
 class TorchGradients:
-    """See `unamp.adapter.Gradients`. The parameters hold them; one operator for each device and dtype does all the work."""
+    """The gradients that an optimizer's parameters hold; see `unamp.adapter.Gradients`.
+
+    One operator for each device and dtype, which `torch.amp.GradScaler` uses as well, unscales all of them and checks them.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer, given: Any) -> None:
         if given is not None:
@@ -60,9 +60,7 @@ class TorchGradients:
     def dtypes(self) -> frozenset[str]:
         self._groups = self._grouped()
         wide = masters_of(self._optimizer) is not None
-        return frozenset(
-            "float32" if wide and dtype in _LOW else str(dtype).removeprefix("torch.") for _, dtype in self._groups
-        )
+        return frozenset("float32" if wide and dtype in LOW else dtype_name(dtype) for _, dtype in self._groups)
 
     def unscale(self, scale: float) -> None:
         if (masters := masters_of(self._optimizer)) is not None:
@@ -112,7 +110,7 @@ class TorchGradients:
         return groups
 
     def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The parameters by the names that the optimizer was given with them, or by their places."""
+        """Give the parameters by the names that the optimizer was given with them, or by their places."""
         for index, group in enumerate(self._optimizer.param_groups):
             places = (f"parameter {place} of group {index}" for place in range(len(group["params"])))
             yield from zip(group.get("param_names") or places, group["params"], strict=True)

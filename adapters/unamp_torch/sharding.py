@@ -1,4 +1,4 @@
-"""What ranks must agree on where each has a part of a network's parameters (`torch.distributed.fsdp`)."""
+"""Agreement among ranks that have a part each of a network's parameters (`torch.distributed.fsdp`)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 
 import torch
 
-from unamp.errors import FrameworkNotSupported
+from unamp.adapter.patching import missing
 
 __all__ = ["agreed", "is_sharded"]
 
 
 def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Whether an overflow was found, on this rank or on another, as numbers that are not zero where one was.
+    """Return numbers that are not zero where an overflow was found, on this rank or on another.
 
     `FullyShardedDataParallel` leaves it to the scaler to ask, as `torch.distributed.fsdp.sharded_grad_scaler` does, of all
     ranks. With `fully_shard` gradients are distributed tensors, whose operators ask by themselves.
@@ -29,12 +29,12 @@ def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[
 
 
 def is_sharded(parameter: torch.Tensor) -> bool:
-    """Whether a parameter is a part of one, on each rank another."""
+    """Return whether a parameter is a part of one, on each rank another."""
     return hasattr(parameter, "to_local") or _is_flattened(parameter)
 
 
 def _sharded(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
-    """A parameter of the optimizer's that `FullyShardedDataParallel` has a part of; None where there is none."""
+    """Return a parameter of the optimizer's that `FullyShardedDataParallel` has a part of; None where there is none."""
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     return next(filter(_is_flattened, parameters), None)
 
@@ -44,7 +44,5 @@ def _is_flattened(parameter: torch.Tensor) -> bool:
     if common is None:  # nobody can have made one
         return False
     if not hasattr(common, "_is_fsdp_flattened"):
-        raise FrameworkNotSupported(
-            f"torch {torch.__version__} has no torch.distributed.fsdp._common_utils._is_fsdp_flattened, which unamp needs"
-        )
+        raise missing("torch", torch.__version__, "torch.distributed.fsdp._common_utils._is_fsdp_flattened")
     return bool(common._is_fsdp_flattened(parameter))

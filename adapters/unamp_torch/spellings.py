@@ -16,7 +16,7 @@ __all__ = ["spelling"]
 
 
 def spelling(value: object) -> str | None:
-    """Return the spelling, with ``torch.`` in front; None for what is not PyTorch's.
+    """Return an object's spelling, with ``torch.`` in front; None for what is not PyTorch's.
 
     Understood are what the vocabulary's spellings name (``torch.add``, ``torch.nn.Linear``,
     ``torch.nn.functional.softmax``), methods (``torch.Tensor.add``) and operators (``torch.ops.aten.add``, also with an

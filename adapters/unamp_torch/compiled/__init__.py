@@ -68,10 +68,10 @@ class Library(Protocol):
         """See `unamp_torch.patches.release`."""
 
     def start_sharing(self, dtype: torch.dtype, /) -> bool:
-        """See `unamp_torch.patches.start_sharing`."""
+        """See `unamp_torch.native_cache.start_sharing`."""
 
     def stop_sharing(self, dtype: torch.dtype, /) -> None:
-        """See `unamp_torch.patches.stop_sharing`."""
+        """See `unamp_torch.native_cache.stop_sharing`."""
 
     def forget_other_threads(self) -> None:
         """Let go, in a forked process, of what other threads had open."""

@@ -1,4 +1,4 @@
-// The kernels: what stands between a caller and an operator whose rule PyTorch does not follow by itself.
+// The kernels that stand between a caller and an operator whose rule PyTorch does not follow by itself.
 //
 // The same in meaning as `calls.py` and `casting.py`; comments there say why, those here what is different in C++.
 
@@ -167,7 +167,7 @@ class Call {
   Call(const Operator& op, const c10::OperatorHandle& handle, Stack* stack)
       : op_(op), handle_(handle), stack_(stack), base_(stack->size() - handle.schema().arguments().size()) {}
 
-  // The kind of device of the first tensor; -1 without a tensor, or on other devices.
+  // Returns the kind of device of the first tensor; -1 without a tensor, or on other devices.
   int device() const {
     int found = -1;
     each([&](const Tensor& tensor) { found = device_index(tensor); return true; });

@@ -162,17 +162,17 @@ PyObject* install(PyObject*, PyObject* args) {
 }
 
 // configure((name of a key, ...), thread, is_exporting, error for banned operations, what a missing kernel says, hooks: ready, waiting, finder,
-// put_in, take_out)
+// apply, undo)
 PyObject* configure(PyObject*, PyObject* args) {
   PyObject *keys = nullptr, *phrases = nullptr;
   if (!PyArg_ParseTuple(
           args, "O!OOOO!O!O!OOO", &PyTuple_Type, &keys, &thread_in_python, &is_exporting, &banned_error, &PyTuple_Type, &phrases, &PyList_Type,
-          &hooks.ready, &PyList_Type, &hooks.waiting, &hooks.finder, &hooks.put_in, &hooks.take_out)) {
+          &hooks.ready, &PyList_Type, &hooks.waiting, &hooks.finder, &hooks.apply, &hooks.undo)) {
     return nullptr;
   }
   HANDLE_TH_ERRORS
-  for (PyObject* kept : {thread_in_python, is_exporting, banned_error, hooks.ready, hooks.waiting, hooks.finder, hooks.put_in,
-                         hooks.take_out}) {
+  for (PyObject* kept : {thread_in_python, is_exporting, banned_error, hooks.ready, hooks.waiting, hooks.finder, hooks.apply,
+                         hooks.undo}) {
     Py_INCREF(kept);
   }
   plan_attribute = PyUnicode_InternFromString("plan");
@@ -245,8 +245,8 @@ PyMethodDef functions[] = {
     {"set_traced", set_traced, METH_O, "Say whether this thread's operations are reported."},
     {"acquire", acquire, METH_NOARGS, "See patches.acquire."},
     {"release", release, METH_NOARGS, "See patches.release."},
-    {"start_sharing", share, METH_O, "See patches.start_sharing."},
-    {"stop_sharing", unshare, METH_O, "See patches.stop_sharing."},
+    {"start_sharing", share, METH_O, "See native_cache.start_sharing."},
+    {"stop_sharing", unshare, METH_O, "See native_cache.stop_sharing."},
     {"forget_other_threads", forget_other_threads, METH_NOARGS, "Let go, in a forked process, of what other threads had open."},
     {nullptr, nullptr, 0, nullptr}};
 

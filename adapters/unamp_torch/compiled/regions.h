@@ -33,7 +33,7 @@ std::unique_lock<Mutex> locked(Mutex& mutex) {
 
 bool start_sharing(ScalarType low) {
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11
-  return false;  // see start_sharing in patches.py
+  return false;  // see start_sharing in native_cache.py
 #endif
   const auto lock = locked(sharing_mutex);
   if (sharing[1 - low_index(low)] > 0) return false;
@@ -41,7 +41,7 @@ bool start_sharing(ScalarType low) {
   return true;
 }
 
-// Whether the cache was cleared: with the last region, before one of another dtype can start.
+// Returns whether the cache was cleared: with the last region, before one of another dtype can start.
 bool stop_sharing(ScalarType low) {
   const auto lock = locked(sharing_mutex);
   if (--sharing[low_index(low)] > 0) return false;
@@ -55,12 +55,12 @@ struct Hooks {
   PyObject* ready = nullptr;
   PyObject* waiting = nullptr;
   PyObject* finder = nullptr;
-  PyObject* put_in = nullptr;
-  PyObject* take_out = nullptr;
+  PyObject* apply = nullptr;
+  PyObject* undo = nullptr;
 };
 Hooks hooks;
 long open_regions = 0;
-// Held while hooks go in and out: what does it in Python gives other threads their turn. The same thread may come back for it.
+// Held while hooks are applied and undone: what does it in Python gives other threads their turn. The same thread may come back for it.
 std::recursive_mutex hooks_mutex;
 
 bool called(PyObject* function) {
@@ -94,7 +94,7 @@ bool acquire_hooks() {
     const bool waiting = PyList_GET_SIZE(hooks.waiting) > 0;
     if (!still_waiting() || !exchange_all(2, 3)) {
       PyErr_Clear();
-      if (!called(hooks.put_in)) return false;
+      if (!called(hooks.apply)) return false;
     } else if (waiting && PyList_Insert(finders, 0, hooks.finder) < 0) {
       return false;
     }
@@ -111,7 +111,7 @@ bool release_hooks() {
   if (first && PyList_SetSlice(finders, 0, 1, nullptr) < 0) return false;
   if (exchange_all(3, 2) && (first || PyList_GET_SIZE(hooks.waiting) == 0)) return true;
   PyErr_Clear();
-  return called(hooks.take_out);
+  return called(hooks.undo);
 }
 
 // A dtype set for the autocast of a device type that has no tensors: see compiling.py.
@@ -172,7 +172,7 @@ bool may_cache(const Activation& activation, const Activation* outer, const Toke
 
 PyTypeObject TokenType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// Whether a region has to be opened in Python: while operations are reported, exported or transformed, and beside other devices'
+// Returns whether a region has to be opened in Python: while operations are reported, exported or transformed, and beside other devices'
 // plans.
 int leave_to_python(Activation* self, PyObject* outer, Activation** outer_activation) {
   if (here.traced || c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode)) return 1;

@@ -1,0 +1,89 @@
+"""Regions and the backward pass, which runs in the dtypes of its forward, whether a region is open around it or not.
+
+Checkpointing is the exception: it runs the forward once more in the backward pass, under the region of the first time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from unamp.regions import innermost_region
+from unamp_torch.state import KERNEL_KEYS, include_kernels, set_included, thread
+
+__all__ = ["checkpointing", "recomputing", "suspending"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@contextmanager
+def _suspended() -> Iterator[None]:
+    """Have no policy in force in this thread, and native autocast off, while the context is open."""
+    plan, thread.plan = thread.plan, None
+    for each in KERNEL_KEYS:
+        set_included(each.key, False)
+    try:
+        with torch._C._DisableAutocast():
+            yield
+    finally:
+        thread.plan = plan
+        include_kernels(plan)
+
+
+def suspending(original: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function so that it runs with no policy in force.
+
+    Those are the engine that runs backward passes, where the operators that compute gradients would otherwise be cast like any
+    others, and what freezes a traced module, which would put TorchScript's autocast on top of the traced casts.
+    """
+
+    @functools.wraps(original)
+    def without_policy(*args: P.args, **kwargs: P.kwargs) -> R:
+        if thread.plan is None or thread.plan.delegated:
+            return original(*args, **kwargs)
+        with _suspended():
+            return original(*args, **kwargs)
+
+    return without_policy
+
+
+def checkpointing(original: Callable[..., R]) -> Callable[..., R]:
+    """Wrap what checkpoints a function, given as its first argument, so that it is run again under the same region.
+
+    Checkpointing itself remembers native autocast's state for that, and not ours.
+    """
+
+    @functools.wraps(original)
+    def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> R:
+        return original(_in_this_region(function), *args, **kwargs)
+
+    return checkpoint
+
+
+def recomputing(original: Any) -> Any:
+    """Do what `checkpointing` does for reentrant checkpointing, which is a class of `torch.autograd.Function`."""
+
+    class CheckpointFunction(original):  # type: ignore[misc]
+        @classmethod
+        def apply(cls, function: Callable[..., Any], *args: Any) -> Any:
+            return original.apply(_in_this_region(function), *args)
+
+    return CheckpointFunction
+
+
+def _in_this_region(function: Callable[P, R]) -> Callable[P, R]:
+    region = innermost_region()
+    if region is None:
+        return function
+
+    @functools.wraps(function)
+    def in_region(*args: P.args, **kwargs: P.kwargs) -> R:
+        with region:
+            return function(*args, **kwargs)
+
+    return in_region

@@ -1,0 +1,47 @@
+"""Native autocast's cache of cast parameters, which all threads of a process share, whatever dtype each casts to."""
+
+from __future__ import annotations
+
+import torch
+
+from unamp.adapter import major_minor
+from unamp_torch.compiled import library
+from unamp_torch.state import lock
+
+__all__ = ["forget_other_threads", "start_sharing", "stop_sharing"]
+
+#: Before 2.11 native autocast keeps a cast made under `torch.no_grad` for later uses, which then have no gradient.
+_KEEPS_WITHOUT_GRADIENT = major_minor(torch.__version__) < (2, 11)
+
+_lock = lock()
+_sharing: dict[torch.dtype, int] = {}  # how many regions use it, by low dtype
+
+
+def start_sharing(dtype: torch.dtype, /) -> bool:
+    """Use the cache for casts to `dtype` from now on, and return True; return False where it cannot be used."""
+    if _KEEPS_WITHOUT_GRADIENT:
+        return False
+    with _lock:
+        if _sharing and dtype not in _sharing:
+            return False
+        _sharing[dtype] = _sharing.get(dtype, 0) + 1
+        return True
+
+
+def stop_sharing(dtype: torch.dtype, /) -> None:
+    """Use it no longer, where `start_sharing` returned True; the last one clears it."""
+    with _lock:
+        if _sharing[dtype] > 1:
+            _sharing[dtype] -= 1
+        else:
+            del _sharing[dtype]
+            torch.clear_autocast_cache()
+
+
+def forget_other_threads() -> None:
+    """Let go, in a forked process, of what other threads use."""
+    _sharing.clear()
+
+
+if library is not None:
+    start_sharing, stop_sharing = library.start_sharing, library.stop_sharing
