@@ -15,13 +15,14 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rows import ROOT, Rows, cells, keep, sentence, suite
 from unamp_conformance.evidence import ratio
+from unamp_conformance.gaps import fits
 from unamp_conformance.reading import load
 from wheels import without_wheels
 
@@ -47,6 +48,22 @@ class BadSettings(ValueError):
 
 
 @dataclass(frozen=True)
+class Death:
+    """How a framework itself dies under a setting.
+
+    Attributes:
+        signal, reason: of what, and why.
+        where: on which processors, as in a known gap; everywhere unless said.
+        run: what is run all the same, as arguments of ``unamp conformance``; everything unless said.
+    """
+
+    signal: str
+    reason: str
+    where: Mapping[str, bool] = field(default_factory=dict)
+    run: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Setting:
     """One setting.
 
@@ -54,13 +71,18 @@ class Setting:
         name: its name.
         stands_for: which machines.
         variables: the environment variables for each framework that it says anything to.
-        dies: for a framework that itself dies under it: the signal, and the reason.
+        dies: how frameworks die that themselves do.
     """
 
     name: str
     stands_for: str
     variables: Mapping[str, Mapping[str, str]]
-    dies: Mapping[str, tuple[str, str]]
+    dies: Mapping[str, Death]
+
+    def death(self, framework: str) -> Death | None:
+        """How a framework itself dies under it on this processor; None where it is not known to."""
+        listed = self.dies.get(framework)
+        return listed if listed and fits(listed.where, machine.instruction_sets()) else None
 
 
 # --- reading --------------------------------------------------------------------------------------------------------------
@@ -90,9 +112,21 @@ def _setting(name: str, table: Any) -> Setting:
     for framework, given in found.get("dies", {}).items():
         if framework not in variables:
             raise BadSettings(f"{name}: {framework!r} dies, but has no variables; valid: {', '.join(variables)}")
-        said = _fields(f"{name}, dies, {framework}", given, {"signal": str, "reason": str})
-        dies[framework] = (said["signal"], said["reason"])
+        dies[framework] = _death(f"{name}, dies, {framework}", given)
     return Setting(name, found["stands_for"], variables, dies)
+
+
+def _death(where: str, given: Any) -> Death:
+    found = _fields(where, given, {"signal": str, "reason": str}, {"where": dict, "run": list})
+    asked, run = found.get("where", {}), tuple(found.get("run", ()))
+    for name, there in asked.items():
+        if name not in machine.INSTRUCTION_SETS:
+            raise BadSettings(f"{where}: where asks for {name!r}; valid: {', '.join(machine.INSTRUCTION_SETS)}")
+        if not isinstance(there, bool):
+            raise BadSettings(f"{where}: where, {name}: must be true or false, not {there!r}")
+    if wrong := [word for word in run if not isinstance(word, str)]:
+        raise BadSettings(f"{where}: run must be texts, not {wrong[0]!r}")
+    return Death(found["signal"], found["reason"], asked, run)
 
 
 def _framework(setting: str, name: str) -> str:
@@ -122,7 +156,7 @@ def _fields(where: str, table: Any, needed: Mapping[str, type], possible: Mappin
         raise BadSettings(f"{where}: needs {missing[0]!r}")
     for key, value in table.items():
         if not isinstance(value, valid[key]) or value == "":
-            kind = "a table" if valid[key] is dict else "text"
+            kind = "text" if valid[key] is str else "a table" if valid[key] is dict else "a list"
             raise BadSettings(f"{where}: {key} must be {kind}, not {value!r}")
     return table
 
@@ -155,14 +189,15 @@ def examined(framework: str, setting: Setting, *selection: str) -> Rows:
         setting: the setting, which has variables for it.
         selection: arguments of ``unamp conformance`` that narrow what is run.
     """
-    variables = setting.variables[framework]
+    variables, listed = setting.variables[framework], setting.death(framework)
+    selection = (*selection, *(listed.run if listed else ()))
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "results"
         row, said = suite(sys.executable, framework, *selection, output=output, variables=variables)
         largest = _largest(output / "results.json") if said else None
     facts = {name: fact for name, fact in said.get("facts", {}).items() if name not in machine.INSTRUCTION_SETS}
     return {
-        **_judged(row, said, setting.dies.get(framework)),
+        **_judged(row, said, listed),
         "version": said.get("version", "unknown"),
         "variables": dict(variables),
         "computes with": facts,
@@ -178,14 +213,15 @@ def where() -> str:
     return f"{machine.processor()}, {platform.system()} {platform.machine()} ({sets or 'instruction sets not told'})"
 
 
-def _judged(row: Rows, said: Rows, listed: tuple[str, str] | None) -> Rows:
+def _judged(row: Rows, said: Rows, listed: Death | None) -> Rows:
     """The row, with the signal that the framework died of, if any, and whether it is listed."""
     messages = [said.get("ended", ""), *(u["message"] for u in said.get("unexpected", ()) if u["status"] == "crashed")]
     signals = sorted({found for message in messages for found in re.findall(r"signal (SIG[A-Z0-9]+)", message)})
-    if listed and signals == [listed[0]] and all(u["status"] == "crashed" for u in said["unexpected"]):
-        return {**row, "result": "dies", "message": f"{listed[0]}: {listed[1]}", "wrong": []}
+    if listed and signals == [listed.signal] and all(u["status"] == "crashed" for u in said["unexpected"]):
+        run = f"; run: {' '.join(listed.run)}" if listed.run else ""
+        return {**row, "result": "dies", "message": f"{listed.signal}: {listed.reason}{run}", "wrong": []}
     if listed and row["result"] == "conforms":
-        return {**row, "message": f"although listed as dying of {listed[0]}: {listed[1]}"}
+        return {**row, "message": f"although listed as dying of {listed.signal}: {listed.reason}"}
     if signals:
         return {**row, "message": "; ".join(filter(None, (f"dies of {', '.join(signals)}", row["message"])))}
     return row

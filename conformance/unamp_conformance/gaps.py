@@ -22,7 +22,7 @@ from unamp.adapter.machine import INSTRUCTION_SETS
 from unamp.adapter.registry import installed
 from unamp_conformance.results import Result
 
-__all__ = ["BadGaps", "KnownGap", "apply", "gaps_of", "in_vain", "mark", "parse", "that_hold"]
+__all__ = ["BadGaps", "KnownGap", "apply", "fits", "gaps_of", "in_vain", "mark", "parse", "that_hold"]
 
 _VERSION = re.compile(r"\d+(\.\d+)*")
 _CONDITION = re.compile(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)")
@@ -63,8 +63,7 @@ class KnownGap:
 
     def applies_to(self, version: str, facts: Mapping[str, Fact]) -> bool:
         """Whether a version of the framework has the gap, where these are the facts. One that is not told does not hold."""
-        known = all(name in facts and _is(facts[name], wanted) for name, wanted in self.where.items())
-        return known and _within(version, self.versions)
+        return fits(self.where, facts) and _within(version, self.versions)
 
 
 def gaps_of(framework: str) -> tuple[KnownGap, ...]:
@@ -96,6 +95,11 @@ def parse(text: str, name: str) -> tuple[KnownGap, ...]:
     except tomllib.TOMLDecodeError as error:
         raise BadGaps(f"{name}: {error}") from error
     return tuple(_gap(entry, f"{name}: gap {n}") for n, entry in enumerate(entries, 1))
+
+
+def fits(where: Mapping[str, Any], facts: Mapping[str, Fact]) -> bool:
+    """Whether the facts are all that is asked for."""
+    return all(name in facts and _is(facts[name], wanted) for name, wanted in where.items())
 
 
 def that_hold(framework: str, version: str, facts: Mapping[str, Fact]) -> list[KnownGap]:

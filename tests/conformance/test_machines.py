@@ -54,14 +54,15 @@ if "unamp_conformance.worker" in sys.orig_argv:
 @pytest.mark.parametrize(
     ("number", "listed", "result", "says"),
     [
-        (4, {}, "fails", "dies of SIGILL; not opened: the framework's process died (signal SIGILL)"),
-        (4, {"torch": ("SIGILL", "no such kernel")}, "dies", "SIGILL: no such kernel"),
-        (11, {"torch": ("SIGILL", "no such kernel")}, "fails", "dies of SIGSEGV; not opened"),
+        (4, (), "fails", "dies of SIGILL; not opened: the framework's process died (signal SIGILL)"),
+        (4, ("SIGILL", "no such kernel"), "dies", "SIGILL: no such kernel"),
+        (11, ("SIGILL", "no such kernel"), "fails", "dies of SIGSEGV; not opened"),
     ],
 )
 def test_a_framework_that_dies_is_a_row_that_names_the_signal(machines, tmp_path, number, listed, result, says):
     (tmp_path / "sitecustomize.py").write_text(DYING.replace("WHICH", str(number)))
-    setting = machines.Setting("deadly", "none", {"torch": {"PYTHONPATH": str(tmp_path)}}, listed)
+    dies = {"torch": machines.Death(*listed)} if listed else {}
+    setting = machines.Setting("deadly", "none", {"torch": {"PYTHONPATH": str(tmp_path)}}, dies)
     found = machines.examined("torch", setting, "--op", "add")
     assert found["result"] == result
     assert found["message"].startswith(says)
@@ -70,7 +71,7 @@ def test_a_framework_that_dies_is_a_row_that_names_the_signal(machines, tmp_path
 def judged(machines, *unexpected, ended="finished", listed=("SIGSEGV", "no kernel")):
     said = {"ended": ended, "unexpected": [{"status": status, "message": message} for status, message in unexpected]}
     row = {"result": "fails" if unexpected else "conforms", "message": "" if ended == "finished" else ended, "wrong": ["x"]}
-    return machines._judged(row, said, listed)
+    return machines._judged(row, said, listed and machines.Death(*listed))
 
 
 DIED = ("crashed", "the framework's process died (signal SIGSEGV): oh")
@@ -96,7 +97,7 @@ def test_a_listed_death_that_does_not_come_is_told(machines):
 def test_a_run_that_says_nothing_is_a_row(machines):
     row = {"result": "conformance fails to run", "message": "signal SIGKILL"}
     assert machines._judged(row, {}, None) == row
-    assert machines._judged(row, {}, ("SIGSEGV", "no kernel"))["result"] == "conformance fails to run"
+    assert machines._judged(row, {}, machines.Death("SIGSEGV", "no kernel"))["result"] == "conformance fails to run"
 
 
 def test_arguments_choose(machines, settings):
@@ -134,13 +135,16 @@ paddle = {}
 [calm.dies.paddle]
 signal = "SIGILL"
 reason = "no kernel"
+where = {avx2 = true}
+run = ["--dtype", "float16"]
 """
 
 
 def test_a_file_of_settings_is_read(machines):
+    death = machines.Death("SIGILL", "no kernel", {"avx2": True}, ("--dtype", "float16"))
     assert machines.read(GOOD) == {
         "calm": machines.Setting(
-            "calm", "a calm machine", {"torch": {"MKL_CBWR": "COMPATIBLE"}, "paddle": {}}, {"paddle": ("SIGILL", "no kernel")}
+            "calm", "a calm machine", {"torch": {"MKL_CBWR": "COMPATIBLE"}, "paddle": {}}, {"paddle": death}
         )
     }
 
@@ -160,13 +164,25 @@ def test_a_file_of_settings_is_read(machines):
         (("MKL_CBWR", "PATH"), "calm, torch: PATH is not recorded with a run"),
         (("paddle = {}", ""), "calm: 'paddle' dies, but has no variables; valid: torch"),
         (('signal = "SIGILL"', ""), "calm, dies, paddle: needs 'signal'"),
-        (('signal = "SIGILL"', "signals = 1"), "calm, dies, paddle: unknown key 'signals'; valid: signal, reason"),
+        (('signal = "SIGILL"', "signals = 1"), "calm, dies, paddle: unknown key 'signals'; valid: signal, reason, where, run"),
+        (("avx2 =", "avx3 ="), "calm, dies, paddle: where asks for 'avx3'; valid: sse4_1, "),
+        (("avx2 = true", "avx2 = 1"), "calm, dies, paddle: where, avx2: must be true or false, not 1"),
+        (('"--dtype"', "1"), "calm, dies, paddle: run must be texts, not 1"),
+        (('["--dtype", "float16"]', '"float16"'), "calm, dies, paddle: run must be a list, not 'float16'"),
     ],
 )
 def test_a_wrong_file_of_settings_is_refused(machines, change, says):
     with pytest.raises(machines.BadSettings) as caught:
         machines.read(GOOD.replace(*change))
     assert str(caught.value).startswith(says)
+
+
+def test_a_death_is_of_some_processors(machines, monkeypatch):
+    setting = machines.read(GOOD)["calm"]
+    for there, expected in (({"avx2": True}, setting.dies["paddle"]), ({"avx2": False}, None), ({}, None)):
+        monkeypatch.setattr(machines.machine, "instruction_sets", lambda there=there: there)
+        assert setting.death("paddle") == expected
+        assert setting.death("torch") is None
 
 
 def test_a_setting_for_nobody_is_refused(machines):
