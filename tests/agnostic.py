@@ -5,18 +5,15 @@ Each framework's folder calls these with its own tensors, parameters and optimiz
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import documents  # noqa: F401 - it puts docs/examples on the path
+import library
 import numpy as np
-from documents import ROOT
 
 import unamp
 from unamp.testing import assert_computed
-
-sys.path.insert(0, str(ROOT / "docs" / "examples"))
-import library
 
 #: The relative error of one rounding.
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
+from inspect import signature
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import unamp
 
 ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "docs" / "examples"
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+sys.path.insert(0, str(EXAMPLES))  # the library that guides import
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "keras")
 
 
@@ -23,7 +29,17 @@ class Example(NamedTuple):
 
     def run(self) -> None:
         # Empty lines in front, so that a traceback names the document's own line.
-        exec(compile("\n" * (self.line - 1) + self.code, str(self.file), "exec"), {"__name__": "example"})
+        names: dict[str, Any] = {"__name__": "example"}
+        exec(compile("\n" * (self.line - 1) + self.code, str(self.file), "exec"), names)
+        for name in [name for name in names if name.startswith("test_")]:  # with the fixtures that unamp's plugin offers
+            names[name](**{each: getattr(unamp.testing, each) for each in signature(names[name]).parameters})
+
+    def excerpt(self) -> tuple[Path, list[str]] | None:
+        """The file that a block is from, and the parts of it; None for a block of its own."""
+        head, _, rest = self.code.partition("\n")
+        if not head.startswith("# examples/"):
+            return None
+        return EXAMPLES.parent / head.removeprefix("# "), re.split(r"\n{2,}(?=\S)", rest.strip())
 
     def frameworks(self) -> set[str]:
         return {name for name in FRAMEWORKS if re.search(rf"^(import|from) {name}\b", self.code, re.MULTILINE)}
@@ -39,5 +55,6 @@ def every_example() -> list[Example]:
 
 
 def examples(*frameworks: str) -> list[Example]:
-    """The examples that import just these frameworks (and may import fewer of them, but one)."""
-    return [e for e in every_example() if e.frameworks() <= set(frameworks) and bool(e.frameworks()) == bool(frameworks)]
+    """The examples that import just these frameworks (and may import fewer of them, but one). Excerpts are run as files."""
+    found = [e for e in every_example() if not e.excerpt()]
+    return [e for e in found if e.frameworks() <= set(frameworks) and bool(e.frameworks()) == bool(frameworks)]
