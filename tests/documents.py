@@ -8,16 +8,22 @@ from __future__ import annotations
 import io
 import re
 import shlex
+import sys
 from contextlib import redirect_stdout
+from inspect import signature
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+import unamp
+
 ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "docs" / "examples"
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: What recipes are for, and nobody needs: an example is run where its package is installed.
 OPTIONAL = ("lightning", "accelerate", "transformers")
+sys.path.insert(0, str(EXAMPLES))  # the library that guides import
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "keras")
 
 
@@ -38,10 +44,20 @@ class Example(NamedTuple):
             if self._imports(name):
                 pytest.importorskip(name)
         program = compile("\n" * (self.line - 1) + self.code, str(self.file), "exec")
+        names: dict[str, Any] = {"__name__": "example"}
         with redirect_stdout(io.StringIO()) as printed:
-            exec(program, {"__name__": "example"})
+            exec(program, names)
+            for name in [name for name in names if name.startswith("test_")]:  # with the fixtures that unamp's plugin offers
+                names[name](**{each: getattr(unamp.testing, each) for each in signature(names[name]).parameters})
         if self.prints is not None:
             assert _without_margin(printed.getvalue()) == _without_margin(self.prints)
+
+    def excerpt(self) -> tuple[Path, list[str]] | None:
+        """The file that a block is from, and the parts of it; None for a block of its own."""
+        head, _, rest = self.code.partition("\n")
+        if not head.startswith("# examples/"):
+            return None
+        return EXAMPLES.parent / head.removeprefix("# "), re.split(r"\n{2,}(?=\S)", rest.strip())
 
     def frameworks(self) -> set[str]:
         return {name for name in FRAMEWORKS if self._imports(name)}
@@ -64,8 +80,9 @@ def every_example() -> list[Example]:
 
 
 def examples(*frameworks: str) -> list[Example]:
-    """The examples that import just these frameworks (and may import fewer of them, but one)."""
-    return [e for e in every_example() if e.frameworks() <= set(frameworks) and bool(e.frameworks()) == bool(frameworks)]
+    """The examples that import just these frameworks (and may import fewer of them, but one). Excerpts are run as files."""
+    found = [e for e in every_example() if not e.excerpt()]
+    return [e for e in found if e.frameworks() <= set(frameworks) and bool(e.frameworks()) == bool(frameworks)]
 
 
 def every_command() -> list[tuple[Path, list[str]]]:

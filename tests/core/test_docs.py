@@ -26,6 +26,15 @@ def test_example_without_a_framework(example: Example) -> None:
     example.run()
 
 
+@pytest.mark.parametrize("example", [e for e in every_example() if e.excerpt()], ids=str)
+def test_an_excerpt_is_what_the_file_has(example: Example) -> None:
+    file, parts = example.excerpt() or (None, [])
+    assert file is not None
+    assert parts
+    text = file.read_text("utf-8")
+    assert [part for part in parts if f"\n{part}\n" not in text] == []
+
+
 @pytest.mark.parametrize("file", [*FILES, ROOT / "CONTRIBUTING.md"], ids=lambda file: file.name)
 def test_links_lead_somewhere(file) -> None:
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", file.read_text("utf-8")):

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+from documents import ROOT
+
 import unamp
 
 
@@ -50,6 +52,15 @@ with unamp.autocast(), unamp.auto_cast(), unamp.trace():
 print(*{"torch", "paddle", "mindspore", "tensorflow", "numpy"} & set(sys.modules))
 """
     assert _run(code).strip() == ""
+
+
+def test_a_library_on_unamp_imports_no_framework() -> None:
+    code = """
+import sys, library
+library.DEFAULT.decide("softmax")
+print(*{"torch", "paddle", "mindspore", "tensorflow", "keras", "numpy"} & set(sys.modules))
+"""
+    assert _run(code, PYTHONPATH=str(ROOT / "docs" / "examples")).strip() == ""
 
 
 def test_public_names() -> None:

@@ -1,0 +1,108 @@
+"""The pairs of scripts in docs/examples/moving: before and after come to the same weights.
+
+How far apart may they be? Each step moves the weights by at most RATE * MAX_NORM, and by what momentum keeps of earlier steps:
+all steps together go no further than PATH. Two runs that compute the same function differ by their roundings alone. Those
+change the gradient of a step by a small SHARE of it, and so the weights by that share of the path. (A difference in the weights
+changes the gradients that follow, too. While steps are short enough for training not to diverge, it is not multiplied.)
+
+The share is a count of roundings, each of the relative size `UNIT`. From images to a gradient there are the images, the kernel,
+the convolution, the norm, the activation, the pooling, the matrix and its product, and as many on the way back: 16, in each of
+the two scripts. A norm subtracts means, which leaves errors as large and numbers smaller: twice. In float32 sums round as well,
+which in a low dtype they do not, for they are float32 there: eight times.
+
+float32 is what finds a wrong layout, momentum or epsilon; float16 is what users train in.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from documents import EXAMPLES
+from wheels import without_wheels
+
+SCRIPTS = EXAMPLES / "moving"
+sys.path.insert(0, str(SCRIPTS))
+import images  # noqa: E402
+
+UNIT = {"float16": 2.0**-11, "float32": 8 * 2.0**-24}
+SHARE = 2 * 2 * 16
+PATH = images.RATE * images.MAX_NORM * sum((1 - images.MOMENTUM**n) / (1 - images.MOMENTUM) for n in range(1, images.STEPS + 1))
+
+#: In one process, so that a framework is imported once: a script for each folder, with the folder's name as its dtype.
+RUN = """
+import runpy, sys
+script, *folders = sys.argv[1:]
+sys.path.insert(0, script.rpartition("/")[0])
+for folder in folders:
+    sys.argv = [script, folder, "--dtype", folder.rpartition("/")[2]]
+    runpy.run_path(script, run_name="__main__")
+"""
+
+
+class Pair(NamedTuple):
+    """Two scripts, and what they call a norm's running mean and variance."""
+
+    before: str
+    after: str
+    mean: str
+    variance: str
+
+    def frameworks(self) -> set[str]:
+        return {"tensorflow" if name.startswith("keras") else name.partition("_")[0] for name in (self.before, self.after)}
+
+
+PAIRS = [
+    Pair("torch_before", "keras_after", "1.running_mean", "1.running_var"),
+    Pair("paddle_before", "torch_after", "1._mean", "1._variance"),
+]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pair for pair in PAIRS if not pair.frameworks() & without_wheels()],
+    ids=lambda pair: f"{pair.before} {pair.after}",
+)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pair, Path]:
+    """A pair, and the folder in which it has trained in each dtype."""
+    folder = tmp_path_factory.mktemp("moving")
+    for dtype in UNIT:
+        (folder / dtype).mkdir()
+    for name in request.param[:2]:
+        command = [sys.executable, "-c", RUN, str(SCRIPTS / f"{name}.py"), *(str(folder / dtype) for dtype in UNIT)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return request.param, folder
+
+
+@pytest.mark.parametrize("dtype", UNIT)
+def test_after_ends_where_before_does(trained: tuple[Pair, Path], dtype: str) -> None:
+    pair, folder = trained
+    start, before, after = (np.load(folder / dtype / f"{name}.npz") for name in (_start(pair), pair.before, pair.after))
+    assert set(after) == set(before) - {"1.num_batches_tracked"}
+    allowed = SHARE * UNIT[dtype] * PATH
+    for name in set(after) - {pair.mean, pair.variance}:
+        assert np.linalg.norm(before[name] - start[name]) > allowed, name  # there is something to agree about
+        assert np.linalg.norm(after[name] - before[name]) <= allowed, name
+
+
+@pytest.mark.parametrize("dtype", UNIT)
+def test_running_statistics_move_too(trained: tuple[Pair, Path], dtype: str) -> None:
+    """A kernel has 9 numbers, and an image's are at most 1: what a norm sees moves by at most 3 times as much as the kernel."""
+    pair, folder = trained
+    before, after = (np.load(folder / dtype / f"{name}.npz") for name in (pair.before, pair.after))
+    share, moved = SHARE * UNIT[dtype], 3 * SHARE * UNIT[dtype] * PATH
+    mean, variance = before[pair.mean], before[pair.variance]
+    deviation = np.sqrt(variance.max())
+    assert np.all(np.abs(after[pair.mean] - mean) <= moved + share * deviation)
+    # PyTorch divides a variance by one less than the number of its numbers, Keras and Paddle by the number.
+    unbiased = 1 / (images.IMAGES * 8 * 8 - 1)
+    assert np.all(np.abs(after[pair.variance] - variance) <= 2 * deviation * moved + (share + unbiased) * variance)
+
+
+def _start(pair: Pair) -> str:
+    return pair.before.replace("before", "start")
