@@ -207,12 +207,12 @@ def test_the_table_in_the_docs_is_the_generated_one(machines):
 
 def test_a_row_says_what_was_counted(machines):
     found = {
-        "result": "fails", "message": "dies of SIGFPE", "checks": {"passed": 7, "gap": 2, "failed": 1, "crashed": 3},
+        "result": "fails", "message": "dies of SIGFPE", "checks": {"passed": 7, "gap": 2, "failed": 1, "crashed": 3, "not run": 5},
         "wrong": ["probe/add|or"], "version": "1.0", "variables": {}, "computes with": {"onednn": False, "threads": 2},
         "largest error": 0.5, "seconds": 61.4, "where": "here",
     }  # fmt: skip
     line = machines._line("torch", "calm", found, 1)
-    said = "fails: dies of SIGFPE; first: probe/add\\|or"
+    said = "fails: dies of SIGFPE; 5 not run; first: probe/add\\|or"
     assert line == f"| torch 1.0 | calm | {said} | 7 | 2 | 4 | 0.50 | 61 | onednn: no, threads: 2 | 1 |"
 
 
