@@ -193,7 +193,8 @@ def _attach(optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
     # A tuple of parameters that is an attribute of a cell is part of its checkpoints.
     optimizer.master_weights = ParameterTuple(made)
     vars(optimizer)["_unamp_pairs"] = pairs
-    optimizer.__class__ = _with_masters(type(optimizer))
+    kind: type = type(optimizer)
+    optimizer.__class__ = _with_masters(kind)
 
 
 def _pairs(optimizer: Any) -> list[tuple[Any, Any]]:

@@ -58,7 +58,9 @@ def calls_super(method: types.FunctionType) -> bool:
         FrameworkNotSupported: where MindSpore came without its source.
     """
     call = _only_call(method) if "super" in method.__code__.co_names else None
-    match call.func if call else None:
+    if call is None:
+        return False
+    match call.func:
         case ast.Attribute(ast.Call(ast.Name("super"), [], []), name) if name == method.__name__:
             return all(_is_given(_stem(value), method.__code__) for value in _values(call))
     return False

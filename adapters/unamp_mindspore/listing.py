@@ -52,7 +52,8 @@ def _layers() -> dict[Any, dict[type, str]]:
     for path, op in spelled().items():
         kind = named(path) if "." in path else None
         if isinstance(kind, type) and issubclass(kind, nn.Cell):
-            found.setdefault(kind.construct, {})[kind] = op
+            cell: Any = kind
+            found.setdefault(cell.construct, {})[kind] = op
     return found
 
 

@@ -29,6 +29,9 @@ __all__ = ["wrap"]
 class _InGraphs:
     """What a graph is compiled from."""
 
+    unamp_network: Any
+    unamp_low: Any
+
     def construct(self, *inputs):  # type: ignore[no-untyped-def]
         return mixed_precision_cast(FLOAT32, self.unamp_network(*mixed_precision_cast(self.unamp_low, inputs)))
 
@@ -53,12 +56,12 @@ def wrap(adapter: MindSporeAdapter, network: nn.Cell, policy: Policy) -> nn.Cell
     )
     try:
         type(inner).amp_strategy = strategy(policy)
-        construct = _InGraphs.construct
+        construct: Any = _InGraphs.construct
     except NotExpressible:
         construct = _Refused.construct
     kind: Any = type(outer)
     kind.construct, kind.unamp_network, kind.unamp_low = construct, inner, DTYPES[policy.dtype]
-    return outer  # type: ignore[no-any-return]
+    return outer
 
 
 def _begun(cell: Any) -> None:

@@ -121,7 +121,7 @@ def _in_region(block: Any, region: Any) -> Any:
     return run
 
 
-class _Again(nn.Cell):
+class _Again(nn.Cell):  # type: ignore[misc]
     """A cell that opens a region for the cell in it, each time that it is called."""
 
     def __init__(self, block: nn.Cell, region: Any) -> None:

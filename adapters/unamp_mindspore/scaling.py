@@ -70,7 +70,7 @@ class MindSporeGradients:
         names = {} if network is None else {id(p): name for name, p in network.parameters_and_names()}
         for parameter, gradient in zip(parameters, self.values, strict=True):
             if not bool(_finite(gradient)):
-                return names.get(id(parameter), parameter.name)
+                return str(names.get(id(parameter), parameter.name))
         return None
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:

@@ -254,7 +254,7 @@ class _RoundedLayer:
     changes_float32 = EVERYTHING
     quick: Mapping[Operator, Quick] = {}
     natively = False
-    layer_rule = None
+    layer_rule: Rule | None = None
 
     def __init__(self, parameters: Mapping[int, Any], low: Any) -> None:
         self._parameters = parameters

@@ -27,7 +27,7 @@ _FLOAT16, _BFLOAT16 = LOW
 _EITHER = frozenset({Tensor, Parameter})
 #: Classes of tensors whose dtype is the singleton without further ado.
 _QUICK = frozenset({Tensor, Parameter}) - frozenset(FORGETFUL)
-_WAYS = {how: Way(how) for how in (rounding.rounded, in_place, as_it_is)}
+_WAYS: dict[Callable[[Any, Any], Any], Way] = {how: Way(how) for how in (rounding.rounded, in_place, as_it_is)}
 
 
 def cast(tensor: Any, dtype: Any) -> Any:
@@ -153,6 +153,6 @@ def _own(tensor: Any, dtype: Any) -> Any:
     return widen(tensor, copied=True) if dtype is FLOAT32 and dtype_of(tensor) in LOW else cast(tensor, dtype)
 
 
-_first = (None, None) if Tensor in FORGETFUL else (Tensor, Parameter)
-NESTING = nesting(*_first, FORGETFUL, (FLOAT32, *LOW), dtype_of)
+_tensor, _parameter = (None, None) if Tensor in FORGETFUL else (Tensor, Parameter)
+NESTING = nesting(_tensor, _parameter, FORGETFUL, (FLOAT32, *LOW), dtype_of)
 tensors, floats, convert = NESTING

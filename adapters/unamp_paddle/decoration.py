@@ -34,7 +34,8 @@ def decorate(networks: Sequence[Layer], optimizers: Sequence[Any], decoration: D
         for optimizer in optimizers:
             _adopt(optimizer, weights, kept=decoration.master_weights)
     for network in networks:
-        network.__class__ = _decorated_network(type(network))
+        own: type = type(network)
+        network.__class__ = _decorated_network(own)
         if decoration.save_dtype is not None:
             network.register_state_dict_hook(_Saved(network, decoration.save_dtype))
 
@@ -150,7 +151,7 @@ def _as(value: Any, dtype: Any) -> Any:
 
 
 def _new(own: type) -> Any:
-    decorated = _decorated_network(own)
+    decorated: Any = _decorated_network(own)
     return decorated.__new__(decorated)
 
 
@@ -174,7 +175,8 @@ def _adopt(optimizer: Any, weights: dict[int, Any], *, kept: bool) -> None:
     own = ((p, weights[id(p)]) for p in low_parameters(optimizer) if id(p) in weights) if kept else ()
     optimizer._master_weights = {parameter.name: weight for parameter, weight in own}
     optimizer._unamp_masters = Masters(optimizer, kept=kept)
-    optimizer.__class__ = _decorated_optimizer(type(optimizer))
+    kind: type = type(optimizer)
+    optimizer.__class__ = _decorated_optimizer(kind)
 
 
 class _Optimizer:

@@ -163,7 +163,7 @@ class Masters:
                 each.finish()
 
     def _master(self, parameter: Any) -> Any:
-        weights = self._owner()._master_weights
+        weights = self._owner()._master_weights  # type: ignore[union-attr]
         master = weights.get(parameter.name)
         if master is None:
             master = _cast(parameter.detach(), FLOAT32)

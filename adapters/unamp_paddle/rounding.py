@@ -181,7 +181,7 @@ def _lower(tensor: Any, shared: _Shared) -> Any:
     return result
 
 
-class _Nearest(paddle.autograd.PyLayer):
+class _Nearest(paddle.autograd.PyLayer):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, tensor: Any, wide: Callable[[], Any], low: Any, way: Way) -> Any:
         ctx.low, ctx.way = low, way
@@ -194,7 +194,7 @@ class _Nearest(paddle.autograd.PyLayer):
         return certainly_rounded(grad, ctx.low, ctx.way.how if pays(grad, ctx.low) else None)
 
 
-class _Narrow(paddle.autograd.PyLayer):
+class _Narrow(paddle.autograd.PyLayer):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, tensor: Any, shared: _Shared) -> Any:
         ctx.shared = shared
@@ -212,7 +212,7 @@ class _Narrow(paddle.autograd.PyLayer):
         return widened(grad, ctx.shared.low)
 
 
-class _Widen(paddle.autograd.PyLayer):
+class _Widen(paddle.autograd.PyLayer):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, tensor: Any, wide: Callable[[], Any], low: Any, shared: _Shared | None, way: Way) -> Any:
         ctx.low, ctx.shared, ctx.way = low, shared, way
@@ -232,7 +232,7 @@ class _Widen(paddle.autograd.PyLayer):
 
 def _apply(layer: type) -> Callable[..., Any]:
     """A layer's `apply`, whatever stands in for that of all layers while a region is open."""
-    return super(paddle.autograd.PyLayer, layer).apply  # type: ignore[misc, no-any-return]
+    return super(paddle.autograd.PyLayer, layer).apply  # type: ignore[no-any-return]
 
 
 _nearest, _narrow, _widen = _apply(_Nearest), _apply(_Narrow), _apply(_Widen)

@@ -84,7 +84,7 @@ class PaddleGradients:
         if parameter is None:
             return None
         names = {} if network is None else {id(each): name for name, each in network.named_parameters()}
-        return names.get(id(parameter), parameter.name)
+        return str(names.get(id(parameter), parameter.name))
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimizer.step(*args, **kwargs)

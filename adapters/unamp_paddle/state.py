@@ -48,19 +48,23 @@ def dtype_of(tensor: Any) -> Any:
 
 
 class Plan(CallPlan, Protocol):
-    """A policy made ready for Paddle, as what carries out a call sees it.
+    """A policy made ready for Paddle, as what carries out a call sees it."""
 
-    Attributes:
-        changes_float32: names of operations, Paddle's own, of which a call with float32 inputs alone must be looked at, too.
-        quick: the functions that carry out rules for most calls, by the operation; see `unamp_paddle.calls.quick`.
-        natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU.
-        layer_rule: inside a layer that is one operation, its rule: for all operations that a level can change.
-    """
+    @property
+    def changes_float32(self) -> Container[str]:
+        """Names of operations, Paddle's own, of which a call with float32 inputs alone must be looked at, too."""
 
-    changes_float32: Container[str]
-    quick: Mapping[Any, Callable[..., Any]]
-    natively: bool
-    layer_rule: Rule | None
+    @property
+    def quick(self) -> Mapping[Any, Callable[..., Any]]:
+        """The functions that carry out rules for most calls, by the operation; see `unamp_paddle.calls.quick`."""
+
+    @property
+    def natively(self) -> bool:
+        """Whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU."""
+
+    @property
+    def layer_rule(self) -> Rule | None:
+        """Inside a layer that is one operation, its rule: for all operations that a level can change."""
 
     def carry_out(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an operation under its rule."""

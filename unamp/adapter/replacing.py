@@ -303,9 +303,9 @@ class PatchGroup:
         for function, instead in self._new_codes:
             function.__code__ = instead
         try:
-            for space, get, own_values, _, _, instead, patch in self._names:
+            for space, get, own_values, _, _, new_names, patch in self._names:
                 if get(space) == own_values:
-                    space.update(instead)
+                    space.update(new_names)
                 else:
                     patch.apply()
         except KeyError:  # somebody has deleted a name
@@ -313,8 +313,8 @@ class PatchGroup:
                 patch.apply()
         for kind in self._classes:
             kind.__doc__ = kind.__doc__  # see `MethodsPatch`
-        for module, _, instead in self._modules:
-            module.__class__ = instead
+        for module, _, new_class in self._modules:
+            module.__class__ = new_class
         for apply, _ in self._others:
             apply()
 
@@ -324,9 +324,9 @@ class PatchGroup:
             if function.__code__ is instead:
                 function.__code__ = own
         try:
-            for space, get, _, own, instead_values, _, patch in self._names:
-                if get(space) == instead_values:
-                    space.update(own)
+            for space, get, _, own_names, new_values, _, patch in self._names:
+                if get(space) == new_values:
+                    space.update(own_names)
                 else:
                     patch.undo()
         except KeyError:
@@ -334,9 +334,9 @@ class PatchGroup:
                 patch.undo()
         for kind in self._classes:
             kind.__doc__ = kind.__doc__
-        for module, own, instead in self._modules:
-            if type(module) is instead:
-                module.__class__ = own
+        for module, own_class, new_class in self._modules:
+            if type(module) is new_class:
+                module.__class__ = own_class
         for _, undo in self._others:
             undo()
 

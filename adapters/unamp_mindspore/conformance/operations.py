@@ -97,7 +97,7 @@ def _find(op: str) -> Callable[..., Any] | None:
     for path in (chosen,) if chosen else (f"ops.{op}", f"mint.nn.functional.{op}", f"mint.{op}", f"Tensor.{op}"):
         found = _method(path) if path.startswith("Tensor.") else named(path)
         if callable(found) and not isinstance(found, type):
-            return _axis(found) if op in facts().axis else found  # type: ignore[no-any-return]
+            return _axis(found) if op in facts().axis else found
     return None
 
 

@@ -40,7 +40,7 @@ class PaddleOperations(NamedOperations):
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """A tensor's values; low dtypes arrive as float32."""
-        values = tensor.detach().numpy()
+        values: np.ndarray = tensor.detach().numpy()
         if values.dtype == np.uint16:  # how Paddle hands bfloat16 over: the upper halves of float32 numbers
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values.astype(np.float32) if values.dtype == np.float16 else values
@@ -113,7 +113,7 @@ def _recurrent(mode: str, input: Tensor, states: list[Tensor], weights: Sequence
     return (out, *last)
 
 
-def _cell(kind: type[paddle.nn.Layer], input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
+def _cell(kind: type, input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
     layer = _built(kind, input.shape[-1], weights[1].shape[1])
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     out, last = _with(layer, dict(zip(names, weights, strict=True)), input, states)
@@ -121,7 +121,7 @@ def _cell(kind: type[paddle.nn.Layer], input: Tensor, states: Any, weights: Sequ
 
 
 @cache
-def _built(kind: type[paddle.nn.Layer], *args: Any) -> paddle.nn.Layer:
+def _built(kind: type, *args: Any) -> paddle.nn.Layer:
     # Only the layer's code is wanted: its parameters are the caller's.
     return kind(*args) if len(args) < 3 else kind(*args, dropout=0.0)
 
@@ -129,14 +129,14 @@ def _built(kind: type[paddle.nn.Layer], *args: Any) -> paddle.nn.Layer:
 def _with(layer: paddle.nn.Layer, parameters: dict[str, Tensor], *inputs: Any) -> Any:
     """A layer's result with other parameters, by their paths."""
     homes = dict(layer.named_sublayers(include_self=True))
-    places = [(homes[path.rpartition(".")[0]], path.rpartition(".")[2], value) for path, value in parameters.items()]
+    places = [(homes[path.rpartition(".")[0]].__dict__, path.rpartition(".")[2], value) for path, value in parameters.items()]
     for home, name, value in places:
-        vars(home)[name] = value  # found before the layer's own parameter of that name
+        home[name] = value  # found before the layer's own parameter of that name
     try:
         return layer(*inputs)
     finally:
         for home, name, _ in places:
-            del vars(home)[name]
+            del home[name]
 
 
 def _attention(prefix: str, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor) -> dict[str, Tensor]:
@@ -230,14 +230,14 @@ def _std(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _chunked(input: Tensor, size: int, dim: int = 0) -> list[Tensor]:
-    return paddle.split(input, input.shape[dim] // size, axis=dim)
+    return list(paddle.split(input, input.shape[dim] // size, axis=dim))
 
 
 def _fake_quantize_per_channel(input: Tensor, scale: Tensor, zero: Tensor, axis: int, low: int, high: int) -> Any:
     return paddle._C_ops.fake_channel_wise_quantize_dequantize_abs_max(input, 8, 1, axis)
 
 
-class _Joined(paddle.autograd.PyLayer):
+class _Joined(paddle.autograd.PyLayer):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, *results: Tensor) -> Any:
         return tuple(result.clone() for result in results)
