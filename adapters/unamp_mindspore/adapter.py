@@ -11,7 +11,7 @@ from mindspore import nn
 
 from unamp.adapter import CapturesNothing, Decoration, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
-from unamp_mindspore import REQUIRES, networks, observing, patches, plans, scaling
+from unamp_mindspore import networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
@@ -26,11 +26,13 @@ class MindSporeAdapter(CapturesNothing):
     """MindSpore, in PyNative and graph mode, on the CPU."""
 
     framework = "mindspore"
-    requires = REQUIRES
     holds_gradients = False
 
+    def __init__(self, requires: str) -> None:
+        self.requires = requires
+
     def version(self) -> str:
-        """MindSpore's version."""
+        """Return MindSpore's version."""
         return str(mindspore.__version__)
 
     def probe(self) -> None:

@@ -14,7 +14,7 @@ from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_paddle import REQUIRES, masters, observing, patches, plans, scaling
+from unamp_paddle import masters, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.spellings import spelling
@@ -27,11 +27,13 @@ class PaddleAdapter(CapturesNothing):
     """PaddlePaddle, on the CPU and on CUDA."""
 
     framework = "paddle"
-    requires = REQUIRES
     holds_gradients = True
 
+    def __init__(self, requires: str) -> None:
+        self.requires = requires
+
     def version(self) -> str:
-        """PaddlePaddle's version."""
+        """Return PaddlePaddle's version."""
         return str(paddle.__version__)
 
     def probe(self) -> None:
