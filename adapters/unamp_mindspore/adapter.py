@@ -40,14 +40,14 @@ class MindSporeAdapter(CapturesNothing):
         patches.probe()
 
     def devices(self) -> tuple[str, ...]:
-        """The one that this process computes on, and the CPU."""
+        """Return the device that this process computes on, and the CPU."""
         return tuple(dict.fromkeys(("cpu", device())))
 
     def support(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if device == "cpu" else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:
-        """On the CPU, what emulation costs."""
+        """Return what emulation costs on the CPU; see `unamp.adapter.Adapter.slowdown`."""
         return {"float16": 2.2, "bfloat16": 2.4}[dtype] if device == "cpu" else 1.0
 
     def gaps(self) -> tuple[Gap, ...]:

@@ -58,7 +58,7 @@ class MindSporeGradients:
         self.values = tuple(cast(new, dtype) for new, dtype in zip(unscaled, self._taken(), strict=True))
 
     def _taken(self) -> list[Any]:
-        """The dtypes in which the optimizer takes them."""
+        """Return the dtypes in which the optimizer takes them."""
         wide = have_master_weights(self._optimizer) or (False,) * len(self.values)
         return [FLOAT32 if widened else each.dtype for each, widened in zip(self.values, wide, strict=True)]
 

@@ -59,7 +59,7 @@ class Activation:
 
 
 def _beside_paddles_own(plan: Plan) -> tuple[Plan, Any]:
-    """The plan with Paddle's own region, entered; that has no effect where tensors are made on the CPU.
+    """Return the plan, and Paddle's own region, entered; that has no effect where tensors are made on the CPU.
 
     Nor is it entered where operations are reported: they would run in C++, unseen.
     """
@@ -71,7 +71,7 @@ def _beside_paddles_own(plan: Plan) -> tuple[Plan, Any]:
 
 
 def _native(plan: Plan) -> Any:
-    """Paddle's own region for a policy: what it realises on a GPU needs nothing of ours."""
+    """Return Paddle's own region for a policy: what it realises on a GPU needs nothing of ours."""
     policy = plan.policy
     return paddle.amp.auto_cast(
         True, level=policy.level if policy.level != "O3" else "O2", dtype=policy.dtype, use_promote=policy.promote

@@ -42,7 +42,7 @@ class PaddleAdapter(CapturesNothing):
         masters.probe()
 
     def devices(self) -> tuple[str, ...]:
-        """The CPU, and a GPU where CUDA finds one."""
+        """Return the CPU, and a GPU where CUDA finds one."""
         found = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
         return ("cpu", "gpu") if found else ("cpu",)
 
@@ -50,7 +50,7 @@ class PaddleAdapter(CapturesNothing):
         return Support.EMULATED if device == "cpu" else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:
-        """On the CPU, what emulation costs."""
+        """Return what emulation costs on the CPU; see `unamp.adapter.Adapter.slowdown`."""
         return {"float16": 1.6, "bfloat16": 1.2}[dtype] if device == "cpu" else 1.0
 
     def gaps(self) -> tuple[Gap, ...]:

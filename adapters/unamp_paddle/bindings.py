@@ -81,16 +81,16 @@ def _read_by_itself(module: types.ModuleType, names: Set[str]) -> Set[str]:
     if type(module) is not types.ModuleType or get_code is None:
         return names
     try:
-        whole = get_code(module.__name__)
+        compiled = get_code(module.__name__)
     except ImportError:
-        whole = None
-    if whole is None:
+        compiled = None
+    if compiled is None:
         return names
     # Functions that were made by running a string are in no file.
     made = [value.__code__ for value in vars(module).values() if isinstance(value, types.FunctionType)]
-    made = [own for own in made if own.co_filename != whole.co_filename]
+    made = [own for own in made if own.co_filename != compiled.co_filename]
     unread = set(names)
-    for code in (*_within(whole), *made, *(inner for own in made for inner in _within(own))):
+    for code in (*_within(compiled), *made, *(inner for own in made for inner in _within(own))):
         if not _UNREADABLE.isdisjoint(code.co_names):
             return names
         if not unread.isdisjoint(code.co_names):  # attributes are among them

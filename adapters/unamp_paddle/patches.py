@@ -1,7 +1,7 @@
 """The places where Paddle's code must know about regions, replaced while a region is open.
 
-`acquire` puts the replacements in with the first open region of the process, `release` takes them out with the last. What
-stands in asks first whether the calling thread is in a region, so that other threads see the original.
+`acquire` applies the patches with the first open region of the process, `release` undoes them with the last. What stands in
+asks first whether the calling thread is in a region, so that other threads see the original.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from unamp_paddle.listing import ARITHMETIC, COMPARISONS, tensor_operators
 from unamp_paddle.plans import Plan, without_policy
 from unamp_paddle.state import Tensor, dtype_of, thread
 
-__all__ = ["acquire", "assisted", "installed", "probe", "release"]
+__all__ = ["acquire", "installed", "probe", "release"]
 
 # --- functions of Paddle that must know about regions ----------------------------------------------------------------------
 
 
 @contextmanager
-def assisted() -> Iterator[None]:
+def _assisted() -> Iterator[None]:
     """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
     helping = without_policy()
     acquire(helping)
@@ -91,7 +91,7 @@ def _register_hook(original: Callable[..., Any]) -> Callable[..., Any]:
 
         @functools.wraps(hook)
         def helped(grad: Any) -> Any:
-            with assisted():
+            with _assisted():
                 return hook(grad)
 
         return original(self, helped)
@@ -101,7 +101,7 @@ def _register_hook(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _helped(layer: type) -> type:
-    """A PyLayer whose backward can compute with the low gradients that a forward inside a region leads to.
+    """Return a PyLayer whose backward can compute with the low gradients that a forward inside a region leads to.
 
     What it answers has the dtypes of the inputs: before 3.3 Paddle does not see to that by itself.
     """
@@ -111,7 +111,7 @@ def _helped(layer: type) -> type:
         return layer.forward(ctx, *args, **kwargs)  # type: ignore[attr-defined]
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        with assisted():
+        with _assisted():
             found = layer.backward(ctx, *grads)  # type: ignore[attr-defined]
             if isinstance(found, Tensor):
                 return cast(found, ctx._unamp_dtypes[0])

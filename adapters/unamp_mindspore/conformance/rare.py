@@ -23,12 +23,12 @@ def _class(name: str) -> Any:
 
 
 def _primitive(name: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-    """A primitive of that name, made when it is called."""
+    """Return a primitive of that name, made when it is called."""
     return lambda *tensors: _class(name)(*args, **kwargs)(*tensors)
 
 
 def _in_layout(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function of pictures with channels last."""
+    """Return a function of pictures with channels last."""
     return lambda input, *args: function(input.permute(0, 2, 3, 1), *args).permute(0, 3, 1, 2)
 
 

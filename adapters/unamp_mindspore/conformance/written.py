@@ -24,7 +24,7 @@ _INT32 = mindspore.int32
 
 
 def _with(layer: nn.Cell, parameters: dict[str, Any], *inputs: Any) -> Any:
-    """A layer's result with other parameters, by their paths."""
+    """Return a layer's result with other parameters, by their paths."""
     homes = dict(layer.cells_and_names())
     places = [(homes[path.rpartition(".")[0]].__dict__, path.rpartition(".")[2], value) for path, value in parameters.items()]
     before = [(home, name, home[name]) for home, name, _ in places if name in home]
@@ -63,7 +63,7 @@ def _convolve(
 
 
 def _recurrent(kind: type, input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
-    """One layer, time first: ``weights`` are w_ih, w_hh, b_ih, b_hh."""
+    """Run one layer, time first; ``weights`` are w_ih, w_hh, b_ih, b_hh."""
     if input.dtype is mindspore.float64:
         raise TypeError("MindSpore has no recurrent layers in float64; its kernel for LSTM ends the process")
     layer = built(kind, input.shape[-1], weights[1].shape[1])
