@@ -7,9 +7,8 @@ from typing import Any
 import paddle
 
 from unamp_paddle import patches
-from unamp_paddle.calls import expects_gpu
 from unamp_paddle.plans import Plan, without_policy
-from unamp_paddle.state import thread
+from unamp_paddle.state import expects_gpu, thread
 
 __all__ = ["Activation"]
 

@@ -16,7 +16,7 @@ from unamp.policy import Rule
 
 __all__ = [
     "CPU_ONLY", "DTYPES", "FLOAT32", "FORGETFUL", "LOW", "NAMES", "Parameter", "Plan", "Tensor", "Value", "dtype_of",
-    "is_grad_enabled", "thread",
+    "expects_gpu", "is_grad_enabled", "on_gpu", "thread",
 ]  # fmt: skip
 
 Tensor = paddle.Tensor
@@ -45,6 +45,23 @@ def dtype_of(tensor: Any) -> Any:
     """Return a tensor's dtype, as the singleton that it is."""
     dtype = tensor.dtype
     return _SAME.get(dtype, dtype) if isinstance(tensor, FORGETFUL) else dtype
+
+
+def on_gpu(args: Any) -> bool:
+    """Return whether the first tensor among arguments is on a GPU."""
+    for value in args:
+        if type(value) in (list, tuple) and value:
+            value = value[0]
+        if isinstance(value, Tensor):
+            return bool(value.place.is_gpu_place())
+        if isinstance(value, Value):
+            return expects_gpu()
+    return False
+
+
+def expects_gpu() -> bool:
+    """Return whether new tensors are made on a GPU."""
+    return bool(paddle.framework._current_expected_place().is_gpu_place())
 
 
 class Plan(CallPlan, Protocol):
