@@ -254,9 +254,9 @@ def table(known: Rows) -> str:
                 lines.append(_line(framework, name, found, places.index(found["where"]) + 1))
     lines += [
         "",
-        "*Largest error*: of all errors of networks that passed, the largest, as a part of its bound. *Seconds*: by the clock, on a",
+        "*Largest error*: of all errors of networks that passed, the largest, as a part of its bound.",
+        "*Seconds*: by the clock, on a machine with other work. What is not run where a framework dies is not counted as anything.",
     ]
-    lines += ["machine with other work. What is not run where a framework dies is not counted as anything."]
     lines += ["", "The machines:", "", *(f"{number}. {place}" for number, place in enumerate(places, 1))]
     return "\n".join(lines) + "\n"
 

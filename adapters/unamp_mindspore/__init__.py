@@ -12,4 +12,4 @@ check_version("mindspore", mindspore.__version__, REQUIRES, older="older ones ar
 # Not before: other versions do not have what these import.
 from unamp_mindspore.adapter import MindSporeAdapter  # noqa: E402
 
-adapter = MindSporeAdapter()
+adapter = MindSporeAdapter(REQUIRES)

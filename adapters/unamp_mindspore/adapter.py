@@ -11,7 +11,7 @@ from mindspore import nn
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
-from unamp_mindspore import REQUIRES, compiling, networks, observing, patches, plans, scaling
+from unamp_mindspore import compiling, networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
@@ -26,11 +26,13 @@ class MindSporeAdapter(CapturesNothing):
     """MindSpore, in PyNative and graph mode, on the CPU."""
 
     framework = "mindspore"
-    requires = REQUIRES
     holds_gradients = False
 
+    def __init__(self, requires: str) -> None:
+        self.requires = requires
+
     def version(self) -> str:
-        """MindSpore's version."""
+        """Return MindSpore's version."""
         return str(mindspore.__version__)
 
     def probe(self) -> None:
@@ -38,19 +40,19 @@ class MindSporeAdapter(CapturesNothing):
         patches.probe()
 
     def devices(self) -> tuple[str, ...]:
-        """The one that this process computes on, and the CPU."""
+        """Return the device that this process computes on, and the CPU."""
         return tuple(dict.fromkeys(("cpu", device())))
 
     def support(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if device == "cpu" else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:
-        """On the CPU, what emulation costs."""
+        """Return what emulation costs on the CPU; see `unamp.adapter.Adapter.slowdown`."""
         return {"float16": 2.2, "bfloat16": 2.4}[dtype] if device == "cpu" else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
         """MindSpore's kernels for the CPU are oneDNN's and its own; which instruction sets they use, it does not tell."""
-        return {"build": patches.device(), "threads": int(mindspore.get_context("runtime_num_threads"))}
+        return {"build": device(), "threads": int(mindspore.get_context("runtime_num_threads"))}
 
     def gaps(self) -> tuple[Gap, ...]:
         return (

@@ -31,7 +31,7 @@ _SYNCHRONOUS = context.ms_ctx_param.pynative_synchronize
 
 
 def _cast(tensor: Any, *dtypes: Any) -> Any:
-    """A tensor cast to one dtype after another; its gradient goes the same way back.
+    """Return a tensor cast to one dtype after another; its gradient goes the same way back.
 
     On a CPU the operation Cast takes half a millisecond more than a copy into a tensor of the other dtype. A copy has no
     gradient, and one of Python code makes MindSpore's threads wait for each other, unless each call waits for its result.
@@ -65,7 +65,7 @@ def _copied(tensor: Any, dtypes: Iterable[Any]) -> Any:
 
 
 def cast(tensor: Any, dtype: Any) -> Any:
-    """A tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
+    """Return a tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
     current = dtype_of(tensor)
     if current is dtype or (current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16):
         return tensor
@@ -73,14 +73,14 @@ def cast(tensor: Any, dtype: Any) -> Any:
 
 
 def to_low(tensor: Any, dtype: Any) -> Any:
-    """As `cast`; a float32 parameter is cast once and kept for the outermost region."""
+    """Return a tensor as `cast` does; a float32 parameter is cast once and kept for the outermost region."""
     if isinstance(tensor, Parameter) and dtype_of(tensor) is FLOAT32 and (entry := _kept(tensor, dtype)) is not None:
         return entry[0]
     return cast(tensor, dtype)
 
 
 def rounded(tensor: Any, dtype: Any) -> Any:
-    """A tensor's values rounded to the low `dtype`, in float32; a float32 parameter is rounded once, as in `to_low`."""
+    """Return a tensor's values rounded to the low `dtype`, in float32; a float32 parameter is rounded once, as in `to_low`."""
     current = dtype_of(tensor)
     if current is FLOAT32:
         if isinstance(tensor, Parameter) and (entry := _kept(tensor, dtype)) is not None:
@@ -101,7 +101,7 @@ def each(to: Callable[[Any, Any], Any], dtype: Any, values: Iterable[Any]) -> li
 
 
 def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
-    """A parameter's cast to low and, once somebody asked, that back in float32; None where it must not be kept.
+    """Return a parameter's cast to low and, once somebody asked, that back in float32; None where it must not be kept.
 
     Not kept: what is cast while no gradient is recorded, which would be lost to a later use with gradients.
     """
@@ -118,7 +118,7 @@ def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
 
 
 def is_kept(tensor: Any, dtype: Any) -> bool:
-    """Whether a parameter's cast to low is kept from before."""
+    """Return whether a parameter's cast to low is kept from before."""
     found = None if thread.weights is None or not recording() else thread.weights.get(id(tensor))
     return found is not None and found[0] is tensor and found[1] == tensor._version and found[2] is dtype
 
@@ -130,7 +130,7 @@ def forget(parameter: Any) -> None:
 
 
 def map_floats(result: Any, dtype: Any) -> Any:
-    """A result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
+    """Return a result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
     if type(result) is Tensor:
         return cast(result, dtype)
     return mapped(result, _is_tensor, lambda tensor: cast(tensor, dtype))

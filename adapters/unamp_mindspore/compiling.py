@@ -47,7 +47,7 @@ _ATTRIBUTE = "amp_strategy"
 
 @cache
 def strategy(policy: Policy) -> Any:
-    """MindSpore's own strategy for a policy.
+    """Return MindSpore's own strategy for a policy.
 
     Raises:
         NotExpressible: where it has none on this device.
@@ -63,7 +63,7 @@ def strategy(policy: Policy) -> Any:
 
 
 def _lists(policy: Policy) -> tuple[list[tuple[str, list[int]]], list[tuple[str, list[int]]]]:
-    """The primitives that run low, and those that run in float32, each with the inputs that are cast (none named: all)."""
+    """Return the primitives that run low, and those in float32, each with the inputs that are cast (none named: all)."""
     low: list[tuple[str, list[int]]] = []
     wide: list[tuple[str, list[int]]] = []
     for op in vocabulary().values():
@@ -78,7 +78,7 @@ def _lists(policy: Policy) -> tuple[list[tuple[str, list[int]]], list[tuple[str,
 
 
 def _biased(policy: Policy) -> Rule:
-    """The rule for a bias that is added: layers add theirs with a primitive of its own, and it belongs to them."""
+    """Return the rule for a bias that is added: layers add theirs with a primitive of its own, and it belongs to them."""
     own = "bias_add" in policy.allow or "bias_add" in policy.deny
     return policy.rules["bias_add" if own else "linear"]
 
@@ -91,7 +91,7 @@ def _in_force() -> Policy | None:
 
 @contextmanager
 def _attached(to: Any, policy: Policy) -> Iterator[None]:
-    """A policy's strategy is attached to a function or cell."""
+    """Have a policy's strategy attached to a function or cell while this is open."""
     held = vars(to)
     before = held.get(_ATTRIBUTE)
     setattr(to, _ATTRIBUTE, strategy(policy))
@@ -105,7 +105,7 @@ def _attached(to: Any, policy: Policy) -> Iterator[None]:
 
 
 def _per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`_JitExecutor.__call__`, with a graph for each policy."""
+    """Wrap `_JitExecutor.__call__`, so that each policy has a graph of its own."""
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
         policy = None if isinstance(self.obj, nn.Optimizer) else _in_force()  # what updates parameters is not cast
@@ -129,7 +129,7 @@ def _per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @lru_cache(maxsize=256)
 def _copied(function: types.FunctionType, policy: Policy) -> types.FunctionType:
-    """A function of its own for a policy: MindSpore keeps what it has parsed by the function's identity."""
+    """Return a function of its own for a policy: MindSpore keeps what it has parsed by the function's identity."""
     copy = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
@@ -139,7 +139,7 @@ def _copied(function: types.FunctionType, policy: Policy) -> types.FunctionType:
 
 
 def _compile_and_run(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`Cell.compile_and_run`, with a graph for each policy."""
+    """Wrap `Cell.compile_and_run`, so that each policy has a graph of its own."""
 
     def compile_and_run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
         policy = None if isinstance(self, nn.Optimizer) else _in_force()
@@ -163,7 +163,7 @@ def _key(policy: Policy) -> str:
 
 
 def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What begins to capture, or to run, a graph of another kind: no strategy reaches those."""
+    """Wrap what begins to capture, or to run, a graph of another kind, so that it raises: no strategy reaches those."""
 
     @functools.wraps(original)
     def begin(*args: Any, **kwargs: Any) -> Any:
@@ -192,7 +192,7 @@ def check_not_traced() -> None:
 
 @cache
 def hooks() -> tuple[CodePatch, ...]:
-    """The functions of MindSpore's compilers that must know about regions."""
+    """Return the functions of MindSpore's compilers that must know about regions."""
     call = api._JitExecutor.__call__
     return (
         CodePatch(getattr(call, "__wrapped__", call), _per_policy),
@@ -203,7 +203,7 @@ def hooks() -> tuple[CodePatch, ...]:
 
 
 def needed() -> list[tuple[Any, str]]:
-    """What must be there, as objects and the names of attributes."""
+    """Return what must be there, as objects and the names of attributes."""
     strategies = [(amp, "create_amp_strategy"), (amp, "AmpLevel")]
     captured = [(PIJitCaptureContext, "__enter__"), (jit_trace, "_jit_trace_begin")]
     return [(api, "_JitExecutor"), (nn.Cell, "compile_and_run"), *strategies, *captured]

@@ -61,7 +61,7 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
 
 
 def have_master_weights(optimizer: Any) -> tuple[bool, ...]:
-    """For each of an optimizer's parameters, whether what it steps is a master weight."""
+    """Return, for each of an optimizer's parameters, whether what it steps is a master weight."""
     if not isinstance(optimizer, _MasterWeights):
         return ()
     return tuple(low is not master for low, master in _pairs(optimizer))
@@ -84,7 +84,7 @@ def _check_expressible(decoration: Decoration) -> None:
 
 
 def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> list[Any]:
-    """The parameters that become low."""
+    """Return the parameters that become low."""
     for each in excluded:
         if not isinstance(each, nn.Cell) and not (isinstance(each, type) and issubclass(each, nn.Cell)):
             raise TypeError(f"excluded_layers takes cells and classes of cells of MindSpore, not {each!r}")
@@ -140,7 +140,7 @@ def _begun(optimizer: Any) -> bool:
 
 
 def _holders(optimizer: Any) -> list[Any]:
-    """An optimizer, and the one inside it, as `nn.LARS` has."""
+    """Return an optimizer, and the one inside it, as `nn.LARS` has."""
     return [
         optimizer,
         *(cell for _, cell in optimizer.cells_and_names() if isinstance(cell, OPTIMIZERS) and cell is not optimizer),
@@ -182,7 +182,7 @@ def _with_masters(kind: type) -> type:
 
 
 def _with_master_weights(optimizer: Any, chosen: set[int]) -> list[tuple[Any, Any]]:
-    """Each of an optimizer's parameters, and what is stepped for it: for those chosen, which are still float32, a copy."""
+    """Return each of an optimizer's parameters with what is stepped for it: for those chosen, still float32, a copy."""
     return [(each, _master(each) if id(each) in chosen else each) for each in optimizer.parameters]
 
 
@@ -193,11 +193,12 @@ def _attach(optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
     # A tuple of parameters that is an attribute of a cell is part of its checkpoints.
     optimizer.master_weights = ParameterTuple(made)
     vars(optimizer)["_unamp_pairs"] = pairs
-    optimizer.__class__ = _with_masters(type(optimizer))
+    kind: type = type(optimizer)
+    optimizer.__class__ = _with_masters(kind)
 
 
 def _pairs(optimizer: Any) -> list[tuple[Any, Any]]:
-    """Each parameter, and what is stepped for it."""
+    """Return each parameter, and what is stepped for it."""
     return vars(optimizer)["_unamp_pairs"]  # type: ignore[no-any-return]
 
 
@@ -210,14 +211,14 @@ def _each(gradients: Any) -> tuple[Any, ...]:
 
 
 def _catch_up(master: Any, parameter: Any) -> None:
-    """Where somebody else has given the parameter another value, the master weight takes that over."""
+    """Let the master weight take over a value that somebody else has given the parameter."""
     value, rounded = cast(parameter, FLOAT32), cast(cast(master, parameter.dtype), FLOAT32)
     _copied(master, _select(_equal(rounded, value), master, value))
 
 
 @contextmanager
 def _standing_in(optimizer: Any, instead: Mapping[int, Any]) -> Iterator[None]:
-    """The optimizer as it was made, but with its master weights in its parameters' places."""
+    """Return the optimizer as it was made, but with its master weights in its parameters' places."""
     before = [(vars(holder), dict(vars(holder))) for holder in _holders(optimizer)]
     kind = type(optimizer)
     try:
@@ -233,7 +234,7 @@ def _standing_in(optimizer: Any, instead: Mapping[int, Any]) -> Iterator[None]:
 
 
 def _exchanged(attributes: dict[str, Any], exchange: Callable[[Any], Any]) -> dict[str, Any]:
-    """Those attributes that hold parameters, with others in their places."""
+    """Return those attributes that hold parameters, with others in their places."""
     found: dict[str, Any] = {}
     for name, value in attributes.items():
         if name == "master_weights":

@@ -60,7 +60,7 @@ _ALONE = """STATE.plan = plan.inside
 
 
 def code(operator: Operator, original: types.FunctionType) -> types.CodeType:
-    """What runs in place of a function of Python code.
+    """Return the code that runs in place of a function of Python code.
 
     Args:
         operator: the operation; its `call` is the original as a function of its own.
@@ -76,7 +76,7 @@ def code(operator: Operator, original: types.FunctionType) -> types.CodeType:
 
 
 def function(operator: Operator, arguments: int | None = None) -> Callable[..., Any]:
-    """What is called in place of what has no code of its own to exchange.
+    """Return what is called in place of what has no code of its own to exchange.
 
     Args:
         operator: the operation; its `call` is the original.
@@ -91,7 +91,7 @@ def function(operator: Operator, arguments: int | None = None) -> Callable[..., 
 
 
 def _exact(operator: Operator, names: Sequence[str], positional: int, composed: bool) -> str:
-    """The source for a signature: its arguments by their names, of which those behind so many are keywords only.
+    """Return the source for a signature: its arguments by their names, of which those behind so many are keywords only.
 
     The arguments have names of our own in it, so that many signatures share one source.
     """
@@ -103,7 +103,7 @@ def _exact(operator: Operator, names: Sequence[str], positional: int, composed: 
     return _EXACT.format(
         parameters=", ".join([*given[:positional], "*", *given[positional:]] if positional < len(names) else given),
         call=call,
-        wide=_plain(operator, given[0]) + "".join(map(_WIDE.format, given[1:] if operator.bound else given)),
+        wide=_layer_check(operator, given[0]) + "".join(map(_WIDE.format, given[1:] if operator.bound else given)),
         called=_called(composed, call, 8),
         positional="".join(f"{value}, " for value in given[:by_name]),
         named=", ".join(f"{name!r}: {value}" for name, value in pairs[by_name:]),
@@ -111,34 +111,34 @@ def _exact(operator: Operator, names: Sequence[str], positional: int, composed: 
 
 
 def _any(operator: Operator, composed: bool) -> str:
-    """The source for any arguments."""
+    """Return the source for any arguments."""
     call = "CALL(*args, **kwargs) if kwargs else CALL(*args)"
-    return _ANY.format(wide=_plain(operator, "args[0]"), call=call, called=_called(composed, call, 12))
+    return _ANY.format(wide=_layer_check(operator, "args[0]"), call=call, called=_called(composed, call, 12))
 
 
 def _called(composed: bool, call: str, indent: int) -> str:
     return (_ALONE if composed else "return {call}").format(call=call, indent=" " * indent)
 
 
-def _plain(operator: Operator, cell: str) -> str:
-    return f" and PLAIN({cell})" if operator.layer else ""
+def _layer_check(operator: Operator, cell: str) -> str:
+    return f" and HIGH({cell})" if operator.layer else ""
 
 
 def _constants(operator: Operator) -> dict[str, Any]:
     return {
         "STATE": thread, "CALL": operator.call, "NAME": operator.name, "OPERATOR": operator, "TENSOR": Tensor,
-        "HARMLESS": _HARMLESS, "WIDE": _is_wide, "PLAIN": _has_wide,
+        "HARMLESS": _HARMLESS, "WIDE": _is_wide, "HIGH": _has_wide,
     }  # fmt: skip
 
 
 def _leads_out(own: types.CodeType) -> bool:
-    """Whether a function calls C++ and nothing else that could be an operation: generated code does."""
+    """Return whether a function calls C++ and nothing else that could be an operation: generated code does."""
     names = own.co_names
     return any(name.startswith("pyboost_") for name in names) or (len(names) == 1 and names[0].endswith("_instance"))
 
 
 def _says_dtype(original: types.FunctionType) -> bool:
-    """Whether a function names a dtype where its caller names none."""
+    """Return whether a function names a dtype where its caller names none."""
     if "dtype" not in original.__code__.co_varnames:  # the signature takes its time
         return False
     dtype = inspect.signature(original).parameters.get("dtype")
@@ -146,7 +146,7 @@ def _says_dtype(original: types.FunctionType) -> bool:
 
 
 def _is_wide(value: Any) -> bool:
-    """Whether there is no low tensor in an argument."""
+    """Return whether there is no low tensor in an argument."""
     kind = type(value)
     if kind is tuple or kind is list:
         for item in value:
@@ -162,7 +162,7 @@ def _is_wide(value: Any) -> bool:
 
 
 def _has_wide(cell: Any) -> bool:
-    """Whether it is plain that a layer has no low parameter; with other cells in it that is a longer question."""
+    """Return whether a layer surely has no low parameter; with other cells in it that is a longer question."""
     if cell._cells or not cell._params:
         return not cell._cells
     own = vars(cell)  # what somebody set over a parameter goes before it, as for whoever asks the cell

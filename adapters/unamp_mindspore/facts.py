@@ -17,7 +17,7 @@ class Facts:
 
     Attributes:
         views: operations that run natively in every dtype on the CPU: they return a view, or move data only.
-        transparent: layers whose parts follow their own rules, unless a user's list names the whole.
+        transparent: layers whose parts follow their own rules, unless a user's list names the layer itself.
         left_alone: functions that no rule reaches.
         methods: methods of a Tensor whose operation has another name.
         in_place: methods that change their tensor, and those that give the same as a new one.

@@ -58,7 +58,9 @@ def calls_super(method: types.FunctionType) -> bool:
         FrameworkNotSupported: where MindSpore came without its source.
     """
     call = _only_call(method) if "super" in method.__code__.co_names else None
-    match call.func if call else None:
+    if call is None:
+        return False
+    match call.func:
         case ast.Attribute(ast.Call(ast.Name("super"), [], []), name) if name == method.__name__:
             return all(_is_given(_stem(value), method.__code__) for value in _values(call))
     return False
@@ -72,13 +74,13 @@ _DEEP = 4
 
 
 def _arguments(code: types.CodeType) -> int:
-    """How many of a function's variables are its arguments."""
+    """Return how many of a function's variables are its arguments."""
     spread = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_argcount + code.co_kwonlyargcount + spread
 
 
 def _only_call(function: types.FunctionType) -> ast.Call | None:
-    """The call whose result a function returns, where it does nothing else."""
+    """Return the call whose result a function returns, where it does nothing else."""
     definition = _definition(function)
     body = definition.body if definition else []
     if len(body) == 2 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
@@ -90,7 +92,7 @@ def _only_call(function: types.FunctionType) -> ast.Call | None:
 
 
 def _definition(function: types.FunctionType) -> ast.FunctionDef | None:
-    """A function's definition; None for one that was made by running a string, and for a lambda."""
+    """Return a function's definition; None for one that was made by running a string, and for a lambda."""
     code = function.__code__
     if code.co_filename.startswith("<"):
         return None
@@ -115,7 +117,7 @@ def _values(call: ast.Call) -> list[ast.expr]:
 
 
 def _is_given(value: ast.expr, code: types.CodeType) -> bool:
-    """Whether an expression is one of a function's arguments, or a constant."""
+    """Return whether an expression is one of a function's arguments, or a constant."""
     if isinstance(value, ast.Name):
         return value.id in code.co_varnames
     return _is_constant(value)
@@ -134,7 +136,7 @@ def _stem(value: ast.expr) -> ast.expr:
 
 
 def _meant(called: ast.expr, function: types.FunctionType) -> Any:
-    """What an expression stands for: a global's name, attributes of one, or an entry of MindSpore's own registry; else None."""
+    """Return what an expression stands for: a global's name, attributes of one, an entry of MindSpore's registry; else None."""
     match called:
         case ast.Name(name):
             return None if name in function.__code__.co_varnames else function.__globals__.get(name)

@@ -37,7 +37,7 @@ def _indexing(args: Any, kwargs: Any) -> str:
 
 
 def _of_layer(kinds: dict[type, str]) -> Callable[[Any, Any], str]:
-    """For layers that share a `construct`: the operation of the layer's own class."""
+    """Return what finds the operation of the layer's own class, for layers that share a `construct`."""
 
     def which(args: Any, kwargs: Any) -> str:
         return next((kinds[kind] for kind in type(args[0]).__mro__ if kind in kinds), next(iter(kinds.values())))
@@ -47,18 +47,19 @@ def _of_layer(kinds: dict[type, str]) -> Callable[[Any, Any], str]:
 
 @cache
 def _layers() -> dict[Any, dict[type, str]]:
-    """For every `construct`, the layers that run it and their operations."""
+    """Return, for every `construct`, the layers that run it and their operations."""
     found: dict[Any, dict[type, str]] = {}
     for path, op in spelled().items():
         kind = named(path) if "." in path else None
         if isinstance(kind, type) and issubclass(kind, nn.Cell):
-            found.setdefault(kind.construct, {})[kind] = op
+            cell: Any = kind
+            found.setdefault(cell.construct, {})[kind] = op
     return found
 
 
 @cache
 def codes() -> dict[Operator, CodePatch]:
-    """Functions, primitives and layers of Python code."""
+    """Return functions, primitives and layers of Python code."""
     made: dict[Operator, CodePatch] = {}
     taken: set[Any] = set()
 
@@ -99,7 +100,7 @@ def codes() -> dict[Operator, CodePatch]:
 
 
 def _hands_on(value: Any, op: str) -> bool:
-    """Whether a function does nothing but call what is the same operation, and is exchanged itself."""
+    """Return whether a function does nothing but call what is the same operation, and is exchanged itself."""
     target = handed_to(value) if isinstance(value, types.FunctionType) else None
     if isinstance(target, Primitive):
         name = type(target).__name__
@@ -109,7 +110,7 @@ def _hands_on(value: Any, op: str) -> bool:
 
 @cache
 def _functions() -> dict[types.FunctionType, str]:
-    """The functions that the vocabulary has a name for, and their operations."""
+    """Return the functions that the vocabulary has a name for, and their operations."""
     found: dict[types.FunctionType, str] = {}
     for path, op in spelled().items():
         value = named(path) if "." in path else None
@@ -119,7 +120,7 @@ def _functions() -> dict[types.FunctionType, str]:
 
 
 def _runs_by_name(kind: type) -> bool:
-    """Whether a primitive runs through `Primitive.__call__`."""
+    """Return whether a primitive runs through `Primitive.__call__`."""
     call = vars(kind).get("__call__")
     if call is None:
         return True
@@ -129,7 +130,7 @@ def _runs_by_name(kind: type) -> bool:
 
 @cache
 def _tensor_methods() -> dict[str, str]:
-    """The methods of a Tensor that are an operation, and the operation."""
+    """Return the methods of a Tensor that are an operation, and the operation."""
     found = dict(facts().methods)
     for name in dir(Tensor):
         for path in (f"mint.{name}", f"ops.{name}"):
@@ -140,7 +141,7 @@ def _tensor_methods() -> dict[str, str]:
 
 @cache
 def methods() -> dict[str, Operator]:
-    """The methods of a Tensor that are C++."""
+    """Return the methods of a Tensor that are C++."""
     inherited = vars(TensorPy)
     found = {}
     for name, op in _tensor_methods().items():
@@ -157,7 +158,7 @@ def methods() -> dict[str, Operator]:
 
 @cache
 def _by_name() -> dict[str, Operator]:
-    """Primitives that run through `Primitive.__call__`."""
+    """Return primitives that run through `Primitive.__call__`."""
     found = {}
     for path, op in spelled().items():
         kind = primitive(path.rpartition(".")[2]) or type(named(path))
@@ -195,7 +196,7 @@ primitive_call = CodePatch(Primitive.__call__, _through_name)
 
 @cache
 def operators() -> tuple[Operator, ...]:
-    """All operations."""
+    """Return all operations."""
     return (*codes(), *methods().values(), *_by_name().values())
 
 
@@ -206,5 +207,5 @@ def _reached() -> frozenset[str]:
 
 
 def covers(op: str) -> bool:
-    """Whether anything of MindSpore that a rule can reach is an operation, or its rule needs no reaching."""
+    """Return whether anything of MindSpore that a rule can reach is an operation, or its rule needs no reaching."""
     return op in _reached() or (_left_alone(op) and "mindspore" in vocabulary()[op].spellings)

@@ -7,12 +7,13 @@ there MindSpore's own strategy does what the region would, or the graph is refus
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mindspore import nn
 from mindspore._c_expression import Cell_
 from mindspore.ops.functional import mixed_precision_cast
 
+from unamp.adapter import Adapter
 from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
@@ -20,14 +21,14 @@ from unamp.policy import Policy
 from unamp_mindspore.compiling import strategy
 from unamp_mindspore.state import DTYPES, FLOAT32
 
-if TYPE_CHECKING:
-    from unamp_mindspore.adapter import MindSporeAdapter
-
 __all__ = ["wrap"]
 
 
 class _InGraphs:
     """What a graph is compiled from."""
+
+    unamp_network: Any
+    unamp_low: Any
 
     def construct(self, *inputs):  # type: ignore[no-untyped-def]
         return mixed_precision_cast(FLOAT32, self.unamp_network(*mixed_precision_cast(self.unamp_low, inputs)))
@@ -43,7 +44,7 @@ class _Refused:
         )
 
 
-def wrap(adapter: MindSporeAdapter, network: nn.Cell, policy: Policy) -> nn.Cell:
+def wrap(adapter: Adapter, network: nn.Cell, policy: Policy) -> nn.Cell:
     """See `unamp.adapter.Adapter.wrap`."""
     again = partial(adapter.wrap, policy=policy)
     # The network as it is, which the strategy of a graph is attached to, without a trace of it on the network itself.
@@ -53,12 +54,12 @@ def wrap(adapter: MindSporeAdapter, network: nn.Cell, policy: Policy) -> nn.Cell
     )
     try:
         type(inner).amp_strategy = strategy(policy)
-        construct = _InGraphs.construct
+        construct: Any = _InGraphs.construct
     except NotExpressible:
         construct = _Refused.construct
     kind: Any = type(outer)
     kind.construct, kind.unamp_network, kind.unamp_low = construct, inner, DTYPES[policy.dtype]
-    return outer  # type: ignore[no-any-return]
+    return outer
 
 
 def _begun(cell: Any) -> None:

@@ -56,7 +56,7 @@ def report(op: str, operator: Operator, rule: Rule, run: Callable[[], Any], args
 
 
 def dtype_name(dtype: Any) -> str:
-    """The common name of one of MindSpore's dtypes."""
+    """Return the common name of one of MindSpore's dtypes."""
     return str(dtype).lower()
 
 

@@ -1,7 +1,7 @@
 """The places where MindSpore's code must know about regions, replaced while a region is open.
 
-`acquire` puts the replacements in with the first open region of the process, `release` takes them out with the last. What
-stands in asks first whether the calling thread is in a region, so that other threads see the original.
+`acquire` applies the patches with the first open region of the process, `release` undoes them with the last. What stands in
+asks first whether the calling thread is in a region, so that other threads see the original.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.plans import without_policy
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
-__all__ = ["acquire", "assisted", "installed", "probe", "release"]
+__all__ = ["acquire", "installed", "probe", "release"]
 
 BFLOAT16 = DTYPES["bfloat16"]
 
@@ -45,7 +45,7 @@ recompute: Any = sys.modules["mindspore.common.recompute"]
 
 
 @contextmanager
-def assisted() -> Iterator[None]:
+def _assisted() -> Iterator[None]:
     """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
     acquire()
     plan, weights = thread.plan, thread.weights
@@ -64,7 +64,7 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
         if thread.plan is None:
             return original(*args, **kwargs)
         try:
-            with assisted():
+            with _assisted():
                 return original(*args, **kwargs)
         finally:
             if thread.weights:
@@ -121,7 +121,7 @@ def _in_region(block: Any, region: Any) -> Any:
     return run
 
 
-class _Again(nn.Cell):
+class _Again(nn.Cell):  # type: ignore[misc]
     """A cell that opens a region for the cell in it, each time that it is called."""
 
     def __init__(self, block: nn.Cell, region: Any) -> None:
@@ -196,7 +196,7 @@ def _everything() -> tuple[Any, ...]:
 
 
 def _arguments(name: str) -> int | None:
-    """How many arguments a method of C++ takes; it says so for operators only."""
+    """Return how many arguments a method of C++ takes; it says so for operators only."""
     if not name.startswith("__"):
         return None
     return 1 if name == "__abs__" else 2

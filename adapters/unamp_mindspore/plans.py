@@ -1,7 +1,7 @@
 """From a policy to what has to be done about it in MindSpore.
 
 MindSpore's own strategy is one for all threads, knows primitives only and cannot compute in bfloat16 on a CPU. So in PyNative
-mode everything is carried out operation by operation, by what stands in for them while a region is open (`patches`): a plan
+mode everything is carried out operation by operation, by what stands in for them while a region is open (`listing`): a plan
 says which operations those are, and what their rules do. For compiled graphs see `compiling`.
 """
 
@@ -31,7 +31,7 @@ class Plan:
         low: its low dtype.
         rules: the rule for every operation of the vocabulary.
         reporting: whether all operations are reported.
-        changes_float32: the operations, by MindSpore's name, whose rule changes float32 inputs, or that are being watched.
+        changes_float32: the operations, by MindSpore's name, whose rule changes float32 inputs, or that are being reported.
         inside: the plan for what an operation is made of.
     """
 
@@ -47,11 +47,11 @@ class Plan:
         self.inside = without_policy() if policy.active or reporting else self
 
     def rule(self, op: str) -> Rule:
-        """The rule in force for an operation."""
+        """Return the rule in force for an operation."""
         return self.rules[op]
 
     def passes(self, op: str) -> bool:
-        """Whether an operation's parts follow their own rules."""
+        """Return whether an operation's parts follow their own rules."""
         return op in facts().transparent and op not in self.policy.allow and op not in self.policy.deny
 
     carry_out = carry_out
@@ -78,7 +78,7 @@ class Plan:
 
 @lru_cache(maxsize=256)
 def plan(policy: Policy, device: str | None) -> Plan | None:
-    """The plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever this process computes.
+    """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever this process computes.
 
     None where nothing is to be done: a policy that changes nothing.
     """
@@ -90,12 +90,12 @@ def plan(policy: Policy, device: str | None) -> Plan | None:
 
 @lru_cache(maxsize=2)
 def without_policy(*, reporting: bool = False) -> Plan:
-    """The plan of a thread in which no policy is in force, but low tensors must be computed with, or operations reported."""
+    """Return the plan without a policy, under which low tensors can be computed with, or operations are reported."""
     return Plan(Policy(enabled=False), reporting=reporting)
 
 
 def how(op: str, policy: Policy, device: str) -> How:
-    """How a rule is carried out on a device, for `unamp.explain`."""
+    """Return how a rule is carried out on a device, for `unamp.explain`."""
     if not covers(op):
         return How.ABSENT
     stated = policy.delegated("mindspore", device)

@@ -58,7 +58,7 @@ class MindSporeGradients:
         self.values = tuple(cast(new, dtype) for new, dtype in zip(unscaled, self._taken(), strict=True))
 
     def _taken(self) -> list[Any]:
-        """The dtypes in which the optimizer takes them."""
+        """Return the dtypes in which the optimizer takes them."""
         wide = have_master_weights(self._optimizer) or (False,) * len(self.values)
         return [FLOAT32 if widened else each.dtype for each, widened in zip(self.values, wide, strict=True)]
 
@@ -70,7 +70,7 @@ class MindSporeGradients:
         names = {} if network is None else {id(p): name for name, p in network.parameters_and_names()}
         for parameter, gradient in zip(parameters, self.values, strict=True):
             if not bool(_finite(gradient)):
-                return names.get(id(parameter), parameter.name)
+                return str(names.get(id(parameter), parameter.name))
         return None
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:

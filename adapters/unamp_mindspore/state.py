@@ -45,15 +45,15 @@ def device() -> str:
 
 
 class Plan(CallPlan, Protocol):
-    """A policy made ready for MindSpore, as what carries out a call sees it.
+    """A policy made ready for MindSpore, as what carries out a call sees it."""
 
-    Attributes:
-        changes_float32: names of operations, MindSpore's own, of which a call with float32 inputs alone must be looked at, too.
-        quick: the rules that `unamp_mindspore.calls.carry_out` itself carries out for most calls, by the operation.
-    """
+    @property
+    def changes_float32(self) -> Container[str]:
+        """Names of operations, MindSpore's own, of which a call with float32 inputs alone must be looked at, too."""
 
-    changes_float32: Container[str]
-    quick: Mapping[Any, Rule]
+    @property
+    def quick(self) -> Mapping[Any, Rule]:
+        """The rules that `unamp_mindspore.calls.carry_out` itself carries out for most calls, by the operation."""
 
     def passes(self, op: str) -> bool:
         """Return whether an operation's parts follow their own rules."""

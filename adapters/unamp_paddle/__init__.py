@@ -13,4 +13,4 @@ check_version("paddle", paddle.__version__, REQUIRES, older=OLDER)
 # Not before: other versions do not have what these import.
 from unamp_paddle.adapter import PaddleAdapter  # noqa: E402
 
-adapter = PaddleAdapter()
+adapter = PaddleAdapter(REQUIRES)

@@ -7,9 +7,8 @@ from typing import Any
 import paddle
 
 from unamp_paddle import patches
-from unamp_paddle.calls import expects_gpu
 from unamp_paddle.plans import Plan, without_policy
-from unamp_paddle.state import thread
+from unamp_paddle.state import expects_gpu, thread
 
 __all__ = ["Activation"]
 
@@ -59,7 +58,7 @@ class Activation:
 
 
 def _beside_paddles_own(plan: Plan) -> tuple[Plan, Any]:
-    """The plan with Paddle's own region, entered; that has no effect where tensors are made on the CPU.
+    """Return the plan, and Paddle's own region, entered; that has no effect where tensors are made on the CPU.
 
     Nor is it entered where operations are reported: they would run in C++, unseen.
     """
@@ -71,7 +70,7 @@ def _beside_paddles_own(plan: Plan) -> tuple[Plan, Any]:
 
 
 def _native(plan: Plan) -> Any:
-    """Paddle's own region for a policy: what it realises on a GPU needs nothing of ours."""
+    """Return Paddle's own region for a policy: what it realises on a GPU needs nothing of ours."""
     policy = plan.policy
     return paddle.amp.auto_cast(
         True, level=policy.level if policy.level != "O3" else "O2", dtype=policy.dtype, use_promote=policy.promote

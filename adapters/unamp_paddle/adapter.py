@@ -15,7 +15,7 @@ from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_paddle import REQUIRES, masters, observing, patches, plans, scaling
+from unamp_paddle import masters, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.spellings import spelling
@@ -28,11 +28,13 @@ class PaddleAdapter(CapturesNothing):
     """PaddlePaddle, on the CPU and on CUDA."""
 
     framework = "paddle"
-    requires = REQUIRES
     holds_gradients = True
 
+    def __init__(self, requires: str) -> None:
+        self.requires = requires
+
     def version(self) -> str:
-        """PaddlePaddle's version."""
+        """Return PaddlePaddle's version."""
         return str(paddle.__version__)
 
     def probe(self) -> None:
@@ -41,7 +43,7 @@ class PaddleAdapter(CapturesNothing):
         masters.probe()
 
     def devices(self) -> tuple[str, ...]:
-        """The CPU, and a GPU where CUDA finds one."""
+        """Return the CPU, and a GPU where CUDA finds one."""
         found = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
         return ("cpu", "gpu") if found else ("cpu",)
 
@@ -49,7 +51,7 @@ class PaddleAdapter(CapturesNothing):
         return Support.EMULATED if device == "cpu" else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:
-        """On the CPU, what emulation costs."""
+        """Return what emulation costs on the CPU; see `unamp.adapter.Adapter.slowdown`."""
         return {"float16": 1.6, "bfloat16": 1.2}[dtype] if device == "cpu" else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:

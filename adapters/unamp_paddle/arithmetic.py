@@ -46,7 +46,7 @@ _SPLIT = 65537.0  # 2**16 + 1: as many bits off as a float32 has more than a bfl
 
 
 def pays(tensor: Any, low: Any) -> bool:
-    """Whether a tensor is rounded to a low dtype, or widened from it, faster here than by Paddle's casts."""
+    """Return whether a tensor is rounded to a low dtype, or widened from it, faster here than by Paddle's casts."""
     return (
         type(tensor) is not Value
         and math.prod(tensor.shape) >= FEWEST[low is _BFLOAT16]
@@ -57,12 +57,12 @@ def pays(tensor: Any, low: Any) -> bool:
 
 
 def as_it_is(tensor: Any, low: Any) -> Any:
-    """A tensor that needs no rounding."""
+    """Return a tensor that needs no rounding."""
     return tensor
 
 
 def in_place(tensor: Any, low: Any) -> Any:
-    """A float32 tensor rounded to `low`, in its own memory; None, and nothing done, where numbers are out of range."""
+    """Round a float32 tensor to `low` in its own memory, and return it; None, and no change, where numbers are out of range."""
     if not tensor.is_contiguous():
         return rounded(tensor, low)
     if _LOOPS:
@@ -78,7 +78,7 @@ def in_place(tensor: Any, low: Any) -> Any:
 
 
 def rounded(tensor: Any, low: Any) -> Any:
-    """The numbers of a float32 tensor rounded to `low`; None where some are out of range."""
+    """Return the numbers of a float32 tensor rounded to `low`; None where some are out of range."""
     tensor = tensor.contiguous()
     if _LOOPS:
         return _run(_LOOPS[low is _BFLOAT16][0], tensor, _empty_like(tensor, FLOAT32, _CPU))
@@ -91,7 +91,7 @@ def rounded(tensor: Any, low: Any) -> Any:
 
 
 def both(tensor: Any, low: Any, how: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-    """A float32 tensor in `low`, with memory of its own, and the numbers that it comes to, rounded as `how` says."""
+    """Return a float32 tensor in `low`, with memory of its own, and the numbers that it comes to, rounded as `how` says."""
     result = narrowed(tensor, low)
     if how is as_it_is or not _LOOPS:
         return result, how(tensor, low)
@@ -100,13 +100,13 @@ def both(tensor: Any, low: Any, how: Callable[[Any, Any], Any]) -> tuple[Any, An
 
 
 def certainly_rounded(tensor: Any, low: Any, how: Callable[[Any, Any], Any] | None = rounded) -> Any:
-    """A float32 tensor rounded as `how` says, whatever its numbers are; by casts where that is None."""
+    """Return a float32 tensor rounded as `how` says, whatever its numbers are; by casts where that is None."""
     found = None if how is None else how(tensor, low)
     return _cast(_cast(tensor, low), FLOAT32) if found is None else found
 
 
 def narrowed(tensor: Any, low: Any) -> Any:
-    """A float32 tensor in `low`."""
+    """Return a float32 tensor in `low`."""
     if not _LOOPS or not tensor.is_dense():
         return _cast(tensor, low)
     tensor = tensor.contiguous()
@@ -114,7 +114,7 @@ def narrowed(tensor: Any, low: Any) -> Any:
 
 
 def widened(tensor: Any, low: Any) -> Any:
-    """A low tensor in float32."""
+    """Return a low tensor in float32."""
     if not _LOOPS or not tensor.is_dense():
         return _cast(tensor, FLOAT32)
     tensor = tensor.contiguous()

@@ -21,18 +21,7 @@ from paddle.base.framework import _dygraph_tracer
 from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer
 from unamp.policy import Policy, Rule
 from unamp_paddle import observing
-from unamp_paddle.casting import (
-    NESTING,
-    cast,
-    chosen,
-    each,
-    floats,
-    lowered,
-    map_floats,
-    owned,
-    rounded,
-    to_low,
-)  # fmt: skip
+from unamp_paddle.casting import NESTING, cast, chosen, each, floats, lowered, map_floats, owned, rounded, to_low
 from unamp_paddle.operators import Operator
 from unamp_paddle.rounding import as_it_is, follow, in_place
 from unamp_paddle.state import (
@@ -46,10 +35,11 @@ from unamp_paddle.state import (
     Tensor,
     Value,
     dtype_of,
+    on_gpu,
     thread,
 )  # fmt: skip
 
-__all__ = ["entry", "expects_gpu", "perform", "quick"]
+__all__ = ["entry", "perform", "quick"]
 
 _FLOAT16, _BFLOAT16 = LOW
 _TENSORS = frozenset({Tensor, Parameter})
@@ -186,10 +176,10 @@ class _Performer(Performer[Plan, Operator]):
     dtype_kind = type(paddle.float32)
 
     def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any) -> bool:
-        return plan.natively and not operator.composite and _in_dynamic_mode() and _on_gpu(args)
+        return plan.natively and not operator.composite and _in_dynamic_mode() and on_gpu(args)
 
     def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
-        if not CPU_ONLY and _on_gpu(args):
+        if not CPU_ONLY and on_gpu(args):
             return True
         return operator.view and _in_dynamic_mode() and operator.runs_natively(dtype)
 
@@ -254,7 +244,7 @@ class _RoundedLayer:
     changes_float32 = EVERYTHING
     quick: Mapping[Operator, Quick] = {}
     natively = False
-    layer_rule = None
+    layer_rule: Rule | None = None
 
     def __init__(self, parameters: Mapping[int, Any], low: Any) -> None:
         self._parameters = parameters
@@ -298,19 +288,3 @@ def _without_paddles_own() -> Iterator[None]:
         yield
     finally:
         tracer._amp_level = level
-
-
-def _on_gpu(args: Any) -> bool:
-    for value in args:
-        if type(value) in (list, tuple) and value:
-            value = value[0]
-        if isinstance(value, Tensor):
-            return bool(value.place.is_gpu_place())
-        if isinstance(value, Value):
-            return expects_gpu()
-    return False
-
-
-def expects_gpu() -> bool:
-    """Return whether new tensors are made on a GPU."""
-    return bool(paddle.framework._current_expected_place().is_gpu_place())

@@ -27,11 +27,11 @@ _FLOAT16, _BFLOAT16 = LOW
 _EITHER = frozenset({Tensor, Parameter})
 #: Classes of tensors whose dtype is the singleton without further ado.
 _QUICK = frozenset({Tensor, Parameter}) - frozenset(FORGETFUL)
-_WAYS = {how: Way(how) for how in (rounding.rounded, in_place, as_it_is)}
+_WAYS: dict[Callable[[Any, Any], Any], Way] = {how: Way(how) for how in (rounding.rounded, in_place, as_it_is)}
 
 
 def cast(tensor: Any, dtype: Any) -> Any:
-    """A tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
+    """Return a tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
     current = dtype_of(tensor)
     if current is dtype or (current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16):
         return tensor
@@ -39,7 +39,7 @@ def cast(tensor: Any, dtype: Any) -> Any:
 
 
 def to_low(tensor: Any, dtype: Any) -> Any:
-    """As `cast`; a float32 parameter is cast once and kept for the outermost region."""
+    """Return a tensor as `cast` does; a float32 parameter is cast once and kept for the outermost region."""
     if type(tensor) is Parameter and dtype_of(tensor) is FLOAT32 and (entry := _kept(tensor, dtype)) is not None:
         if entry[0] is None:
             entry[0] = _cast(tensor, dtype)
@@ -91,12 +91,12 @@ owned = partial(rounded, how=in_place)
 
 
 def chosen(tensor: Any, dtype: Any) -> Any:
-    """As `rounded`, for an operation whose gradient chooses among the numbers of the result's."""
+    """Round as `rounded` does, for an operation whose gradient chooses among the numbers of the result's."""
     return widen(tensor, _WAYS[as_it_is]) if dtype_of(tensor) is dtype else rounded(tensor, dtype)
 
 
 def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
-    """Where a parameter's cast to low, and its values rounded to low in float32, are kept; None where they must not be.
+    """Return where a parameter's cast to low, and its values rounded to low in float32, are kept; None where they must not be.
 
     Not kept: what is cast under `no_grad`, whose gradient would be lost to a later use under grad, and what needs none.
     """
@@ -113,7 +113,7 @@ def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
 
 
 def is_kept(tensor: Any, dtype: Any) -> bool:
-    """Whether a parameter's cast to low, or its rounded values, are kept from before."""
+    """Return whether a parameter's cast to low, or its rounded values, are kept from before."""
     found = None if thread.weights is None else thread.weights.get(id(tensor))
     if found is None or found[0] is not tensor or found[1] != tensor._inplace_version() or found[2] is not dtype:
         return False
@@ -132,14 +132,14 @@ def lowered(result: Any, dtype: Any, rounded: Callable[[Any, Any], Any] | None =
 
 
 def map_floats(result: Any, dtype: Any) -> Any:
-    """A result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
+    """Return a result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
     if isinstance(result, _TENSORS):
         return result if _not_asked_for(result) and list(result.shape) != [0] else _own(result, dtype)
     return mapped(result, _is_tensor, lambda tensor: tensor if _not_asked_for(tensor) else _own(tensor, dtype))
 
 
 def _not_asked_for(result: Any) -> bool:
-    """Whether a result is an optional one: a tensor without contents, as one without elements is, but for its shape."""
+    """Return whether a result is an optional one: a tensor without contents, as one without elements is, but for its shape."""
     if type(result) is not Tensor or result._is_initialized():
         return False
     return 0 not in result.shape or list(result.shape) == [0]
@@ -153,6 +153,6 @@ def _own(tensor: Any, dtype: Any) -> Any:
     return widen(tensor, copied=True) if dtype is FLOAT32 and dtype_of(tensor) in LOW else cast(tensor, dtype)
 
 
-_first = (None, None) if Tensor in FORGETFUL else (Tensor, Parameter)
-NESTING = nesting(*_first, FORGETFUL, (FLOAT32, *LOW), dtype_of)
+_tensor, _parameter = (None, None) if Tensor in FORGETFUL else (Tensor, Parameter)
+NESTING = nesting(_tensor, _parameter, FORGETFUL, (FLOAT32, *LOW), dtype_of)
 tensors, floats, convert = NESTING

@@ -43,7 +43,7 @@ def _policy() -> Any:
 
 
 def as_written(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """What Paddle finds out about the arguments of a function, as they are where something stands in for the function."""
+    """Wrap what reads a function's arguments, so that it reads the function as it is written, whatever stands in for it."""
 
     def asked(function: Any) -> Any:
         return original(unpatched(function))
@@ -52,7 +52,7 @@ def as_written(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def keyed_program(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The key of a program's cache, with the policy in force."""
+    """Wrap the making of a program's key, so that the policy in force is part of it."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
         original(self, *args, **kwargs)
@@ -63,7 +63,7 @@ def keyed_program(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def keyed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A cache's key, with the policy in force."""
+    """Wrap the making of a cache's key, so that the policy in force is part of it."""
 
     def key_fn(*args: Any, **kwargs: Any) -> Any:
         key = original(*args, **kwargs)
@@ -78,7 +78,7 @@ _states: dict[Any, Any] = {}
 
 
 def per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The cache of translated bytecode, one for each policy."""
+    """Wrap the cache of translated bytecode, so that each policy has one of its own."""
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
         policy = _policy()

@@ -34,13 +34,14 @@ def decorate(networks: Sequence[Layer], optimizers: Sequence[Any], decoration: D
         for optimizer in optimizers:
             _adopt(optimizer, weights, kept=decoration.master_weights)
     for network in networks:
-        network.__class__ = _decorated_network(type(network))
+        own: type = type(network)
+        network.__class__ = _decorated_network(own)
         if decoration.save_dtype is not None:
             network.register_state_dict_hook(_Saved(network, decoration.save_dtype))
 
 
 def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
-    """The parameters to cast, each once.
+    """Return the parameters to cast, each once.
 
     Raises:
         TypeError: where an excluded layer is none.
@@ -65,7 +66,7 @@ def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
 
 
 def _kept(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> Iterator[Layer]:
-    """The layers that stay in float32 with all that is in them."""
+    """Return the layers that stay in float32 with all that is in them."""
     for each in excluded:
         if not (isinstance(each, Layer) or (isinstance(each, type) and issubclass(each, Layer))):
             raise TypeError(f"excluded_layers takes paddle.nn.Layers and classes of them, not {each!r}")
@@ -141,7 +142,7 @@ class _Network:
 
 
 def _as(value: Any, dtype: Any) -> Any:
-    """A loaded value in a parameter's dtype, if it is a floating one."""
+    """Return a loaded value in a parameter's dtype, if it is a floating one."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         value = paddle.to_tensor(value)
     if isinstance(value, paddle.Tensor) and value.is_floating_point() and dtype_of(value) is not dtype:
@@ -150,13 +151,13 @@ def _as(value: Any, dtype: Any) -> Any:
 
 
 def _new(own: type) -> Any:
-    decorated = _decorated_network(own)
+    decorated: Any = _decorated_network(own)
     return decorated.__new__(decorated)
 
 
 @functools.cache
 def _decorated_network(own: type) -> type:
-    """A decorated network's class, under the name of its own."""
+    """Return a decorated network's class, under the name of its own."""
     if issubclass(own, _Network):
         return own
     body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "_unamp_class": own}
@@ -174,7 +175,8 @@ def _adopt(optimizer: Any, weights: dict[int, Any], *, kept: bool) -> None:
     own = ((p, weights[id(p)]) for p in low_parameters(optimizer) if id(p) in weights) if kept else ()
     optimizer._master_weights = {parameter.name: weight for parameter, weight in own}
     optimizer._unamp_masters = Masters(optimizer, kept=kept)
-    optimizer.__class__ = _decorated_optimizer(type(optimizer))
+    kind: type = type(optimizer)
+    optimizer.__class__ = _decorated_optimizer(kind)
 
 
 class _Optimizer:
@@ -209,6 +211,6 @@ class _Optimizer:
 
 @functools.cache
 def _decorated_optimizer(own: type) -> type:
-    """A decorated optimizer's class, under the name of its own, which Paddle's optimizers look at."""
+    """Return a decorated optimizer's class, under the name of its own, which Paddle's optimizers look at."""
     body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__}
     return type(own.__name__, (_Optimizer, own), body)

@@ -25,7 +25,7 @@ class Facts:
         filling: forward functions that fill their tensor with random numbers, whatever it holds.
         choosing: operations whose results hold their inputs' numbers, or zeros.
         made_of: functions in Python that compute with several operations, which have rules of their own.
-        transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole.
+        transparent: layers and functions whose parts follow their own rules, unless a user's list names the composite.
     """
 
     views: frozenset[str]

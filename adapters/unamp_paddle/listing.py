@@ -105,7 +105,7 @@ _WHICH: dict[str, Callable[[Any, Any], str | None]] = {
 
 @cache
 def forward() -> dict[str, Operator]:
-    """The forward functions of `paddle._C_ops` that a rule, or a low tensor, can need something done about."""
+    """Return the forward functions of `paddle._C_ops` that a rule, or a low tensor, can need something done about."""
     names = vars(paddle._C_ops)
     spelled = _spelled()
     found = {}
@@ -144,7 +144,7 @@ def _spelled() -> dict[str, str]:
 
 @cache
 def tensor_operators() -> dict[str, Operator]:
-    """Tensor's operators."""
+    """Return Tensor's operators."""
     found = {}
     for name, op in ARITHMETIC.items():
         for method in (f"__{name}__", f"__r{name}__"):
@@ -157,7 +157,7 @@ def tensor_operators() -> dict[str, Operator]:
 
 @cache
 def composites() -> tuple[Operator, ...]:
-    """The functions and layers in Python that are one operation of the vocabulary."""
+    """Return the functions and layers in Python that are one operation of the vocabulary."""
     return tuple(codes())
 
 
@@ -211,14 +211,14 @@ def _by_function() -> dict[Any, CodePatch]:
 
 
 def unpatched(function: Any) -> Any:
-    """A function of Paddle's as it is written, whatever it runs at the moment."""
+    """Return a function of Paddle's as it is written, whatever it runs at the moment."""
     code = _by_function().get(getattr(function, "__func__", function))
     return code.original if code is not None and code.applied else function
 
 
 @cache
 def operators() -> tuple[Operator, ...]:
-    """All operations."""
+    """Return all operations."""
     return (*forward().values(), *tensor_operators().values(), *composites())
 
 

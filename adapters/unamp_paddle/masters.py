@@ -60,7 +60,7 @@ def probe() -> None:
 
 
 def masters_of(optimizer: Any) -> Masters | None:
-    """A decorated optimizer's master weights; None for any other, and for one that keeps none."""
+    """Return a decorated optimizer's master weights; None for any other, and for one that keeps none."""
     masters: Masters | None = getattr(optimizer, "_unamp_masters", None)
     return masters if masters is not None and masters.kept else None
 
@@ -78,7 +78,7 @@ class Masters:
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """Inside, low parameters are their master weights, with float32 gradients, and no policy is in force."""
+        """Have low parameters be their master weights, with float32 gradients, and no policy in force, while this is open."""
         if self._exchanged is not None:
             yield
             return
@@ -135,7 +135,7 @@ class Masters:
                 _assign_out_(_cast(weight, FLOAT32), each.master)
 
     def _outside(self, argument: Any, policy: Policy | None) -> Any:
-        """An argument of a step; a closure, which computes the loss anew, sees the low parameters, and the caller's policy."""
+        """Return an argument of a step; a closure sees the low parameters, and the caller's policy."""
         if not callable(argument):
             return argument
 
@@ -163,7 +163,7 @@ class Masters:
                 each.finish()
 
     def _master(self, parameter: Any) -> Any:
-        weights = self._owner()._master_weights
+        weights = self._owner()._master_weights  # type: ignore[union-attr]
         master = weights.get(parameter.name)
         if master is None:
             master = _cast(parameter.detach(), FLOAT32)
@@ -222,7 +222,7 @@ def add_up_wide(parameter: Any) -> None:
 
 
 def alias(tensor: Any) -> Any:
-    """A tensor's memory as a tensor of its own, which keeps it; of a sparse gradient, its rows."""
+    """Return a tensor's memory as a tensor of its own, which keeps it; of a sparse gradient, its rows."""
     rows = tensor.get_selected_rows() if tensor.is_selected_rows() else tensor  # what is under it goes with it
     return _Tensor(rows.get_tensor())
 
@@ -234,7 +234,7 @@ def exchange_memory(tensor: Any, other: Any) -> None:
 
 
 def parameters(optimizer: Any) -> Iterator[Any]:
-    """An optimizer's parameters, in its order."""
+    """Return an optimizer's parameters, in its order."""
     for each in optimizer._param_groups or ():
         if isinstance(each, dict):
             yield from each["params"]
@@ -243,7 +243,7 @@ def parameters(optimizer: Any) -> Iterator[Any]:
 
 
 def low_parameters(optimizer: Any) -> Iterator[Any]:
-    """Those of an optimizer's parameters that have master weights, in its order."""
+    """Return those of an optimizer's parameters that have master weights, in its order."""
     return (parameter for parameter in parameters(optimizer) if parameter.dtype in LOW and not parameter.stop_gradient)
 
 
@@ -252,5 +252,5 @@ def _under(policy: Policy | None) -> AbstractContextManager[object]:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two low tensors on the CPU are the same to the bit."""
+    """Return whether two low tensors on the CPU are the same to the bit."""
     return bool(np.array_equal(first.numpy().view(np.uint16), second.numpy().view(np.uint16)))

@@ -77,7 +77,7 @@ def _parameters(layer: Any) -> Mapping[int, Any]:
 
 @cache
 def _kernels() -> dict[str, list[str]]:
-    return core._get_registered_phi_kernels("all")  # type: ignore[no-any-return]
+    return core._get_registered_phi_kernels("all")  # type: ignore[no-any-return, attr-defined, unused-ignore]
 
 
 @cache

@@ -1,7 +1,7 @@
 """The places where Paddle's code must know about regions, replaced while a region is open.
 
-`acquire` puts the replacements in with the first open region of the process, `release` takes them out with the last. What
-stands in asks first whether the calling thread is in a region, so that other threads see the original.
+`acquire` applies the patches with the first open region of the process, `release` undoes them with the last. What stands in
+asks first whether the calling thread is in a region, so that other threads see the original.
 """
 
 from __future__ import annotations
@@ -16,38 +16,24 @@ from typing import Any
 import paddle
 from paddle.base import core
 
-from unamp.adapter.patching import Patches, find, missing
-from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup, PropertiesPatch
+from unamp.adapter.patching import Patch, Patches, find, missing
+from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup
 from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
-from unamp_paddle import compiling
+from unamp_paddle import bindings, compiling
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
-from unamp_paddle.listing import ARITHMETIC, BUILTIN, COMPARISONS, forward, tensor_operators
+from unamp_paddle.listing import ARITHMETIC, COMPARISONS, tensor_operators
 from unamp_paddle.plans import Plan, without_policy
 from unamp_paddle.state import Tensor, dtype_of, thread
 
-__all__ = ["acquire", "assisted", "installed", "probe", "release"]
-
-#: Modules that users take forward functions from, as attributes, where this Paddle has them.
-_MODULES = ("paddle._C_ops", "paddle.tensor", "paddle.tensor.ops", "paddle.linalg", "paddle.special")
-#: Modules whose own names for forward functions must stay: they are, differentiate or carry out what is computed.
-_NOT_SWEPT = (
-    "libpaddle",
-    "paddle._pir_ops",
-    "decomposition",
-    "primitives",
-    "composite_rules",
-    "paddle.pir",
-    "paddle.optimizer",
-    "unamp_paddle",
-)
+__all__ = ["acquire", "installed", "probe", "release"]
 
 # --- functions of Paddle that must know about regions ----------------------------------------------------------------------
 
 
 @contextmanager
-def assisted() -> Iterator[None]:
+def _assisted() -> Iterator[None]:
     """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
     helping = without_policy()
     acquire(helping)
@@ -105,7 +91,7 @@ def _register_hook(original: Callable[..., Any]) -> Callable[..., Any]:
 
         @functools.wraps(hook)
         def helped(grad: Any) -> Any:
-            with assisted():
+            with _assisted():
                 return hook(grad)
 
         return original(self, helped)
@@ -115,7 +101,7 @@ def _register_hook(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _helped(layer: type) -> type:
-    """A PyLayer whose backward can compute with the low gradients that a forward inside a region leads to.
+    """Return a PyLayer whose backward can compute with the low gradients that a forward inside a region leads to.
 
     What it answers has the dtypes of the inputs: before 3.3 Paddle does not see to that by itself.
     """
@@ -125,7 +111,7 @@ def _helped(layer: type) -> type:
         return layer.forward(ctx, *args, **kwargs)  # type: ignore[attr-defined]
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        with assisted():
+        with _assisted():
             found = layer.backward(ctx, *grads)  # type: ignore[attr-defined]
             if isinstance(found, Tensor):
                 return cast(found, ctx._unamp_dtypes[0])
@@ -172,58 +158,30 @@ def _hook(number: int) -> CodePatch:
 
 # --- putting in and taking out ---------------------------------------------------------------------------------------------
 
-_always: PatchGroup | None = None
-_swept: dict[str, int] = {}
-_early: list[NamesPatch] = []
+_always: tuple[Patch, ...] = ()
 _modules_seen = 0
 
 
 @cache
-def _entries() -> dict[str, Any]:
-    return {name: entry(operator) for name, operator in forward().items()}
-
-
-@cache
-def _base() -> tuple[Any, ...]:
-    """What every region needs."""
-    entries = _entries()
-    by_id = {id(operator.call): name for name, operator in forward().items()}
-    made: list[Any] = []
-    for module in (sys.modules[path] for path in _MODULES if path in sys.modules):
-        names = {k: entries[by_id[id(v)]] for k, v in list(vars(module).items()) if id(v) in by_id}
-        made.append(PropertiesPatch(module, names))
-    arithmetic = {n: entry(o) for n, o in tensor_operators().items() if o.op not in COMPARISONS}
-    made.append(MethodsPatch(Tensor, arithmetic))
-    made.append(AttributePatch(paddle.autograd.PyLayer, "apply", lambda own: classmethod(_apply)))
+def _base() -> tuple[Patch, ...]:
+    """Return the patches of every region, but for those that depend on what has been imported."""
+    arithmetic = {name: entry(operator) for name, operator in tensor_operators().items() if operator.op not in COMPARISONS}
     backward = vars(core.eager)
-    made.append(NamesPatch(backward, {name: make(backward[name]) for name, make in _BUILTIN_HOOKS}))
-    return tuple(made)
+    return (
+        *bindings.everywhere(),
+        MethodsPatch(Tensor, arithmetic),
+        AttributePatch(paddle.autograd.PyLayer, "apply", lambda own: classmethod(_apply)),
+        NamesPatch(backward, {name: make(backward[name]) for name, make in _BUILTIN_HOOKS}),
+    )
 
 
-def _needed_always() -> PatchGroup:
-    """What every region needs, together; it grows with what is imported."""
+def _needed_always() -> tuple[Patch, ...]:
+    """Return the patches of every region; they grow with what is imported."""
     global _always, _modules_seen
-    if _always is None or len(sys.modules) != _modules_seen:
-        _sweep()
+    if len(sys.modules) != _modules_seen:
         codes = [_hook(number) for number, (module, _, _) in enumerate(_HOOKS) if module in sys.modules]
-        _always, _modules_seen = PatchGroup((*codes, *_early, *_base())), len(sys.modules)
+        _always, _modules_seen = (PatchGroup((*codes, *bindings.found(), *_base())),), len(sys.modules)
     return _always
-
-
-def _sweep() -> None:
-    """Find the modules, Paddle's and others, that bound a forward function when they were imported."""
-    entries = _entries()
-    by_id = {id(operator.call): name for name, operator in forward().items()}
-    for name, module in list(sys.modules.items()):
-        space = getattr(module, "__dict__", None)
-        if not isinstance(space, dict) or _swept.get(name) == id(module):
-            continue
-        _swept[name] = id(module)
-        if name in _MODULES or any(part in name for part in _NOT_SWEPT):
-            continue
-        held = {k: entries[by_id[id(v)]] for k, v in list(space.items()) if type(v) is BUILTIN and id(v) in by_id}
-        if held:
-            _early.append(NamesPatch(space, held))
 
 
 def acquire(plan: Plan) -> None:
@@ -235,7 +193,7 @@ def _forget() -> None:
     thread.plan, thread.weights, thread.sink = None, None, None
 
 
-installed = Patches(lambda: (_needed_always(),), _forget)
+installed = Patches(_needed_always, _forget)
 release = installed.release
 
 

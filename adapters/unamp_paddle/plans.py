@@ -36,7 +36,7 @@ class Plan:
         policy: the policy, with lists of its own.
         low: its low dtype.
         rules: the rule for every operation of the vocabulary.
-        busy: the operations, by Paddle's name, of which a call with float32 inputs alone must be looked at, too.
+        changes_float32: the operations, by Paddle's name, of which a call with float32 inputs alone must be looked at, too.
         reporting: whether all operations are reported.
         delegated: whether Paddle's own AMP is put in force instead (preset ``native`` on a GPU).
         natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU; what is written in Python
@@ -95,7 +95,7 @@ class Plan:
             return True
         if self._rule(operator.op) in _CHANGES:
             return True
-        # What a whole is made of must not follow its own rules; nobody knows what some are made of.
+        # What a composite is made of must not follow its own rules; nobody knows what some are made of.
         parts = facts().made_of.get(operator.op or "") if operator.composite else ()
         return parts is None or any(self.rule(part) in _CHANGES for part in parts)
 
@@ -116,10 +116,10 @@ class Plan:
         return op in facts().checks_dtypes or not self._part_follows(op, rule)
 
     def _part_follows(self, op: str, rule: Rule) -> bool:
-        """Whether the one operation that a whole is made of does by itself what the whole's rule says.
+        """Return whether the one operation that a composite is made of does by itself what the composite's rule says.
 
         Several would each round their results, and widen their inputs one after the other. And which one it is may depend on
-        the arguments: a rule from a list is the whole's own.
+        the arguments: a rule from a list is the composite's own.
         """
         parts = facts().made_of.get(op, ())
         return parts == (op,) or (len(parts) == 1 and rule in _KEEPS and self.rule(parts[0]) is rule)
@@ -147,7 +147,7 @@ class Plan:
         return Plan(self.policy, self.rules, layer_rule=self.layer_rule)
 
     def inside(self, rule: Rule) -> Plan:
-        """The plan for what an operation that is one whole computes with."""
+        """Return the plan for what a composite with this rule computes with."""
         return self._inside[rule]
 
     @cached_property
@@ -156,7 +156,7 @@ class Plan:
 
 
 def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
-    """The rules, where one function of Paddle is two operations: a user's list may name either."""
+    """Return the rules, where one function of Paddle is two operations: a user's list may name either."""
     named = {op: other for op, other in facts().synonyms.items() if other in policy.allow or other in policy.deny}
     return {**rules, **{op: rules[other] for op, other in named.items()}} if named else rules
 
@@ -170,7 +170,7 @@ _EVERYTHING = _all_follow()
 
 @lru_cache(maxsize=256)
 def plan(policy: Policy, device: str | None) -> Plan | None:
-    """The plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever tensors can be in this process.
+    """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever tensors can be in this process.
 
     None where nothing is to be done: a policy that changes nothing, and Paddle's own AMP on a CPU, which has none.
     """
@@ -184,7 +184,7 @@ def plan(policy: Policy, device: str | None) -> Plan | None:
 
 
 def followed_natively(policy: Policy, device: str | None, *, gpu: bool) -> bool:
-    """Whether Paddle's own AMP decides about every forward function as the policy does.
+    """Return whether Paddle's own AMP decides about every forward function as the policy does.
 
     It has the lists of the preset ``paddle``, and no level O3. A user's lists stay with us: they hold operations, and
     Paddle's hold names of kernels.
@@ -200,12 +200,12 @@ def followed_natively(policy: Policy, device: str | None, *, gpu: bool) -> bool:
 
 @lru_cache(maxsize=8)
 def without_policy(*, reporting: bool = False) -> Plan:
-    """The plan of a thread in which no policy is in force, but low tensors must be computed with, or operations reported."""
+    """Return the plan without a policy, under which low tensors can be computed with, or operations are reported."""
     return Plan(Policy(enabled=False), Policy(enabled=False).rules, reporting=reporting)
 
 
 def how(op: str, policy: Policy, device: str) -> How:
-    """How a rule is carried out on a device, for `unamp.explain`."""
+    """Return how a rule is carried out on a device, for `unamp.explain`."""
     found = [operator for operator in listing.operators() if operator.op == op]
     if not found and "paddle" not in vocabulary()[op].spellings:
         return How.ABSENT

@@ -47,7 +47,7 @@ _FRESH = Way()
 
 
 def nearest(tensor: Any, low: Any, way: Way = _FRESH) -> Any:
-    """A float32 tensor rounded to `low`, as float32; its gradient is rounded, too."""
+    """Return a float32 tensor rounded to `low`, as float32; its gradient is rounded, too."""
     if not pays(tensor, low):
         return _cast(_cast(tensor, low), FLOAT32)
     # A parameter is kept, and would take the place of the input that queries, keys and values come from.
@@ -56,7 +56,7 @@ def nearest(tensor: Any, low: Any, way: Way = _FRESH) -> Any:
 
 
 def narrow(tensor: Any, low: Any, how: Callable[[Any, Any], Any] | None = None) -> Any:
-    """A float32 tensor rounded to `low`, in that dtype.
+    """Return a float32 tensor rounded to `low`, in that dtype.
 
     Args:
         tensor: the tensor.
@@ -73,7 +73,7 @@ def narrow(tensor: Any, low: Any, how: Callable[[Any, Any], Any] | None = None) 
 
 
 def widen(tensor: Any, way: Way = _FRESH, *, kept: bool = False, copied: bool = False) -> Any:
-    """A low tensor as float32: the numbers that it knows, where it does.
+    """Return a low tensor as float32: the numbers that it knows, where it does.
 
     Args:
         tensor: the tensor.
@@ -119,7 +119,7 @@ class _Numbers:
         self.version = None if halves else low._inplace_version()
 
     def under(self, low: Any) -> Any:
-        """The numbers that a view comes to; None where it was changed, or has, or was given, memory of its own."""
+        """Return the numbers that a view comes to; None where it was changed, or has, or was given, memory of its own."""
         wide, shape, strides = self.wide, low.shape, low.strides
         start = low.data_ptr() - self.start
         if self.version is not None and low._inplace_version() != self.version:
@@ -155,7 +155,7 @@ class _Shared:
 
 
 def _remembered(tensor: Any, low: Any) -> Any:
-    """A float32 tensor rounded. The last one is remembered: queries, keys and values come from one input."""
+    """Return a float32 tensor rounded, the last one from memory: queries, keys and values come from one input."""
     kept, version = thread.weights, tensor._inplace_version()
     last = None if kept is None else kept.get(_LAST)
     if last is None or last[0] is not tensor or last[1] != version or last[2] is not low:
@@ -166,7 +166,7 @@ def _remembered(tensor: Any, low: Any) -> Any:
 
 
 def _lower(tensor: Any, shared: _Shared) -> Any:
-    """A float32 tensor in the low dtype, and the numbers that it comes to."""
+    """Return a float32 tensor in the low dtype, and the numbers that it comes to."""
     tensor, low = tensor.detach(), shared.low
     if low is not _BFLOAT16:
         result, wide = both(tensor, low, shared.how)
@@ -181,7 +181,7 @@ def _lower(tensor: Any, shared: _Shared) -> Any:
     return result
 
 
-class _Nearest(paddle.autograd.PyLayer):
+class _Nearest(paddle.autograd.PyLayer):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, tensor: Any, wide: Callable[[], Any], low: Any, way: Way) -> Any:
         ctx.low, ctx.way = low, way
@@ -194,7 +194,7 @@ class _Nearest(paddle.autograd.PyLayer):
         return certainly_rounded(grad, ctx.low, ctx.way.how if pays(grad, ctx.low) else None)
 
 
-class _Narrow(paddle.autograd.PyLayer):
+class _Narrow(paddle.autograd.PyLayer):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, tensor: Any, shared: _Shared) -> Any:
         ctx.shared = shared
@@ -212,7 +212,7 @@ class _Narrow(paddle.autograd.PyLayer):
         return widened(grad, ctx.shared.low)
 
 
-class _Widen(paddle.autograd.PyLayer):
+class _Widen(paddle.autograd.PyLayer):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, tensor: Any, wide: Callable[[], Any], low: Any, shared: _Shared | None, way: Way) -> Any:
         ctx.low, ctx.shared, ctx.way = low, shared, way
@@ -231,8 +231,8 @@ class _Widen(paddle.autograd.PyLayer):
 
 
 def _apply(layer: type) -> Callable[..., Any]:
-    """A layer's `apply`, whatever stands in for that of all layers while a region is open."""
-    return super(paddle.autograd.PyLayer, layer).apply  # type: ignore[misc, no-any-return]
+    """Return a layer's `apply`, whatever stands in for that of all layers while a region is open."""
+    return super(paddle.autograd.PyLayer, layer).apply  # type: ignore[no-any-return]
 
 
 _nearest, _narrow, _widen = _apply(_Nearest), _apply(_Narrow), _apply(_Widen)

@@ -9,7 +9,7 @@ import paddle
 
 from unamp.errors import NotExpressible
 from unamp_paddle.masters import masters_of, parameters
-from unamp_paddle.state import FLOAT32, LOW, NAMES, Value, dtype_of
+from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, Value, dtype_of
 
 __all__ = ["PaddleGradients", "all_finite", "backward", "scale_loss"]
 
@@ -84,7 +84,7 @@ class PaddleGradients:
         if parameter is None:
             return None
         names = {} if network is None else {id(each): name for name, each in network.named_parameters()}
-        return names.get(id(parameter), parameter.name)
+        return str(names.get(id(parameter), parameter.name))
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimizer.step(*args, **kwargs)
@@ -94,7 +94,7 @@ class PaddleGradients:
             return next((p for p, gradient in self._held() if not _is_finite(gradient)), None)
 
     def _held(self) -> Iterator[tuple[Any, Any]]:
-        """The parameters that have a gradient, each with the memory of its gradient."""
+        """Return the parameters that have a gradient, each with the memory of its gradient."""
         for parameter in parameters(self._optimizer):
             gradient = parameter._grad_ivar()
             if gradient is not None:
@@ -102,7 +102,7 @@ class PaddleGradients:
 
 
 def _dense(gradient: Any) -> Any:
-    """A gradient, or the rows of a sparse one, which share its memory."""
+    """Return a gradient, or the rows of a sparse one, which share its memory."""
     return paddle.Tensor(gradient.get_selected_rows().get_tensor()) if gradient.is_selected_rows() else gradient
 
 
@@ -112,8 +112,8 @@ def _is_finite(tensor: Any) -> bool:
 
 
 def _finiteness(gradient: Any) -> Any:
-    """A float32 number that is finite where the gradient is, unless the gradient is very large."""
-    if dtype_of(gradient) is LOW[1]:
+    """Return a float32 number that is finite where the gradient is, unless the gradient is very large."""
+    if dtype_of(gradient) is DTYPES["bfloat16"]:
         gradient = _cast(gradient, FLOAT32)
     norm = _squared_norm(gradient)
     return norm if dtype_of(norm) is FLOAT32 else _cast(norm, FLOAT32)

@@ -16,7 +16,7 @@ from unamp.policy import Rule
 
 __all__ = [
     "CPU_ONLY", "DTYPES", "FLOAT32", "FORGETFUL", "LOW", "NAMES", "Parameter", "Plan", "Tensor", "Value", "dtype_of",
-    "is_grad_enabled", "thread",
+    "expects_gpu", "is_grad_enabled", "on_gpu", "thread",
 ]  # fmt: skip
 
 Tensor = paddle.Tensor
@@ -47,20 +47,41 @@ def dtype_of(tensor: Any) -> Any:
     return _SAME.get(dtype, dtype) if isinstance(tensor, FORGETFUL) else dtype
 
 
+def on_gpu(args: Any) -> bool:
+    """Return whether the first tensor among arguments is on a GPU."""
+    for value in args:
+        if type(value) in (list, tuple) and value:
+            value = value[0]
+        if isinstance(value, Tensor):
+            return bool(value.place.is_gpu_place())
+        if isinstance(value, Value):
+            return expects_gpu()
+    return False
+
+
+def expects_gpu() -> bool:
+    """Return whether new tensors are made on a GPU."""
+    return bool(paddle.framework._current_expected_place().is_gpu_place())
+
+
 class Plan(CallPlan, Protocol):
-    """A policy made ready for Paddle, as what carries out a call sees it.
+    """A policy made ready for Paddle, as what carries out a call sees it."""
 
-    Attributes:
-        changes_float32: names of operations, Paddle's own, of which a call with float32 inputs alone must be looked at, too.
-        quick: the functions that carry out rules for most calls, by the operation; see `unamp_paddle.calls.quick`.
-        natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU.
-        layer_rule: inside a layer that is one operation, its rule: for all operations that a level can change.
-    """
+    @property
+    def changes_float32(self) -> Container[str]:
+        """Names of operations, Paddle's own, of which a call with float32 inputs alone must be looked at, too."""
 
-    changes_float32: Container[str]
-    quick: Mapping[Any, Callable[..., Any]]
-    natively: bool
-    layer_rule: Rule | None
+    @property
+    def quick(self) -> Mapping[Any, Callable[..., Any]]:
+        """The functions that carry out rules for most calls, by the operation; see `unamp_paddle.calls.quick`."""
+
+    @property
+    def natively(self) -> bool:
+        """Whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU."""
+
+    @property
+    def layer_rule(self) -> Rule | None:
+        """Inside a layer that is one operation, its rule: for all operations that a level can change."""
 
     def carry_out(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an operation under its rule."""

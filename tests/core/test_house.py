@@ -20,9 +20,6 @@ ADAPTERS = sorted(path for path in (ROOT / "adapters").iterdir() if (path / "__i
 CORE = sorted((ROOT / "unamp").rglob("*.py"))
 CONFORMANCE = sorted((ROOT / "conformance").rglob("*.py"))
 
-#: Adapters in which data flows down from file to file.
-WITHOUT_CIRCLES = ("unamp_torch", "unamp_tensorflow")
-
 #: What a part of the core may import beyond the standard library; all of it is imported only when the command line runs.
 THIRD_PARTY = {"unamp.cli": {"typer", "rich"}, "unamp.tracing.as_page": {"jinja2"}}
 
@@ -160,9 +157,9 @@ def test_an_adapter_imports_its_own_framework_only(adapter: Path) -> None:
         assert packages(path) & forbidden == set(), _name(path)
 
 
-@pytest.mark.parametrize("adapter", WITHOUT_CIRCLES)
-def test_an_adapter_has_no_circle(adapter: str) -> None:
-    assert circles({module(path) for path in (ROOT / "adapters" / adapter).rglob("*.py")}) == []
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=_name)
+def test_an_adapter_has_no_circle(adapter: Path) -> None:
+    assert circles({module(path) for path in adapter.rglob("*.py")}) == []
 
 
 def test_there_are_adapters() -> None:

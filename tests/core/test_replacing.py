@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from unamp.adapter.replacing import CodePatch, PatchGroup, code_of
+from unamp.adapter.patching import Patches
+from unamp.adapter.replacing import CodePatch, NamesPatch, PatchGroup, PropertiesPatch, code_of
 
 FACTOR = 2
 
@@ -71,3 +73,55 @@ def test_code_sees_its_constants_and_nothing_of_where_they_were_named() -> None:
         assert double(1, 2) == "constant"  # type: ignore[misc]
     finally:
         change.undo()
+
+
+def test_an_attribute_that_is_looked_up_seldom_yields_to_what_somebody_puts_there() -> None:
+    module: Any = types.ModuleType("somebodys")
+    module.first, module.second = double, double
+    change = PatchGroup([PropertiesPatch(module, {"first": "instead", "second": "instead"}, looked_up_often=False)])
+    change.apply()
+    assert (module.first, module.second) == ("instead", "instead")
+    module.first = "theirs"
+    del module.second
+    assert module.first == "theirs"
+    assert not hasattr(module, "second")
+    change.undo()
+    assert module.first == "theirs"
+    module.first, module.second = double, "theirs, between regions"
+    change.apply()
+    assert (module.first, module.second) == ("instead", "theirs, between regions")
+    change.undo()
+    assert type(module) is types.ModuleType
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_names_that_somebody_changes_stay_in_a_group(deleted: bool) -> None:
+    space = {"first": 1, "second": 2, "third": 3}
+    change = PatchGroup([NamesPatch(space, {"first": -1, "second": -2}), NamesPatch(space, {"third": -3})])
+    change.apply()
+    assert space == {"first": -1, "second": -2, "third": -3}
+    if deleted:
+        del space["first"]
+    else:
+        space["first"] = 4
+    change.undo()
+    assert space == {"second": 2, "third": 3} | ({} if deleted else {"first": 4})
+    change.apply()
+    assert space == {"second": -2, "third": -3} | ({} if deleted else {"first": 4})
+    change.undo()
+
+
+def test_a_patch_that_raises_halfway_is_undone() -> None:
+    class Failing:
+        def apply(self) -> None:
+            raise RuntimeError("no")
+
+        def undo(self) -> None:
+            pass
+
+    space = {"first": 1}
+    patches = Patches(lambda: [PatchGroup([NamesPatch(space, {"first": 2}), Failing()])])
+    with pytest.raises(RuntimeError, match="no"):
+        patches.acquire()
+    assert space == {"first": 1}
+    assert patches.open == 0

@@ -70,11 +70,13 @@ class Patches:
             try:
                 if self.open == 1:
                     for patch in self._base():
-                        self._apply(patch)
+                        self._applied.append(patch)  # first: what raises halfway is undone, too
+                        patch.apply()
                 if further is not None and key not in self._keys:
                     for patch in further():
                         if patch not in self._applied:
-                            self._apply(patch)
+                            self._applied.append(patch)
+                            patch.apply()
                     self._keys.add(key)
             except BaseException:
                 self.release()
@@ -95,10 +97,6 @@ class Patches:
             yield
         finally:
             self.release()
-
-    def _apply(self, patch: Patch) -> None:
-        patch.apply()
-        self._applied.append(patch)
 
     def _undo(self) -> None:
         while self._applied:

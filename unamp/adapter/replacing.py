@@ -124,24 +124,47 @@ class PropertiesPatch:
     """Attributes of a module, at the cost of one assignment however many they are.
 
     The module's class is exchanged for one with a property for each name: properties go before the module's own dictionary.
+
+    Args:
+        module: the module.
+        instead: what each attribute is while this is applied.
+        looked_up_often: whether a look-up must take no longer than others; then what somebody else puts in the attribute's
+            place is not asked for.
     """
 
-    __slots__ = ("_class", "_own", "module")
+    __slots__ = ("classes", "module")
 
-    def __init__(self, module: types.ModuleType, instead: Mapping[str, Any]) -> None:
+    def __init__(self, module: types.ModuleType, instead: Mapping[str, Any], *, looked_up_often: bool = True) -> None:
         self.module = module
-        self._own = type(module)
-        properties = {name: property({module: value}.__getitem__) for name, value in instead.items()}
-        self._class = type(self._own.__name__, (self._own,), {"__module__": self._own.__module__, **properties})
+        own, space = type(module), vars(module)
+        if looked_up_often:
+            properties = {name: property({module: value}.__getitem__) for name, value in instead.items()}
+        else:
+            properties = {name: _yielding(space, name, space[name], value) for name, value in instead.items()}
+        self.classes = own, type(own.__name__, (own,), {"__module__": own.__module__, **properties})
 
     def apply(self) -> None:
         """Give the replacements from now on."""
-        self.module.__class__ = self._class
+        self.module.__class__ = self.classes[1]
 
     def undo(self) -> None:
         """Give the module's own attributes again."""
-        if type(self.module) is self._class:
-            self.module.__class__ = self._own
+        own, instead = self.classes
+        if type(self.module) is instead:
+            self.module.__class__ = own
+
+
+def _yielding(space: dict[str, Any], name: str, own: Any, instead: Any) -> property:
+    """Return a property that is `instead` where a module's dictionary has its own value, and else what is there."""
+
+    def get(module: types.ModuleType) -> Any:
+        try:
+            value = space[name]
+        except KeyError:
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}") from None
+        return instead if value is own else value
+
+    return property(get, lambda module, value: space.__setitem__(name, value), lambda module: space.__delitem__(name))
 
 
 class NamesPatch:
@@ -153,6 +176,13 @@ class NamesPatch:
     """
 
     __slots__ = ("_absent", "_get", "_instead", "_instead_values", "_own", "_own_values", "_space")
+
+    @property
+    def names(self) -> tuple[dict[str, Any], Callable[[Any], Any], Any, dict[str, Any], Any, dict[str, Any]] | None:
+        """The dictionary, what gets the names' values at once, those without and with the patch; None if some are absent."""
+        if self._absent:
+            return None
+        return self._space, self._get, self._own_values, self._own, self._instead_values, self._instead
 
     def __init__(self, space: dict[str, Any], instead: Mapping[str, Any]) -> None:
         self._space = space
@@ -219,48 +249,72 @@ class MethodsPatch:
         TypeError: where an operator is a slot of C, which goes past the dictionary.
     """
 
-    __slots__ = ("_names", "_type")
+    __slots__ = ("names", "of")
 
     def __init__(self, of: type, instead: Mapping[str, Any]) -> None:
         if slots := [name for name in instead if isinstance(getattr(of, name, None), types.WrapperDescriptorType)]:
             raise TypeError(f"{of.__name__}: {', '.join(slots)} is not a function")
-        self._type = of
-        self._names = NamesPatch(gc.get_referents(vars(of))[0], instead)
+        self.of = of
+        self.names = NamesPatch(gc.get_referents(vars(of))[0], instead)
 
     def apply(self) -> None:
         """Be the replacements from now on."""
-        self._names.apply()
-        self._forget()
+        self.names.apply()
+        self.of.__doc__ = self.of.__doc__  # makes Python forget what it remembers of the class, as any assignment does
 
     def undo(self) -> None:
         """Be the originals again."""
-        self._names.undo()
-        self._forget()
-
-    def _forget(self) -> None:
-        """Make Python forget what it remembers of the class, which any assignment does."""
-        self._type.__doc__ = self._type.__doc__
+        self.names.undo()
+        self.of.__doc__ = self.of.__doc__
 
 
 class PatchGroup:
     """Patches that are applied and undone in one go: a region opens and closes as fast as these loops run.
 
+    What is commonest, exchanged code and names in dictionaries, is exchanged without calling each patch. Where somebody else
+    has put something in one of the places meanwhile, the patch itself is asked, which knows what to leave.
+
     Attributes:
         patches: the patches.
     """
 
-    __slots__ = ("_codes", "_others", "patches")
+    __slots__ = ("_classes", "_codes", "_modules", "_names", "_new_codes", "_others", "patches")
 
     def __init__(self, patches: Iterable[Patch]) -> None:
         self.patches = tuple(patches)
         self._codes = tuple(patch.codes for patch in self.patches if isinstance(patch, CodePatch))
-        others = [patch for patch in self.patches if not isinstance(patch, CodePatch)]
-        self._others = tuple((patch.apply, patch.undo) for patch in others)
+        self._new_codes = tuple((function, instead) for function, _, instead in self._codes)
+        spaces, others = [], []
+        self._classes: list[type] = []
+        self._modules = tuple((p.module, *p.classes) for p in self.patches if isinstance(p, PropertiesPatch))
+        for patch in self.patches:
+            named = patch.names if isinstance(patch, MethodsPatch) else patch
+            if isinstance(named, NamesPatch) and named.names is not None:
+                spaces.append((*named.names, named))
+                if isinstance(patch, MethodsPatch):
+                    self._classes.append(patch.of)
+            elif not isinstance(patch, (CodePatch, PropertiesPatch)):
+                others.append((patch.apply, patch.undo))
+        self._names = tuple(spaces)
+        self._others = tuple(others)
 
     def apply(self) -> None:
         """Apply all of them."""
-        for function, _, instead in self._codes:
+        for function, instead in self._new_codes:
             function.__code__ = instead
+        try:
+            for space, get, own_values, _, _, new_names, patch in self._names:
+                if get(space) == own_values:
+                    space.update(new_names)
+                else:
+                    patch.apply()
+        except KeyError:  # somebody has deleted a name
+            for *_, patch in self._names:
+                patch.apply()
+        for kind in self._classes:
+            kind.__doc__ = kind.__doc__  # see `MethodsPatch`
+        for module, _, new_class in self._modules:
+            module.__class__ = new_class
         for apply, _ in self._others:
             apply()
 
@@ -269,6 +323,20 @@ class PatchGroup:
         for function, own, instead in self._codes:
             if function.__code__ is instead:
                 function.__code__ = own
+        try:
+            for space, get, _, own_names, new_values, _, patch in self._names:
+                if get(space) == new_values:
+                    space.update(own_names)
+                else:
+                    patch.undo()
+        except KeyError:
+            for *_, patch in self._names:
+                patch.undo()
+        for kind in self._classes:
+            kind.__doc__ = kind.__doc__
+        for module, own_class, new_class in self._modules:
+            if type(module) is new_class:
+                module.__class__ = own_class
         for _, undo in self._others:
             undo()
 

@@ -12,5 +12,5 @@ __all__ = ["built"]
 
 @cache
 def built(kind: type[nn.Cell], *args: Any, **kwargs: Any) -> nn.Cell:
-    """A layer, made once: its parameters are the caller's."""
+    """Return a layer, made once: its parameters are the caller's."""
     return kind(*args, **kwargs)

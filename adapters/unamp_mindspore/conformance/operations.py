@@ -51,24 +51,24 @@ class MindSporeOperations(NamedOperations):
             mindspore.ops.zeros((1,))
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
-        """A tensor with the array's values, shape and dtype."""
+        """Return a tensor with the array's values, shape and dtype."""
         return Tensor(np.asarray(array))
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
-        """A tensor's values; low dtypes arrive as float32."""
+        """Return a tensor's values; low dtypes arrive as float32."""
         if tensor.dtype in (DTYPES["float16"], DTYPES["bfloat16"]):
             with _recorder:  # before 2.10 what another thread computes meanwhile spoils what is recorded
                 tensor = tensor.astype(DTYPES["float32"])
         return tensor.asnumpy()  # type: ignore[no-any-return]
 
     def dtype(self, tensor: Tensor) -> str:
-        """The name of a tensor's dtype."""
+        """Return the name of a tensor's dtype."""
         return dtype_name(tensor.dtype)
 
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """``function(*inputs)`` and the gradient of its scaled value for each input."""
+        """Return ``function(*inputs)`` and the gradient of its scaled value for each input."""
         values: list[Tensor] = []
 
         def scaled(*leaves: Tensor) -> Tensor:
@@ -97,18 +97,18 @@ def _find(op: str) -> Callable[..., Any] | None:
     for path in (chosen,) if chosen else (f"ops.{op}", f"mint.nn.functional.{op}", f"mint.{op}", f"Tensor.{op}"):
         found = _method(path) if path.startswith("Tensor.") else named(path)
         if callable(found) and not isinstance(found, type):
-            return _axis(found) if op in facts().axis else found  # type: ignore[no-any-return]
+            return _axis(found) if op in facts().axis else found
     return None
 
 
 def _method(path: str) -> Callable[..., Any] | None:
-    """A method of a Tensor, looked up when it is called: a region's stands in its place only while that is open."""
+    """Return a method of a Tensor, looked up when it is called: a region's stands in its place only while that is open."""
     name = path.rpartition(".")[2]
     return (lambda tensor, *args, **kw: getattr(tensor, name)(*args, **kw)) if hasattr(Tensor, name) else None
 
 
 def _axis(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls `axis` what PyTorch calls `dim`."""
+    """Return a function that takes as `dim` what the given one calls `axis`."""
 
     def with_dim(*args: Any, dim: int, **kwargs: Any) -> Any:
         return function(*args, axis=dim, **kwargs)

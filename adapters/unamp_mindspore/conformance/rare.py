@@ -16,13 +16,19 @@ __all__ = ["RARE"]
 _INT32 = mindspore.int32
 
 
-def _primitive(name: str, *args: Any, **kwargs: Any) -> Callable[..., Any] | None:
-    """A primitive of that name, made when it is called."""
-    return lambda *tensors: primitive(name)(*args, **kwargs)(*tensors)
+def _class(name: str) -> Any:
+    found = primitive(name)
+    assert found is not None, name
+    return found
+
+
+def _primitive(name: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+    """Return a primitive of that name, made when it is called."""
+    return lambda *tensors: _class(name)(*args, **kwargs)(*tensors)
 
 
 def _in_layout(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function of pictures with channels last."""
+    """Return a function of pictures with channels last."""
     return lambda input, *args: function(input.permute(0, 2, 3, 1), *args).permute(0, 3, 1, 2)
 
 
@@ -46,12 +52,12 @@ RARE: dict[str, Callable[..., Any]] = {
     "approximate_equal": ops.approximate_equal,
     "batch_to_space": lambda input, block: ops.batch_to_space_nd(input, [block, block], [[0, 0], [0, 0]]),
     "betainc": _primitive("Betainc"),
-    "bitcast": lambda input, dtype: primitive("ViewDtype")()(input, getattr(mindspore, dtype)),
+    "bitcast": lambda input, dtype: _class("ViewDtype")()(input, getattr(mindspore, dtype)),
     "check_numerics": _primitive("CheckNumerics"),
     "clip_by_norm": lambda input, most: ops.clip_by_norm(input, most),
-    "correlation": lambda a, v: primitive("Correlate")("valid")(a, v),
+    "correlation": lambda a, v: _class("Correlate")("valid")(a, v),
     "crop_and_resize": _in_layout(_crop_and_resize),
-    "dct": lambda input: primitive("DCT")()(input, 2, input.shape[-1], -1, "ortho"),
+    "dct": lambda input: _class("DCT")()(input, 2, input.shape[-1], -1, "ortho"),
     "divide_no_nan": _primitive("DivNoNan"),
     "fill_diagonal": lambda input, value: ops.FillDiagonal(value)(input),
     "focal_loss": lambda input, target, reduction: built(nn.FocalLoss, reduction=reduction)(input, target),
@@ -61,7 +67,7 @@ RARE: dict[str, Callable[..., Any]] = {
     "dice_loss": lambda input, target: built(nn.DiceLoss)(input, ops.one_hot(target[:, 0], input.shape[1]).astype(input.dtype)),
     "dot": lambda a, b: ops.dot(a.expand_dims(0), b.expand_dims(1)).reshape(()),
     "gradient": lambda input: mindspore.numpy.gradient(input),
-    "idct": lambda input: primitive("IDCT")()(input, 2, input.shape[-1], -1, "ortho"),
+    "idct": lambda input: _class("IDCT")()(input, 2, input.shape[-1], -1, "ortho"),
     "in_top_k": lambda input, target, k: ops.intopk(input, target.astype(_INT32), k),
     "laplace": lambda mean, scale: ops.laplace(tuple(mean.shape), mean, scale),
     "lbeta": lambda input: built(nn.LBeta)(input[..., 0], input[..., 1]),

@@ -24,9 +24,9 @@ _INT32 = mindspore.int32
 
 
 def _with(layer: nn.Cell, parameters: dict[str, Any], *inputs: Any) -> Any:
-    """A layer's result with other parameters, by their paths."""
+    """Return a layer's result with other parameters, by their paths."""
     homes = dict(layer.cells_and_names())
-    places = [(vars(homes[path.rpartition(".")[0]]), path.rpartition(".")[2], value) for path, value in parameters.items()]
+    places = [(homes[path.rpartition(".")[0]].__dict__, path.rpartition(".")[2], value) for path, value in parameters.items()]
     before = [(home, name, home[name]) for home, name, _ in places if name in home]
     for home, name, value in places:
         home[name] = value  # found before the layer's own parameter of that name
@@ -39,9 +39,7 @@ def _with(layer: nn.Cell, parameters: dict[str, Any], *inputs: Any) -> Any:
             home[name] = value
 
 
-def _conv_transpose(
-    kind: type[nn.Cell], input: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int = 1
-) -> Tensor:
+def _conv_transpose(kind: type, input: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int = 1) -> Tensor:
     size = tuple(weight.shape[2:])
     if len(size) == 1:
         weight = weight.expand_dims(2)
@@ -64,8 +62,8 @@ def _convolve(
     return function(input, weight, bias, stride=stride, pad_mode="pad", padding=padding)
 
 
-def _recurrent(kind: type[nn.Cell], input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
-    """One layer, time first: ``weights`` are w_ih, w_hh, b_ih, b_hh."""
+def _recurrent(kind: type, input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
+    """Run one layer, time first; ``weights`` are w_ih, w_hh, b_ih, b_hh."""
     if input.dtype is mindspore.float64:
         raise TypeError("MindSpore has no recurrent layers in float64; its kernel for LSTM ends the process")
     layer = built(kind, input.shape[-1], weights[1].shape[1])
@@ -75,7 +73,7 @@ def _recurrent(kind: type[nn.Cell], input: Tensor, states: Any, weights: Sequenc
     return (out, *last) if isinstance(last, tuple) else (out, last)
 
 
-def _cell(kind: type[nn.Cell], input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
+def _cell(kind: type, input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
     layer = built(kind, input.shape[-1], weights[1].shape[1])
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     return _with(layer, dict(zip(names, weights, strict=True)), input, states)
@@ -152,7 +150,7 @@ def _chunked(input: Tensor, size: int, dim: int = 0) -> Any:
     return ops.split(input, size, axis=dim)
 
 
-def _pooled(kind: type[nn.Cell], input: Tensor, kernel: int) -> Tensor:
+def _pooled(kind: type, input: Tensor, kernel: int) -> Tensor:
     return built(kind, kernel, kernel)(input)
 
 

@@ -25,7 +25,7 @@ _SOURCE = Path(__file__).with_name("rounding.c")
 
 
 def place() -> Path:
-    """Where the library is, or would be: in the user's cache, under what it is made from."""
+    """Return where the library is, or would be: in the user's cache, under what it is made from."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     made_from = f"paddle-{platform.system()}-{platform.machine()}-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}"
     return Path(cache) / "unamp" / made_from / "unamp_paddle_rounding.so"

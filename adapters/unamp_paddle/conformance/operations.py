@@ -31,7 +31,7 @@ class PaddleOperations(NamedOperations):
         super().__init__("paddle", _find)
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
-        """A tensor with the array's values, shape and dtype."""
+        """Return a tensor with the array's values, shape and dtype."""
         array = np.asarray(array)
         place = paddle.CPUPlace() if device == "cpu" else paddle.CUDAPlace(0)
         made = paddle.to_tensor(array, place=place)
@@ -39,20 +39,20 @@ class PaddleOperations(NamedOperations):
         return made
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
-        """A tensor's values; low dtypes arrive as float32."""
-        values = tensor.detach().numpy()
+        """Return a tensor's values; low dtypes arrive as float32."""
+        values: np.ndarray = tensor.detach().numpy()
         if values.dtype == np.uint16:  # how Paddle hands bfloat16 over: the upper halves of float32 numbers
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values.astype(np.float32) if values.dtype == np.float16 else values
 
     def dtype(self, tensor: Tensor) -> str:
-        """The name of a tensor's dtype."""
+        """Return the name of a tensor's dtype."""
         return str(tensor.dtype).removeprefix("paddle.")
 
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """``function(*inputs)`` and the gradient of its scaled value; None for an input that it does not depend on."""
+        """Return ``function(*inputs)`` and the gradient of its scaled value; None for an input that it does not depend on."""
         leaves = [tensor.detach() for tensor in inputs]
         for leaf in leaves:
             leaf.stop_gradient = False
@@ -78,7 +78,7 @@ def _find(op: str) -> Callable[..., Any] | None:
 
 
 def _axis(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls `axis` what PyTorch calls `dim`."""
+    """Return a function that takes as `dim` what the given one calls `axis`."""
 
     def with_dim(*args: Any, dim: int, **kwargs: Any) -> Any:
         return function(*args, axis=dim, **kwargs)
@@ -105,7 +105,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def _recurrent(mode: str, input: Tensor, states: list[Tensor], weights: Sequence[Tensor]) -> Any:
-    """One layer, time first: ``weights`` are w_ih, w_hh, b_ih, b_hh."""
+    """Run one layer, time first; ``weights`` are w_ih, w_hh, b_ih, b_hh."""
     out, _, last = paddle._C_ops.rnn(
         input, states, list(weights), None, paddle.zeros([0], "uint8"), 0.0, False, input.shape[-1], weights[1].shape[1], 1,
         mode, 0, False,
@@ -113,7 +113,7 @@ def _recurrent(mode: str, input: Tensor, states: list[Tensor], weights: Sequence
     return (out, *last)
 
 
-def _cell(kind: type[paddle.nn.Layer], input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
+def _cell(kind: type, input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
     layer = _built(kind, input.shape[-1], weights[1].shape[1])
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     out, last = _with(layer, dict(zip(names, weights, strict=True)), input, states)
@@ -121,22 +121,22 @@ def _cell(kind: type[paddle.nn.Layer], input: Tensor, states: Any, weights: Sequ
 
 
 @cache
-def _built(kind: type[paddle.nn.Layer], *args: Any) -> paddle.nn.Layer:
+def _built(kind: type, *args: Any) -> paddle.nn.Layer:
     # Only the layer's code is wanted: its parameters are the caller's.
     return kind(*args) if len(args) < 3 else kind(*args, dropout=0.0)
 
 
 def _with(layer: paddle.nn.Layer, parameters: dict[str, Tensor], *inputs: Any) -> Any:
-    """A layer's result with other parameters, by their paths."""
+    """Return a layer's result with other parameters, by their paths."""
     homes = dict(layer.named_sublayers(include_self=True))
-    places = [(homes[path.rpartition(".")[0]], path.rpartition(".")[2], value) for path, value in parameters.items()]
+    places = [(homes[path.rpartition(".")[0]].__dict__, path.rpartition(".")[2], value) for path, value in parameters.items()]
     for home, name, value in places:
-        vars(home)[name] = value  # found before the layer's own parameter of that name
+        home[name] = value  # found before the layer's own parameter of that name
     try:
         return layer(*inputs)
     finally:
         for home, name, _ in places:
-            del vars(home)[name]
+            del home[name]
 
 
 def _attention(prefix: str, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor) -> dict[str, Tensor]:
@@ -169,14 +169,14 @@ def _feed_forward(weights: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _encoder_layer(input: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    """`paddle.nn.TransformerEncoderLayer` without dropout, time first; ``weights`` in the order of torch's parameters."""
+    """Run `paddle.nn.TransformerEncoderLayer` without dropout, time first; ``weights`` in the order of torch's parameters."""
     layer = _built(paddle.nn.TransformerEncoderLayer, input.shape[-1], heads, weights[4].shape[0])
     parameters = _attention("self_attn.", *weights[:4]) | _feed_forward(weights[4:])
     return _batch_first(_with(layer, parameters, _batch_first(input)))
 
 
 def _decoder_layer(target: Tensor, memory: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    """`paddle.nn.TransformerDecoderLayer` likewise."""
+    """Run `paddle.nn.TransformerDecoderLayer` likewise."""
     layer = _built(paddle.nn.TransformerDecoderLayer, target.shape[-1], heads, weights[8].shape[0])
     parameters = _attention("self_attn.", *weights[:4]) | _attention("cross_attn.", *weights[4:8]) | _feed_forward(weights[8:])
     return _batch_first(_with(layer, parameters, _batch_first(target), _batch_first(memory)))
@@ -230,14 +230,14 @@ def _std(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _chunked(input: Tensor, size: int, dim: int = 0) -> list[Tensor]:
-    return paddle.split(input, input.shape[dim] // size, axis=dim)
+    return list(paddle.split(input, input.shape[dim] // size, axis=dim))
 
 
 def _fake_quantize_per_channel(input: Tensor, scale: Tensor, zero: Tensor, axis: int, low: int, high: int) -> Any:
     return paddle._C_ops.fake_channel_wise_quantize_dequantize_abs_max(input, 8, 1, axis)
 
 
-class _Joined(paddle.autograd.PyLayer):
+class _Joined(paddle.autograd.PyLayer):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, *results: Tensor) -> Any:
         return tuple(result.clone() for result in results)
@@ -248,12 +248,12 @@ class _Joined(paddle.autograd.PyLayer):
 
 
 def _joined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose results all get a gradient: the backward of these crashes the process where one is not used."""
+    """Return a function whose results all get a gradient: the backward of these crashes the process where one is not used."""
     return lambda *args, **kwargs: _Joined.apply(*function(*args, **kwargs))
 
 
 def _binary(function: Callable[..., Tensor], plain: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
-    """Paddle's functions take no numbers; its operators do."""
+    """Return a function that leaves numbers to an operator: Paddle's functions take none."""
     return lambda a, b: function(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else plain(a, b)
 
 

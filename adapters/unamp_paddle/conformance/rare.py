@@ -14,7 +14,7 @@ __all__ = ["RARE"]
 
 
 def _boxed(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Of one picture: all boxes are in it."""
+    """Call a function of boxes with one picture: all boxes are in it."""
     return lambda input, boxes, size: function(input, boxes, paddle.to_tensor([boxes.shape[0]], dtype="int32"), size)
 
 

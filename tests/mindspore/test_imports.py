@@ -1,0 +1,25 @@
+"""What a user's program loads of the adapter."""
+
+import subprocess
+import sys
+
+
+def test_nothing_that_a_user_does_loads_conformance(tmp_path):
+    code = """
+import contextlib, sys
+import mindspore, unamp
+from mindspore import nn, ops
+with contextlib.suppress(SystemError):  # MindSpore's first call with numbers, where it is compiled with another NumPy
+    ops.zeros((1,))
+network = nn.Dense(4, 4)
+optimizer = nn.SGD(network.trainable_params(), 0.1)
+network, optimizer = unamp.decorate(network, optimizer, level="O2", dtype="bfloat16")
+with unamp.trace() as trace, unamp.autocast(dtype="bfloat16", allow=["add", ops.relu]):
+    ops.relu(network(ops.ones((3, 4), mindspore.float32)) + 1).astype(mindspore.float32).asnumpy()
+unamp.explain(unamp.Policy(deny="linear"))
+assert trace.records and "unamp_mindspore.decoration" in sys.modules
+print("loaded:", *(name for name in sys.modules if "conformance" in name and name.startswith("unamp")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("loaded:")
