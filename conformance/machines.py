@@ -255,7 +255,8 @@ def table(known: Rows) -> str:
     lines += [
         "",
         "*Largest error*: of all errors of networks that passed, the largest, as a part of its bound.",
-        "*Seconds*: by the clock, on a machine with other work. What is not run where a framework dies is not counted as anything.",
+        "*Seconds*: by the clock, on a machine with other work.",
+        "What is not run where a framework dies is not counted as anything.",
     ]
     lines += ["", "The machines:", "", *(f"{number}. {place}" for number, place in enumerate(places, 1))]
     return "\n".join(lines) + "\n"
