@@ -25,7 +25,18 @@ from unamp_paddle.casting import NESTING, cast, chosen, each, floats, lowered, m
 from unamp_paddle.operators import Operator
 from unamp_paddle.rounding import as_it_is, follow, in_place
 from unamp_paddle.state import (
-    CPU_ONLY, DTYPES, FLOAT32, LOW, NAMES, Parameter, Plan, Tensor, Value, dtype_of, on_gpu, thread,
+    CPU_ONLY,
+    DTYPES,
+    FLOAT32,
+    LOW,
+    NAMES,
+    Parameter,
+    Plan,
+    Tensor,
+    Value,
+    dtype_of,
+    on_gpu,
+    thread,
 )  # fmt: skip
 
 __all__ = ["entry", "perform", "quick"]
