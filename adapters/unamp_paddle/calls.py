@@ -149,7 +149,7 @@ def _call_with(operator: Operator, to: Callable[[Any, Any], Any], dtype: Any, ar
     """Call the original with its tensors in another dtype."""
     args = each(to, dtype, args)
     if kwargs:
-        kwargs = dict(zip(kwargs, each(to, dtype, kwargs.values()), strict=True))
+        kwargs = {name: to(value, dtype) if type(value) in _TENSORS else value for name, value in kwargs.items()}
     return _call(operator, None, args, kwargs) if operator.composite else operator.call(*args, **kwargs)
 
 
