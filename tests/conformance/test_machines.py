@@ -207,7 +207,8 @@ def test_the_table_in_the_docs_is_the_generated_one(machines):
 
 def test_a_row_says_what_was_counted(machines):
     found = {
-        "result": "fails", "message": "dies of SIGFPE", "checks": {"passed": 7, "gap": 2, "failed": 1, "crashed": 3, "not run": 5},
+        "result": "fails", "message": "dies of SIGFPE",
+        "checks": {"passed": 7, "gap": 2, "failed": 1, "crashed": 3, "not run": 5},
         "wrong": ["probe/add|or"], "version": "1.0", "variables": {}, "computes with": {"onednn": False, "threads": 2},
         "largest error": 0.5, "seconds": 61.4, "where": "here",
     }  # fmt: skip
