@@ -43,8 +43,9 @@ The tables are generated; the settings are listed in [machines.toml](../conforma
 """
 
 
-_FOOT = """*Largest error*: of all errors of networks that passed, the largest, as a part of its bound. *Seconds*: by the clock, on
-a machine with other work. What was not run because a framework had died counts neither as passed nor as failed."""
+_FOOT = """*Largest error*: of all errors of networks that passed, the largest, as a part of its bound.
+*Seconds*: by the clock, on a machine with other work.
+What was not run because a framework had died counts neither as passed nor as failed."""
 
 
 class BadSettings(ValueError):
