@@ -43,11 +43,6 @@ The tables are generated; the settings are listed in [machines.toml](../conforma
 """
 
 
-_FOOT = """*Largest error*: of all errors of networks that passed, the largest, as a part of its bound.
-*Seconds*: by the clock, on a machine with other work.
-What was not run because a framework had died counts neither as passed nor as failed."""
-
-
 class BadSettings(ValueError):
     """The file of settings is wrong, or a setting is asked for that there is not."""
 
@@ -257,7 +252,12 @@ def table(known: Rows) -> str:
             if found := known.get(framework, {}).get(name):
                 places += [found["where"]] * (found["where"] not in places)
                 lines.append(_line(framework, name, found, places.index(found["where"]) + 1))
-    lines += ["", _FOOT]
+    lines += [
+        "",
+        "*Largest error*: of all errors of networks that passed, the largest, as a part of its bound.",
+        "*Seconds*: by the clock, on a machine with other work.",
+        "What is not run where a framework dies is not counted as anything.",
+    ]
     lines += ["", "The machines:", "", *(f"{number}. {place}" for number, place in enumerate(places, 1))]
     return "\n".join(lines) + "\n"
 
