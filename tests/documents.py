@@ -58,3 +58,16 @@ def examples(*frameworks: str) -> list[Example]:
     """The examples that import just these frameworks (and may import fewer of them, but one). Excerpts are run as files."""
     found = [e for e in every_example() if not e.excerpt()]
     return [e for e in found if e.frameworks() <= set(frameworks) and bool(e.frameworks()) == bool(frameworks)]
+
+
+def conventions(framework: str) -> dict[str, str]:
+    """What docs/moving.md says that a framework's layers do: the column of its table."""
+    text = (ROOT / "docs" / "moving.md").read_text("utf-8")
+    _, _, table = text.partition("## What differs without a word")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in table.split("\n## ")[0].splitlines()
+        if line[:1] == "|"
+    ]
+    column = rows[0].index(framework)
+    return {row[0]: row[column] for row in rows[2:]}
