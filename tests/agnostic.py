@@ -138,4 +138,9 @@ def training_steps_lower_the_loss(framework: Framework) -> None:
     assert scaler.skipped == taken.count(False)
     assert losses[-1] < 0.8 * losses[0]
     assert all(np.any(old != framework.numpy(new)) for old, new in zip(before, parameters, strict=True))
+    with unamp.trace() as trace:
+        loss, step = library.training_step(loss_of, parameters, optimizer, unamp.GradScaler(enabled=False), *batch)
+    assert_computed(trace, matmul="bfloat16", softmax="float32")  # the library's default, which needs no scale
+    assert step
+    assert float(framework.numpy(loss)) < 0.8 * losses[0]
     assert unamp.current_policy() is None

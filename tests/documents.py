@@ -98,3 +98,16 @@ def every_command() -> list[tuple[Path, list[str]]]:
                 if words:
                     found.append((file, words))
     return found
+
+
+def conventions(framework: str) -> dict[str, str]:
+    """What docs/moving.md says that a framework's layers do: the column of its table."""
+    text = (ROOT / "docs" / "moving.md").read_text("utf-8")
+    _, _, table = text.partition("## What differs without a word")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in table.split("\n## ")[0].splitlines()
+        if line[:1] == "|"
+    ]
+    column = rows[0].index(framework)
+    return {row[0]: row[column] for row in rows[2:]}

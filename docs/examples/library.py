@@ -31,8 +31,8 @@ def attention(query: Any, key: Any, value: Any, policy: unamp.Policy = DEFAULT) 
 def rms_norm(x: Any, gain: Any, epsilon: float = 1e-6) -> Any:
     """Return numbers divided by their root mean square, in float32 whatever policy is in force."""
     f = functions_of(x)
-    # Not every framework has this norm, so it is written out; and since a written-out formula has no name that a policy could
-    # decide about, it decides for itself: its squares would overflow float16.
+    # The frameworks' own versions of this norm differ in arguments and devices, so it is written out. A written-out formula has
+    # no name that a policy could decide about, so it decides for itself: its squares would overflow float16.
     with unamp.autocast(enabled=False):
         x = f.float32(x)
         return x * (f.mean(x * x, -1, True) + epsilon) ** -0.5 * gain

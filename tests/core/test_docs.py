@@ -66,6 +66,10 @@ def test_a_command_is_one_that_there_is(file: Path, words: list[str], pytestconf
         case "python", ["-m", module]:
             (home,) = find_spec(module).submodule_search_locations  # without importing it, and its framework
             assert (Path(home) / "__main__.py").exists()
+        case "python", [script, *_]:
+            assert (ROOT / script).is_file()
+        case "mkdir", [_]:
+            pass
         case "make", [target]:
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
         case "pip", ["install", package]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from documents import Example, examples
+from documents import Example, conventions, examples
 from followed import added, passed, told
 from unamp_torch.compiled import library
 
@@ -41,3 +41,20 @@ def test_the_architecture_follows_a_region() -> None:
     opened = passed(unamp.autocast(**never_asked_for).__enter__)
     unamp.regions.close_down_to(0)
     assert set(told("In the core: the region opens")) <= set(opened)
+
+
+def test_conventions() -> None:
+    norm, told = torch.nn.BatchNorm2d(1), conventions("PyTorch")
+    assert told["batch norm's momentum"] == str(norm.momentum)
+    assert told["batch norm's epsilon"] == str(norm.eps)
+    assert told["layer norm's epsilon"] == str(torch.nn.LayerNorm(1).eps)
+    conv = torch.nn.Conv2d(2, 3, (4, 5))
+    assert (told["convolution's kernel"], tuple(conv.weight.shape)) == ("out, in, row, column", (3, 2, 4, 5))
+    assert (told["linear layer's weight"], tuple(torch.nn.Linear(2, 3).weight.shape)) == ("out, in", (3, 2))
+    assert (told["convolution's padding"], conv.padding) == ("0", (0, 0))
+    assert (told["convolution's bias"], conv.bias is None) == ("yes", False)
+    assert (told["stride of average pooling"], torch.nn.AvgPool2d(4).stride) == ("the kernel's size", 4)
+    assert (told["a network starts"], norm.training) == ("training", True)
+    norm(x := torch.randn(2, 1, 2, 2))
+    assert (told["which is the share of"], told["running variance of n numbers is divided by"]) == ("the new", "n - 1")
+    torch.testing.assert_close(norm.running_var, 0.9 + 0.1 * x.var().reshape(1))

@@ -1,0 +1,9 @@
+"""Print by how much two files of final weights differ: ``python compare.py before.npz after.npz``."""
+
+import sys
+
+import numpy as np
+
+before, after = (np.load(file) for file in sys.argv[1:3])
+for name in after:
+    print(f"{name}: {abs(before[name] - after[name]).max():.2g}")
