@@ -119,7 +119,9 @@ class PaddleAdapter(CapturesNothing):
         return str(tensor.dtype).removeprefix("paddle.")
 
     def device_of(self, tensor: Any) -> str:
-        place = tensor.place
+        place = getattr(tensor, "place", None)
+        if place is None:  # a value in a program: it will be where the program runs
+            return self.devices()[-1]
         return "gpu" if place.is_gpu_place() else "cpu" if place.is_cpu_place() else str(place)
 
     def native_policy(self, device: str) -> Policy | None:

@@ -72,9 +72,9 @@ class Activation:
         if weights is None or not plan.policy.cache:
             thread.weights = {} if plan.policy.cache else None
         thread.plan = plan
-        if outer is not None and outer.intercepts:
+        if outer is not None and outer.token:
             _switch(outer, on=False)
-        if plan.intercepts:
+        if plan.token:
             _switch(plan, on=True)
         exporting = is_exporting()
         if exporting:
@@ -88,9 +88,9 @@ class Activation:
         if exporting:
             exports.release()
         thread.plan, thread.weights = outer, weights
-        if plan is not None and plan.intercepts:
+        if plan is not None and plan.token:
             _switch(plan, on=False)
-        if outer is not None and outer.intercepts:
+        if outer is not None and outer.token:
             _switch(outer, on=True)
         if decrement_nesting() == 0:
             clear_cache()
@@ -140,6 +140,8 @@ def _switch(plan: state.Plan, *, on: bool) -> None:
         set_excluded(key, not on)
         if dtype is not usual:
             set_dtype(device, dtype if on else usual)
+    if not plan.intercepts:
+        return
     if thread.sink is None:
         set_included(plan.key.key, on)
     if on and library is not None:

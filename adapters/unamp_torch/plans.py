@@ -131,7 +131,8 @@ def plan(policy: Policy, device: str | None) -> Plan:
     covered = (DEVICE_TYPES[device],) if device else (CPU, CUDA) if torch.cuda.is_available() else (CPU,)
     low = DTYPES[policy.dtype]
     if not policy.active:
-        return Plan(policy, low, covered, autocast=False, device=device)
+        # A compiled function may ask what is in force: switched off is not the same as nothing.
+        return Plan(policy, low, covered, autocast=False, device=device, token=token("off"))
     if preset(policy.preset).delegates:
         return Plan(policy, low, covered, autocast=True, delegated=True, device=device)
     actions = {kind: _actions(policy, kind) for kind in covered}

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -468,3 +469,25 @@ def test_a_later_process_with_the_same_cache_and_another_policy(tmp_path: Path) 
     assert (second, hits) == (["float32 bfloat16"], 0)
     third, hits = run(tmp_path, "inductor", "add/")
     assert (third, hits) == (first, 1), "the cache on disk serves the same policy again"
+
+
+def test_a_librarys_default_is_traced_anew_for_what_is_in_force_around_it() -> None:
+    """Nothing, a region, one that switches off, and PyTorch's own AMP are four things, in whatever order they come."""
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        with unamp.default_region(unamp.Policy("O1", "bfloat16"), like=x):
+            return x @ x
+
+    compiled, x = torch.compile(product, backend="eager", fullgraph=True), torch.randn(4, 4)
+    around = {
+        "nothing": (nullcontext(), torch.bfloat16),
+        "off": (unamp.autocast(enabled=False), torch.float32),
+        "O0": (unamp.autocast(level="O0"), torch.float32),
+        "a region": (unamp.autocast("cpu", torch.float16), torch.float16),
+        "PyTorch's own": (torch.autocast("cpu", torch.float16), torch.float16),
+    }
+    for names in (around, reversed(around)):
+        for name in names:
+            context, expected = around[name]
+            with context:
+                assert compiled(x).dtype is product(x).dtype is expected, name

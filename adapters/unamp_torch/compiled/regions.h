@@ -154,12 +154,11 @@ PyObject* plan_attribute = nullptr;
 PyObject* is_exporting = nullptr;
 
 void switch_to(const Activation& activation, bool on) {
-  if (activation.table == nullptr) return;
   for (const Carrier& carrier : *activation.token) {
     c10::impl::tls_set_dispatch_key_excluded(carrier.key, !on);
     if (carrier.dtype != carrier.usual) at::autocast::set_autocast_dtype(carrier.device, on ? carrier.dtype : carrier.usual);
   }
-  if (!here.traced) c10::impl::tls_set_dispatch_key_included(activation.key, on);
+  if (activation.table != nullptr && !here.traced) c10::impl::tls_set_dispatch_key_included(activation.key, on);
 }
 
 bool may_cache(const Activation& activation, const Activation* outer, const Token& before) {
