@@ -171,6 +171,7 @@ def _gap(entry: object, where: str) -> KnownGap:
         raise BadGaps(f"{where}: unknown key {wrong[0]!r}; valid: {', '.join(known)}")
     if missing := [n for n in ("check", "subjects", "reason", "link", "versions") if not entry.get(n)]:
         raise BadGaps(f"{where}: needs {missing[0]!r}")
+    _check_kinds(entry, where)
     if not _CONDITION.match(entry["versions"]):
         raise BadGaps(f"{where}: versions {entry['versions']!r} is no range such as '>=2.6,<3'")
     asked = entry.get("where", {})
@@ -178,7 +179,18 @@ def _gap(entry: object, where: str) -> KnownGap:
         raise BadGaps(f"{where}: where must be a table such as {{onednn = false}}, not {asked!r}")
     if wrong := [n for n, wanted in asked.items() if not all(isinstance(w, bool | int | str) for w in _listed(wanted))]:
         raise BadGaps(f"{where}: where, {wrong[0]}: {asked[wrong[0]]!r} is no boolean, number, text or list of them")
-    return KnownGap(**{n: tuple(v) if isinstance(v, list) else v for n, v in entry.items()})
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in entry.items()}
+    return KnownGap(**values)
+
+
+def _check_kinds(entry: Mapping[str, object], where: str) -> None:
+    """Raise BadGaps where a value is not text, or not a list of texts: the text "fft_*" would be five patterns, the last *."""
+    for name, value in entry.items():
+        if name in ("subjects", "policies", "devices"):
+            if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+                raise BadGaps(f"{where}: {name} must be a list of texts such as ['fft_*'], not {value!r}")
+        elif name != "where" and not isinstance(value, str):
+            raise BadGaps(f"{where}: {name} must be text, not {value!r}")
 
 
 def _is(fact: Fact, wanted: Any) -> bool:
