@@ -13,10 +13,11 @@ from unamp_conformance.netruns import NetworkRun, run
 from unamp_conformance.reference import Reference
 from unamp_conformance.subjects import Subject
 
-__all__ = ["NETWORK_CHECKS", "check_network"]
+__all__ = ["NETWORK_CHECKS", "Outcome", "check_network"]
 
 _SAMPLE = 16
 
+#: What is wrong, empty where nothing is, and the observations.
 Outcome = tuple[str, dict[str, Any]]
 
 
@@ -73,7 +74,8 @@ def _misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> tuple[s
         Rule.FP32: "float32",
         Rule.WIDEST: eligible[0] if len(set(eligible)) == 1 else "float32",
     }[wanted]
-    computed = record.output if record.emulated else record.compute
+    # Emulated is a low dtype: that of the result or, where no result is floating (argmax), the policy's.
+    computed = (record.output or policy.dtype) if record.emulated else record.compute
     if computed != expected:
         complaint = f"{record.op} ({wanted.value}) computed in {computed} from {' '.join(record.inputs)}, should be {expected}"
         return complaint, record.op, expected, computed
@@ -87,7 +89,12 @@ def _compared(prefixes: tuple[str, ...]) -> Callable[[Subject, Reference, Policy
         bounds = reference.bounds(precision)
         wrong = [f"{n}: error {e:.3g}, bound {bounds[n]:.3g}" for n, e in errors.items() if not e <= bounds[n]]
         worst = max(errors, key=lambda n: errors[n] / bounds[n])
-        details = {"worst": worst, "error": _finite(errors[worst]), "bound": bounds[worst], "precision": precision}
+        details: dict[str, Any] = {
+            "worst": worst,
+            "error": _finite(errors[worst]),
+            "bound": bounds[worst],
+            "precision": precision,
+        }
         if "output" in errors:
             details["sample"] = _sample(observed)
             details["output bound"] = bounds["output"]
