@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["carries_precision", "is_spec", "make"]
 
@@ -45,7 +46,7 @@ def carries_precision(spec: str) -> bool:
     return spec.split(" ", 1)[0] in _CARRYING
 
 
-def imprint(values: np.ndarray, generator: Generator) -> np.ndarray:
+def imprint(values: np.ndarray, generator: Generator) -> NDArray[np.float32]:
     """Float32 values near the given ones that lie 0.43 spacings off the bfloat16 grid and 0.37 to 0.5 off the float16 grid.
 
     So rounding to either changes every element by nearly as much as rounding can, half of them up and half of them down.
@@ -65,7 +66,7 @@ def _normal(g: Generator, shape: Shape, _: int) -> np.ndarray:
     return g.choice([-1.0, 1.0], shape) * g.uniform(0.25, 2.25, shape)
 
 
-def _spd(g: Generator, shape: Shape, _: int) -> np.ndarray:
+def _spd(g: Generator, shape: Shape, _: int) -> NDArray[np.float64]:
     a = g.uniform(-0.5, 0.5, shape)
     return a + np.swapaxes(a, -1, -2) + np.diag(np.arange(2.0, 2.0 + shape[-1]))
 
@@ -76,7 +77,8 @@ def _symmetric(g: Generator, shape: Shape, _: int) -> np.ndarray:
 
 
 def _matrix(g: Generator, shape: Shape, _: int) -> np.ndarray:
-    return g.uniform(-0.5, 0.5, shape) + np.eye(*shape[-2:]) * 2.5
+    rows, columns = shape[-2:]
+    return g.uniform(-0.5, 0.5, shape) + np.eye(rows, columns) * 2.5
 
 
 def _lower(g: Generator, shape: Shape, _: int) -> np.ndarray:
@@ -96,11 +98,11 @@ def _tied(g: Generator, shape: Shape, _: int) -> np.ndarray:
     return (base * (1.0 + steps * _hair(g, (*shape[:-1], 1)))).astype(np.float32)
 
 
-def _on_bfloat16_grid(g: Generator, shape: Shape) -> np.ndarray:
+def _on_bfloat16_grid(g: Generator, shape: Shape) -> NDArray[np.float64]:
     return 1.0 + g.integers(0, 64, shape) / 64.0
 
 
-def _hair(g: Generator, shape: Shape) -> np.ndarray:
+def _hair(g: Generator, shape: Shape) -> NDArray[np.float64]:
     # 2**-10 of a number between 1 and 2 is visible in float16 and not in bfloat16; 2**-15 in neither.
     return np.where(g.random(shape) < 0.5, 2.0**-10, 2.0**-15)
 
@@ -149,7 +151,8 @@ def _distinct_index(g: Generator, shape: Shape, bound: int) -> np.ndarray:
 
 def _logprob(g: Generator, shape: Shape, _: int) -> np.ndarray:
     scores = g.uniform(-1.0, 1.0, shape)
-    return scores - np.log(np.exp(scores).sum(-1, keepdims=True))
+    total: NDArray[np.float64] = np.exp(scores).sum(-1, keepdims=True)
+    return scores - np.log(total)
 
 
 def _pooled(g: Generator, shape: Shape, _: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from unamp.policy import Policy
 from unamp_conformance.cases import cases
 from unamp_conformance.netruns import run
 from unamp_conformance.networks import NETWORKS, Functions, Lacking
-from unamp_conformance.probes import Probe
+from unamp_conformance.probes import Probe, Region
 from unamp_conformance.reference import relative_error
 from unamp_conformance.subjects import Subject
 
@@ -35,13 +35,14 @@ def _prepared(subject: Subject) -> Probe:
     return probe
 
 
-def _precision(probe: Probe, region: Callable[[], Any], expected: str, where: str) -> str:
+def _precision(probe: Probe, region: Region, expected: str, where: str) -> str:
     """What is wrong with the precision that the probe finds inside a region."""
-    wrong = [f"{f.what} computed in {sorted(f.precisions or ())}" for f in probe.look(region) if f.precisions != {expected}]
+    right = frozenset({expected})
+    wrong = [f"{f.what} computed in {sorted(f.precisions or ())}" for f in probe.look(region) if f.precisions != right]
     return f"{where}: {'; '.join(wrong)}; should be {expected}" if wrong else ""
 
 
-def _inside(subject: Subject, *policies: Policy) -> Callable[[], Any]:
+def _inside(subject: Subject, *policies: Policy) -> Region:
     """Regions within regions, as one."""
 
     @contextmanager

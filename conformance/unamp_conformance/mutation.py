@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from unamp.adapter import machine
+from unamp.adapter import Operations, machine
 from unamp.dtypes import ELIGIBLE
 from unamp.policy import Policy, Rule
 from unamp.regions import Region
@@ -63,10 +63,10 @@ class _Forgetting(Subject):
     forgotten: str
 
     @property
-    def operations(self) -> Any:  # type: ignore[override]
+    def operations(self) -> Operations:
         return self.real.operations
 
-    def region(self, policy: Policy) -> AbstractContextManager[Any]:
+    def region(self, policy: Policy) -> Region:
         return Region(_Altered(policy, self.forgotten), framework=self.framework, device=self.device)
 
 
@@ -85,7 +85,7 @@ Manner = Callable[["_Pretending", Callable[..., Any], Sequence[Any], Policy, str
 class _Pretending(Subject):
     """A framework whose operations are carried out in a pretended region."""
 
-    manner: Manner | None = None
+    manner: Manner
     _open: list[Policy] = field(default_factory=list, compare=False)
 
     @contextmanager
@@ -97,10 +97,10 @@ class _Pretending(Subject):
             self._open.pop()
 
     @cached_property
-    def operations(self) -> Any:
-        return _Operations(self, super().operations)
+    def operations(self) -> Operations:
+        return cast(Operations, _Operations(self, super().operations))  # what it lacks, the real ones have
 
-    def real_region(self, policy: Policy) -> AbstractContextManager[Any]:
+    def real_region(self, policy: Policy) -> AbstractContextManager[object]:
         """The adapter's own region."""
         return super().region(policy)
 
@@ -115,7 +115,7 @@ class _Pretending(Subject):
 class _Operations:
     """An adapter's operations, each carried out in a pretender's manner while its region is open."""
 
-    def __init__(self, pretender: _Pretending, real: Any) -> None:
+    def __init__(self, pretender: _Pretending, real: Operations) -> None:
         self._pretender = pretender
         self._real = real
 

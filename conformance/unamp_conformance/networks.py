@@ -6,6 +6,7 @@ is slow on CPUs, and precision shows in a network of any size.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -86,7 +87,7 @@ class Network:
         if name in self.ones:
             return (1.0 + 0.1 * generator.standard_normal(shape)).astype(np.float32)
         fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 16
-        return (generator.standard_normal(shape) / np.sqrt(fan_in)).astype(np.float32)
+        return (generator.standard_normal(shape) / math.sqrt(fan_in)).astype(np.float32)
 
     def _generator(self, part: str) -> np.random.Generator:
         return np.random.default_rng(zlib.crc32(f"{self.name}/{part}".encode()))

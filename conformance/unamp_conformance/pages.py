@@ -227,7 +227,7 @@ class _Numbers(dict[str, int]):
         return self[text]
 
 
-def _digits(value: Any) -> float | None:
+def _digits(value: object) -> float | None:
     """As many digits as are read."""
     found = number(value)
     return None if found is None else float(f"{found:.3g}")

@@ -102,7 +102,8 @@ class Selection:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Selection:
         """The inverse of `as_dict`."""
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in data.items()})
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+        return cls(**values)
 
 
 @dataclass(frozen=True)

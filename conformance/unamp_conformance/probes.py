@@ -31,8 +31,9 @@ _SAMPLE = 16  # numbers by which frameworks are held against each other
 _DRAWS = 64  # at most so many calls to collect them
 _AGAIN = 4  # times as many, where no precision explains them
 
-Region = Callable[[], AbstractContextManager[Any]]
-Fed = list[np.ndarray | Low]
+Region = Callable[[], AbstractContextManager[object]]
+Fed = Sequence[np.ndarray | Low]
+Prepare = Callable[[list[np.ndarray]], Fed]  # what becomes of the inputs before they are tensors
 
 
 class Unsuitable(Exception):
@@ -214,7 +215,7 @@ class Probe:
     def _run(
         self,
         draw: int,
-        prepare: Callable[[list[np.ndarray]], Fed],
+        prepare: Prepare,
         work_dtype: str,
         region: Region,
         precision: str = "float32",
@@ -276,10 +277,12 @@ class Probe:
         first = collected["float32"][0]
         found: list[tuple[Prediction, np.ndarray] | None] = []
         for n, calibration in enumerate(streams["calibration"]):
-            values = {p: streams[p][n] for p in PRECISIONS}
-            sizes = {None if v is None else v.size for v in (calibration, *values.values())}
+            values = {p: v for p in PRECISIONS if (v := streams[p][n]) is not None}
+            if calibration is None or len(values) < len(PRECISIONS):
+                found.append(None)
+                continue
             # What is false in float32 may be true in low: `isinf` of a large number.
-            if None in sizes or len(sizes) > 1 or not any(np.any(v) for v in values.values()):
+            if any(v.size != calibration.size for v in values.values()) or not any(np.any(v) for v in values.values()):
                 found.append(None)
                 continue
             exact = n == 0 and first.values.dtype.kind in "biu"
@@ -301,7 +304,7 @@ class Probe:
         return np.atleast_1d(self._operations.numpy(tensor)).ravel(), self._operations.dtype(tensor)
 
 
-def _feeder(case: Case, feed: str, low: str) -> Callable[[list[np.ndarray]], Fed]:
+def _feeder(case: Case, feed: str, low: str) -> Prepare:
     """What hands inputs over in the dtypes of a feed."""
 
     def fed(inputs: list[np.ndarray]) -> Fed:
@@ -312,9 +315,7 @@ def _feeder(case: Case, feed: str, low: str) -> Callable[[list[np.ndarray]], Fed
     return fed
 
 
-def _rounder(
-    case: Case, fed: Callable[[list[np.ndarray]], Fed], precision: str, up: str
-) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+def _rounder(case: Case, fed: Prepare, precision: str, up: str) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
     """What rounds the inputs of a feed to a precision, kept in the precision of the reference."""
 
     def rounded(inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -352,4 +353,5 @@ def _tolerance(exact: np.ndarray, float32: np.ndarray) -> np.ndarray:
     finite = np.isfinite(exact) & np.isfinite(float32)
     off = float(np.max(np.abs(float32 - exact), where=finite, initial=0.0))
     size = float(np.max(np.abs(exact), where=finite, initial=0.0))
-    return np.minimum(8.0 * off + 2.0**-22 * size, 2.0**-13 * size) + 2.0**-22 * np.abs(np.nan_to_num(exact))
+    allowed: np.ndarray = min(8.0 * off + 2.0**-22 * size, 2.0**-13 * size) + 2.0**-22 * np.abs(np.nan_to_num(exact))
+    return allowed

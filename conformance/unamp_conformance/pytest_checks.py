@@ -84,7 +84,7 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
     Raises:
         pytest.UsageError: for names that nothing has, and where the framework cannot be used.
     """
-    if framework not in installed():
+    if framework is None or framework not in installed():
         given = f"unknown framework {framework!r}" if framework else "name a framework, with --unamp-framework"
         raise pytest.UsageError(f"{given}; adapters are installed for: {', '.join(sorted(installed())) or 'none'}")
     if "agreement" in selected["checks"]:

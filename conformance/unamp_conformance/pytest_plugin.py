@@ -8,7 +8,6 @@ imported, and the framework, once its tests are collected. For the tests of whoe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ _SELECTING = {
 }
 
 
-def pytest_addoption(parser: Any) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
     """The options; those that select can be repeated."""
     group = parser.getgroup("unamp", "unamp's conformance suite (with --pyargs unamp_conformance)")
     group.addoption("--unamp-framework", metavar="NAME", help="the framework, by its import name")
@@ -43,7 +42,7 @@ def assert_computed() -> Callable[..., None]:
     return assert_computed
 
 
-def pytest_generate_tests(metafunc: Any) -> None:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test for every check."""
     if "unamp_check" in metafunc.fixturenames:
         from unamp_conformance.pytest_checks import parameters

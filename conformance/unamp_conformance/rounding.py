@@ -63,4 +63,5 @@ def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
     """The distance between neighbouring numbers of a precision at the given magnitudes."""
     _, exponents = np.frexp(np.abs(values))
     digits = -int(np.log2(UNIT_ROUNDOFF[dtype]))
-    return np.ldexp(1.0, np.maximum(exponents - 1, _SMALLEST_EXPONENT[dtype]) - digits + 1)
+    apart: np.ndarray = np.ldexp(1.0, np.maximum(exponents - 1, _SMALLEST_EXPONENT[dtype]) - digits + 1)
+    return apart

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import unamp
 from unamp_conformance import agreement
@@ -180,7 +181,7 @@ class _Crew:
             self._workers.discard(worker)
             worker.end(at_once=item is not None)
 
-    def _heard(self, task: Task, worker: Worker, item: int | None, fact: dict) -> int | None:
+    def _heard(self, task: Task, worker: Worker, item: int | None, fact: Mapping[str, Any]) -> int | None:
         """Take in what a worker says, and tell it what to do next. The item that it is doing then."""
         task.hear(item, fact)
         if fact["event"] not in ("planned", "finished"):

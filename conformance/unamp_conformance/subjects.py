@@ -6,7 +6,6 @@ import importlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import unamp
 from unamp.adapter import Adapter, Operations
@@ -59,7 +58,7 @@ class Subject:
         bound = self.operations.names()
         return [op.name for op in vocabulary().values() if self.framework in op.spellings or op.name in bound]
 
-    def region(self, policy: Policy) -> AbstractContextManager[Any]:
+    def region(self, policy: Policy) -> AbstractContextManager[object]:
         """A region for a policy on this framework and device."""
         chosen = {name: getattr(policy, name) for name in ("dtype", "enabled", "level", "allow", "deny", "preset", "promote")}
         return unamp.autocast(self.device, framework=self.framework, **chosen)

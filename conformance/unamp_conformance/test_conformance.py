@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from unamp_conformance.pytest_checks import Check
 
 
-def test_conforms(unamp_check: Any) -> None:
+def test_conforms(unamp_check: Check) -> None:
     """A check holds."""
     unamp_check.run()

@@ -51,18 +51,19 @@ class State:
         """As a checkpoint: JSON and an ``npz`` file."""
         arrays = io.BytesIO()
         named = {f"weights {n}": a for n, a in self.weights.items()} | {f"buffers {n}": a for n, a in self.buffers.items()}
-        np.savez(arrays, **named)
+        np.savez(arrays, allow_pickle=False, **named)
         return json.dumps({"scaler": self.scale.state("unamp"), "step": self.step}), arrays.getvalue()
 
     @classmethod
     def restored(cls, text: str, arrays: bytes) -> State:
         """From a checkpoint."""
-        kept, parts = json.loads(text), {"weights": {}, "buffers": {}}
+        kept = json.loads(text)
+        parts: dict[str, Arrays] = {"weights": {}, "buffers": {}}
         with np.load(io.BytesIO(arrays)) as file:
             for key in file.files:
                 part, name = key.split(" ", 1)
                 parts[part][name] = file[key]
-        return cls(**parts, scale=LossScale().restored(kept["scaler"]), step=kept["step"])
+        return cls(parts["weights"], parts["buffers"], LossScale().restored(kept["scaler"]), kept["step"])
 
 
 @dataclass

@@ -10,7 +10,7 @@ import numpy as np
 
 from unamp.vocabulary import vocabulary
 from unamp_conformance.reference import functions as fn
-from unamp_conformance.reference.tape import Array, Change, Tensor, apply, gradients, leaf, same
+from unamp_conformance.reference.tape import Array, Change, Function, Tensor, apply, gradients, leaf, same
 
 __all__ = ["Buffer", "NumpyOperations"]
 
@@ -41,7 +41,8 @@ class NumpyOperations:
     def __getitem__(self, op: str) -> Callable[..., Any]:
         """See `unamp.adapter.Operations.__getitem__`."""
         if op in _COMPOSED:
-            return getattr(self, f"_{op}")  # type: ignore[no-any-return]
+            composed: Callable[..., Any] = getattr(self, f"_{op}")
+            return composed
         change = same if vocabulary()[op].keeps_its_meaning else self._change
         return partial(_OPERATIONS[op], partial(apply, change=change))
 
@@ -127,7 +128,7 @@ def _multiplied(call: Callable[..., Tensor], a: Tensor, b: Tensor | float) -> Te
     return call(fn.mul, a, b) if isinstance(b, Tensor) else call(fn.scaled, a, factor=b)
 
 
-def _plain(function: Callable[..., Any]) -> Callable[..., Tensor]:
+def _plain(function: Function) -> Callable[..., Tensor]:
     return lambda call, *tensors, **attributes: call(function, *tensors, **attributes)
 
 
