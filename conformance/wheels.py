@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def without_wheels(python: Sequence[int] = sys.version_info[:2]) -> frozenset[str]:
-    """The frameworks that offer no wheel for a Python."""
+    """Return the frameworks that offer no wheel for a Python."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     listed = tomllib.loads((ROOT / "conformance/versions.toml").read_text("utf-8"))
     packages = {entry["package"]: framework for framework, entry in listed.items()}

@@ -24,7 +24,7 @@ _PLACED = frozenset({"wrong", "trace", "traceback", "error", "bound", "sample", 
 
 @dataclass(frozen=True)
 class Wrong:
-    """What was expected of something, and what was seen instead."""
+    """A complaint: what was expected of something, and what was seen instead."""
 
     of: str
     expected: str
@@ -63,7 +63,7 @@ class Evidence:
 
 
 def evidence(results: Iterable[Result], of: Iterable[Result]) -> Iterator[Evidence]:
-    """The evidence of each of some results.
+    """Yield the evidence of each of some results.
 
     Args:
         results: those to show.
@@ -78,7 +78,7 @@ def evidence(results: Iterable[Result], of: Iterable[Result]) -> Iterator[Eviden
 
 
 def number(value: object) -> float | None:
-    """A finite number out of a results file; None for anything else."""
+    """Return a finite number out of a results file; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -88,7 +88,7 @@ def number(value: object) -> float | None:
 
 
 def ratio(result: Result) -> float | None:
-    """A result's error as a multiple of its bound; infinite where the error is not finite, None where nothing was compared."""
+    """Return a result's error over its bound; infinite where the error is not finite, None where nothing was compared."""
     bound = number(result.details.get("bound"))
     if bound is None or bound <= 0.0 or "error" not in result.details:
         return None

@@ -54,13 +54,13 @@ def _decisions(subject: Subject, reference: Reference, policy: Policy, observed:
 
 
 def _differing(found: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
-    """What was expected and what was seen instead, as a part of the details; nothing where nothing is wrong."""
+    """Return what was expected and what was seen instead, as a part of the details; nothing where nothing is wrong."""
     rows = [{"of": of, "expected": expected, "observed": seen} for of, expected, seen in dict.fromkeys(found)]
     return {"wrong": rows} if rows else {}
 
 
 def _misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> tuple[str, str, str, str] | None:
-    """What is wrong with one line of the trace: a sentence, the operation, what was expected and what was seen."""
+    """Return what is wrong with a line of the trace, if anything: a sentence, the operation, what was expected and seen."""
     if wanted is None:
         return None
     if record.rule is not wanted:
@@ -108,7 +108,7 @@ def _finite(error: float) -> float | None:
 
 
 def _sample(observed: NetworkRun) -> list[float]:
-    """A few numbers of the output, evenly spaced, to hold frameworks against each other; empty where one is not finite."""
+    """Return a few evenly spaced numbers of the output, to hold frameworks against each other; none if one is not finite."""
     flat = observed.output.ravel()
     chosen = flat[:: max(flat.size // _SAMPLE, 1)][:_SAMPLE].tolist()
     return [float(f"{v:.9g}") for v in chosen] if all(map(math.isfinite, chosen)) else []

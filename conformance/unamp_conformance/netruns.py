@@ -24,7 +24,7 @@ Region = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class NetworkRun:
-    """What came out: output, loss, gradients by parameter, buffers afterwards, dtypes, the trace, the operations called."""
+    """The outcome: output, loss, gradients by parameter, buffers afterwards, dtypes, the trace, the operations called."""
 
     output: np.ndarray
     loss: np.ndarray

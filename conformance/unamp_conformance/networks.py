@@ -70,17 +70,17 @@ class Network:
     ones: frozenset[str] = frozenset()
 
     def parameters(self) -> Arrays:
-        """The parameters in float32, the same on every call."""
+        """Return the parameters in float32, the same on every call."""
         generator = self._generator("parameters")
         return {name: self._parameter(generator, name, shape) for name, shape in self.shapes.items()}
 
     def inputs(self) -> Arrays:
-        """The data, floating parts in float32, the same on every call."""
+        """Return the data, floating parts in float32, the same on every call."""
         made = self.data(self._generator("data"))
         return {name: a.astype(np.float32) if a.dtype.kind == "f" else a for name, a in made.items()}
 
     def statistics(self) -> Arrays:
-        """The buffers in float32, as they are before training."""
+        """Return the buffers in float32, as they are before training."""
         return {name: np.full(shape, value, np.float32) for name, (shape, value) in self.buffers.items()}
 
     def _parameter(self, generator: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:

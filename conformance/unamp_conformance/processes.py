@@ -65,7 +65,7 @@ class Worker:
             pass  # it died; that is noticed where it is listened to
 
     def hear(self, timeout: float) -> dict[str, Any] | None:
-        """What it says next; None where it ended as it should.
+        """Return what it says next; None where it ended as it should.
 
         Raises:
             Died: where it ended in another way.

@@ -25,7 +25,7 @@ _SELECTING = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options; those that select can be repeated."""
+    """Add the options; those that select can be repeated."""
     group = parser.getgroup("unamp", "unamp's conformance suite (with --pyargs unamp_conformance)")
     group.addoption("--unamp-framework", metavar="NAME", help="the framework, by its import name")
     group.addoption("--unamp-device", metavar="DEVICE", default="cpu", choices=("cpu", "gpu"), help="cpu (the default) or gpu")
@@ -43,7 +43,7 @@ def assert_computed() -> Callable[..., None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test for every check."""
+    """Make a test for every check."""
     if "unamp_check" in metafunc.fixturenames:
         from unamp_conformance.pytest_checks import parameters
 

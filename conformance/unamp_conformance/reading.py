@@ -36,7 +36,7 @@ def load(path: Path) -> Report:
 
 
 def results_from(data: Any) -> tuple[Result, ...]:
-    """The inverse of `unamp_conformance.results.sayable`, for a list of results.
+    """Return the results of a list that `unamp_conformance.results.sayable` said.
 
     Raises:
         BadResults: where it is something else.
@@ -102,7 +102,7 @@ def _result(where: str, data: Any) -> Result:
 
 
 def _object(kind: type, data: Any, kinds: Mapping[str, _Reader[Any]], where: str = "the file") -> dict[str, Any]:
-    """The fields of a dataclass: those that are named, each read by its reader, and all others text."""
+    """Return the fields of a dataclass: those that are named, each read by its reader, and all others text."""
     _mapping(_anything)(where, data)
     known = {field.name: field for field in fields(kind)}
     if unknown := sorted(set(data) - set(known)):

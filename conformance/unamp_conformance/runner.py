@@ -38,7 +38,7 @@ Progress = Callable[[str, str, int, int, str], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How to run.
+    """The options of a run.
 
     Attributes:
         jobs: how many processes at a time. Of those on the GPU there is one: some frameworks take all of its memory.
@@ -133,7 +133,7 @@ class _Crew:
                     self._changed.notify_all()
 
     def _next(self) -> Task | None:
-        """The task to help with: one that nobody works on, or the one with most to do for each of its workers."""
+        """Return the task to help with: one that nobody works on, or the one with most to do for each of its workers."""
         with self._changed:
             while not self._stopped:
                 free = [task for task in self.tasks if not task.ended and self._has_room_for(task)]

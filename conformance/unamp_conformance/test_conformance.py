@@ -6,5 +6,5 @@ from unamp_conformance.pytest_checks import Check
 
 
 def test_conforms(unamp_check: Check) -> None:
-    """A check holds."""
+    """Run a check, which fails the test where it does not hold."""
     unamp_check.run()

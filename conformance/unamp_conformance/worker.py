@@ -96,7 +96,7 @@ def _done(step: _Step) -> list[Result]:
 
 
 def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -> Iterator[_Step]:
-    """The steps of an item, but for policies that are done already: their process died in the middle of the item."""
+    """Return the steps of an item, but for policies that are done already: their process died in the middle of the item."""
     if item.kind == "operation":
         return _operation(subject, item, without, full)
     kinds: Mapping[str, Callable[[Subject, Item, Policy], Outcomes]] = {
@@ -139,7 +139,7 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
 
 @lru_cache(maxsize=4)  # who asks about an operation again, soon does
 def _probe(operations: Operations, device: str, op: str) -> tuple[Probe | None, str]:
-    """An operation's probe, or why there is none."""
+    """Return an operation's probe, or why there is none."""
     if op not in operations.names():
         return None, f"the adapter binds no function for {op}"
     if op not in cases():

@@ -85,7 +85,7 @@ class NumpyOperations:
         return self._normalised(x, weight, bias, axes=(-1,))[0]
 
     def _normalised(self, x: Tensor, weight: Tensor, bias: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """The result, the mean and the variance."""
+        """Return the result, the mean and the variance."""
         mean = apply(fn.mean, x, axes=axes, change=self._change)
         centred = apply(fn.sub, x, mean)
         variance = apply(fn.mean, apply(fn.mul, centred, centred), axes=axes, change=self._change)
@@ -97,7 +97,7 @@ class NumpyOperations:
         return apply(fn.div, powers, apply(fn.total, powers, axes=(-1,), change=self._change), change=self._change)
 
     def _lstm(self, x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One layer in one direction. A step's state is a result like any other; what is inside a step is not."""
+        """Run one layer in one direction. A step's state is a result like any other; what is inside a step is not."""
         w_ih, w_hh, b_ih, b_hh = weights
         h, c = (apply(partial(fn.select, dim=0, index=0), state) for state in (h, c))
         size, outputs = h.shape[-1], []
