@@ -57,17 +57,17 @@ class KnownGap:
     where: Mapping[str, Any] = field(default_factory=dict)
 
     def covers(self, result: Result) -> bool:
-        """Whether a result is of this gap."""
+        """Return whether a result is of this gap."""
         pairs = ((result.subject, self.subjects), (result.policy, self.policies), (result.device, self.devices))
         return result.check == self.check and all(any(fnmatchcase(v, p) for p in patterns) for v, patterns in pairs)
 
     def applies_to(self, version: str, facts: Mapping[str, Fact]) -> bool:
-        """Whether a version of the framework has the gap, where these are the facts. One that is not told does not hold."""
+        """Return whether a version has the gap, where these are the facts. One that is not told does not hold."""
         return fits(self.where, facts) and _within(version, self.versions)
 
 
 def gaps_of(framework: str) -> tuple[KnownGap, ...]:
-    """The known gaps of a framework: in this package, or ``gaps.toml`` beside the adapter of a stranger; none without a file.
+    """Return a framework's known gaps: in this package, or ``gaps.toml`` beside a stranger's adapter; none without a file.
 
     Raises:
         BadGaps: where the file is wrong.
@@ -85,7 +85,7 @@ def _beside_the_adapter(framework: str) -> Path | None:
 
 
 def parse(text: str, name: str) -> tuple[KnownGap, ...]:
-    """The gaps in a file's text.
+    """Return the gaps in a file's text.
 
     Raises:
         BadGaps: naming the file and the entry.
@@ -98,17 +98,17 @@ def parse(text: str, name: str) -> tuple[KnownGap, ...]:
 
 
 def fits(where: Mapping[str, Any], facts: Mapping[str, Fact]) -> bool:
-    """Whether the facts are all that is asked for."""
+    """Return whether the facts are all that is asked for."""
     return all(name in facts and _is(facts[name], wanted) for name, wanted in where.items())
 
 
 def that_hold(framework: str, version: str, facts: Mapping[str, Fact]) -> list[KnownGap]:
-    """The known gaps of a framework that its version has on this machine."""
+    """Return the known gaps of a framework that its version has on this machine."""
     return [gap for gap in gaps_of(framework) if gap.applies_to(version, facts)]
 
 
 def in_vain(gaps: Iterable[KnownGap], version: str, facts: Mapping[str, Fact]) -> list[str]:
-    """A sentence for each gap of a version that asks for a fact of a name that nobody tells."""
+    """Return a sentence for each gap of a version that asks for a fact of a name that nobody tells."""
     valid = {*facts, *INSTRUCTION_SETS}
     asked = [(gap, name) for gap in gaps if _within(version, gap.versions) for name in gap.where if name not in valid]
     known = ", ".join(sorted(valid))
@@ -155,7 +155,7 @@ def apply(
 
 
 def mark(result: Result, gap: KnownGap) -> Result:
-    """A result as a gap that covers it makes it: expected where it failed, and an error where it passed."""
+    """Return a result as a gap that covers it makes it: expected where it failed, and an error where it passed."""
     if result.status in ("failed", "crashed", "hung"):
         return replace(result, status="gap", reason=f"{gap.reason} {gap.link}".strip())
     if result.status == "passed":
@@ -194,7 +194,7 @@ def _check_kinds(entry: Mapping[str, object], where: str) -> None:
 
 
 def _is(fact: Fact, wanted: Any) -> bool:
-    """Whether a fact is what a gap asks for."""
+    """Return whether a fact is what a gap asks for."""
     return any(
         _within(str(fact), one) if _is_range(one) and type(fact) is int else type(fact) is type(one) and fact == one
         for one in _listed(wanted)
