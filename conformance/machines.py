@@ -80,7 +80,7 @@ class Setting:
     dies: Mapping[str, Death]
 
     def death(self, framework: str) -> Death | None:
-        """How a framework itself dies under it on this processor; None where it is not known to."""
+        """Return how a framework itself dies under it on this processor; None where it is not known to."""
         listed = self.dies.get(framework)
         return listed if listed and fits(listed.where, machine.instruction_sets()) else None
 
@@ -89,7 +89,7 @@ class Setting:
 
 
 def read(text: str) -> dict[str, Setting]:
-    """The settings of a file, by name.
+    """Return the settings of a file, by name.
 
     Raises:
         BadSettings: naming the setting and what is wrong with it.
@@ -162,7 +162,7 @@ def _fields(where: str, table: Any, needed: Mapping[str, type], possible: Mappin
 
 
 def chosen(arguments: Sequence[str], settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
-    """The frameworks and settings that the arguments name; all where they name none.
+    """Return the frameworks and settings that the arguments name; all where they name none.
 
     Raises:
         BadSettings: for what is neither, and for a framework to which none of the settings says anything.
@@ -182,7 +182,7 @@ def chosen(arguments: Sequence[str], settings: Mapping[str, Setting]) -> Iterato
 
 
 def examined(framework: str, setting: Setting, *selection: str) -> Rows:
-    """What came of one framework under one setting. Whatever the framework does, there is a row.
+    """Return what came of one framework under one setting. Whatever the framework does, there is a row.
 
     Args:
         framework: its name.
@@ -208,13 +208,13 @@ def examined(framework: str, setting: Setting, *selection: str) -> Rows:
 
 
 def where() -> str:
-    """The machine that this runs on."""
+    """Return the machine that this runs on."""
     sets = " ".join(name for name, there in machine.instruction_sets().items() if there)
     return f"{machine.processor()}, {platform.system()} {platform.machine()} ({sets or 'instruction sets not told'})"
 
 
 def _judged(row: Rows, said: Rows, listed: Death | None) -> Rows:
-    """The row, with the signal that the framework died of, if any, and whether it is listed."""
+    """Return the row, with the signal that the framework died of, if any, and whether it is listed."""
     messages = [said.get("ended", ""), *(u["message"] for u in said.get("unexpected", ()) if u["status"] == "crashed")]
     signals = sorted({found for message in messages for found in re.findall(r"signal (SIG[A-Z0-9]+)", message)})
     if listed and signals == [listed.signal] and all(u["status"] == "crashed" for u in said["unexpected"]):
@@ -228,7 +228,7 @@ def _judged(row: Rows, said: Rows, listed: Death | None) -> Rows:
 
 
 def _largest(results: Path) -> float | None:
-    """The largest error of all that passed, as a multiple of its bound."""
+    """Return the largest error of all that passed, as a multiple of its bound."""
     found = [multiple for run in load(results).runs for r in run.results if r.status == "passed" and (multiple := ratio(r))]
     return round(max(found), 2) if found else None
 
@@ -237,7 +237,7 @@ def _largest(results: Path) -> float | None:
 
 
 def table(known: Rows) -> str:
-    """The page."""
+    """Return the page."""
     settings = read(SETTINGS.read_text("utf-8"))
     lines = [_HEAD, "## Settings", "", cells("setting", "stands for", "framework", "variables"), cells(*["---"] * 4)]
     for setting in settings.values():

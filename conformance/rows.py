@@ -66,17 +66,17 @@ def suite(
 
 
 def last_line(text: str) -> str:
-    """The last line of what a program said."""
+    """Return the last line of what a program said."""
     return (text.strip().splitlines() or [""])[-1].strip()
 
 
 def numbers(version: str) -> list[int]:
-    """A version as numbers, which sort."""
+    """Return a version as numbers, which sort."""
     return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def sentence(found: Mapping[str, Any]) -> str:
-    """What came of a row, for people."""
+    """Return what came of a row, for people."""
     counts = ", ".join(f"{number} {status}" for status, number in found.get("checks", {}).items())
     first = ", ".join(found.get("wrong", ())[:3])
     said = "; ".join(filter(None, (found["message"], counts, first and f"first: {first}")))
@@ -84,7 +84,7 @@ def sentence(found: Mapping[str, Any]) -> str:
 
 
 def cells(*texts: object) -> str:
-    """A line of a table in Markdown."""
+    """Return a line of a table in Markdown."""
     return "| " + " | ".join(str(text).replace("|", "\\|") for text in texts) + " |"
 
 

@@ -85,7 +85,7 @@ def keep(row: Row, found: dict[str, Any]) -> None:
 
 
 def chosen(arguments: Sequence[str]) -> Iterator[Row]:
-    """Everything that the arguments name, or all of it. A version that is not listed is run on the Python that runs this."""
+    """Yield everything that the arguments name, or all of it. A version that is not listed gets the Python that runs this."""
     listed = tomllib.loads((ROOT / "conformance/versions.toml").read_text("utf-8"))
     for argument in arguments or listed:
         match = re.fullmatch(r"(\w+)(?:==([\w.+]+))?(?:@(\d+\.\d+))?", argument)
@@ -104,7 +104,7 @@ def chosen(arguments: Sequence[str]) -> Iterator[Row]:
 
 
 def found_python(python: str, given: Sequence[str] = ()) -> str | None:
-    """The interpreter of a Python: one of those given, the one that runs this, or one on PATH; None where there is none."""
+    """Return the interpreter of a Python: one of those given, the one that runs this, or one on PATH; None without any."""
     for candidate in (*given, sys.executable, shutil.which(f"python{python}")):
         if candidate is not None and _answer(candidate, "import sys; print('%d.%d' % sys.version_info[:2])") == python:
             return candidate
@@ -116,7 +116,7 @@ def _running() -> str:
 
 
 def _answer(interpreter: str, program: str) -> str | None:
-    """What a program prints; None where it does not run, as with a pyenv's shim for a Python that is not switched on."""
+    """Return what a program prints; None where it does not run, as with a pyenv's shim for a Python that is not switched on."""
     try:
         ran = subprocess.run([interpreter, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -125,7 +125,7 @@ def _answer(interpreter: str, program: str) -> str | None:
 
 
 def examined(row: Row, interpreter: str) -> dict[str, Any]:
-    """What came of one version."""
+    """Return what came of one version."""
     home = ENVIRONMENTS / f"{row.framework}-{row.version}-{row.python}"
     program = "import platform as p; print(f'Python {p.python_version()}, {p.system()} {p.machine()}')"
     where = _answer(interpreter, program)
@@ -161,12 +161,12 @@ def _not_installed(said: str, requirement: str) -> dict[str, Any]:
 
 
 def _said(advice: str, home: Path) -> str:
-    """An error's message, without its class and without where it was run."""
+    """Return an error's message, without its class and without where it was run."""
     return re.sub(rf" \({re.escape(str(home))}[^)]*\)", "", re.sub(r"^unamp\.errors\.\w+: ", "", advice))
 
 
 def table(known: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """The page."""
+    """Return the page."""
     lines = []
     for framework, versions in sorted(known.items()):
         for version, pythons in sorted(versions.items(), key=lambda item: numbers(item[0])):

@@ -14,17 +14,33 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def without_wheels(python: Sequence[int] = sys.version_info) -> frozenset[str]:
-    """The frameworks that offer no wheel for a Python."""
+def without_wheels(python: Sequence[int] = sys.version_info[:2]) -> frozenset[str]:
+    """Return the frameworks that offer no wheel for a Python."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     listed = tomllib.loads((ROOT / "conformance/versions.toml").read_text("utf-8"))
     packages = {entry["package"]: framework for framework, entry in listed.items()}
     found = set()
     for requirement in extras["frameworks"]:
-        package, first = re.fullmatch(r"([\w-]+)>=[\d.]+,<\d+(?:; python_version < '3\.(\d+)')?", requirement).groups()
-        if first is not None and tuple(python[:2]) >= (3, int(first)):
+        package, first = first_without(requirement)
+        if first is not None and tuple(python[:2]) >= first:
             found.add(packages[package])
     return frozenset(found)
+
+
+def first_without(requirement: str) -> tuple[str, tuple[int, int] | None]:
+    """Return the package that a requirement names and the first Python that it leaves out; None where it leaves none out.
+
+    Raises:
+        ValueError: where it is written in another way than those of the extra.
+    """
+    form = re.fullmatch(r"([\w-]+)>=[\d.]+,<\d+(?:; python_version < '3\.(\d+)')?", requirement)
+    if form is None:
+        raise ValueError(
+            f"pyproject.toml, extra frameworks: cannot read {requirement!r}; "
+            "write it as torch>=2.10,<3 or torch>=2.10,<3; python_version < '3.14'"
+        )
+    package, minor = form.groups()
+    return package, None if minor is None else (3, int(minor))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ _SAME_FUNCTION = 1e-3
 
 
 def pairs(runs: Sequence[FrameworkRun]) -> tuple[FrameworkRun, ...]:
-    """For every two frameworks that ran on the same device, what came of comparing them, as a run of its own."""
+    """Compare every two frameworks that ran on the same device; return each comparison as a run of its own."""
     found = []
     for first, second in combinations(runs, 2):
         if first.device == second.device and (results := tuple(agreement(first, second))):
@@ -45,7 +45,7 @@ def _gaps(run: FrameworkRun) -> list[KnownGap]:
 
 
 def agreement(first: FrameworkRun, second: FrameworkRun, *, decisions: bool = True) -> Iterator[Result]:
-    """A result for every network and policy that both ran, and for every operation.
+    """Yield a result for every network and policy that both ran, and for every operation.
 
     What either of them already got wrong is not compared; nor is the preset ``native``, which means each framework's own
     lists. Where both are known to compute another function than the canonical one, nothing is said about the two of them.
@@ -77,7 +77,7 @@ def _operations(first: FrameworkRun, second: FrameworkRun) -> Iterator[Result]:
 
 
 def _samples(run: FrameworkRun) -> Mapping[str, Mapping[str, Any]]:
-    """By operation what its example call came to, where the suite can look at it."""
+    """Return by operation what its example call came to, where the suite can look at it."""
     covered = (r for r in run.results if r.check in NEEDED_OF_OPERATIONS and r.status == "passed")
     return {r.subject: r.details for r in covered if "sample" in r.details}
 
@@ -108,7 +108,7 @@ def _observed(run: FrameworkRun) -> Mapping[tuple[str, str], dict[str, Result]]:
 
 
 def _decisions(a: Mapping[str, Result], b: Mapping[str, Result], first: FrameworkRun, second: FrameworkRun) -> list[str]:
-    """Where an operation that both recorded ran under another rule, or gave another dtype."""
+    """Return a complaint for each operation that both recorded under another rule, or with another dtype."""
     if "decisions" not in a or "decisions" not in b:
         return []
     ours, theirs = decided(a["decisions"]), decided(b["decisions"])
@@ -120,7 +120,7 @@ def _decisions(a: Mapping[str, Result], b: Mapping[str, Result], first: Framewor
 
 
 def decided(result: Result) -> Mapping[str, set[str]]:
-    """For every operation in the trace that a check of decisions keeps its rules, with the dtypes of its results."""
+    """Return for every operation in the trace of a check of decisions its rules, with the dtypes of its results."""
     found: dict[str, set[str]] = defaultdict(set)
     for line in result.details.get("trace", ()):
         op, _, rest = line.partition(": ")
@@ -130,7 +130,7 @@ def decided(result: Result) -> Mapping[str, set[str]]:
 
 
 def _numbers(a: Mapping[str, Result], b: Mapping[str, Result], *, exact: bool) -> dict[str, Any]:
-    """How far outputs are apart, relative to their size, and how far they may be; empty where there is nothing to compare."""
+    """Return how far outputs are apart, relative to their size, and how far they may be; empty where none can be compared."""
     if "outputs" not in a or "outputs" not in b:
         return {}
     ours, theirs = a["outputs"].details, b["outputs"].details

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["carries_precision", "is_spec", "make"]
 
@@ -19,12 +20,12 @@ Shape = tuple[int, ...]
 
 
 def is_spec(value: object) -> bool:
-    """Whether a value of a case describes an array."""
+    """Return whether a value of a case describes an array."""
     return isinstance(value, str) and value.split(" ", 1)[0] in _KINDS and " " in value
 
 
 def make(spec: str, seed: str, position: int) -> np.ndarray:
-    """The array that a description and a seed mean.
+    """Return the array that a description and a seed mean.
 
     Args:
         spec: for instance ``"normal 4x8"`` or ``"index 6 5"`` (six integers below five).
@@ -41,12 +42,12 @@ def make(spec: str, seed: str, position: int) -> np.ndarray:
 
 
 def carries_precision(spec: str) -> bool:
-    """Whether every element of the described array changes when it is rounded."""
+    """Return whether every element of the described array changes when it is rounded."""
     return spec.split(" ", 1)[0] in _CARRYING
 
 
-def imprint(values: np.ndarray, generator: Generator) -> np.ndarray:
-    """Float32 values near the given ones that lie 0.43 spacings off the bfloat16 grid and 0.37 to 0.5 off the float16 grid.
+def imprint(values: np.ndarray, generator: Generator) -> NDArray[np.float32]:
+    """Return float32 values near those given: 0.43 spacings off the bfloat16 grid and 0.37 to 0.5 off the float16 grid.
 
     So rounding to either changes every element by nearly as much as rounding can, half of them up and half of them down.
     """
@@ -65,7 +66,7 @@ def _normal(g: Generator, shape: Shape, _: int) -> np.ndarray:
     return g.choice([-1.0, 1.0], shape) * g.uniform(0.25, 2.25, shape)
 
 
-def _spd(g: Generator, shape: Shape, _: int) -> np.ndarray:
+def _spd(g: Generator, shape: Shape, _: int) -> NDArray[np.float64]:
     a = g.uniform(-0.5, 0.5, shape)
     return a + np.swapaxes(a, -1, -2) + np.diag(np.arange(2.0, 2.0 + shape[-1]))
 
@@ -76,7 +77,8 @@ def _symmetric(g: Generator, shape: Shape, _: int) -> np.ndarray:
 
 
 def _matrix(g: Generator, shape: Shape, _: int) -> np.ndarray:
-    return g.uniform(-0.5, 0.5, shape) + np.eye(*shape[-2:]) * 2.5
+    rows, columns = shape[-2:]
+    return g.uniform(-0.5, 0.5, shape) + np.eye(rows, columns) * 2.5
 
 
 def _lower(g: Generator, shape: Shape, _: int) -> np.ndarray:
@@ -84,23 +86,23 @@ def _lower(g: Generator, shape: Shape, _: int) -> np.ndarray:
 
 
 def _pair(g: Generator, shape: Shape, position: int) -> np.ndarray:
-    """The second of a pair differs by so little that bfloat16, or both low precisions, cannot tell them apart."""
+    """Return one of a pair; the second differs by so little that bfloat16, or both low precisions, cannot tell them apart."""
     base = _on_bfloat16_grid(g, shape)
     return (base * (1.0 + position * g.choice([-1.0, 1.0], shape) * _hair(g, shape))).astype(np.float32)
 
 
 def _tied(g: Generator, shape: Shape, _: int) -> np.ndarray:
-    """Along the last axis, values so close together that they are equal in low precision; the order is random."""
+    """Return values so close together along the last axis that low precision makes them equal; the order is random."""
     base = _on_bfloat16_grid(g, (*shape[:-1], 1))
     steps = g.permuted(np.broadcast_to(np.arange(shape[-1]), shape), axis=-1)
     return (base * (1.0 + steps * _hair(g, (*shape[:-1], 1)))).astype(np.float32)
 
 
-def _on_bfloat16_grid(g: Generator, shape: Shape) -> np.ndarray:
+def _on_bfloat16_grid(g: Generator, shape: Shape) -> NDArray[np.float64]:
     return 1.0 + g.integers(0, 64, shape) / 64.0
 
 
-def _hair(g: Generator, shape: Shape) -> np.ndarray:
+def _hair(g: Generator, shape: Shape) -> NDArray[np.float64]:
     # 2**-10 of a number between 1 and 2 is visible in float16 and not in bfloat16; 2**-15 in neither.
     return np.where(g.random(shape) < 0.5, 2.0**-10, 2.0**-15)
 
@@ -124,17 +126,17 @@ def _rung(g: Generator, shape: Shape, _: int) -> np.ndarray:
 
 
 def _tiny(g: Generator, shape: Shape, _: int) -> np.ndarray:
-    """Numbers of which some vanish in float16, some in both low precisions (where float32 has subnormal numbers)."""
+    """Return numbers of which some vanish in float16, some in both low precisions (where float32 has subnormal numbers)."""
     return g.choice(np.array([1.5, 1e-8, 2e-41, -1e-8, -2e-41], np.float32), shape)
 
 
 def _edge(g: Generator, shape: Shape, _: int) -> np.ndarray:
-    """Numbers of which some overflow in float16, some in both low precisions."""
+    """Return numbers of which some overflow in float16, some in both low precisions."""
     return g.choice(np.array([1.5, 7e4, 3.4e38, -7e4, -3.4e38], np.float32), shape)
 
 
 def _boxes(g: Generator, shape: Shape, _: int) -> np.ndarray:
-    """Corners (left, top, right, bottom) within six pixels."""
+    """Return corners (left, top, right, bottom) within six pixels."""
     return np.concatenate([g.uniform(0.2, 1.6, (shape[0], 2)), g.uniform(3.2, 5.6, (shape[0], 2))], axis=1)
 
 
@@ -149,11 +151,12 @@ def _distinct_index(g: Generator, shape: Shape, bound: int) -> np.ndarray:
 
 def _logprob(g: Generator, shape: Shape, _: int) -> np.ndarray:
     scores = g.uniform(-1.0, 1.0, shape)
-    return scores - np.log(np.exp(scores).sum(-1, keepdims=True))
+    total: NDArray[np.float64] = np.exp(scores).sum(-1, keepdims=True)
+    return scores - np.log(total)
 
 
 def _pooled(g: Generator, shape: Shape, _: int) -> np.ndarray:
-    """Indices for un-pooling by two: where each value came from."""
+    """Return indices for un-pooling by two: where each value came from."""
     axes = [np.arange(n) * 2 for n in shape[2:]]
     flat = np.zeros((), np.int64)
     for n, axis in zip(shape[2:], np.meshgrid(*axes, indexing="ij"), strict=True):

@@ -14,7 +14,7 @@ from unamp.policy import Policy
 from unamp_conformance.cases import cases
 from unamp_conformance.netruns import run
 from unamp_conformance.networks import NETWORKS, Functions, Lacking
-from unamp_conformance.probes import Probe
+from unamp_conformance.probes import Probe, Region
 from unamp_conformance.reference import relative_error
 from unamp_conformance.subjects import Subject
 
@@ -27,7 +27,7 @@ _ROUNDS = 25
 
 
 def _prepared(subject: Subject) -> Probe:
-    """A probe with its predictions, which must be made outside all regions."""
+    """Return a probe with its predictions, which must be made outside all regions."""
     if _OP not in subject.operations.names():
         raise Lacking(_OP)
     probe = Probe(cases()[_OP], subject.operations, subject.device)
@@ -35,14 +35,15 @@ def _prepared(subject: Subject) -> Probe:
     return probe
 
 
-def _precision(probe: Probe, region: Callable[[], Any], expected: str, where: str) -> str:
-    """What is wrong with the precision that the probe finds inside a region."""
-    wrong = [f"{f.what} computed in {sorted(f.precisions or ())}" for f in probe.look(region) if f.precisions != {expected}]
+def _precision(probe: Probe, region: Region, expected: str, where: str) -> str:
+    """Return a complaint where the probe finds another precision inside a region; otherwise an empty text."""
+    right = frozenset({expected})
+    wrong = [f"{f.what} computed in {sorted(f.precisions or ())}" for f in probe.look(region) if f.precisions != right]
     return f"{where}: {'; '.join(wrong)}; should be {expected}" if wrong else ""
 
 
-def _inside(subject: Subject, *policies: Policy) -> Callable[[], Any]:
-    """Regions within regions, as one."""
+def _inside(subject: Subject, *policies: Policy) -> Region:
+    """Return what opens regions within regions, as one."""
 
     @contextmanager
     def opened() -> Iterator[None]:
@@ -55,7 +56,7 @@ def _inside(subject: Subject, *policies: Policy) -> Callable[[], Any]:
 
 
 def nesting(subject: Subject, dtype: str) -> str:
-    """The innermost region counts, and the outer one is back when it closes."""
+    """Check that the innermost region counts, and that the outer one is back when it closes."""
     probe = _prepared(subject)
     low, off, deny = Policy("O1", dtype), Policy("O1", dtype, enabled=False), Policy("O1", dtype, deny=(_OP,))
     other = Policy("O1", {"float16": "bfloat16", "bfloat16": "float16"}[dtype])
@@ -76,7 +77,7 @@ def nesting(subject: Subject, dtype: str) -> str:
 
 
 def exceptions(subject: Subject, dtype: str) -> str:
-    """An exception out of a region leaves everything as it was before."""
+    """Check that an exception out of a region leaves everything as it was before."""
     probe = _prepared(subject)
     outer, inner = Policy("O1", dtype, deny=(_OP,)), Policy("O1", dtype)
     wrong = []
@@ -105,7 +106,7 @@ class _Expected(Exception):
 
 
 def threads(subject: Subject, dtype: str) -> str:
-    """Threads with different policies do not see each other's, and a new thread starts outside all regions."""
+    """Check that threads do not see each other's policies, and that a new thread starts outside all regions."""
     probe = _prepared(subject)
     policies = [
         (Policy("O1", dtype), dtype),
@@ -137,7 +138,7 @@ def threads(subject: Subject, dtype: str) -> str:
 
 
 def cache(subject: Subject, dtype: str) -> str:
-    """A parameter used twice in a region gets the whole gradient, also after it was used without gradients."""
+    """Check that a parameter used twice in a region gets the whole gradient, also after it was used without gradients."""
     ops, network = subject.operations, NETWORKS["mlp"]
     x = ops.tensor(network.inputs()["x"], device=subject.device)
     w = ops.tensor(network.parameters()["w1"][:32], device=subject.device)
@@ -159,7 +160,7 @@ def cache(subject: Subject, dtype: str) -> str:
 
 
 def repeated(subject: Subject, dtype: str) -> str:
-    """The same region gives the same values every time."""
+    """Check that the same region gives the same values every time."""
     network = NETWORKS["mlp"]
     region = subject.region(Policy("O1", dtype))
     first, second = (run(network, subject.operations, lambda: region, device=subject.device) for _ in range(2))

@@ -51,21 +51,21 @@ class Case:
     reference: str = "float64"
 
     def inputs(self, draw: int) -> list[np.ndarray]:
-        """The arrays of the call, flat, for one draw of random numbers."""
+        """Return the arrays of the call, flat, for one draw of random numbers."""
         return [arrays.make(spec, f"{self.op}/{draw}", n) for n, spec in enumerate(_specs(self.args))]
 
     @property
     def subnormal(self) -> bool:
-        """Whether some of the call's numbers are subnormal."""
+        """Return whether some of the call's numbers are subnormal."""
         return any(spec.startswith("tiny ") for spec in _specs(self.args))
 
     def eligible(self, inputs: Sequence[np.ndarray]) -> list[int]:
-        """Which of the arrays a policy casts: places in ``inputs``."""
+        """Return which of the arrays a policy casts: places in ``inputs``."""
         floating = [n for n, array in enumerate(inputs) if array.dtype == np.float32]
         return floating if self.cast is None else [floating[n] for n in self.cast]
 
     def differentiable(self, inputs: Sequence[np.ndarray]) -> list[int]:
-        """Which of the arrays' gradients are looked at: of those that a policy casts, the ones that rounding changes."""
+        """Return the arrays whose gradients are looked at: of those that a policy casts, the ones that rounding changes."""
         specs = _specs(self.args)
         return [n for n in self.eligible(inputs) if arrays.carries_precision(specs[n])]
 
@@ -77,7 +77,7 @@ class Case:
 
 @cache
 def cases() -> Mapping[str, Case]:
-    """Every operation's case by its canonical name."""
+    """Return every operation's case by its canonical name."""
     found: dict[str, Case] = {}
     for file in sorted(resources.files(__package__).joinpath("cases").iterdir(), key=lambda f: f.name):
         for entry in tomllib.loads(file.read_text("utf-8"))["case"]:

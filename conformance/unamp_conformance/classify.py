@@ -25,7 +25,7 @@ PRECISIONS = ("float32", *LOW)
 
 @dataclass(frozen=True)
 class Prediction:
-    """What each precision would give.
+    """The results that each precision would give.
 
     Attributes:
         values: by precision, the float64 results: flat, of one length.
@@ -41,7 +41,7 @@ class Prediction:
 
 
 def explain(observed: np.ndarray, prediction: Prediction) -> tuple[frozenset[str], str]:
-    """The precisions that the observed values are consistent with, and a sentence where there is none.
+    """Return the precisions that the observed values are consistent with, and a sentence where there is none.
 
     Args:
         observed: the values, flat, as float64.
@@ -52,7 +52,7 @@ def explain(observed: np.ndarray, prediction: Prediction) -> tuple[frozenset[str
 
 
 def tells(prediction: Prediction, float32: np.ndarray) -> bool:
-    """Whether the inputs were well chosen: each precision's ideal result is recognised, and a relabelled one is not.
+    """Return whether inputs are well chosen: each precision's ideal result is recognised, and a relabelled one is not.
 
     Args:
         prediction: what each precision would give.
@@ -98,14 +98,14 @@ def _fits(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:
 
 
 def _distance(observed: np.ndarray, prediction: Prediction, precision: str, grid: str) -> float:
-    """How far the values are from a prediction, in spacings of a grid; where numbers cancelled, eight at most."""
+    """Return how far values are from a prediction, in spacings of a grid; where numbers cancelled, eight at most."""
     expected = prediction.values[precision]
     finite = np.isfinite(expected)
     return _rms(np.minimum(np.abs(observed - expected)[finite] / spacing(expected[finite], grid), 8.0)) if finite.any() else 0.0
 
 
 def _relabelled(observed: np.ndarray, prediction: Prediction, computed: str, label: str) -> bool:
-    """Whether the values are those of one precision, rounded to another's grid."""
+    """Return whether the values are those of one precision, rounded to another's grid."""
     exact, tolerance = prediction.values[computed], prediction.tolerance
     if np.all(np.abs(exact - prediction.values[label]) <= tolerance):  # inputs that were low already: nothing to tell by
         return False
@@ -126,7 +126,7 @@ def _is_rounding_of(observed: np.ndarray, exact: np.ndarray, tolerance: np.ndarr
 
 
 def _plausible(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:
-    """Near enough to the prediction for an algorithm of a few dozen roundings."""
+    """Return whether values are near enough to the prediction for an algorithm of a few dozen roundings."""
     expected, best = prediction.values[precision], prediction.values["float32"]
     finite = np.isfinite(expected) & np.isfinite(observed) & np.isfinite(best)
     if not finite.any():

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from unamp.adapter import DEVICES
 from unamp.adapter.registry import installed
@@ -73,8 +73,8 @@ def conformance(
     frameworks = _chosen("framework", framework, installed(), present)
     devices = _chosen("device", device, DEVICES, DEVICES)
     try:
-        chosen = (tuple(names or ()) for names in (level, dtype, preset, network, check, op))
-        selection = Selection(*chosen, full=full)
+        chosen = {"levels": level, "dtypes": dtype, "presets": preset, "networks": network, "checks": check, "ops": op}
+        selection = Selection.from_dict({**{name: named or [] for name, named in chosen.items()}, "full": full})
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     if selection.nothing():
@@ -143,7 +143,7 @@ def _run(frameworks: list[str], devices: list[str], selection: Selection, option
         TextColumn("{task.fields[item]}"),
     )
     with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
-        tasks: dict[tuple[str, str], Any] = {}
+        tasks: dict[tuple[str, str], TaskID] = {}
 
         def progress(framework: str, device: str, done: int, total: int, item: str) -> None:
             key = (framework, device)

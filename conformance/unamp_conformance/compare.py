@@ -30,7 +30,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Errors:
-    """How the second run's errors against float64 relate to the first's, for one kind of check.
+    """The second run's errors against float64 beside the first's, for one kind of check.
 
     Attributes:
         check: the kind.
@@ -72,11 +72,11 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Whether the two agree, in at least one check."""
+        """Return whether the two agree, in at least one check."""
         return bool(self.both) and not (self.changed or self.decisions or self.apart)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return {"ok": self.ok, **asdict(self)}
 
 
@@ -90,7 +90,7 @@ def compare(first: Report, second: Report) -> list[Comparison]:
 
 
 def _frameworks(report: Report) -> list[FrameworkRun]:
-    """The runs of one framework each, without those on a device that is absent and those that hold frameworks together."""
+    """Return the runs of one framework each, without those on an absent device and those that hold frameworks together."""
     return [run for run in report.runs if run.ended != "not run" and not run.compares]
 
 

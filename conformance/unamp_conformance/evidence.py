@@ -24,7 +24,7 @@ _PLACED = frozenset({"wrong", "trace", "traceback", "error", "bound", "sample", 
 
 @dataclass(frozen=True)
 class Wrong:
-    """What was expected of something, and what was seen instead."""
+    """A complaint: what was expected of something, and what was seen instead."""
 
     of: str
     expected: str
@@ -63,7 +63,7 @@ class Evidence:
 
 
 def evidence(results: Iterable[Result], of: Iterable[Result]) -> Iterator[Evidence]:
-    """The evidence of each of some results.
+    """Yield the evidence of each of some results.
 
     Args:
         results: those to show.
@@ -77,8 +77,8 @@ def evidence(results: Iterable[Result], of: Iterable[Result]) -> Iterator[Eviden
         yield _evidence(result, result.details.get("trace", traces.get((result.subject, result.policy))))
 
 
-def number(value: Any) -> float | None:
-    """A finite number out of a results file; None for anything else."""
+def number(value: object) -> float | None:
+    """Return a finite number out of a results file; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -88,7 +88,7 @@ def number(value: Any) -> float | None:
 
 
 def ratio(result: Result) -> float | None:
-    """A result's error as a multiple of its bound; infinite where the error is not finite, None where nothing was compared."""
+    """Return a result's error over its bound; infinite where the error is not finite, None where nothing was compared."""
     bound = number(result.details.get("bound"))
     if bound is None or bound <= 0.0 or "error" not in result.details:
         return None
@@ -96,7 +96,7 @@ def ratio(result: Result) -> float | None:
     return math.inf if error is None else error / bound
 
 
-def _evidence(result: Result, trace: Any) -> Evidence:
+def _evidence(result: Result, trace: object) -> Evidence:
     details = result.details
     wrong = tuple(Wrong(*(str(row.get(k, "")) for k in ("of", "expected", "observed"))) for row in _rows(details.get("wrong")))
     rest = {str(name): value for name, value in details.items() if name not in _PLACED}
@@ -112,17 +112,17 @@ def _evidence(result: Result, trace: Any) -> Evidence:
     )
 
 
-def _rows(value: Any) -> list[Mapping[str, Any]]:
+def _rows(value: object) -> list[Mapping[str, Any]]:
     return [row for row in value if isinstance(row, dict)] if isinstance(value, (list, tuple)) else []
 
 
-def _lines(value: Any) -> tuple[str, ...]:
+def _lines(value: object) -> tuple[str, ...]:
     if isinstance(value, (list, tuple)):
         return tuple(map(str, value))
     return () if value is None else (str(value),)
 
 
-def _decisions(trace: Any, suspects: set[str]) -> tuple[Decision, ...]:
+def _decisions(trace: object, suspects: set[str]) -> tuple[Decision, ...]:
     found = []
     for line in _lines(trace):
         match = _DECISION.fullmatch(line)

@@ -57,17 +57,17 @@ class KnownGap:
     where: Mapping[str, Any] = field(default_factory=dict)
 
     def covers(self, result: Result) -> bool:
-        """Whether a result is of this gap."""
+        """Return whether a result is of this gap."""
         pairs = ((result.subject, self.subjects), (result.policy, self.policies), (result.device, self.devices))
         return result.check == self.check and all(any(fnmatchcase(v, p) for p in patterns) for v, patterns in pairs)
 
     def applies_to(self, version: str, facts: Mapping[str, Fact]) -> bool:
-        """Whether a version of the framework has the gap, where these are the facts. One that is not told does not hold."""
+        """Return whether a version has the gap, where these are the facts. One that is not told does not hold."""
         return fits(self.where, facts) and _within(version, self.versions)
 
 
 def gaps_of(framework: str) -> tuple[KnownGap, ...]:
-    """The known gaps of a framework: in this package, or ``gaps.toml`` beside the adapter of a stranger; none without a file.
+    """Return a framework's known gaps: in this package, or ``gaps.toml`` beside a stranger's adapter; none without a file.
 
     Raises:
         BadGaps: where the file is wrong.
@@ -85,7 +85,7 @@ def _beside_the_adapter(framework: str) -> Path | None:
 
 
 def parse(text: str, name: str) -> tuple[KnownGap, ...]:
-    """The gaps in a file's text.
+    """Return the gaps in a file's text.
 
     Raises:
         BadGaps: naming the file and the entry.
@@ -98,17 +98,17 @@ def parse(text: str, name: str) -> tuple[KnownGap, ...]:
 
 
 def fits(where: Mapping[str, Any], facts: Mapping[str, Fact]) -> bool:
-    """Whether the facts are all that is asked for."""
+    """Return whether the facts are all that is asked for."""
     return all(name in facts and _is(facts[name], wanted) for name, wanted in where.items())
 
 
 def that_hold(framework: str, version: str, facts: Mapping[str, Fact]) -> list[KnownGap]:
-    """The known gaps of a framework that its version has on this machine."""
+    """Return the known gaps of a framework that its version has on this machine."""
     return [gap for gap in gaps_of(framework) if gap.applies_to(version, facts)]
 
 
 def in_vain(gaps: Iterable[KnownGap], version: str, facts: Mapping[str, Fact]) -> list[str]:
-    """A sentence for each gap of a version that asks for a fact of a name that nobody tells."""
+    """Return a sentence for each gap of a version that asks for a fact of a name that nobody tells."""
     valid = {*facts, *INSTRUCTION_SETS}
     asked = [(gap, name) for gap in gaps if _within(version, gap.versions) for name in gap.where if name not in valid]
     known = ", ".join(sorted(valid))
@@ -155,7 +155,7 @@ def apply(
 
 
 def mark(result: Result, gap: KnownGap) -> Result:
-    """A result as a gap that covers it makes it: expected where it failed, and an error where it passed."""
+    """Return a result as a gap that covers it makes it: expected where it failed, and an error where it passed."""
     if result.status in ("failed", "crashed", "hung"):
         return replace(result, status="gap", reason=f"{gap.reason} {gap.link}".strip())
     if result.status == "passed":
@@ -171,6 +171,7 @@ def _gap(entry: object, where: str) -> KnownGap:
         raise BadGaps(f"{where}: unknown key {wrong[0]!r}; valid: {', '.join(known)}")
     if missing := [n for n in ("check", "subjects", "reason", "link", "versions") if not entry.get(n)]:
         raise BadGaps(f"{where}: needs {missing[0]!r}")
+    _check_kinds(entry, where)
     if not _CONDITION.match(entry["versions"]):
         raise BadGaps(f"{where}: versions {entry['versions']!r} is no range such as '>=2.6,<3'")
     asked = entry.get("where", {})
@@ -178,11 +179,22 @@ def _gap(entry: object, where: str) -> KnownGap:
         raise BadGaps(f"{where}: where must be a table such as {{onednn = false}}, not {asked!r}")
     if wrong := [n for n, wanted in asked.items() if not all(isinstance(w, bool | int | str) for w in _listed(wanted))]:
         raise BadGaps(f"{where}: where, {wrong[0]}: {asked[wrong[0]]!r} is no boolean, number, text or list of them")
-    return KnownGap(**{n: tuple(v) if isinstance(v, list) else v for n, v in entry.items()})
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in entry.items()}
+    return KnownGap(**values)
+
+
+def _check_kinds(entry: Mapping[str, object], where: str) -> None:
+    """Raise BadGaps where a value is not text, or not a list of texts: the text "fft_*" would be five patterns, the last *."""
+    for name, value in entry.items():
+        if name in ("subjects", "policies", "devices"):
+            if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+                raise BadGaps(f"{where}: {name} must be a list of texts such as ['fft_*'], not {value!r}")
+        elif name != "where" and not isinstance(value, str):
+            raise BadGaps(f"{where}: {name} must be text, not {value!r}")
 
 
 def _is(fact: Fact, wanted: Any) -> bool:
-    """Whether a fact is what a gap asks for."""
+    """Return whether a fact is what a gap asks for."""
     return any(
         _within(str(fact), one) if _is_range(one) and type(fact) is int else type(fact) is type(one) and fact == one
         for one in _listed(wanted)

@@ -27,7 +27,7 @@ __all__ = ["Kept", "fingerprint"]
 
 
 def fingerprint(framework: str, version: str, device: str, plan: Mapping[str, Any]) -> str:
-    """What tells this run from every other one: framework, device, plan, all versions, and the code that is run.
+    """Return what tells this run from every other: a hash of framework, device, plan, all versions and the code that is run.
 
     Args:
         framework, version, device: what is under test.
@@ -44,13 +44,13 @@ def fingerprint(framework: str, version: str, device: str, plan: Mapping[str, An
 
 
 def _packages(framework: str) -> list[str]:
-    """What is run: the core, the suite, and the framework's adapter where it is installed."""
+    """Return the packages that are run: the core, the suite, and the framework's adapter where it is installed."""
     point = installed().get(framework)
     return ["unamp", "unamp_conformance", *([point.module.partition(".")[0]] if point else [])]
 
 
 def _digest(package: str) -> str:
-    """Of all files of a package, data and compiled parts too."""
+    """Return a hash of all files of a package, data and compiled parts too."""
     spec = find_spec(package)
     if spec is None:
         return "absent"

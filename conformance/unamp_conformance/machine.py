@@ -13,7 +13,7 @@ __all__ = ["cores", "host"]
 
 
 def host() -> dict[str, str]:
-    """What the machine is, for the report."""
+    """Return what the machine is, for the report."""
     found = {
         "python": platform.python_version(),
         "system": _system(),
@@ -26,7 +26,7 @@ def host() -> dict[str, str]:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # where there is no such thing as affinity
@@ -34,13 +34,13 @@ def cores() -> int:
 
 
 def _system() -> str:
-    """The operating system, with its C library where that is told: exp and log are of it, the kernel is of no consequence."""
+    """Return the operating system, with its C library where that is told: exp and log are of it, and nothing of the kernel."""
     library = " ".join(platform.libc_ver())
     return f"{platform.system()}, {library}" if library.strip() else f"{platform.system()} {platform.release()}"
 
 
 def _gpu() -> str:
-    """Names and driver of NVIDIA's GPUs; nothing where their tool is not there or does not answer."""
+    """Return names and driver of NVIDIA's GPUs; nothing where their tool is not there or does not answer."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from unamp.adapter import machine
+from unamp.adapter import Operations, machine
 from unamp.dtypes import ELIGIBLE
 from unamp.policy import Policy, Rule
 from unamp.regions import Region
@@ -63,15 +63,15 @@ class _Forgetting(Subject):
     forgotten: str
 
     @property
-    def operations(self) -> Any:  # type: ignore[override]
+    def operations(self) -> Operations:
         return self.real.operations
 
-    def region(self, policy: Policy) -> AbstractContextManager[Any]:
+    def region(self, policy: Policy) -> Region:
         return Region(_Altered(policy, self.forgotten), framework=self.framework, device=self.device)
 
 
 def forgetting(subject: Subject, op: str) -> Subject:
-    """The framework as it is, with regions that leave one operation alone."""
+    """Return the framework as it is, with regions that leave one operation alone."""
     return _Forgetting(subject.framework, subject.device, subject, op)
 
 
@@ -85,7 +85,7 @@ Manner = Callable[["_Pretending", Callable[..., Any], Sequence[Any], Policy, str
 class _Pretending(Subject):
     """A framework whose operations are carried out in a pretended region."""
 
-    manner: Manner | None = None
+    manner: Manner
     _open: list[Policy] = field(default_factory=list, compare=False)
 
     @contextmanager
@@ -97,15 +97,15 @@ class _Pretending(Subject):
             self._open.pop()
 
     @cached_property
-    def operations(self) -> Any:
-        return _Operations(self, super().operations)
+    def operations(self) -> Operations:
+        return cast(Operations, _Operations(self, super().operations))  # what it lacks, the real ones have
 
-    def real_region(self, policy: Policy) -> AbstractContextManager[Any]:
-        """The adapter's own region."""
+    def real_region(self, policy: Policy) -> AbstractContextManager[object]:
+        """Return the adapter's own region."""
         return super().region(policy)
 
     def to(self, value: Any, dtype: str) -> Any:
-        """Everything eligible in a nested value, cast."""
+        """Return a nested value with everything eligible in it cast."""
         if isinstance(value, (list, tuple)):
             return [self.to(part, dtype) for part in value]
         eligible = self.adapter.is_tensor(value) and self.adapter.dtype_of(value) in ELIGIBLE
@@ -115,7 +115,7 @@ class _Pretending(Subject):
 class _Operations:
     """An adapter's operations, each carried out in a pretender's manner while its region is open."""
 
-    def __init__(self, pretender: _Pretending, real: Any) -> None:
+    def __init__(self, pretender: _Pretending, real: Operations) -> None:
         self._pretender = pretender
         self._real = real
 
@@ -137,24 +137,24 @@ class _Operations:
 
 
 def _relabelling(self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str) -> Any:
-    """Computes in float32 and changes the result's dtype."""
+    """Compute in float32 and change the result's dtype."""
     return self.to(call(*args), dtype)
 
 
 def _rounding_inputs(self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str) -> Any:
-    """Rounds the inputs, but computes in float32 and leaves the result there."""
+    """Round the inputs, but compute in float32 and leave the result there."""
     return call(*self.to(self.to(args, dtype), "float32"))
 
 
 def _mistaken(self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str) -> Any:
-    """Computes in the other low dtype, and gives the result the right one."""
+    """Compute in the other low dtype, and give the result the right one."""
     other = "float16" if policy.dtype == "bfloat16" else "bfloat16"
     with self.real_region(policy.replace(dtype=other)):
         return self.to(call(*args), dtype)
 
 
 def _forward_only(self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str) -> Any:
-    """Computes the result as the policy says, and the gradient as if there were none."""
+    """Compute the result as the policy says, and the gradient as if there were none."""
     with self.real_region(policy):
         right = self.to(call(*args), "float32")
     straight = self.to(self.to(call(*args), dtype), "float32")
@@ -181,7 +181,7 @@ MANNERS: Mapping[str, Manner] = {
 
 
 def pretending(subject: Subject, manner: str) -> Subject:
-    """The framework with operations that are carried out in one of `MANNERS`."""
+    """Return the framework with operations that are carried out in one of `MANNERS`."""
     return _Pretending(subject.framework, subject.device, MANNERS[manner])
 
 
@@ -189,7 +189,7 @@ def pretending(subject: Subject, manner: str) -> Subject:
 
 
 def probed(subject: Subject, op: str) -> tuple[Result, ...]:
-    """What the suite finds when it probes one operation, allowed and denied; known gaps are marked."""
+    """Return what the suite finds when it probes one operation, allowed and denied; known gaps are marked."""
     found = perform(subject, Item("operation", op, _policies(op), ("coverage", "probe")))
     known = gaps.gaps_of(subject.framework)
     return gaps.apply(known, found, subject.adapter.version(), machine.facts(subject.adapter), whole=False)[0]
@@ -200,7 +200,7 @@ def _policies(op: str) -> dict[str, Policy]:
 
 
 def candidates(subject: Subject) -> list[str]:
-    """The operations that a policy can change on this framework: with an input to cast, and no gap."""
+    """Return the operations that a policy can change on this framework: with an input to cast, and no gap."""
     possible = (op for op in sorted(subject.operations.names()) if op in cases() and not _excused(subject, op))
     return [op for op in possible if cases()[op].eligible(cases()[op].inputs(0))]
 
@@ -213,12 +213,12 @@ def _excused(subject: Subject, op: str) -> bool:
 
 
 def telling(ops: Sequence[str]) -> list[str]:
-    """Those whose numbers tell the precision; of the others see ``insensitive`` in `unamp_conformance.cases`."""
+    """Return those whose numbers tell the precision; of the others see ``insensitive`` in `unamp_conformance.cases`."""
     return [op for op in ops if not cases()[op].insensitive]
 
 
 def choose(ops: Sequence[str], count: int, seed: int = 0) -> list[str]:
-    """So many operations at random, from all groups of the vocabulary alike."""
+    """Choose so many operations at random, from all groups of the vocabulary alike."""
     generator = np.random.default_rng(seed)
     groups: dict[str, list[str]] = {}
     for op in generator.permutation(sorted(ops)):
@@ -228,7 +228,7 @@ def choose(ops: Sequence[str], count: int, seed: int = 0) -> list[str]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the suite said of an adapter that forgets one operation.
+    """The suite's answer to an adapter that forgets one operation.
 
     Attributes:
         op: the operation.
@@ -244,7 +244,7 @@ class Verdict:
 
     @property
     def noticed(self) -> bool:
-        """Whether the suite failed, and named that operation and no other."""
+        """Return whether the suite failed, and named that operation and no other."""
         return self.named == {self.op}
 
 

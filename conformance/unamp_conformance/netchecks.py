@@ -13,10 +13,11 @@ from unamp_conformance.netruns import NetworkRun, run
 from unamp_conformance.reference import Reference
 from unamp_conformance.subjects import Subject
 
-__all__ = ["NETWORK_CHECKS", "check_network"]
+__all__ = ["NETWORK_CHECKS", "Outcome", "check_network"]
 
 _SAMPLE = 16
 
+#: What is wrong, empty where nothing is, and the observations.
 Outcome = tuple[str, dict[str, Any]]
 
 
@@ -53,13 +54,13 @@ def _decisions(subject: Subject, reference: Reference, policy: Policy, observed:
 
 
 def _differing(found: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
-    """What was expected and what was seen instead, as a part of the details; nothing where nothing is wrong."""
+    """Return what was expected and what was seen instead, as a part of the details; nothing where nothing is wrong."""
     rows = [{"of": of, "expected": expected, "observed": seen} for of, expected, seen in dict.fromkeys(found)]
     return {"wrong": rows} if rows else {}
 
 
 def _misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> tuple[str, str, str, str] | None:
-    """What is wrong with one line of the trace: a sentence, the operation, what was expected and what was seen."""
+    """Return what is wrong with a line of the trace, if anything: a sentence, the operation, what was expected and seen."""
     if wanted is None:
         return None
     if record.rule is not wanted:
@@ -73,7 +74,8 @@ def _misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> tuple[s
         Rule.FP32: "float32",
         Rule.WIDEST: eligible[0] if len(set(eligible)) == 1 else "float32",
     }[wanted]
-    computed = record.output if record.emulated else record.compute
+    # Emulated is a low dtype: that of the result or, where no result is floating (argmax), the policy's.
+    computed = (record.output or policy.dtype) if record.emulated else record.compute
     if computed != expected:
         complaint = f"{record.op} ({wanted.value}) computed in {computed} from {' '.join(record.inputs)}, should be {expected}"
         return complaint, record.op, expected, computed
@@ -87,7 +89,12 @@ def _compared(prefixes: tuple[str, ...]) -> Callable[[Subject, Reference, Policy
         bounds = reference.bounds(precision)
         wrong = [f"{n}: error {e:.3g}, bound {bounds[n]:.3g}" for n, e in errors.items() if not e <= bounds[n]]
         worst = max(errors, key=lambda n: errors[n] / bounds[n])
-        details = {"worst": worst, "error": _finite(errors[worst]), "bound": bounds[worst], "precision": precision}
+        details: dict[str, Any] = {
+            "worst": worst,
+            "error": _finite(errors[worst]),
+            "bound": bounds[worst],
+            "precision": precision,
+        }
         if "output" in errors:
             details["sample"] = _sample(observed)
             details["output bound"] = bounds["output"]
@@ -101,7 +108,7 @@ def _finite(error: float) -> float | None:
 
 
 def _sample(observed: NetworkRun) -> list[float]:
-    """A few numbers of the output, evenly spaced, to hold frameworks against each other; empty where one is not finite."""
+    """Return a few evenly spaced numbers of the output, to hold frameworks against each other; none if one is not finite."""
     flat = observed.output.ravel()
     chosen = flat[:: max(flat.size // _SAMPLE, 1)][:_SAMPLE].tolist()
     return [float(f"{v:.9g}") for v in chosen] if all(map(math.isfinite, chosen)) else []

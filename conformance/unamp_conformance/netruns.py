@@ -19,12 +19,12 @@ __all__ = ["LOSS_SCALE", "NetworkRun", "run"]
 #: Keeps the small gradients of float16 above what it rounds to zero. A power of two: it changes no digit.
 LOSS_SCALE = 256.0
 
-Region = Callable[[], AbstractContextManager[Any]]
+Region = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
 class NetworkRun:
-    """What came out: output, loss, gradients by parameter, buffers afterwards, dtypes, the trace, the operations called."""
+    """The outcome: output, loss, gradients by parameter, buffers afterwards, dtypes, the trace, the operations called."""
 
     output: np.ndarray
     loss: np.ndarray

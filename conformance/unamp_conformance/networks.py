@@ -6,6 +6,7 @@ is slow on CPUs, and precision shows in a network of any size.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -69,24 +70,24 @@ class Network:
     ones: frozenset[str] = frozenset()
 
     def parameters(self) -> Arrays:
-        """The parameters in float32, the same on every call."""
+        """Return the parameters in float32, the same on every call."""
         generator = self._generator("parameters")
         return {name: self._parameter(generator, name, shape) for name, shape in self.shapes.items()}
 
     def inputs(self) -> Arrays:
-        """The data, floating parts in float32, the same on every call."""
+        """Return the data, floating parts in float32, the same on every call."""
         made = self.data(self._generator("data"))
         return {name: a.astype(np.float32) if a.dtype.kind == "f" else a for name, a in made.items()}
 
     def statistics(self) -> Arrays:
-        """The buffers in float32, as they are before training."""
+        """Return the buffers in float32, as they are before training."""
         return {name: np.full(shape, value, np.float32) for name, (shape, value) in self.buffers.items()}
 
     def _parameter(self, generator: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
         if name in self.ones:
             return (1.0 + 0.1 * generator.standard_normal(shape)).astype(np.float32)
         fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 16
-        return (generator.standard_normal(shape) / np.sqrt(fan_in)).astype(np.float32)
+        return (generator.standard_normal(shape) / math.sqrt(fan_in)).astype(np.float32)
 
     def _generator(self, part: str) -> np.random.Generator:
         return np.random.default_rng(zlib.crc32(f"{self.name}/{part}".encode()))

@@ -23,7 +23,7 @@ _TELLING = {
 
 
 def expected_precision(rule: Rule, feed: str, low: str) -> str | None:
-    """The precision that a rule means for inputs of a feed; None where the framework decides."""
+    """Return the precision that a rule means for inputs of a feed; None where the framework decides."""
     if rule is Rule.LOW:
         return low
     if rule is Rule.FP32 or feed == "float32":

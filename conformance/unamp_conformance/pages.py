@@ -34,7 +34,7 @@ class Page:
 
     @property
     def unexpected(self) -> int:
-        """How many things went wrong, of checks and of whole runs."""
+        """Return how many things went wrong, of checks and of whole runs."""
         return sum(len(section.wrong) + len(section.run.problems) + section.broken for section in self.sections)
 
     @cached_property
@@ -57,7 +57,7 @@ class Page:
 
     @cached_property
     def operations(self) -> dict[str, list[Cell | None]]:
-        """For every operation a cell of each run that looked at operations; None where it has no such operation."""
+        """A cell of each run that looked at operations, for every operation; None where it has no such operation."""
         names = sorted({op for section in self.probed for op in section.operations})
         return {op: [section.operations.get(op) for section in self.probed] for op in names}
 
@@ -68,13 +68,13 @@ class Page:
 
     @property
     def largest(self) -> Iterator[tuple[str, str, list[float | None]]]:
-        """What the plots show as numbers: for every dtype and network the largest error of each run, in bounds."""
+        """The errors that the plots show, as numbers: for every dtype and network the largest of each run, in bounds."""
         for panel in self.panels:
             for row in panel.rows:
                 yield panel.dtype, row.label, [row.largest.get(series) for series in range(len(self.measured))]
 
     def cells(self) -> dict[str, Any]:
-        """For the page's script: every check behind the cells of the matrices, as short as can be.
+        """Return every check behind the cells of the matrices for the page's script, as short as can be.
 
         Each is ``[check, status, error, bound, note]``, where check and status are numbers of names, and a note is either the
         identifier of a place in the page or the number of a text.
@@ -103,12 +103,12 @@ class Section:
 
     @property
     def title(self) -> str:
-        """For people."""
+        """The title, for people."""
         return f"{self.run.framework} {self.run.version}, {self.run.device}"
 
     @property
     def uses(self) -> str:
-        """What the framework computed with: what its adapter tells, and the environment variables that change it."""
+        """The facts that the framework computed with: what its adapter tells, and the variables that change it."""
         told = {name: fact for name, fact in self.run.facts.items() if name not in INSTRUCTION_SETS}
         return ", ".join(
             (*(f"{name}: {said(fact)}" for name, fact in told.items()), *map("=".join, self.run.variables.items()))
@@ -116,29 +116,29 @@ class Section:
 
     @property
     def broken(self) -> bool:
-        """Whether the run as a whole came to no good end."""
+        """Return whether the run as a whole came to no good end."""
         return self.run.ended not in ("finished", "not run")
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many results of each status, the worst first."""
+        """Return how many results there are of each status, the worst first."""
         return _ordered(self.totals)
 
     @cached_property
     def evidence(self) -> dict[str, list[tuple[str, Evidence]]]:
-        """What went wrong by subject, each with its identifier in the page."""
+        """The evidence of what went wrong, by subject, each with its identifier in the page."""
         found: dict[str, list[tuple[str, Evidence]]] = defaultdict(list)
         for place, shown in enumerate(evidence(self.wrong, self.run.results)):
             found[shown.result.subject].append((f"{self.id}-{place}", shown))
         return dict(found)
 
     def failed(self, subject: str) -> Mapping[str, int]:
-        """How a subject's checks went wrong."""
+        """Return how a subject's checks went wrong."""
         return _ordered(summary.totals(shown.result for _, shown in self.evidence[subject]))
 
     @cached_property
     def places(self) -> dict[str, str]:
-        """Where in the page the first failure of a subject is."""
+        """The identifier in the page of each subject's first failure."""
         return {subject: found[0][0] for subject, found in self.evidence.items()}
 
     @property
@@ -170,7 +170,7 @@ class Section:
         return dict(sorted(gaps.items(), key=lambda item: -sum(len(gap.policies) for gap in item[1])))
 
     def cells(self, checks: _Numbers, statuses: _Numbers, notes: _Numbers) -> dict[int, Any]:
-        """For `Page.cells`: the checks by the numbers of row and column, as HTML alters some names, and by preset."""
+        """Return for `Page.cells` the checks by the numbers of row and column, as HTML alters some names, and by preset."""
         places = {id(shown.result): place for found in self.evidence.values() for place, shown in found}
         columns = {column: number for number, column in enumerate(self.matrix.columns)}
         cells: dict[int, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
@@ -203,7 +203,7 @@ class Pair:
 
 
 class _Gap(NamedTuple):
-    """What is known to fail alike under some policies."""
+    """A subject that is known to fail alike under some policies."""
 
     subject: str
     check: str
@@ -212,7 +212,7 @@ class _Gap(NamedTuple):
 
     @property
     def checks(self) -> int:
-        """How many checks it stands for."""
+        """Return how many checks it stands for."""
         return len(self.policies)
 
 
@@ -227,8 +227,8 @@ class _Numbers(dict[str, int]):
         return self[text]
 
 
-def _digits(value: Any) -> float | None:
-    """As many digits as are read."""
+def _digits(value: object) -> float | None:
+    """Return a number with as many digits as are read; None for anything else."""
     found = number(value)
     return None if found is None else float(f"{found:.3g}")
 

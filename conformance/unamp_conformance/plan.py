@@ -50,7 +50,7 @@ NOTHING_SELECTED = (
 
 @dataclass(frozen=True)
 class Selection:
-    """What to run; an empty tuple means all.
+    """The selection of what to run; an empty tuple means all.
 
     Attributes:
         levels, presets, networks: names of them.
@@ -84,25 +84,26 @@ class Selection:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was left out."""
+        """Return whether nothing was left out."""
         return not any((self.levels, self.dtypes, self.presets, self.networks, self.checks, self.ops))
 
     def nothing(self) -> bool:
-        """Whether no framework has a check that fits."""
+        """Return whether no framework has a check that fits."""
         return next(items(self, tuple(vocabulary())), None) is None
 
     def wants(self, check: str) -> bool:
-        """Whether a kind of check is selected."""
+        """Return whether a kind of check is selected."""
         return not self.checks or check in self.checks
 
     def as_dict(self) -> dict[str, Any]:
-        """For results and for the worker; ``Selection(**d)`` after lists became tuples gives it back."""
+        """Return it for results and for the worker; `from_dict` is the inverse."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Selection:
-        """The inverse of `as_dict`."""
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in data.items()})
+        """Return the selection that `as_dict` said."""
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -122,12 +123,12 @@ class Item:
     checks: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For the runner, to which a policy is its name."""
+        """Return it for the runner, to which a policy is its name."""
         return {"kind": self.kind, "subject": self.subject, "policies": list(self.policies), "checks": list(self.checks)}
 
 
 def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
-    """The items of a selection.
+    """Yield the items of a selection.
 
     Args:
         selection: what to run.
@@ -174,7 +175,7 @@ def _trained(selection: Selection) -> Iterator[Policy]:
 
 
 def _probed(selection: Selection, op: str) -> dict[str, Policy]:
-    """The policies under which an operation is probed: the user's own lists first, then the presets'."""
+    """Return the policies under which an operation is probed: the user's own lists first, then the presets'."""
     found: dict[str, Policy] = {}
     chosen = bool(selection.levels or selection.presets)
     for dtype in selection.dtypes or LOW_DTYPES:
@@ -189,7 +190,7 @@ def _probed(selection: Selection, op: str) -> dict[str, Policy]:
 
 
 def _telling(op: str, policies: Iterable[Policy]) -> Iterator[Policy]:
-    """Of policies at one level those that a quick run probes an operation under.
+    """Yield the policies, of those at one level, that a quick run probes an operation under.
 
     These are the default preset's, the framework's own, the first to give the operation another rule, and one more, another
     for each operation, so that every list is looked at.
@@ -210,5 +211,5 @@ _DRAWN = [(name, dtype) for name in LISTED for dtype in LOW_DTYPES if name not i
 
 
 def left_out(selection: Selection, ops: Sequence[str]) -> Iterator[Item]:
-    """The items of a full run under the same selection, where this one is not full."""
+    """Return the items of a full run under the same selection, where this one is not full."""
     return iter(()) if selection.full else items(replace(selection, full=True), ops)

@@ -88,17 +88,17 @@ class Panel:
 
     @property
     def bottom(self) -> float:
-        """Where the axis is."""
+        """The place of the axis."""
         return self.height - _BOTTOM
 
     @property
     def bound(self) -> float:
-        """Where the bound is."""
+        """The place of the bound."""
         return next(tick.x for tick in self.ticks if tick.bound)
 
 
 def panels(runs: Sequence[FrameworkRun]) -> list[Panel]:
-    """A plot for each dtype in which anything was compared with a reference; a run's place in the list numbers its series."""
+    """Return a plot for each dtype in which anything was compared with a reference; a run's place numbers its series."""
     found: dict[str, dict[str, dict[int, list[tuple[float, Result]]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -112,7 +112,7 @@ def panels(runs: Sequence[FrameworkRun]) -> list[Panel]:
 
 
 def _precision(result: Result) -> str:
-    """The dtype whose bound holds: O0 computes in float32, whatever dtype it names."""
+    """Return the dtype whose bound holds: O0 computes in float32, whatever dtype it names."""
     if said := result.details.get("precision"):
         return str(said)
     words = result.policy.split()

@@ -31,8 +31,9 @@ _SAMPLE = 16  # numbers by which frameworks are held against each other
 _DRAWS = 64  # at most so many calls to collect them
 _AGAIN = 4  # times as many, where no precision explains them
 
-Region = Callable[[], AbstractContextManager[Any]]
-Fed = list[np.ndarray | Low]
+Region = Callable[[], AbstractContextManager[object]]
+Fed = Sequence[np.ndarray | Low]
+Prepare = Callable[[list[np.ndarray]], Fed]  # what becomes of the inputs before they are tensors
 
 
 class Unsuitable(Exception):
@@ -41,7 +42,7 @@ class Unsuitable(Exception):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one look at an operation found.
+    """The outcome of one look at an operation.
 
     Attributes:
         what: ``"forward"`` or ``"backward of input n"``.
@@ -84,7 +85,7 @@ class Probe:
 
     @cached_property
     def castable(self) -> int:
-        """How many inputs a policy casts."""
+        """Return how many inputs a policy casts."""
         return len(self.case.eligible(self._inputs(0)))
 
     @cached_property
@@ -144,7 +145,7 @@ class Probe:
         return findings
 
     def sample(self) -> dict[str, Any]:
-        """How many numbers the result has outside any region, and a few of them; empty where they mean nothing elsewhere."""
+        """Return how many numbers a result has outside any region, and a few; empty where they mean nothing elsewhere."""
         values = _flat([self.outside.values])
         chosen = values[np.linspace(0, values.size - 1, min(values.size, _SAMPLE)).round().astype(int)]
         if self.case.undetermined or self._flushed or not np.isfinite(chosen).all():
@@ -172,7 +173,7 @@ class Probe:
 
     @property
     def _flushed(self) -> bool:
-        """Whether the framework may take some of the inputs for zeros, in one call and not in the next."""
+        """Return whether the framework may take some of the inputs for zeros, in one call and not in the next."""
         return self.case.subnormal and not getattr(self._operations, "subnormals", True)
 
     @cached_property
@@ -214,13 +215,13 @@ class Probe:
     def _run(
         self,
         draw: int,
-        prepare: Callable[[list[np.ndarray]], Fed],
+        prepare: Prepare,
         work_dtype: str,
         region: Region,
         precision: str = "float32",
         gradients: bool = False,
     ) -> _Run:
-        """One call on prepared inputs; the gradient is that of the result's product with a fixed array."""
+        """Call once on prepared inputs; the gradient is that of the result's product with a fixed array."""
         ops, case = self._operations, self.case
         inputs = prepare(self._inputs(draw))
         tensors = [self._tensor(array) for array in inputs]
@@ -250,7 +251,7 @@ class Probe:
         return _Run(values, dtype, arrived, tuple("none" if g is None else ops.dtype(g) for g in grads))
 
     def _inputs(self, draw: int) -> list[np.ndarray]:
-        """The arrays of a draw, made once: every policy looks at the same ones."""
+        """Return the arrays of a draw, made once: every policy looks at the same ones."""
         if draw not in self._made:
             self._made[draw] = self.case.inputs(draw)
             for array in self._made[draw]:
@@ -271,15 +272,17 @@ class Probe:
         return self._operations.tensor(cast(array, work_dtype), device=self._device)
 
     def _compare(self, collected: dict[str, list[_Run]]) -> list[tuple[Prediction, np.ndarray] | None]:
-        """For each stream its prediction, and what the framework itself gives in float32; None where nothing is to be seen."""
+        """Return for each stream its prediction and what the framework gives in float32; None where nothing is to be seen."""
         streams = {name: _streams(runs) for name, runs in collected.items()}
         first = collected["float32"][0]
         found: list[tuple[Prediction, np.ndarray] | None] = []
         for n, calibration in enumerate(streams["calibration"]):
-            values = {p: streams[p][n] for p in PRECISIONS}
-            sizes = {None if v is None else v.size for v in (calibration, *values.values())}
+            values = {p: v for p in PRECISIONS if (v := streams[p][n]) is not None}
+            if calibration is None or len(values) < len(PRECISIONS):
+                found.append(None)
+                continue
             # What is false in float32 may be true in low: `isinf` of a large number.
-            if None in sizes or len(sizes) > 1 or not any(np.any(v) for v in values.values()):
+            if any(v.size != calibration.size for v in values.values()) or not any(np.any(v) for v in values.values()):
                 found.append(None)
                 continue
             exact = n == 0 and first.values.dtype.kind in "biu"
@@ -288,7 +291,7 @@ class Probe:
         return found
 
     def _pick(self, result: Any) -> Any:
-        """The result that is looked at: the one named by the case, or the first floating one, or the first."""
+        """Return the result that is looked at: the one named by the case, or the first floating one, or the first."""
         results = list(_flatten(result))
         if self.case.out is not None:
             return results[self.case.out]
@@ -301,8 +304,8 @@ class Probe:
         return np.atleast_1d(self._operations.numpy(tensor)).ravel(), self._operations.dtype(tensor)
 
 
-def _feeder(case: Case, feed: str, low: str) -> Callable[[list[np.ndarray]], Fed]:
-    """What hands inputs over in the dtypes of a feed."""
+def _feeder(case: Case, feed: str, low: str) -> Prepare:
+    """Return the function that hands inputs over in the dtypes of a feed."""
 
     def fed(inputs: list[np.ndarray]) -> Fed:
         places = {"float32": 0, "low": None, "mixed": 1}[feed]
@@ -312,10 +315,8 @@ def _feeder(case: Case, feed: str, low: str) -> Callable[[list[np.ndarray]], Fed
     return fed
 
 
-def _rounder(
-    case: Case, fed: Callable[[list[np.ndarray]], Fed], precision: str, up: str
-) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
-    """What rounds the inputs of a feed to a precision, kept in the precision of the reference."""
+def _rounder(case: Case, fed: Prepare, precision: str, up: str) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+    """Return the function that rounds the inputs of a feed to a precision, kept in the precision of the reference."""
 
     def rounded(inputs: list[np.ndarray]) -> list[np.ndarray]:
         eligible = case.eligible(inputs)
@@ -335,7 +336,7 @@ def _flatten(result: Any) -> Iterator[Any]:
 
 
 def _streams(runs: Sequence[_Run]) -> list[np.ndarray | None]:
-    """The values of several draws joined: the results first, then the gradients of each input."""
+    """Return the values of several draws joined: the results first, then the gradients of each input."""
     joined: list[np.ndarray | None] = [_flat([run.values for run in runs])]
     for parts in zip(*(run.gradients for run in runs), strict=True):
         joined.append(None if any(p is None for p in parts) else _flat(parts))
@@ -348,8 +349,9 @@ def _flat(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _tolerance(exact: np.ndarray, float32: np.ndarray) -> np.ndarray:
-    """How far a float32 computation may be off: what it is off here with room to spare, for another order of its sums."""
+    """Return how far float32 may be off: as far as it is here with room to spare, for another order of its sums."""
     finite = np.isfinite(exact) & np.isfinite(float32)
     off = float(np.max(np.abs(float32 - exact), where=finite, initial=0.0))
     size = float(np.max(np.abs(exact), where=finite, initial=0.0))
-    return np.minimum(8.0 * off + 2.0**-22 * size, 2.0**-13 * size) + 2.0**-22 * np.abs(np.nan_to_num(exact))
+    allowed: np.ndarray = min(8.0 * off + 2.0**-22 * size, 2.0**-13 * size) + 2.0**-22 * np.abs(np.nan_to_num(exact))
+    return allowed

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TextIO
 
 __all__ = ["WORKER", "Died", "Hangs", "Worker"]
 
@@ -65,7 +65,7 @@ class Worker:
             pass  # it died; that is noticed where it is listened to
 
     def hear(self, timeout: float) -> dict[str, Any] | None:
-        """What it says next; None where it ended as it should.
+        """Return what it says next; None where it ended as it should.
 
         Raises:
             Died: where it ended in another way.
@@ -76,7 +76,8 @@ class Worker:
         except queue.Empty:
             raise Hangs(f"not finished within {timeout:.0f} seconds") from None
         if line is not None:
-            return json.loads(line)  # type: ignore[no-any-return]
+            fact: dict[str, Any] = json.loads(line)
+            return fact
         code = self._process.wait()
         if code == 0:
             return None
@@ -100,7 +101,7 @@ class Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    def _pump(self, pipe: Any) -> None:
+    def _pump(self, pipe: TextIO) -> None:
         with pipe:
             for line in pipe:
                 if line.endswith("\n"):  # half a line is what a dying process leaves

@@ -22,14 +22,14 @@ __all__ = ["Check", "parameters"]
 
 
 class _Work:
-    """What gives several checks their results: a network's come of one run."""
+    """An item that is done once and gives several checks their results: a network's come of one run."""
 
     def __init__(self, subject: Subject, item: Item, full: bool) -> None:
         self.subject, self.item, self._full = subject, item, full
 
     @cached_property
     def results(self) -> list[Result]:
-        """What came of it; done when first asked for."""
+        """The results of the item; it is done when they are first asked for."""
         return perform(self.subject, self.item, full=self._full)
 
 
@@ -48,7 +48,7 @@ class Check:
     policy: str
 
     def expected(self) -> Result:
-        """What it comes to where all is well."""
+        """Return the result where all is well."""
         return Result(self.kind, self.work.item.subject, self.policy, self.work.subject.device, "passed")
 
     def run(self) -> None:
@@ -74,7 +74,7 @@ def _told(details: Mapping[str, Any]) -> Iterator[str]:
 
 
 def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) -> list[Any]:
-    """The checks of a framework as parameters of a test, known gaps expected to fail.
+    """Return the checks of a framework as parameters of a test, known gaps expected to fail.
 
     Args:
         framework: its import name.
@@ -84,7 +84,7 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
     Raises:
         pytest.UsageError: for names that nothing has, and where the framework cannot be used.
     """
-    if framework not in installed():
+    if framework is None or framework not in installed():
         given = f"unknown framework {framework!r}" if framework else "name a framework, with --unamp-framework"
         raise pytest.UsageError(f"{given}; adapters are installed for: {', '.join(sorted(installed())) or 'none'}")
     if "agreement" in selected["checks"]:

@@ -8,7 +8,6 @@ imported, and the framework, once its tests are collected. For the tests of whoe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -25,8 +24,8 @@ _SELECTING = {
 }
 
 
-def pytest_addoption(parser: Any) -> None:
-    """The options; those that select can be repeated."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options; those that select can be repeated."""
     group = parser.getgroup("unamp", "unamp's conformance suite (with --pyargs unamp_conformance)")
     group.addoption("--unamp-framework", metavar="NAME", help="the framework, by its import name")
     group.addoption("--unamp-device", metavar="DEVICE", default="cpu", choices=("cpu", "gpu"), help="cpu (the default) or gpu")
@@ -43,8 +42,8 @@ def assert_computed() -> Callable[..., None]:
     return assert_computed
 
 
-def pytest_generate_tests(metafunc: Any) -> None:
-    """A test for every check."""
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test for every check."""
     if "unamp_check" in metafunc.fixturenames:
         from unamp_conformance.pytest_checks import parameters
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from unamp_conformance.results import READABLE, STATUSES, BadResults, FrameworkRun, Report, Result
 
@@ -16,7 +16,8 @@ __all__ = ["load", "results_from"]
 _LISTED = " and ".join(map(str, READABLE))
 _DIGITS = 18  # of a whole number: whatever is longer counts nothing that a run has
 
-_Reader = Callable[[str, Any], Any]  # ``read(where, value)`` gives the value, or raises BadResults that says where
+_T = TypeVar("_T")
+_Reader = Callable[[str, Any], _T]  # ``read(where, value)`` gives the value, or raises BadResults that says where
 
 
 def load(path: Path) -> Report:
@@ -35,18 +36,19 @@ def load(path: Path) -> Report:
 
 
 def results_from(data: Any) -> tuple[Result, ...]:
-    """The inverse of `unamp_conformance.results.sayable`, for a list of results.
+    """Return the results of a list that `unamp_conformance.results.sayable` said.
 
     Raises:
         BadResults: where it is something else.
     """
-    return _each(_result)("results", data)  # type: ignore[no-any-return]
+    return _each(_result)("results", data)
 
 
 def _parsed(text: str) -> Any:
-    hooks = {"parse_constant": _no_number, "parse_float": _float, "parse_int": _int, "object_pairs_hook": _without_doubles}
     try:
-        return json.loads(text, **hooks)  # type: ignore[arg-type]
+        return json.loads(
+            text, parse_constant=_no_number, parse_float=_float, parse_int=_int, object_pairs_hook=_without_doubles
+        )
     except json.JSONDecodeError as error:
         raise BadResults(f"not JSON: {error}") from error
     except RecursionError:
@@ -87,7 +89,7 @@ def _report(data: Any) -> Report:
 
 
 def _run(where: str, data: Any) -> FrameworkRun:
-    kinds: dict[str, _Reader] = {"results": _each(_result), "problems": _each(_text), "seconds": _number}
+    kinds: dict[str, _Reader[Any]] = {"results": _each(_result), "problems": _each(_text), "seconds": _number}
     kinds |= {"facts": _mapping(_fact), "variables": _mapping(_text)}
     return FrameworkRun(**_object(FrameworkRun, data, kinds, where))
 
@@ -99,8 +101,8 @@ def _result(where: str, data: Any) -> Result:
     return found
 
 
-def _object(kind: type, data: Any, kinds: Mapping[str, _Reader], where: str = "the file") -> dict[str, Any]:
-    """The fields of a dataclass: those that are named, each read by its reader, and all others text."""
+def _object(kind: type, data: Any, kinds: Mapping[str, _Reader[Any]], where: str = "the file") -> dict[str, Any]:
+    """Return the fields of a dataclass: those that are named, each read by its reader, and all others text."""
     _mapping(_anything)(where, data)
     known = {field.name: field for field in fields(kind)}
     if unknown := sorted(set(data) - set(known)):
@@ -108,7 +110,8 @@ def _object(kind: type, data: Any, kinds: Mapping[str, _Reader], where: str = "t
     needed = [n for n, field in known.items() if field.default is MISSING and field.default_factory is MISSING]
     if missing := [name for name in needed if name not in data]:
         raise BadResults(f"{where}: {missing[0]!r} is missing")
-    return {name: kinds.get(name, _text)(f"{where}, {name}", value) for name, value in data.items()}
+    readers: dict[str, _Reader[Any]] = {**dict.fromkeys(known, _text), **kinds}
+    return {name: readers[name](f"{where}, {name}", value) for name, value in data.items()}
 
 
 def _text(where: str, value: Any) -> str:
@@ -137,8 +140,8 @@ def _anything(where: str, value: Any) -> Any:
     return value
 
 
-def _each(read: _Reader) -> _Reader:
-    def read_all(where: str, value: Any) -> tuple[Any, ...]:
+def _each(read: _Reader[_T]) -> _Reader[tuple[_T, ...]]:
+    def read_all(where: str, value: Any) -> tuple[_T, ...]:
         if not isinstance(value, list):
             raise BadResults(f"{where}: must be a list, not {type(value).__name__}")
         return tuple(read(f"{where} {n}", part) for n, part in enumerate(value, 1))
@@ -146,8 +149,8 @@ def _each(read: _Reader) -> _Reader:
     return read_all
 
 
-def _mapping(read: _Reader) -> _Reader:
-    def read_all(where: str, value: Any) -> dict[str, Any]:
+def _mapping(read: _Reader[_T]) -> _Reader[dict[str, _T]]:
+    def read_all(where: str, value: Any) -> dict[str, _T]:
         if not isinstance(value, dict):
             raise BadResults(f"{where}: must be an object, not {type(value).__name__}")
         return {name: read(f"{where}, {name[:40]}", part) for name, part in value.items()}
@@ -156,14 +159,14 @@ def _mapping(read: _Reader) -> _Reader:
 
 
 def _details(where: str, value: Any) -> dict[str, Any]:
-    found: dict[str, Any] = _mapping(_anything)(where, value)
+    found = _mapping(_anything)(where, value)
     for name in found.keys() & _DETAILS.keys():
         _DETAILS[name](f"{where}, {name}", found[name])
     return found
 
 
 #: The details that others compute with; any other is only ever shown.
-_DETAILS: Mapping[str, _Reader] = {
+_DETAILS: Mapping[str, _Reader[object]] = {
     "error": _number_or_nothing,
     "bound": _number,
     "output bound": _number,

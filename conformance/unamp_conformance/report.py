@@ -44,7 +44,7 @@ def write(report: Report, path: Path) -> None:
 
 
 def render(report: Report) -> str:
-    """The page's text."""
+    """Return the page's text."""
     environment = Environment(
         loader=PackageLoader("unamp_conformance"),
         autoescape=True,
@@ -66,13 +66,13 @@ def render(report: Report) -> str:
 
 
 def _part(environment: Environment, name: str) -> Markup:
-    """A file of ours that goes into the page as it is."""
+    """Return a file of ours that goes into the page as it is."""
     assert environment.loader is not None
     return Markup(environment.loader.get_source(environment, name)[0])
 
 
 def _allowed(style: str, script: str) -> str:
-    """The content security policy."""
+    """Return the content security policy."""
     inline = f"style-src {_hash(style)}; script-src {_hash(script)}"
     return f"default-src 'none'; img-src data:; {inline}; base-uri 'none'; form-action 'none'"
 
@@ -82,23 +82,23 @@ def _hash(text: str) -> str:
 
 
 def _style(status: str) -> str:
-    """A status as a class."""
+    """Return a status as a class."""
     return status.replace(" ", "-")
 
 
 def _link(reason: str) -> tuple[str, str]:
-    """A reason, and the address that it ends with, if any. Other schemes than https stay text."""
+    """Return a reason, and the address that it ends with, if any. Other schemes than https stay text."""
     found = _LINK.search(reason)
     return (reason[: found.start()], found[1]) if found else (reason, "")
 
 
 def _short(dtype: str) -> str:
-    """A dtype as narrow columns are headed."""
+    """Return a dtype as narrow columns are headed."""
     return {"float16": "fp16", "bfloat16": "bf16"}.get(dtype, dtype)
 
 
 def _percent(multiple: float) -> str:
-    """A multiple of a bound, for people."""
+    """Return a multiple of a bound, for people."""
     if multiple == math.inf:
         return "not finite"
     return f"{multiple:.0%}".replace("%", " %") if multiple < 10.0 else f"{multiple:.3g} times"

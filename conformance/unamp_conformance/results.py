@@ -99,7 +99,7 @@ class Result:
 
     @property
     def key(self) -> str:
-        """Its name, the same in every run."""
+        """The name of the check, the same in every run."""
         return f"{self.check}/{self.subject}/{self.policy}/{self.device}"
 
 
@@ -122,17 +122,17 @@ class FrameworkRun:
 
     @property
     def compares(self) -> bool:
-        """Whether it holds two frameworks against each other."""
+        """Return whether it holds two frameworks against each other."""
         return " and " in self.framework
 
     @property
     def ok(self) -> bool:
-        """Whether it ran, or had no device to run on, and nothing failed unexpectedly."""
+        """Return whether it ran, or had no device to run on, and nothing failed unexpectedly."""
         return self.ended in ("finished", "not run") and not self.wrong
 
     @property
     def wrong(self) -> bool:
-        """Whether anything failed unexpectedly."""
+        """Return whether anything failed unexpectedly."""
         return bool(self.problems) or any(r.status in UNEXPECTED for r in self.results)
 
 
@@ -148,12 +148,12 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed unexpectedly, and anything ran at all."""
+        """Return whether nothing failed unexpectedly, and anything ran at all."""
         return self.verdict is Verdict.CONFORMS
 
     @property
     def verdict(self) -> Verdict:
-        """What it came to; what failed weighs more than what could not run."""
+        """The verdict on the run; what failed weighs more than what could not run."""
         if any(run.wrong for run in self.runs):
             return Verdict.DOES_NOT_CONFORM
         if not all(run.ok for run in self.runs) or all(run.ended == "not run" for run in self.runs):
@@ -162,7 +162,7 @@ class Report:
 
 
 def sayable(result: Result) -> dict[str, Any]:
-    """A result as JSON: empty fields are left out."""
+    """Return a result as JSON: empty fields are left out."""
     return {name: value for name, value in vars(result).items() if value not in ("", {}, 0.0)}
 
 

@@ -17,20 +17,20 @@ _SMALLEST_EXPONENT = {"float32": -126, "float16": -14, "bfloat16": -126}
 
 
 class Low(NamedTuple):
-    """What is to be a tensor in a low dtype, as values on its grid: NumPy has no bfloat16."""
+    """Values on the grid of a low dtype, for a tensor in it: NumPy has no bfloat16."""
 
     values: np.ndarray
     dtype: str
 
 
 def cast(values: np.ndarray, dtype: str) -> np.ndarray:
-    """A NumPy array in float32 or float64."""
+    """Return a NumPy array in float32 or float64."""
     with np.errstate(over="ignore"):
         return values.astype(_TYPES[dtype])
 
 
 def round_to(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Values rounded to a precision's grid (ties to even), kept in their own dtype. Complex numbers part by part."""
+    """Return values rounded to a precision's grid (ties to even), in their own dtype. Complex numbers part by part."""
     if np.iscomplexobj(values):
         return round_to(values.real, dtype) + 1j * round_to(values.imag, dtype)
     # Through float32, as frameworks do: their low tensors are made from float32 ones.
@@ -39,7 +39,7 @@ def round_to(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """The upper halves of float32 numbers, rounded by what the lower ones hold."""
+    """Return the upper halves of float32 numbers, rounded by what the lower ones hold."""
     bits = values.view(np.uint32)
     upward = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))  # a half goes to the even neighbour
     rounded = ((bits + upward) & np.uint32(0xFFFF0000)).view(np.float32)
@@ -54,13 +54,14 @@ _ROUNDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def on_grid(values: np.ndarray, dtype: str) -> bool:
-    """Whether every finite value is exactly representable."""
+    """Return whether every finite value is exactly representable."""
     values = values[np.isfinite(values)]
     return bool(np.all(round_to(values, dtype) == values))
 
 
 def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
-    """The distance between neighbouring numbers of a precision at the given magnitudes."""
+    """Return the distance between neighbouring numbers of a precision at the given magnitudes."""
     _, exponents = np.frexp(np.abs(values))
     digits = -int(np.log2(UNIT_ROUNDOFF[dtype]))
-    return np.ldexp(1.0, np.maximum(exponents - 1, _SMALLEST_EXPONENT[dtype]) - digits + 1)
+    apart: np.ndarray = np.ldexp(1.0, np.maximum(exponents - 1, _SMALLEST_EXPONENT[dtype]) - digits + 1)
+    return apart

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import unamp
 from unamp_conformance import agreement
@@ -37,7 +38,7 @@ Progress = Callable[[str, str, int, int, str], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How to run.
+    """The options of a run.
 
     Attributes:
         jobs: how many processes at a time. Of those on the GPU there is one: some frameworks take all of its memory.
@@ -132,7 +133,7 @@ class _Crew:
                     self._changed.notify_all()
 
     def _next(self) -> Task | None:
-        """The task to help with: one that nobody works on, or the one with most to do for each of its workers."""
+        """Return the task to help with: one that nobody works on, or the one with most to do for each of its workers."""
         with self._changed:
             while not self._stopped:
                 free = [task for task in self.tasks if not task.ended and self._has_room_for(task)]
@@ -180,7 +181,7 @@ class _Crew:
             self._workers.discard(worker)
             worker.end(at_once=item is not None)
 
-    def _heard(self, task: Task, worker: Worker, item: int | None, fact: dict) -> int | None:
+    def _heard(self, task: Task, worker: Worker, item: int | None, fact: Mapping[str, Any]) -> int | None:
         """Take in what a worker says, and tell it what to do next. The item that it is doing then."""
         task.hear(item, fact)
         if fact["event"] not in ("planned", "finished"):

@@ -6,7 +6,6 @@ import importlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import unamp
 from unamp.adapter import Adapter, Operations
@@ -19,7 +18,7 @@ __all__ = ["Subject", "policy_name"]
 
 
 def policy_name(policy: Policy) -> str:
-    """A policy's short name in results: level, dtype and preset."""
+    """Return a policy's short name in results: level, dtype and preset."""
     return f"{policy.level} {policy.dtype} {policy.preset}"
 
 
@@ -51,25 +50,25 @@ class Subject:
         return self.adapter.operations()
 
     def present(self) -> bool:
-        """Whether the device is there."""
+        """Return whether the device is there."""
         return self.device in self.adapter.devices()
 
     def spelled(self) -> list[str]:
-        """The operations that the framework has: those that the vocabulary says, and those that the adapter binds."""
+        """Return the operations that the framework has: those that the vocabulary says, and those that the adapter binds."""
         bound = self.operations.names()
         return [op.name for op in vocabulary().values() if self.framework in op.spellings or op.name in bound]
 
-    def region(self, policy: Policy) -> AbstractContextManager[Any]:
-        """A region for a policy on this framework and device."""
+    def region(self, policy: Policy) -> AbstractContextManager[object]:
+        """Return a region for a policy on this framework and device."""
         chosen = {name: getattr(policy, name) for name in ("dtype", "enabled", "level", "allow", "deny", "preset", "promote")}
         return unamp.autocast(self.device, framework=self.framework, **chosen)
 
     def stated(self, policy: Policy) -> Policy:
-        """The policy with lists of its own: for the preset ``native``, those that the framework follows here."""
+        """Return the policy with lists of its own: for the preset ``native``, those that the framework follows here."""
         return policy.delegated(self.framework, self.device) or policy.replace(enabled=False)
 
     def rule(self, policy: Policy, op: str) -> Rule | None:
-        """The rule for an operation; None where it is the framework's own affair.
+        """Return the rule for an operation; None where it is the framework's own affair.
 
         That is everything that the lists of the framework's own AMP do not name, under the preset ``native``: the framework
         has no levels, and a policy delegated to it says nothing about the rest.

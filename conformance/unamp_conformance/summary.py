@@ -20,7 +20,7 @@ class Cell:
 
     @property
     def status(self) -> str:
-        """The worst of them."""
+        """The worst of the statuses."""
         order = ("crashed", "hung", "failed", "fixed", "not run", "gap", "passed", "not applicable")
         return next((status for status in order if self.counts.get(status)), "not run")
 
@@ -34,17 +34,17 @@ class Matrix:
 
 
 def totals(results: Iterable[Result]) -> Counter[str]:
-    """How many results of each status."""
+    """Return how many results there are of each status."""
     return Counter(result.status for result in results)
 
 
 def unexpected(run: FrameworkRun) -> list[Result]:
-    """The results that make a run fail."""
+    """Return the results that make a run fail."""
     return [result for result in run.results if result.status in UNEXPECTED]
 
 
 def matrix(run: FrameworkRun) -> Matrix:
-    """The networks by policy, a column for each level and dtype; presets are counted together."""
+    """Return the networks by policy, a column for each level and dtype; presets are counted together."""
     cells: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     columns: dict[str, None] = {}
     for result in run.results:
@@ -58,13 +58,13 @@ def matrix(run: FrameworkRun) -> Matrix:
 
 
 def _level(column: str) -> int:
-    """Where a column's level stands among all; what is no level comes last."""
+    """Return where a column's level stands among all; what is no level comes last."""
     level = column.partition(" ")[0]
     return list(LEVELS).index(level) if level in LEVELS else len(LEVELS)
 
 
 def operations(run: FrameworkRun) -> dict[str, Cell]:
-    """Every operation that was probed."""
+    """Return a cell for every operation that was probed."""
     found: dict[str, list[str]] = defaultdict(list)
     for result in run.results:
         if result.check == "probe" or (result.policy == "-" and result.check != "item"):

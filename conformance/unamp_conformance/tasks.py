@@ -25,7 +25,7 @@ class Planned(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name, for people."""
         policy = self.policies[0] if len(self.policies) == 1 else ""
         return f"{self.subject} {policy}".strip()
 
@@ -59,27 +59,27 @@ class Task:
         self._found: dict[int, list[Result]] = {}
 
     def orders(self) -> dict[str, Any]:
-        """What to tell a worker that opens the framework."""
+        """Return what to tell a worker that opens the framework."""
         return {"framework": self.framework, "device": self.device, "selection": self.selection.as_dict()}
 
     def order(self, item: int) -> dict[str, Any]:
-        """What to tell a worker that is to do an item: which one, and the policies that are done already."""
+        """Return what to tell a worker that is to do an item: which one, and the policies that are done already."""
         return {"item": item, "without": sorted({result.policy for result in self._found.get(item, ())} - {"-"})}
 
     def left(self) -> int:
-        """How many items nobody has begun."""
+        """Return how many items nobody has begun."""
         return len(self._todo)
 
     def done(self) -> int:
-        """How many items are finished."""
+        """Return how many items are finished."""
         return len(self.items) - len(self._todo) - len(self._doing)
 
     def goes_on(self) -> bool:
-        """Whether there is anything left to begin."""
+        """Return whether there is anything left to begin."""
         return not self.ended and (not self.planned or bool(self._todo))
 
     def take(self) -> int | None:
-        """The next item to do; None where there is none, which ends the task once all are finished."""
+        """Return the next item to do; None where there is none, which ends the task once all are finished."""
         if self._todo and not self.ended:
             item = self._todo.popleft()
             self._doing[item] = {}
@@ -114,7 +114,7 @@ class Task:
             self._finish(item)
 
     def lose(self, item: int | None, status: str, message: str) -> None:
-        """The process that did an item died or hangs: the checks that it had begun came to that, the rest is left to do."""
+        """Record that the process of an item died or hangs: so did the checks that it had begun, and the rest is left to do."""
         self.restarts += 1
         if item is None:
             return
@@ -129,7 +129,7 @@ class Task:
             self._end_where_done()
 
     def abandon(self, why: str) -> None:
-        """What was not reached is a result too."""
+        """End the task, and keep a result of what was not reached."""
         self.ended = why
         for item in self._todo:
             missing = Result(
@@ -139,7 +139,7 @@ class Task:
         self._todo.clear()
 
     def outcome(self) -> FrameworkRun:
-        """What came of it, with the known gaps marked."""
+        """Return what came of it, with the known gaps marked."""
         found = [result for item in sorted(self._found) for result in self._found[item]]
         useless: tuple[str, ...] = ()
         if self.ended == "finished":
@@ -170,7 +170,7 @@ class Task:
         self._todo.extend(number for number in range(len(items)) if number not in self._found)
 
     def _left_out(self) -> Iterator[Result]:
-        """What a full run would check and this one does not."""
+        """Yield what a full run would check and this one does not."""
         ops = [item.subject for item in self.items if item.kind == "operation"]
         for item in left_out(self.selection, ops):
             for check in item.checks:

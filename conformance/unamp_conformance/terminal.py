@@ -157,5 +157,5 @@ def _differences(title: str, differences: tuple[Difference, ...]) -> Table:
 
 
 def _plain(text: str) -> Text:
-    """Text of a file that may come from anywhere: neither markup nor what a terminal obeys."""
+    """Return text of a file that may come from anywhere: without markup, and without what a terminal obeys."""
     return Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))

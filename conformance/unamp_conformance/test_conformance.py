@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from unamp_conformance.pytest_checks import Check
 
 
-def test_conforms(unamp_check: Any) -> None:
-    """A check holds."""
+def test_conforms(unamp_check: Check) -> None:
+    """Run a check, which fails the test where it does not hold."""
     unamp_check.run()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.policy import Policy
@@ -53,7 +53,7 @@ class _Computing(Subject):
     real: Subject
     policy: Policy
 
-    def region(self, policy: Policy) -> AbstractContextManager[Any]:
+    def region(self, policy: Policy) -> AbstractContextManager[object]:
         return self.real.region(self.policy)
 
 
@@ -121,7 +121,8 @@ def _reference(network: str) -> Reference:
 
 def ratios(found: Run, bounds: Bounds | None = None) -> dict[str, float]:
     """Return for every entry of a run's errors the error over its bound, the suite's unless others are given."""
-    allowed = Reference(NETWORKS[found.network], bounds and bounds[found.network]).bounds(found.precision)
+    drawn = None if bounds is None else bounds[found.network]
+    allowed = Reference(NETWORKS[found.network], drawn).bounds(found.precision)
     return {entry: error / allowed[entry] for entry, error in found.errors.items()}
 
 

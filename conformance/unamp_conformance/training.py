@@ -35,7 +35,7 @@ _BOUND = 0.03
 
 @dataclass
 class State:
-    """What training goes on from: parameters, running statistics, the loss scale, and how many steps there were."""
+    """The state that training goes on from: parameters, running statistics, the loss scale, and how many steps there were."""
 
     weights: Arrays
     buffers: Arrays
@@ -44,30 +44,31 @@ class State:
 
     @classmethod
     def of(cls, network: Network) -> State:
-        """Before the first step."""
+        """Return the state before the first step."""
         return cls(network.parameters(), network.statistics())
 
     def saved(self) -> tuple[str, bytes]:
-        """As a checkpoint: JSON and an ``npz`` file."""
+        """Return it as a checkpoint: JSON and an ``npz`` file."""
         arrays = io.BytesIO()
         named = {f"weights {n}": a for n, a in self.weights.items()} | {f"buffers {n}": a for n, a in self.buffers.items()}
-        np.savez(arrays, **named)
+        np.savez(arrays, allow_pickle=False, **named)
         return json.dumps({"scaler": self.scale.state("unamp"), "step": self.step}), arrays.getvalue()
 
     @classmethod
     def restored(cls, text: str, arrays: bytes) -> State:
-        """From a checkpoint."""
-        kept, parts = json.loads(text), {"weights": {}, "buffers": {}}
+        """Return the state of a checkpoint."""
+        kept = json.loads(text)
+        parts: dict[str, Arrays] = {"weights": {}, "buffers": {}}
         with np.load(io.BytesIO(arrays)) as file:
             for key in file.files:
                 part, name = key.split(" ", 1)
                 parts[part][name] = file[key]
-        return cls(**parts, scale=LossScale().restored(kept["scaler"]), step=kept["step"])
+        return cls(parts["weights"], parts["buffers"], LossScale().restored(kept["scaler"]), kept["step"])
 
 
 @dataclass
 class Training:
-    """What came of some steps: those skipped (from 1), the scale after each, dtypes of gradients, parameters that are lost."""
+    """The outcome of some steps: those skipped (from 1), the scale after each, dtypes of gradients, lost parameters."""
 
     skipped: list[int] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
@@ -122,7 +123,7 @@ def _tensors(subject: Subject, arrays: Arrays) -> dict[str, Any]:
 def _gradients(
     subject: Subject, network: Network, policy: Policy, state: State, scale: float
 ) -> tuple[Arrays, Arrays, dict[str, str]]:
-    """The gradients of the scaled loss, the running statistics afterwards, and the dtypes of the gradients."""
+    """Return the gradients of the scaled loss, the running statistics afterwards, and the dtypes of the gradients."""
     ops = subject.operations
     parameters, data = _tensors(subject, state.weights), _tensors(subject, network.inputs())
     buffers = {n: ops.buffer(a, device=subject.device) for n, a in state.buffers.items()}
@@ -140,7 +141,7 @@ def _gradients(
 
 
 def _loss(subject: Subject, network: Network, state: State) -> float:
-    """The loss in float32, outside any region."""
+    """Return the loss in float32, outside any region."""
     f, data = Functions(subject.operations), _tensors(subject, network.inputs())
     buffers = {n: subject.operations.buffer(a, device=subject.device) for n, a in state.buffers.items()}
     value = network.loss(f, network.forward(f, _tensors(subject, state.weights) | buffers, data), data)
@@ -149,7 +150,7 @@ def _loss(subject: Subject, network: Network, state: State) -> float:
 
 @lru_cache(maxsize=64)
 def _plain(subject: Subject, network: str, steps: int) -> float:
-    """The loss that float32 training comes to."""
+    """Return the loss that float32 training comes to."""
     state = State.of(NETWORKS[network])
     train(subject, NETWORKS[network], Policy("O0"), state, steps)
     return _loss(subject, NETWORKS[network], state)

@@ -14,17 +14,18 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from typing import Any
 
 from unamp.adapter import Operations, machine
+from unamp.policy import Policy
 from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.cases import cases
-from unamp_conformance.netchecks import check_network
+from unamp_conformance.netchecks import Outcome, check_network
 from unamp_conformance.networks import NETWORKS, Lacking
 from unamp_conformance.opchecks import check_operation
 from unamp_conformance.plan import Item, Selection, items
@@ -37,6 +38,7 @@ from unamp_conformance.training import QUICK, STEPS, check_training
 __all__ = ["main", "perform"]
 
 Say = Callable[..., None]
+Outcomes = Mapping[str, Outcome]  # by check what is wrong, empty where nothing is, and the observations
 
 
 def main() -> None:
@@ -94,12 +96,17 @@ def _done(step: _Step) -> list[Result]:
 
 
 def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -> Iterator[_Step]:
-    """The steps of an item, but for policies that are done already: their process died in the middle of the item."""
+    """Return the steps of an item, but for policies that are done already: their process died in the middle of the item."""
     if item.kind == "operation":
         return _operation(subject, item, without, full)
-    do = {"network": _network, "behaviour": _behaviour, "training": partial(_training, full=full)}[item.kind]
+    kinds: Mapping[str, Callable[[Subject, Item, Policy], Outcomes]] = {
+        "network": _network,
+        "behaviour": _behaviour,
+        "training": partial(_training, full=full),
+    }
+    do = kinds[item.kind]
     return (
-        _Step(name, item.checks, lambda name=name, policy=policy: do(subject, item, name, policy))  # type: ignore[misc]
+        _Step(name, item.checks, partial(_guarded, subject, item, name, partial(do, subject, item, policy)))
         for name, policy in item.policies.items()
         if name not in without
     )
@@ -112,27 +119,27 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
         prepared.append(_probe(subject.operations, subject.device, item.subject))
         (probe, why) = prepared[0]
         if "coverage" in item.checks and not without:
-            yield _result("coverage", subject, item, "-", why, probe.sample() if probe else {})
+            yield _result("coverage", subject, item, "-", (why, probe.sample() if probe else {}))
 
     yield _Step("-", ("coverage",), prepare)
     (probe, _) = prepared[0]
     if probe is None or "probe" not in item.checks:
         return
 
-    def look(name: str) -> Iterator[Result]:
-        policy = item.policies[name]
+    def look(policy: Policy) -> Outcomes:
         every_feed = full and policy.preset == PRESETS[0]  # another preset's rules are carried out in no other way
-        (message, details), status = _guarded(subject, lambda: check_operation(subject, probe, policy, full=every_feed))
-        yield _result("probe", subject, item, name, message, details if message else {}, status)
+        message, details = check_operation(subject, probe, policy, full=every_feed)
+        return {"probe": (message, details if message else {})}
 
-    for name in item.policies:
+    asked = replace(item, checks=("probe",))
+    for name, policy in item.policies.items():
         if name not in without:
-            yield _Step(name, ("probe",), lambda name=name: look(name))  # type: ignore[misc]
+            yield _Step(name, asked.checks, partial(_guarded, subject, asked, name, partial(look, policy)))
 
 
 @lru_cache(maxsize=4)  # who asks about an operation again, soon does
 def _probe(operations: Operations, device: str, op: str) -> tuple[Probe | None, str]:
-    """An operation's probe, or why there is none."""
+    """Return an operation's probe, or why there is none."""
     if op not in operations.names():
         return None, f"the adapter binds no function for {op}"
     if op not in cases():
@@ -147,10 +154,8 @@ def _probe(operations: Operations, device: str, op: str) -> tuple[Probe | None, 
     return probe, ""
 
 
-def _network(subject: Subject, item: Item, name: str, policy: Any) -> Iterator[Result]:
-    outcomes, status = _guarded(subject, lambda: check_network(subject, _reference(item.subject), policy))
-    for check in item.checks:
-        yield _result(check, subject, item, name, *(outcomes[check] if status is None else outcomes), status)
+def _network(subject: Subject, item: Item, policy: Policy) -> Outcomes:
+    return check_network(subject, _reference(item.subject), policy)
 
 
 @cache
@@ -158,37 +163,38 @@ def _reference(network: str) -> Reference:
     return Reference(NETWORKS[network])
 
 
-def _behaviour(subject: Subject, item: Item, name: str, policy: Any) -> Iterator[Result]:
-    outcome, status = _guarded(subject, lambda: (BEHAVIOURS[item.subject](subject, policy.dtype), {}))
-    yield _result("behaviour", subject, item, name, *outcome, status)
+def _behaviour(subject: Subject, item: Item, policy: Policy) -> Outcomes:
+    return {"behaviour": (BEHAVIOURS[item.subject](subject, policy.dtype), {})}
 
 
-def _training(subject: Subject, item: Item, name: str, policy: Any, *, full: bool) -> Iterator[Result]:
+def _training(subject: Subject, item: Item, policy: Policy, *, full: bool) -> Outcomes:
     steps = STEPS if full else QUICK[item.subject]
-    outcome, status = _guarded(subject, lambda: check_training(subject, NETWORKS[item.subject], policy, steps))
-    yield _result("training", subject, item, name, *outcome, status)
+    return {"training": check_training(subject, NETWORKS[item.subject], policy, steps)}
 
 
-def _result(
-    check: str, subject: Subject, item: Item, policy: str, message: str, details: dict[str, Any], status: str | None = None
-) -> Result:
+def _result(check: str, subject: Subject, item: Item, policy: str, outcome: Outcome, status: str = "") -> Result:
+    message, details = outcome
     status = status or ("failed" if message else "passed")
     return Result(check, item.subject, policy, subject.device, status, message, details=details)
 
 
-def _guarded(subject: Subject, check: Callable[[], Any]) -> tuple[Any, str | None]:
-    """Return what a check came to and None; or, where it raised, a message with details, and the status that this means."""
+def _guarded(subject: Subject, item: Item, policy: str, do: Callable[[], Outcomes]) -> Iterator[Result]:
+    """Yield a result for each of an item's checks; where doing them raises, each of them comes to what that means."""
+    status = ""
+    outcomes: Outcomes
     try:
-        return check(), None
+        outcomes = do()
     except Lacking as error:
-        if subject.framework in vocabulary()[str(error)].spellings:  # then it has one, which the adapter does not bind
-            return (f"the adapter binds no function for {error}", {}), "failed"
-        return (f"{subject.framework} has no operation {error}", {}), "not applicable"
+        has_one = subject.framework in vocabulary()[str(error)].spellings  # which the adapter does not bind
+        said = f"the adapter binds no function for {error}" if has_one else f"{subject.framework} has no operation {error}"
+        status, outcomes = "failed" if has_one else "not applicable", dict.fromkeys(item.checks, (said, {}))
     except Exception as error:
-        return _last_words(error), "failed"
+        status, outcomes = "failed", dict.fromkeys(item.checks, _last_words(error))
+    for check in item.checks:
+        yield _result(check, subject, item, policy, outcomes[check], status)
 
 
-def _last_words(error: Exception) -> tuple[str, dict[str, Any]]:
+def _last_words(error: Exception) -> Outcome:
     first = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {first[:300]}", {"traceback": traceback.format_exc()[-3000:].splitlines()}
 

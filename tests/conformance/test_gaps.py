@@ -103,6 +103,10 @@ def test_a_gap_that_asks_for_what_nobody_tells_is_an_error():
         (("versions = ", 'where = "avx2"\nversions = '), "where must be a table such as {onednn = false}, not 'avx2'"),
         (("versions = ", "where = {avx = 0.5}\nversions = "), "where, avx: 0.5 is no boolean, number, text or list of them"),
         (("versions = ", "where = {avx = [{}]}\nversions = "), "where, avx: .* is no boolean"),
+        (('subjects = ["fft_*"]', 'subjects = "fft_*"'), "subjects must be a list of texts such as .*, not 'fft_.'"),
+        (('policies = ["allow *"]', "policies = [1]"), r"policies must be a list of texts such as .*, not \[1\]"),
+        (('versions = ">=2.6,<3"', "versions = 2.6"), "versions must be text, not 2.6"),
+        (('reason = "no kernel"', 'reason = ["no kernel"]'), "reason must be text, not"),
     ],
 )
 def test_a_wrong_file_is_refused(change, message):

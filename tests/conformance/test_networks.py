@@ -4,8 +4,12 @@ import zlib
 
 import pytest
 from pretenders import Pretender, honest
+from unamp_conformance.netchecks import _misjudged
 from unamp_conformance.netruns import run
 from unamp_conformance.networks import NETWORKS
+
+from unamp.adapter import OpRecord
+from unamp.policy import Policy, Rule
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -27,3 +31,10 @@ MLP = 3298821256
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_parameter_has_a_gradient(name):
     assert set(run(NETWORKS[name], Pretender(honest)).gradients) == set(NETWORKS[name].shapes)
+
+
+def test_an_emulated_operation_without_a_floating_result_computed_in_the_low_dtype():
+    for rule, wrong in ((Rule.LOW, None), (Rule.FP32, ("argmax", "float32", "float16"))):
+        record = OpRecord("argmax", "argmax", rule, ("float32",), "float32", None, emulated=True)
+        found = _misjudged(Policy(dtype="float16"), rule, record)
+        assert (found and found[1:]) == wrong

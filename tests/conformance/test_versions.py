@@ -94,6 +94,15 @@ def test_what_is_left_out_for_a_python_has_no_wheel_for_it(versions):
             assert left_out == (found["result"] == "no wheel"), f"{framework} on Python {python}"
 
 
+def test_a_requirement_of_a_framework_is_read_or_refused(versions):
+    from wheels import first_without
+
+    assert first_without("torch>=2.10,<3") == ("torch", None)
+    assert first_without("tensorflow-cpu>=2.18,<3; python_version < '3.14'") == ("tensorflow-cpu", (3, 14))
+    with pytest.raises(ValueError, match=r"cannot read 'torch~=2\.10'; write it as torch>=2\.10,<3"):
+        first_without("torch~=2.10")
+
+
 def test_a_result_is_said_in_a_sentence(versions):
     checks = {"passed": 9, "failed": 1}
     failing = {"result": "fails", "message": "", "checks": checks, "wrong": ["probe/add/deny float16/cpu"]}

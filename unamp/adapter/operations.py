@@ -20,6 +20,9 @@ class Operations(Protocol):
     keyword. See `unamp_conformance.cases` for the signatures that are used.
     """
 
+    def __hash__(self) -> int:
+        """Return a hash: what was found out about an operation is kept by the namespace that it belongs to."""
+
     def names(self) -> frozenset[str]:
         """Return the canonical operations that the framework has."""
 

@@ -36,7 +36,7 @@ Drawn = dict[str, tuple[float, float]]
 
 
 def relative_error(observed: Array, exact: Array, scale: float = 0.0) -> float:
-    """The error's norm over the exact value's, and ``scale`` keeps what is nearly nothing from counting."""
+    """Return the error's norm over the exact value's; ``scale`` keeps what is nearly nothing from counting."""
     return _norm(observed - exact) / (_norm(exact) + scale or 1.0)
 
 
@@ -55,7 +55,7 @@ class Roundings:
         self._generator, self._u = generator, u
 
     def __call__(self, array: Array) -> Array:
-        """The array, rounded at random."""
+        """Return the array, rounded at random."""
         alike, each = self._generator.uniform(-1.0, 1.0), self._generator.uniform(-1.0, 1.0, array.shape)
         changed: Array = array * (1.0 + self._u * (alike + each) / np.sqrt(2.0))
         return changed
@@ -84,7 +84,7 @@ class Reference:
         return run(self.network, NumpyOperations(unbiased=False), dtype="float64")
 
     def errors(self, observed: NetworkRun) -> dict[str, float]:
-        """The relative error of output, loss, buffers and every gradient."""
+        """Return the relative error of output, loss, buffers and every gradient."""
         exact = self.exact
         # A gradient that is nothing beside the others (a bias before a batch norm has none at all) is held to their size.
         whole = np.sqrt(sum(_norm(g) ** 2 for g in exact.gradients.values()) / len(exact.gradients))
@@ -101,20 +101,20 @@ class Reference:
         return found
 
     def bounds(self, precision: str) -> dict[str, float]:
-        """For every entry of `errors`, what a precision allows."""
+        """Return what a precision allows, for every entry of `errors`."""
         drawn = _kept()[self.network.name] if self._drawn is None else self._drawn
         factor = _MARGIN * (1.0 if PRECISIONS[precision].low else _IN_FLOAT32)
         return {entry: factor * farthest for entry, (_, farthest) in drawn[precision].items()}
 
     def draws(self, precision: str, seed: int = 0) -> Iterator[dict[str, float]]:
-        """The `errors` of float64 runs with every rounding of a precision drawn at random, one after another, without end."""
+        """Yield without end the `errors` of float64 runs with every rounding of a precision drawn at random."""
         stream = zlib.crc32(f"{self.network.name}/{precision}".encode())
         roundings = Roundings(np.random.default_rng([stream, seed]), PRECISIONS[precision].unit_roundoff)
         while True:
             yield self.errors(run(self.network, NumpyOperations(roundings), dtype="float64"))
 
     def draw(self, precision: str, seed: int = 0, count: int = DRAWS) -> Drawn:
-        """For every entry of `errors` the largest of the first `FIRST` draws, and of so many."""
+        """Return for every entry of `errors` the largest of the first `FIRST` draws, and of so many."""
         found = [errors for errors, _ in zip(self.draws(precision, seed), range(count), strict=False)]
         return {entry: (max(e[entry] for e in found[:FIRST]), max(e[entry] for e in found)) for entry in found[0]}
 

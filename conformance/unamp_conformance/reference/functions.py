@@ -49,7 +49,7 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has none
 
 
 def product(a: Array, b: Array) -> Array:
-    """The product of matrices, or of stacks of them."""
+    """Return the product of matrices, or of stacks of them."""
     found: Array = a @ b
     return found
 
@@ -58,69 +58,69 @@ def product(a: Array, b: Array) -> Array:
 
 
 def add(a: Array, b: Array) -> Valued:
-    """The sum."""
+    """Return the sum."""
     return a + b, lambda dy: (_narrowed(dy, a), _narrowed(dy, b))
 
 
 def sub(a: Array, b: Array) -> Valued:
-    """The difference."""
+    """Return the difference."""
     return a - b, lambda dy: (_narrowed(dy, a), _narrowed(-dy, b))
 
 
 def mul(a: Array, b: Array) -> Valued:
-    """The product."""
+    """Return the product."""
     return a * b, lambda dy: (_narrowed(dy * b, a), _narrowed(dy * a, b))
 
 
 def div(a: Array, b: Array) -> Valued:
-    """The quotient."""
+    """Return the quotient."""
     y = a / b
     return y, lambda dy: (_narrowed(dy / b, a), _narrowed(-dy * y / b, b))
 
 
 def _narrowed(dy: Array, a: Array) -> Array:
-    """The cotangent of what was broadcast: summed over the axes along which it was."""
+    """Return the cotangent of what was broadcast: summed over the axes along which it was."""
     dy = dy.sum(tuple(range(dy.ndim - a.ndim)))
     found: Array = dy.sum(tuple(n for n in range(a.ndim) if a.shape[n] < dy.shape[n]), keepdims=True)
     return found
 
 
 def scaled(a: Array, *, factor: float) -> Valued:
-    """The product with a number."""
+    """Return the product with a number."""
     return a * factor, lambda dy: (dy * factor,)
 
 
 def exp(a: Array) -> Valued:
-    """The exponential function."""
+    """Return the exponential of the input."""
     y = np.exp(a)
     return y, lambda dy: (dy * y,)
 
 
 def sqrt(a: Array, *, epsilon: float) -> Valued:
-    """The square root of the input and a little more."""
+    """Return the square root of the input and a little more."""
     y = np.sqrt(a + epsilon)
     return y, lambda dy: (0.5 * dy / y,)
 
 
 def relu(a: Array) -> Valued:
-    """Rectified: zero where the input is negative."""
+    """Return the input, and zero where it is negative."""
     return np.maximum(a, 0.0), lambda dy: (np.where(a > 0.0, dy, 0.0).astype(dy.dtype),)
 
 
 def tanh(a: Array) -> Valued:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent of the input."""
     y = np.tanh(a)
     return y, lambda dy: (dy * (1.0 - y * y),)
 
 
 def sigmoid(a: Array) -> Valued:
-    """The logistic function."""
+    """Return the logistic function of the input."""
     y = 0.5 * (1.0 + np.tanh(0.5 * a))
     return y, lambda dy: (dy * y * (1.0 - y),)
 
 
 def gelu(a: Array) -> Valued:
-    """The input times the normal distribution's cumulative function, which is given by erf, not approximated by tanh."""
+    """Return the input times the normal distribution's cumulative function, by erf and not approximated by tanh."""
     cumulative = 0.5 * (1.0 + _erf(a / math.sqrt(2.0)).astype(a.dtype))
     density = np.exp(-0.5 * a * a) / math.sqrt(2.0 * math.pi)
     return a * cumulative, lambda dy: (dy * (cumulative + a * density),)
@@ -130,17 +130,17 @@ def gelu(a: Array) -> Valued:
 
 
 def reshape(a: Array, *, shape: Sequence[int]) -> Valued:
-    """The same values in another shape."""
+    """Return the same values in another shape."""
     return a.reshape(shape), lambda dy: (dy.reshape(a.shape),)
 
 
 def permute(a: Array, *, dims: Sequence[int]) -> Valued:
-    """The axes in another order."""
+    """Return the axes in another order."""
     return a.transpose(dims), lambda dy: (dy.transpose(np.argsort(dims)),)
 
 
 def select(a: Array, *, dim: int, index: int | slice) -> Valued:
-    """A part along an axis; the axis is gone where the part is one number's."""
+    """Return a part along an axis; the axis is gone where the part is one number's."""
     place = (slice(None),) * dim + (index,)
 
     def pull(dy: Array) -> tuple[Array]:
@@ -152,13 +152,13 @@ def select(a: Array, *, dim: int, index: int | slice) -> Valued:
 
 
 def cat(*parts: Array, dim: int) -> Valued:
-    """Arrays joined along an axis."""
+    """Return arrays joined along an axis."""
     ends = np.cumsum([part.shape[dim] for part in parts])
     return np.concatenate(parts, dim), lambda dy: tuple(np.split(dy, ends[:-1], dim))
 
 
 def embedding(index: Array, table: Array) -> Valued:
-    """The rows of a table."""
+    """Return the rows of a table."""
 
     def pull(dy: Array) -> tuple[None, Array]:
         dtable = np.zeros(table.shape, dy.dtype)
@@ -172,12 +172,12 @@ def embedding(index: Array, table: Array) -> Valued:
 
 
 def matmul(a: Array, b: Array) -> Valued:
-    """The product of matrices, or of stacks of them of one shape."""
+    """Return the product of matrices, or of stacks of them of one shape."""
     return product(a, b), lambda dy: (product(dy, b.swapaxes(-1, -2)), product(a.swapaxes(-1, -2), dy))
 
 
 def linear(x: Array, w: Array, b: Array) -> Valued:
-    """``x @ w.T + b``, along the last axis."""
+    """Return ``x @ w.T + b``, along the last axis."""
 
     def pull(dy: Array) -> tuple[Array, Array, Array]:
         rows = dy.reshape(-1, len(w))
@@ -187,7 +187,7 @@ def linear(x: Array, w: Array, b: Array) -> Valued:
 
 
 def conv2d(x: Array, w: Array, *bias: Array, stride: int = 1, padding: int = 0) -> Valued:
-    """Two-dimensional cross-correlation; ``w`` is output channels by input channels by height by width."""
+    """Return the two-dimensional cross-correlation; ``w`` is output channels by input channels by height by width."""
     y = _correlated(x, w, stride, padding)
 
     def pull(dy: Array) -> tuple[Array, ...]:
@@ -198,7 +198,7 @@ def conv2d(x: Array, w: Array, *bias: Array, stride: int = 1, padding: int = 0) 
 
 
 def conv_transpose2d(x: Array, w: Array, b: Array, *, stride: int = 1) -> Valued:
-    """The transpose of `conv2d`, as a map of its input; ``w`` is input channels by output channels by height by width."""
+    """Apply the transpose of `conv2d` as a map of its input; ``w`` is input by output channels by height by width."""
     (n, _, *size), (_, channels, *kernel) = x.shape, w.shape
     shape = (n, channels, *((s - 1) * stride + k for s, k in zip(size, kernel, strict=True)))
 
@@ -209,19 +209,19 @@ def conv_transpose2d(x: Array, w: Array, b: Array, *, stride: int = 1) -> Valued
 
 
 def _correlated(x: Array, w: Array, stride: int, padding: int) -> Array:
-    """`conv2d` without a bias."""
+    """Return `conv2d` without a bias."""
     patches, (n, height, width) = _patches(x, w.shape[2:], stride, padding)
     return product(patches, w.reshape(len(w), -1).T).reshape(n, height, width, -1).transpose(0, 3, 1, 2)
 
 
 def _kernels(x: Array, dy: Array, stride: int, padding: int, shape: Sequence[int]) -> Array:
-    """The cotangent of the kernels of `_correlated`."""
+    """Return the cotangent of the kernels of `_correlated`."""
     patches, _ = _patches(x, shape[2:], stride, padding)
     return product(dy.transpose(1, 0, 2, 3).reshape(shape[0], -1), patches).reshape(shape)
 
 
 def _spread(dy: Array, w: Array, stride: int, padding: int, shape: Sequence[int]) -> Array:
-    """The cotangent of the input of `_correlated`, of the given shape."""
+    """Return the cotangent of the input of `_correlated`, of the given shape."""
     (n, channels, height, width), (rows, columns) = shape, dy.shape[2:]
     parts = product(dy.transpose(0, 2, 3, 1), w.reshape(len(w), -1)).reshape(n, rows, columns, channels, *w.shape[2:])
     dx = np.zeros((n, channels, height + 2 * padding, width + 2 * padding), dy.dtype)
@@ -231,7 +231,7 @@ def _spread(dy: Array, w: Array, stride: int, padding: int, shape: Sequence[int]
 
 
 def _patches(x: Array, kernel: Sequence[int], stride: int, padding: int) -> tuple[Array, tuple[int, int, int]]:
-    """What a kernel sees at each place, a row a place; and how many images, rows and columns of places there are."""
+    """Return what a kernel sees at each place, a row a place; and how many images, rows and columns of places there are."""
     padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, tuple(kernel), (2, 3))[:, :, ::stride, ::stride]
     n, _, height, width = windows.shape[:4]
@@ -239,7 +239,7 @@ def _patches(x: Array, kernel: Sequence[int], stride: int, padding: int) -> tupl
 
 
 def max_pool2d(x: Array, *, size: int) -> Valued:
-    """The largest of each square; of several the first has the gradient."""
+    """Return the largest of each square; of several the first has the gradient."""
     squares = _squares(x, size)
     chosen = squares.argmax(-1)[..., None]
 
@@ -252,20 +252,20 @@ def max_pool2d(x: Array, *, size: int) -> Valued:
 
 
 def avg_pool2d(x: Array, *, size: int) -> Valued:
-    """The mean of each square."""
+    """Return the mean of each square."""
     squares = _squares(x, size)
     return squares.mean(-1), lambda dy: (_unsquared(np.broadcast_to(dy[..., None] / size**2, squares.shape), size),)
 
 
 def _squares(x: Array, size: int) -> Array:
-    """An image as squares side by side, the numbers of each along a last axis."""
+    """Return an image as squares side by side, the numbers of each along a last axis."""
     n, channels, height, width = x.shape
     split = x.reshape(n, channels, height // size, size, width // size, size).transpose(0, 1, 2, 4, 3, 5)
     return split.reshape(*split.shape[:4], -1)
 
 
 def _unsquared(squares: Array, size: int) -> Array:
-    """The inverse of `_squares`."""
+    """Undo `_squares`."""
     n, channels, rows, columns, _ = squares.shape
     split = squares.reshape(n, channels, rows, columns, size, size).transpose(0, 1, 2, 4, 3, 5)
     return split.reshape(n, channels, rows * size, columns * size)
@@ -275,23 +275,23 @@ def _unsquared(squares: Array, size: int) -> Array:
 
 
 def total(a: Array, *, axes: tuple[int, ...]) -> Valued:
-    """The sum along some axes, which keep a length of one."""
+    """Return the sum along some axes, which keep a length of one."""
     return a.sum(axes, keepdims=True), lambda dy: (np.broadcast_to(dy, a.shape),)
 
 
 def mean(a: Array, *, axes: tuple[int, ...]) -> Valued:
-    """The mean along some axes, which keep a length of one."""
+    """Return the mean along some axes, which keep a length of one."""
     y = a.mean(axes, keepdims=True)
     return y, lambda dy: (np.broadcast_to(dy * (y.size / a.size), a.shape),)
 
 
 def shifted(a: Array) -> Valued:
-    """Less the largest along the last axis, which softmax does not see."""
+    """Return the input less the largest along the last axis, which softmax does not see."""
     return a - a.max(-1, keepdims=True), lambda dy: (dy,)
 
 
 def cross_entropy(a: Array, label: Array) -> Valued:
-    """The mean of minus the logarithm of the softmax at each row's label."""
+    """Return the mean of minus the logarithm of the softmax at each row's label."""
     below, _ = shifted(a)
     logs = below - np.log(np.exp(below).sum(-1, keepdims=True))
     rows = np.arange(len(label))
@@ -301,13 +301,13 @@ def cross_entropy(a: Array, label: Array) -> Valued:
 
 
 def mse_loss(a: Array, target: Array) -> Valued:
-    """The mean of the squared differences."""
+    """Return the mean of the squared differences."""
     off = a - target
     return np.square(off).mean(), lambda dy: (2.0 / off.size * dy * off, None)
 
 
 def binary_cross_entropy_with_logits(a: Array, target: Array) -> Valued:
-    """The mean of ``log(1 + exp(a)) - target * a``."""
+    """Return the mean of ``log(1 + exp(a)) - target * a``."""
     y, _ = sigmoid(a)
     value = (np.maximum(a, 0.0) - target * a + np.log1p(np.exp(-np.abs(a)))).mean()
     return value, lambda dy: (dy * (y - target) / a.size, None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from unamp.vocabulary import vocabulary
 from unamp_conformance.reference import functions as fn
-from unamp_conformance.reference.tape import Array, Change, Tensor, apply, gradients, leaf, same
+from unamp_conformance.reference.tape import Array, Change, Function, Tensor, apply, gradients, leaf, same
 
 __all__ = ["Buffer", "NumpyOperations"]
 
@@ -41,7 +41,8 @@ class NumpyOperations:
     def __getitem__(self, op: str) -> Callable[..., Any]:
         """See `unamp.adapter.Operations.__getitem__`."""
         if op in _COMPOSED:
-            return getattr(self, f"_{op}")  # type: ignore[no-any-return]
+            composed: Callable[..., Any] = getattr(self, f"_{op}")
+            return composed
         change = same if vocabulary()[op].keeps_its_meaning else self._change
         return partial(_OPERATIONS[op], partial(apply, change=change))
 
@@ -84,7 +85,7 @@ class NumpyOperations:
         return self._normalised(x, weight, bias, axes=(-1,))[0]
 
     def _normalised(self, x: Tensor, weight: Tensor, bias: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """The result, the mean and the variance."""
+        """Return the result, the mean and the variance."""
         mean = apply(fn.mean, x, axes=axes, change=self._change)
         centred = apply(fn.sub, x, mean)
         variance = apply(fn.mean, apply(fn.mul, centred, centred), axes=axes, change=self._change)
@@ -96,7 +97,7 @@ class NumpyOperations:
         return apply(fn.div, powers, apply(fn.total, powers, axes=(-1,), change=self._change), change=self._change)
 
     def _lstm(self, x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One layer in one direction. A step's state is a result like any other; what is inside a step is not."""
+        """Run one layer in one direction. A step's state is a result like any other; what is inside a step is not."""
         w_ih, w_hh, b_ih, b_hh = weights
         h, c = (apply(partial(fn.select, dim=0, index=0), state) for state in (h, c))
         size, outputs = h.shape[-1], []
@@ -127,7 +128,7 @@ def _multiplied(call: Callable[..., Tensor], a: Tensor, b: Tensor | float) -> Te
     return call(fn.mul, a, b) if isinstance(b, Tensor) else call(fn.scaled, a, factor=b)
 
 
-def _plain(function: Callable[..., Any]) -> Callable[..., Tensor]:
+def _plain(function: Function) -> Callable[..., Tensor]:
     return lambda call, *tensors, **attributes: call(function, *tensors, **attributes)
 
 

@@ -26,7 +26,7 @@ _numbers = count()
 
 
 def same(array: Array) -> Array:
-    """The array: the `Change` that changes nothing."""
+    """Return the array: the `Change` that changes nothing."""
     return array
 
 
@@ -49,12 +49,12 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The array's."""
+        """The array's shape."""
         return tuple(self.array.shape)
 
 
 def leaf(array: Array, change: Change = same) -> Tensor:
-    """A tensor that is given: with `change`, one that is not exactly the given one, nor its gradient exactly its own."""
+    """Return a tensor that is given: with `change`, not exactly the given one, nor its gradient exactly its own."""
     return Tensor(change(array), next(_numbers), change=change)
 
 
@@ -72,7 +72,7 @@ def apply(function: Function, *tensors: Tensor, change: Change = same, **attribu
 
 
 def gradients(value: Tensor, leaves: Sequence[Tensor], scale: float = 1.0) -> list[Array | None]:
-    """The gradient of a scalar times ``scale`` for each of some leaves; None for one that it does not depend on."""
+    """Return the gradient of a scalar times ``scale`` for each leaf; None for one that it does not depend on."""
     cotangents: dict[int, Array] = {value.number: np.full_like(value.array, scale)}
     for tensor in sorted(_reached(value), key=lambda tensor: tensor.number, reverse=True):
         if tensor.number not in cotangents:  # indices, and what is computed of them alone
@@ -88,7 +88,7 @@ def gradients(value: Tensor, leaves: Sequence[Tensor], scale: float = 1.0) -> li
 
 
 def _reached(value: Tensor) -> list[Tensor]:
-    """Everything that a tensor was computed from, and itself."""
+    """Return everything that a tensor was computed from, and itself."""
     found, todo = {value.number: value}, [value]
     while todo:
         for source in todo.pop().sources:
