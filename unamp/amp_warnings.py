@@ -9,19 +9,19 @@ Nothing here runs where a region is opened again: a region asks once, when it is
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import warnings
 from typing import TYPE_CHECKING
 
+from unamp.adapter.observing import is_untraced
 from unamp.errors import AmpWarning
 
 if TYPE_CHECKING:
     from unamp.adapter import Adapter
     from unamp.policy import Policy
 
-__all__ = ["SLOW", "never_ran", "nothing_covered", "slow_dtype"]
+__all__ = ["SLOW", "graph_ran", "never_ran", "nothing_covered", "slow_dtype"]
 
 #: So many times slower than float32 is worth a warning.
 SLOW = 3.0
@@ -29,7 +29,6 @@ SLOW = 3.0
 #: Frameworks that compute, and that there may be no adapter for: named where a region covers nothing.
 _FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "jax", "mlx", "mxnet", "tinygrad", "oneflow", "jittor")
 
-_OURS = os.path.join(os.path.dirname(__file__), "")
 _lock = threading.Lock()
 _given: set[tuple[str, ...]] = set()
 
@@ -79,17 +78,39 @@ def never_ran(op: str) -> None:
     )
 
 
-def _once(key: tuple[str, ...], message: str) -> None:
+def graph_ran(framework: str, what: str, instead: str) -> None:
+    """Warn of a graph that ran under a trace, which sees what runs eagerly.
+
+    Args:
+        framework: whose graph.
+        what: what makes such graphs.
+        instead: how to have it run eagerly.
+    """
+    if is_untraced():
+        return
+    _once(
+        ("graph", framework, what),
+        f"a graph of {what} ran in a trace, which sees eager code only: what is in the graph is missing there; {instead}",
+        through=(framework, "keras"),
+    )
+
+
+def _once(key: tuple[str, ...], message: str, *, through: tuple[str, ...] = ()) -> None:
     with _lock:
         if key in _given:
             return
         _given.add(key)
-    warnings.warn(message, AmpWarning, stacklevel=_depth_of_user_code())
+    warnings.warn(message, AmpWarning, stacklevel=_depth_of_user_code(through))
 
 
-def _depth_of_user_code() -> int:
-    """Return the `stacklevel` for `_once`'s caller's caller ... that is no code of ours."""
+def _depth_of_user_code(through: tuple[str, ...]) -> int:
+    """Return the `stacklevel` for `_once`'s caller's caller ... that is no code of ours, nor of the packages named."""
     depth, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+    while frame.f_back is not None and _is_passed_through(frame.f_globals.get("__name__", ""), through):
         depth, frame = depth + 1, frame.f_back
     return depth
+
+
+def _is_passed_through(module: str, through: tuple[str, ...]) -> bool:
+    package = module.partition(".")[0]
+    return package == "unamp" or package.startswith("unamp_") or package in through

@@ -8,12 +8,13 @@ knows; what gradients are, the frameworks' adapters do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from unamp._argument_names import also_called
 from unamp.adapter import Adapter, Gradients, registry
+from unamp.adapter.observing import any_trace, untraced
 from unamp.loss_scale import SMALLEST, LossScale, number
 from unamp.policy import Policy
 from unamp.regions import is_autocast_enabled, policy_region
@@ -380,5 +381,12 @@ def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def no_policy() -> AbstractContextManager[object]:
-    """Compute what the scale depends on, and steps, in the dtypes that they have, whatever region is open."""
-    return policy_region(_OFF) if is_autocast_enabled() else nullcontext()
+    """Compute what the scale depends on, and steps, in the dtypes that they have, whatever region is open; in no trace."""
+    inside = policy_region(_OFF) if is_autocast_enabled() else nullcontext()
+    return _aside(inside) if any_trace() else inside
+
+
+@contextmanager
+def _aside(inside: AbstractContextManager[object]) -> Iterator[None]:
+    with untraced(), inside:
+        yield

@@ -23,6 +23,7 @@ from mindspore._c_expression import amp
 from unamp.adapter import major_minor
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.state import suspended
+from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
@@ -109,6 +110,7 @@ def _per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
         policy = None if isinstance(self.obj, nn.Optimizer) else _in_force()  # what updates parameters is not cast
+        _warn_if_traced()
         if policy is None:
             with suspended(thread):
                 return original(self, *args, **kwargs)
@@ -127,6 +129,11 @@ def _per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
     return __call__
 
 
+def _warn_if_traced() -> None:
+    if thread.sink is not None:
+        graph_ran("mindspore", "mindspore.jit", "call the function without mindspore.jit, in PYNATIVE_MODE")
+
+
 @lru_cache(maxsize=256)
 def _copied(function: types.FunctionType, policy: Policy) -> types.FunctionType:
     """Return a function of its own for a policy: MindSpore keeps what it has parsed by the function's identity."""
@@ -143,6 +150,7 @@ def _compile_and_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def compile_and_run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
         policy = None if isinstance(self, nn.Optimizer) else _in_force()
+        _warn_if_traced()
         if policy is None:
             with suspended(thread):
                 return original(self, *args, **kwargs)

@@ -18,6 +18,7 @@ from paddle.jit.sot.opcode_translator import skip_files
 from paddle.jit.sot.utils import paddle_api_config
 
 from unamp import regions
+from unamp.amp_warnings import graph_ran
 from unamp_paddle.listing import unpatched
 from unamp_paddle.state import thread
 
@@ -56,6 +57,8 @@ def keyed_program(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
         original(self, *args, **kwargs)
+        if thread.sink is not None:
+            graph_ran("paddle", "paddle.jit.to_static(full_graph=True)", "call paddle.jit.enable_to_static(False) before")
         if (policy := _policy()) is not None:
             self._spec_names_id = hash((self._spec_names_id, policy))
 

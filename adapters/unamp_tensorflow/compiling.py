@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 
+from unamp.amp_warnings import graph_ran
 from unamp_tensorflow.casting import cast_back, eligible_dtype
 from unamp_tensorflow.state import FLOAT32, Function, thread
 
@@ -23,6 +24,8 @@ __all__ = [
     "branches", "dataset_reduce", "dataset_scan", "dataset_statement", "if_statement", "indexed_case", "keyed",
     "while_loop", "while_statement",
 ]  # fmt: skip
+
+_EAGERLY = "call tf.config.run_functions_eagerly(True) before, or compile a Keras model with run_eagerly=True"
 
 # Each function here returns what stands in for a function of TensorFlow, given that function.
 
@@ -33,6 +36,12 @@ def keyed(original: Function) -> Function:
     def make_function_context(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
         plan = thread.plan
+        if thread.sink is not None and tf.executing_eagerly():
+            graph_ran(
+                "tensorflow",
+                "tf.function",
+                "call tf.config.run_functions_eagerly(True) before, or pass run_eagerly=True to fit",
+            )
         if plan is None or not plan.policy.active:
             return made
         outside = made.context

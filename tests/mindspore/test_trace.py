@@ -7,7 +7,7 @@ import traced
 from mindspore import Tensor, nn, ops
 
 import unamp
-from unamp import Policy, Rule
+from unamp import AmpWarning, Policy, Rule, amp_warnings
 from unamp.adapter import How, Support
 from unamp.adapter.registry import adapter_for
 
@@ -166,3 +166,23 @@ def test_without_values_no_number_is_looked_at(monkeypatch):
 def test_a_float32_run_and_a_low_one_are_compared():
     net, given = Net(), rand(3, 8)
     traced.precisions_are_compared(lambda: net(given))
+
+
+def product(x):
+    return ops.matmul(x, x)
+
+
+def test_a_graph_that_runs_in_a_trace_is_warned_of(monkeypatch):
+    monkeypatch.setattr(amp_warnings, "_given", set())
+    function, x = mindspore.jit(product), Tensor(np.ones((2, 2), np.float32))
+    trace = unamp.Trace()
+
+    def run():
+        for _ in range(2):
+            with trace, unamp.autocast(dtype="float16"):
+                function(x)
+
+    with pytest.warns(AmpWarning, match=r"a graph of mindspore\.jit ran in a trace") as given:
+        run()
+    assert trace.records == []
+    assert [warning.filename for warning in given if warning.category is AmpWarning] == [__file__]

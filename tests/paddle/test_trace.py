@@ -6,7 +6,7 @@ import traced
 from paddle import nn
 
 import unamp
-from unamp import Policy, Rule
+from unamp import AmpWarning, Policy, Rule, amp_warnings
 from unamp.adapter import How, Support
 from unamp.adapter.registry import adapter_for
 
@@ -155,3 +155,23 @@ def test_without_values_no_number_is_looked_at(monkeypatch):
 def test_a_float32_run_and_a_low_one_are_compared():
     net, given = Net(), paddle.rand([3, 8])
     traced.precisions_are_compared(lambda: net(given))
+
+
+def test_a_graph_that_runs_in_a_trace_is_warned_of(monkeypatch):
+    monkeypatch.setattr(amp_warnings, "_given", set())
+
+    def product(x):
+        return x @ x
+
+    function, x = paddle.jit.to_static(product, full_graph=True), paddle.ones([2, 2])
+    trace = unamp.Trace()
+
+    def run():
+        for _ in range(2):
+            with trace, unamp.autocast(dtype="bfloat16"):
+                function(x)
+
+    with pytest.warns(AmpWarning, match=r"a graph of paddle\.jit\.to_static\(full_graph=True\) ran in a trace") as given:
+        run()
+    assert trace.records == []
+    assert [warning.filename for warning in given if warning.category is AmpWarning] == [__file__]

@@ -8,7 +8,7 @@ import tensorflow as tf
 import traced
 
 import unamp
-from unamp import Policy, Rule
+from unamp import AmpWarning, Policy, Rule, amp_warnings
 
 
 def test_a_trace_says_what_was_computed_in(matrix):
@@ -194,3 +194,20 @@ def test_without_values_no_number_is_looked_at(monkeypatch):
 def test_a_float32_run_and_a_low_one_are_compared():
     net, given = network(), tf.random.uniform([3, 8])
     traced.precisions_are_compared(lambda: net(given))
+
+
+def test_a_graph_that_runs_in_a_trace_is_warned_of(monkeypatch, matrix):
+    monkeypatch.setattr(amp_warnings, "_given", set())
+    function = tf.function(lambda x: x @ x)
+    trace = unamp.Trace()
+
+    def run():
+        for _ in range(2):
+            with trace, unamp.autocast(dtype="bfloat16"):
+                function(matrix)
+
+    with pytest.warns(AmpWarning, match=r"a graph of tf\.function ran in a trace.*run_functions_eagerly") as given:
+        run()
+    assert trace.records == []
+    assert [warning.filename for warning in given] == [__file__]
+    function(matrix)  # outside of traces there is nothing to say

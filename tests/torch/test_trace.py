@@ -420,3 +420,17 @@ def test_a_compiled_function_computes_the_same_while_it_is_traced() -> None:
 def test_a_float32_run_and_a_low_one_are_compared() -> None:
     net, given = Net(), torch.rand(3, 8)
     precisions_are_compared(lambda: net(given))
+
+
+def test_loss_scaling_and_steps_are_in_no_trace() -> None:
+    layer = torch.nn.Linear(4, 4)
+    optimizer, scaler = torch.optim.Adam(layer.parameters()), unamp.GradScaler()
+    with unamp.trace(values=True) as trace:
+        with unamp.autocast("cpu", torch.float16):
+            loss = layer(x).sum()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        torch.mm(x, x)
+    assert [record.op for record in trace.records] == ["linear", "sum", "mm"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.adapter.observer import Observer
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Values
@@ -19,13 +21,18 @@ from unamp.vocabulary import vocabulary
 __all__ = [
     "ObservedPlan",
     "Reporter",
+    "any_trace",
     "casts",
+    "closed",
     "follow_calls",
+    "is_untraced",
     "observe",
+    "opened",
     "reporting_to",
     "traced",
     "unobserved",
     "unreported",
+    "untraced",
 ]
 
 P = ParamSpec("P")
@@ -121,6 +128,46 @@ def unreported(thread: ThreadState[Any]) -> Iterator[Observer]:
         yield observer
     finally:
         thread.sink = observer
+
+
+class _Traces(threading.local):
+    open = 0
+    pauses = 0
+
+
+_traces = _Traces()
+
+
+def opened() -> None:
+    """Note that a trace was opened in this thread."""
+    _traces.open += 1
+
+
+def closed() -> None:
+    """Note that one was closed."""
+    _traces.open -= 1
+
+
+@not_converted
+@once_per_trace
+def any_trace() -> bool:
+    """Return whether a trace is open in this thread."""
+    return _traces.open > 0
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Keep this thread's operations out of every trace: loss scaling and steps are no part of a network."""
+    _traces.pauses += 1
+    try:
+        yield
+    finally:
+        _traces.pauses -= 1
+
+
+def is_untraced() -> bool:
+    """Return whether this thread's operations are kept out of traces now."""
+    return _traces.pauses > 0
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 from unamp import amp_warnings
 from unamp.adapter import registry
-from unamp.adapter.observing import traced
+from unamp.adapter.observing import closed, is_untraced, opened, traced
 from unamp.adapter.records import OpRecord
 from unamp.policy import Policy
 from unamp.regions import current_policy
@@ -62,16 +62,20 @@ class Trace:
                 self.frameworks[adapter.framework] = adapter.version()
             self._open.append((stack.pop_all(), outer))
         _thread.innermost = self
+        opened()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         stack, _thread.innermost = self._open.pop()
+        closed()
         stack.close()
         if kind is None and not self._open:
             for op in self.never_ran:
                 amp_warnings.never_ran(op)
 
     def _take(self, record: OpRecord) -> None:
+        if is_untraced():
+            return
         policy = current_policy()
         self.records.append(record._replace(policy=policy, values=record.values if self._values else None))
         if policy is not None and policy.allow:
