@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from unamp.adapter import DEVICES, How, registry
 from unamp.errors import unknown
 from unamp.policy import Decision, Policy, Rule
+from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 
 __all__ = ["Change", "Explanation", "changes", "differences", "explain"]
@@ -33,7 +34,7 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
     Args:
         policy: the policy.
         framework: one framework, or None for all that are imported. The preset ``native`` needs one.
-        device: ``"cpu"``, ``"gpu"``, or None for both. The preset ``native`` needs one.
+        device: ``"cpu"``, ``"gpu"``, or None for both. The preset ``native`` needs one where the framework has several.
 
     Raises:
         TypeError: where ``policy`` is not a `Policy`.
@@ -44,6 +45,11 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
     if device is not None and device not in DEVICES:
         raise ValueError(unknown("device", device, DEVICES))
     adapters = registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)
+    if framework is not None and device is None and preset(policy.preset).delegates:
+        there = adapters[0].devices()
+        if len(there) > 1:
+            raise ValueError(f"preset {policy.preset!r} depends on the device; name one of: {', '.join(there)}")
+        (device,) = there
     devices = DEVICES if device is None else (device,)
     stated = _stated(policy, framework, device)
     return {

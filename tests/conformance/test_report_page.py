@@ -193,6 +193,17 @@ def test_a_cell_is_drilled_into_by_mouse(look):
     assert page.locator("dialog[open]").count() == 0
 
 
+def test_a_table_that_goes_on_at_the_right_fades_there_until_its_end(look):
+    page = look("broken", PHONE)
+    page.locator(".matrix button").first.scroll_into_view_if_needed()
+    page.locator(".matrix button").nth(0).click()
+    table = page.locator("dialog[open] .wide").first
+    table.evaluate("wide => { wide.style.width = '8rem'; dispatchEvent(new Event('resize')); }")
+    assert "more" in table.get_attribute("class").split()
+    table.evaluate("wide => { wide.scrollLeft = wide.scrollWidth; wide.dispatchEvent(new Event('scroll')); }")
+    assert "more" not in table.get_attribute("class").split()
+
+
 def test_a_cell_is_drilled_into_by_keyboard(look):
     page = look("good")
     page.locator(".matrix").first.scroll_into_view_if_needed()

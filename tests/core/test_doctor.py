@@ -50,6 +50,14 @@ def test_a_framework_that_cannot_be_imported_comes_with_its_error(framework: Cal
     ]
 
 
+def test_a_framework_that_cannot_be_used_is_an_exit_status(framework: Callable[[str], str]) -> None:
+    framework("raise ImportError('libstrange.so: cannot open shared object file')")
+    for options in ((), ("--json",)):
+        done = CliRunner().invoke(commands.app, ["doctor", *options])
+        assert done.exit_code == 1
+        assert "libstrange.so" in done.stdout
+
+
 def test_a_framework_that_crashes_is_reported(framework: Callable[[str], str]) -> None:
     framework("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     (report,) = doctor.examine_all()["frameworks"]

@@ -42,3 +42,14 @@ def test_native_is_explained_for_one_framework_and_device(fake: Any) -> None:
 def test_bad_arguments(arguments: tuple[Any, ...], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         explain(*arguments)
+
+
+def test_native_needs_no_device_where_there_is_one(make_adapter: Any) -> None:
+    fake = make_adapter("torch")  # whose own lists there are
+    native = Policy("O1", "bfloat16", preset="native")
+    assert {op: e.rule for op, e in explain(native, "torch").items()} == {
+        op: e.rule for op, e in explain(native, "torch", "cpu").items()
+    }
+    fake.has_gpu = True
+    with pytest.raises(ValueError, match="depends on the device; name one of: cpu, gpu"):
+        explain(native, "torch")

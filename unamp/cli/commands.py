@@ -47,15 +47,20 @@ def doctor(
     as_json: AsJson = False,
     gaps: Annotated[bool, typer.Option("--gaps", help="List what the adapters cannot do.")] = False,
 ) -> None:
-    """Show the frameworks, their versions and devices, which dtypes run natively or emulated, and what they compute with."""
+    """Show the frameworks, their versions and devices, which dtypes run natively or emulated, and what they compute with.
+
+    Exits with 1 where a framework is installed and cannot be used.
+    """
     found = examine_all()
     reports = found["frameworks"]
     if as_json:
         print_json(found)
-        return
-    show_frameworks(reports)
-    show_machine(found)
-    show_gaps(reports, listed=gaps)
+    else:
+        show_frameworks(reports)
+        show_machine(found)
+        show_gaps(reports, listed=gaps)
+    if any(report["status"] == "not usable" for report in reports):
+        raise typer.Exit(1)
 
 
 app.command("ops")(policies.ops)

@@ -113,12 +113,19 @@
     target.scrollIntoView();
   }
 
+  // What goes on at the right fades there, until it is scrolled to its end.
+  function fade(wide) {
+    wide.classList.toggle("more", wide.scrollLeft + wide.clientWidth < wide.scrollWidth - 1);
+    wide.onscroll = () => fade(wide);
+  }
+
   // What scrolls sideways can be reached and scrolled by keyboard. What is folded away is not asked: it would be laid out for it.
   function scrollable(inside) {
     for (const wide of inside.querySelectorAll(".wide")) {
       if (wide.closest("details:not([open])")) continue;
       if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
       else wide.removeAttribute("tabindex");
+      fade(wide);
     }
   }
 
