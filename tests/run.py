@@ -1,10 +1,10 @@
-"""Run every folder of tests in a process of its own, and say at the end how all of them went.
+"""Run every folder of tests in a process of its own, two at a time, and say at the end how all of them went.
 
 PyTorch's is run twice, with its kernels in Python and in C++ (where there is a compiler, for which `make test` builds them).
 The folder of a framework that offers no wheel for this Python is left out, and named.
 
 A process of its own because two frameworks in one process get in each other's way: some pairs fail to load, one crashes.
-Arguments are handed on to pytest.
+What a folder's tests print is shown when it is done. Arguments are handed on to pytest.
 """
 
 import os
@@ -14,7 +14,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 HERE = Path(__file__).parent
@@ -22,13 +24,20 @@ sys.path.insert(0, str(HERE.parent / "conformance"))
 
 from wheels import without_wheels  # noqa: E402
 
+#: So many processes at a time, where there are the cores for it: each takes up to two GB of memory.
+JOBS = min(2, os.cpu_count() or 1)
+
+#: The folders that take longest, which begin first.
+LONGEST = ("mindspore", "torch", "tensorflow", "conformance")
+
 #: What a folder's tests need where it is not called like it: Keras comes with TensorFlow.
 NEEDS = {"keras_torch": "tensorflow"}
 
 
 def suites() -> Iterator[tuple[str, Path, dict[str, str]]]:
     """What to run: what to call it, its folder, and what its environment adds."""
-    for folder in sorted(path for path in HERE.iterdir() if any(path.glob("test_*.py"))):
+    folders = sorted(path for path in HERE.iterdir() if any(path.glob("test_*.py")))
+    for folder in sorted(folders, key=lambda path: LONGEST.index(path.name) if path.name in LONGEST else len(LONGEST)):
         if NEEDS.get(folder.name, folder.name) in without_wheels():
             continue
         if folder.name != "torch":
@@ -39,35 +48,56 @@ def suites() -> Iterator[tuple[str, Path, dict[str, str]]]:
             yield "torch, compiled", folder, {"UNAMP_TORCH_COMPILED": "1"}
 
 
-def run(suite: Path, environment: dict[str, str], report: Path, arguments: list[str]) -> tuple[int, int, int]:
-    """How many tests of a folder passed, failed and were skipped; a folder that could not run is one failure."""
+class Outcome(NamedTuple):
+    """How the tests of a folder went: how many passed, failed and were skipped, in how many seconds, and what was printed."""
+
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+    said: str
+
+
+def run(suite: Path, environment: dict[str, str], report: Path, arguments: list[str]) -> Outcome:
+    """Run the tests of a folder; one that could not run is one failure."""
+    start = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "pytest", str(suite), f"--junitxml={report}", *arguments],
         cwd=HERE.parent,
         env=os.environ | environment,
         check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
     )
+    seconds = time.monotonic() - start
     if not report.exists():
-        return 0, 1, 0
+        return Outcome(0, 1, 0, seconds, done.stdout)
     count = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     for totals in ElementTree.parse(report).getroot().iter("testsuite"):
         for key in count:
             count[key] += int(totals.get(key, 0))
     failed = count["failures"] + count["errors"]
     passed = count["tests"] - failed - count["skipped"]
-    return passed, max(failed, int(done.returncode != 0)), count["skipped"]
+    return Outcome(passed, max(failed, int(done.returncode != 0)), count["skipped"], seconds, done.stdout)
 
 
 def main(arguments: list[str]) -> int:
     """Run all folders, print the totals, and return the exit status."""
     total = [0, 0, 0]
     lines = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name, suite, environment in suites():
-            start = time.monotonic()
-            counts = run(suite, environment, Path(folder) / f"{name}.xml", arguments)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(JOBS) as pool:
+        begun: dict[Future[Outcome], str] = {
+            pool.submit(run, suite, environment, Path(folder) / f"{name}.xml", arguments): name
+            for name, suite, environment in suites()
+        }
+        for future in as_completed(begun):
+            outcome = future.result()
+            print(outcome.said, flush=True)
+            counts = outcome.passed, outcome.failed, outcome.skipped
             total = [sum(pair) for pair in zip(total, counts, strict=True)]
-            lines.append(f"{name}: {time.monotonic() - start:.0f} s, {_sentence(*counts)}")
+            lines.append(f"{begun[future]}: {outcome.seconds:.0f} s, {_sentence(*counts)}")
     for framework in sorted(without_wheels()):
         lines.append(f"{framework}: left out, it offers no wheel for Python {sys.version_info[0]}.{sys.version_info[1]}")
     print("", *lines, _sentence(*total), sep="\n", flush=True)
