@@ -63,9 +63,11 @@ def test_a_command_is_one_that_there_is(file: Path, words: list[str], pytestconf
             _parse(arguments)
         case "python", ["-m", "unamp_conformance", *options]:
             _parse(["conformance", *options])
-        case "python", ["-m", module]:
-            (home,) = find_spec(module).submodule_search_locations  # without importing it, and its framework
-            assert (Path(home) / "__main__.py").exists()
+        case "python", ["-m", module, *_]:
+            spec = find_spec(module)  # without importing it, and its framework
+            assert spec is not None
+            for home in spec.submodule_search_locations or ():
+                assert (Path(home) / "__main__.py").exists()
         case "python", [script, *_]:
             assert (ROOT / script).is_file()
         case "mkdir", [_]:
