@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from unamp._strict_json import BadJSON, parsed
 from unamp_conformance.results import READABLE, STATUSES, BadResults, FrameworkRun, Report, Result
 
 __all__ = ["load", "results_from"]
@@ -46,36 +45,9 @@ def results_from(data: Any) -> tuple[Result, ...]:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(
-            text, parse_constant=_no_number, parse_float=_float, parse_int=_int, object_pairs_hook=_without_doubles
-        )
-    except json.JSONDecodeError as error:
-        raise BadResults(f"not JSON: {error}") from error
-    except RecursionError:
-        raise BadResults("nested too deeply") from None
-
-
-def _no_number(text: str) -> float:
-    raise BadResults(f"{text} is no number of JSON")
-
-
-def _float(text: str) -> float:
-    if not math.isfinite(value := float(text)):
-        raise BadResults(f"the number {text[:40]} is too large")
-    return value
-
-
-def _int(text: str) -> int:
-    if len(text) > _DIGITS:
-        raise BadResults(f"the number {text[:40]}... is too large")
-    return int(text)
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise BadResults("an object names the same field twice")
-    return found
+        return parsed(text)
+    except BadJSON as error:
+        raise BadResults(str(error)) from error
 
 
 def _report(data: Any) -> Report:

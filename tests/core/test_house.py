@@ -26,7 +26,7 @@ THIRD_PARTY = {"unamp.cli": {"typer", "rich"}, "unamp.tracing.as_page": {"jinja2
 #: The floors of the core, the ground first. A module imports from its own floor and from those below it.
 FLOORS = (
     ("errors", "dtypes", "_version", "_data", "_entry_points", "_compiler_marks"),
-    ("_argument_names", "_region_decorator", "_spelling_files"),
+    ("_argument_names", "_region_decorator", "_spelling_files", "_strict_json"),
     ("vocabulary", "presets", "lists", "policy"),
     ("adapter",),
     ("amp_warnings", "regions"),

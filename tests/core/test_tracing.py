@@ -293,10 +293,10 @@ def test_a_trace_survives_json(fake: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "this is no trace: Expecting value"),
+        ("", "this is no trace: not JSON: Expecting value"),
         ("[]", r"this is no trace; Trace.to_json\(\) writes one"),
         ('{"format": "unamp trace", "version": 3}', r"this trace is of version 3; unamp [\d.]+ reads 1 and 2"),
-        ('{"format": "unamp trace", "version": 2}', "this trace is damaged: KeyError: 'values'"),
+        ('{"format": "unamp trace", "version": 2}', "this trace is damaged: the trace: 'frameworks' is missing"),
     ],
 )
 def test_what_is_no_trace_is_refused(text: str, says: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from unamp import _strict_json as strict
 from unamp._version import __version__
-from unamp.adapter.records import OpRecord, Values
+from unamp.adapter.records import SAMPLE, OpRecord, Values
 from unamp.policy import Policy, Rule
 
 __all__ = ["VERSION", "Contents", "dump", "load"]
@@ -50,23 +52,46 @@ def load(text: str) -> Contents:
         ValueError: where the text is none, is damaged, or of another version.
     """
     try:
-        data = json.loads(text)
-    except ValueError as error:
+        data = strict.parsed(text)
+    except strict.BadJSON as error:
         raise ValueError(f"this is no trace: {error}") from error
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise ValueError("this is no trace; Trace.to_json() writes one")
-    if data.get("version") not in _READ:
+    version = data.get("version")
+    if type(version) is not int or version not in _READ:
         read = " and ".join(map(str, _READ))
-        raise ValueError(f"this trace is of version {data.get('version')!r:.20}; unamp {__version__} reads {read}")
+        raise ValueError(f"this trace is of version {version!r:.20}; unamp {__version__} reads {read}")
     try:
-        if not isinstance(data["values"], bool):
-            raise TypeError(f"values must be true or false, not {data['values']!r:.40}")
-        frameworks, never_ran = dict(data["frameworks"]), tuple(data["never_ran"])
-        policies = [Policy.from_data(policy) for policy in data.get("policies", ())]
-        records = [_read_record(record, policies) for record in data["records"]]
-        return Contents(data["values"], frameworks, never_ran, records)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"this trace is damaged: {type(error).__name__}: {error}") from error
+        return _contents(data, version)
+    except strict.BadJSON as error:
+        raise ValueError(f"this trace is damaged: {error}") from error
+
+
+def _contents(data: dict[str, Any], version: int) -> Contents:
+    _check_fields("the trace", data, _FIELDS if version == VERSION else _FIELDS - {"policies"})
+    frameworks = strict.expect("frameworks", data["frameworks"], dict, "an object")
+    policies = strict.items("policies", data.get("policies", []), _policy)
+    return Contents(
+        strict.expect("values", data["values"], bool, "true or false"),
+        {strict.text("a framework", name): strict.text(f"the version of {name[:20]}", v) for name, v in frameworks.items()},
+        strict.items("never_ran", data["never_ran"], strict.text),
+        list(strict.items("record", data["records"], lambda where, record: _read_record(where, record, policies, version))),
+    )
+
+
+def _check_fields(where: str, data: Any, names: frozenset[str]) -> None:
+    strict.expect(where, data, dict, "an object")
+    if missing := sorted(names - data.keys()):
+        raise strict.BadJSON(f"{where}: {missing[0]!r} is missing")
+    if unknown := sorted(data.keys() - names):
+        raise strict.BadJSON(f"{where}: unknown field {unknown[0][:40]!r}")
+
+
+def _policy(where: str, data: Any) -> Policy:
+    try:
+        return Policy.from_data(data)
+    except (TypeError, ValueError) as error:
+        raise strict.BadJSON(f"{where}: {error}") from error
 
 
 def _record(record: OpRecord) -> dict[str, Any]:
@@ -87,19 +112,51 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _read_record(data: dict[str, Any], policies: list[Policy]) -> OpRecord:
-    values, policy = data["values"], data.get("policy")
-    return OpRecord(
-        **{
-            **data,
-            "rule": Rule(data["rule"]),
-            "inputs": tuple(data["inputs"]),
-            "values": None if values is None else _read_values(values),
-            "policy": None if policy is None else policies[policy],
-        }
+#: How each field of a record is read; `rule`, `values` and `policy` are read by themselves.
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "op": strict.text,
+    "native": strict.text,
+    "inputs": lambda where, value: strict.items(where, value, strict.text),
+    "compute": lambda where, value: strict.optional(where, value, strict.text),
+    "output": lambda where, value: strict.optional(where, value, strict.text),
+    "emulated": lambda where, value: strict.expect(where, value, bool, "true or false"),
+    "layer": lambda where, value: strict.optional(where, value, strict.text),
+    "casts": strict.whole,
+    "cast_bytes": strict.whole,
+    "framework": lambda where, value: strict.optional(where, value, strict.text),
+}
+_RULES = {rule.value: rule for rule in Rule}
+
+
+def _read_record(where: str, data: Any, policies: tuple[Policy, ...], version: int) -> OpRecord:
+    _check_fields(where, data, _OF_RECORD if version == VERSION else _OF_RECORD - {"policy"})
+    rule = strict.text(f"{where}, rule", data["rule"])
+    if rule not in _RULES:
+        raise strict.BadJSON(f"{where}, rule: {rule[:20]!r} is none; valid: {', '.join(_RULES)}")
+    place = strict.optional(f"{where}, policy", data.get("policy"), strict.whole)
+    if place is not None and place >= len(policies):
+        raise strict.BadJSON(f"{where}, policy: there is no policy {place}")
+    read = {name: reader(f"{where}, {name}", data[name]) for name, reader in _READERS.items()}
+    values = strict.optional(f"{where}, values", data["values"], _read_values)
+    return OpRecord(**read, rule=_RULES[rule], values=values, policy=None if place is None else policies[place])
+
+
+def _read_values(where: str, data: Any) -> Values:
+    _check_fields(where, data, _OF_VALUES)
+    shape = strict.items(f"{where}, shape", data["shape"], strict.whole)
+    sample = strict.items(f"{where}, sample", data["sample"], strict.number)
+    if len(sample) != (kept := min(math.prod(shape), SAMPLE)):
+        raise strict.BadJSON(f"{where}, sample has {len(sample)} numbers; of this shape a trace keeps {kept}")
+    return Values(
+        shape=shape,
+        nonfinite=strict.whole(f"{where}, nonfinite", data["nonfinite"]),
+        max_abs=strict.number(f"{where}, max_abs", data["max_abs"]),
+        mean=strict.number(f"{where}, mean", data["mean"]),
+        norm=strict.number(f"{where}, norm", data["norm"]),
+        sample=sample,
     )
 
 
-def _read_values(data: dict[str, Any]) -> Values:
-    numbers = {name: float(data[name]) for name in ("max_abs", "mean", "norm")}
-    return Values(shape=tuple(data["shape"]), nonfinite=data["nonfinite"], sample=tuple(map(float, data["sample"])), **numbers)
+_FIELDS = frozenset({"format", "version", "unamp", "frameworks", "values", "never_ran", "policies", "records"})
+_OF_RECORD = frozenset(OpRecord._fields)
+_OF_VALUES = frozenset(Values._fields)

@@ -1,0 +1,133 @@
+"""Files from elsewhere: whatever is done to one, its reader says what is wrong with it, and never anything else happens."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import unamp
+from unamp import OpRecord, Policy, Rule
+from unamp.adapter.records import Values
+from unamp.cli.commands import app
+
+POLICY = Policy("O2", "bfloat16", deny="softmax")
+VALUES = Values((1, 3), 0, 2.0, 0.5, 3.0, (1.0, 2.0, -0.5))
+
+
+def written() -> dict[str, Any]:
+    """A whole trace, as data."""
+    trace = unamp.Trace(values=True)
+    trace.frameworks["torch"] = "2.13.0"
+    for op, layer in (("linear", "Net.0"), ("softmax", None), ("linear", "Net.1")):
+        trace.records.append(
+            OpRecord(
+                op, f"aten::{op}", Rule.LOW, ("float32",), "bfloat16", "bfloat16", False, layer, 1, 8, "torch", VALUES, POLICY
+            )
+        )
+    data: dict[str, Any] = json.loads(trace.to_json())
+    return data
+
+
+STRANGE = st.sampled_from(
+    [
+        *(None, True, -1, 10**17, 1e308, 0.5, -0.0),
+        *("", "nan", "-inf", "O9", "low", "linear" * 99, "\x1b[31mred", "a\nb", "\u202e"),
+        *([], {}, [[]], {"x": 1}, [None], [1, "x"], {"level": "O1"}),
+    ]
+)
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path to every value in some data."""
+    inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [path, *(place for key, value in inner for place in places(value, (*path, key)))]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    """A trace's text with some of its values exchanged, removed, doubled or renamed; or cut, or nested."""
+    data = copy.deepcopy(written())
+    for _ in range(draw(st.integers(1, 3))):
+        *above, last = draw(st.sampled_from([place for place in places(data) if place]))
+        holder = data
+        for key in above:
+            holder = holder[key]
+        match draw(st.sampled_from(["exchange", "remove", "double", "rename"])):
+            case "exchange":
+                holder[last] = copy.deepcopy(draw(STRANGE))
+            case "remove":
+                del holder[last]
+            case "double" if isinstance(holder, list):
+                holder.append(holder[last])
+            case _ if isinstance(holder, dict):
+                holder[draw(st.sampled_from(["x", "__class__", "policy", "op"]))] = holder.pop(last)
+    text = json.dumps(data)
+    return text[: draw(st.integers(0, len(text)))] if draw(st.booleans()) and draw(st.booleans()) else text
+
+
+@given(mutated())
+def test_a_mutated_trace_is_read_or_refused_in_words(text: str) -> None:
+    refused, trace = "", None
+    try:
+        trace = unamp.Trace.from_json(text)
+    except ValueError as error:
+        refused = str(error)
+    if trace is None:
+        assert refused.startswith(("this is no trace", "this trace is"))
+        return
+    assert all(line.isprintable() for line in trace.table().splitlines())
+    assert unamp.Trace.from_json(trace.to_json()).records == trace.records
+    unamp.compare_traces(trace, unamp.Trace.from_json(json.dumps(written()))).table()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"format": "unamp trace", "format": "x"}', "names the same field twice"),
+        ('{"format": NaN}', "NaN is no number of JSON"),
+        ('{"format": 1e999}', "is too large"),
+        ("9" * 5000, "is too large"),
+        ("\ufeff{}", "not JSON"),
+    ],
+)
+def test_hostile_texts_are_named(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        unamp.Trace.from_json(text)
+
+
+def test_no_command_ends_in_a_traceback(tmp_path: Path) -> None:
+    """`trace`, `compare` and `diff --trace`, each on a few hundred spoilt files."""
+    sound, spoilt = tmp_path / "sound.json", tmp_path / "spoilt.json"
+    sound.write_text(json.dumps(written()))
+    chance = random.Random(0)
+    strange = [None, True, -1, 1e308, "", "nan", "\x1b[31m", [], {}, [[]], {"x": 1}, "O9", [1, "x"]]
+    for _ in range(200):
+        data = copy.deepcopy(written())
+        *above, last = chance.choice([place for place in places(data) if place])
+        holder: Any = data
+        for key in above:
+            holder = holder[key]
+        holder[last] = chance.choice(strange)
+        spoilt.write_text(json.dumps(data))
+        for arguments in (["trace", spoilt], ["compare", sound, spoilt], ["diff", "paddle", "torch-cuda", "--trace", spoilt]):
+            done = CliRunner().invoke(app, list(map(str, arguments)))
+            assert done.exit_code in (0, 1, 2), (data, done.exception)
+            assert done.exception is None or isinstance(done.exception, SystemExit), (data, done.exception)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"", b"\x00" * 64, b"[" * 200_000])
+def test_bytes_that_are_no_text_are_one_message(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_bytes(content)
+    done = CliRunner().invoke(app, ["trace", str(file)])
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
