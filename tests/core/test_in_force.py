@@ -47,6 +47,8 @@ def test_the_frameworks_own_amp_counts_where_no_region_does(fake: Any) -> None:
 def test_what_nobody_has_is_named(fake: Any) -> None:
     with pytest.raises(ValueError, match="unknown framework 'caffe'"):
         current_policy(framework="caffe")
+    with pytest.raises(TypeError, match=r"must be the import name of one framework, or None for all; not \['fake'\]"):
+        current_policy(framework=["fake"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown device_type 'tpu'"):
         current_policy(device="tpu")
 
@@ -163,3 +165,5 @@ def test_check_names_what_is_wrong(fake: Any) -> None:
         unamp.check(MINE, device="tpu")
     with pytest.raises(ValueError, match="unknown framework 'caffe'"):
         unamp.check(MINE, framework="caffe")
+    with pytest.raises(TypeError, match="must be the import name of one framework"):
+        unamp.check(MINE, framework=["fake"])  # type: ignore[arg-type]

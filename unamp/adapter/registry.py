@@ -81,9 +81,12 @@ def adapter_for(framework: str) -> Adapter:
     """Return the adapter of one framework, which must be imported already.
 
     Raises:
+        TypeError: for anything but a name.
         ValueError: for a name that no installed adapter has; the message lists the valid ones.
         FrameworkNotSupported: where the framework is not installed, not imported yet, or not suitable.
     """
+    if not isinstance(framework, str):
+        raise TypeError(f"framework must be the import name of one framework, or None for all; not {shortened(framework)}")
     adapters_in_use()
     if framework in _loaded:
         return _loaded[framework]

@@ -126,8 +126,8 @@ def compare_traces(reference: Trace, other: Trace) -> TraceComparison:
     """Hold two traces against each other, operation by operation.
 
     In each layer (by its name without the class of the network), and outside of layers, the two runs are aligned by operation
-    and shape, in the order in which they ran; where one has more than the other, by the size of the numbers too. What is left over then, because layers are named differently,
-    is aligned in the same way. What has no partner is listed.
+    and shape, in the order in which they ran; where one has more than the other, by the size of the numbers too. What is left
+    over then, because layers are named differently, is aligned in the same way. What has no partner is listed.
 
     An error is allowed to be 4 times the root of the sum of the squares of all roundings of both runs up to that operation:
     twice the unit roundoff for one that computed low (its inputs and its result), eight times for one in float32. That is how
