@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -156,6 +158,12 @@ def test_check_asks_about_compiled_functions_when_it_is_told_to(fake: Any) -> No
 def test_check_of_a_device_that_is_absent(fake: Any) -> None:
     (answer,) = unamp.check(MINE, device="gpu").answers
     assert answer.refused == "there is no such device here; there is: cpu"
+
+
+def test_check_with_nobody_to_ask_is_no_yes() -> None:
+    asking = "import unamp; unamp.check(unamp.Policy()).require()"
+    ran = subprocess.run([sys.executable, "-c", asking], capture_output=True, text=True, check=False)
+    assert "FrameworkNotSupported: no framework is imported that could be asked" in ran.stderr
 
 
 def test_check_names_what_is_wrong(fake: Any) -> None:

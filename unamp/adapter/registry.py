@@ -11,7 +11,7 @@ from unamp._compiler_marks import WHEN_ASKED, once_per_trace
 from unamp._entry_points import entry_points
 from unamp.adapter.contract import Adapter
 from unamp.adapter.versions import check_version
-from unamp.errors import AdapterError, FrameworkNotSupported, unknown
+from unamp.errors import AdapterError, FrameworkNotSupported, shortened, unknown
 from unamp.vocabulary import FRAMEWORKS, NAMERS, vocabulary
 
 if TYPE_CHECKING:
