@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from unamp.adapter import DEVICES, Adapter, How, Support, registry
-from unamp.errors import NotExpressible, unknown
+from unamp.errors import FrameworkNotSupported, NotExpressible, unknown
 from unamp.policy import Policy
 from unamp.vocabulary import vocabulary
 
@@ -89,7 +89,8 @@ def check(policy: Policy, *, framework: str | None = None, device: str | None = 
     Raises:
         TypeError: where ``policy`` is not a `Policy`.
         ValueError: for an unknown framework or device.
-        FrameworkNotSupported: where the named framework is not installed, not imported or not suitable.
+        FrameworkNotSupported: where the named framework is not installed, not imported or not suitable, and where none is
+            named and none imported.
     """
     if not isinstance(policy, Policy):
         raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)")
@@ -98,6 +99,8 @@ def check(policy: Policy, *, framework: str | None = None, device: str | None = 
     adapters = registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)
     if framework is None:
         registry.check_suitable()
+        if not adapters:
+            raise FrameworkNotSupported("no framework is imported that could be asked; import one before (unamp imports none)")
     asked = ((adapter, each) for adapter in adapters for each in ([device] if device else adapter.devices()))
     return Checked(policy, tuple(_answer(adapter, policy, each, compiled) for adapter, each in asked))
 

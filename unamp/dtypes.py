@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from unamp.errors import shortened
+
 __all__ = ["ELIGIBLE", "FLOAT32", "LOW_DTYPES", "PRECISIONS", "Precision", "dtype_name", "low_dtype"]
 
 FLOAT32 = "float32"
@@ -82,7 +84,7 @@ def low_dtype(value: object) -> str:
     if name is None:
         raise TypeError(f"dtype must be a string or a dtype object, not {type(value).__name__}; valid: {_valid()}")
     if name not in LOW_DTYPES:
-        raise ValueError(f"dtype {name!r} is not a low precision; valid: {_valid()}")
+        raise ValueError(f"dtype {shortened(name)} is not a low precision; valid: {_valid()}")
     return name
 
 

@@ -45,6 +45,8 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
     if device is not None and device not in DEVICES:
         raise ValueError(unknown("device", device, DEVICES))
     adapters = registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)
+    if framework is None and preset(policy.preset).delegates:
+        raise ValueError(f"preset {policy.preset!r} is each framework's own lists; name a framework, with --framework say")
     if framework is not None and device is None and preset(policy.preset).delegates:
         there = adapters[0].devices()
         if len(there) > 1:

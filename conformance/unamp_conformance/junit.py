@@ -19,11 +19,12 @@ def write(report: Report, path: Path) -> None:
     root = ET.Element("testsuites", name="unamp conformance")
     for run in report.runs:
         failures = sum(r.status in UNEXPECTED for r in run.results) + len(run.problems)
+        absent = int(run.ended == "not run")
         unusable = int(run.ended not in ("finished", "not run"))
         suite = ET.SubElement(
             root, "testsuite", name=_clean(f"{run.framework} {run.version} {run.device}"), time=f"{run.seconds:.1f}",
-            tests=str(len(run.results) + len(run.problems) + unusable), failures=str(failures), errors=str(unusable),
-            skipped=str(sum(r.status in ("not run", "not applicable", "gap") for r in run.results)),
+            tests=str(len(run.results) + len(run.problems) + absent + unusable), failures=str(failures), errors=str(unusable),
+            skipped=str(sum(r.status in ("not run", "not applicable", "gap") for r in run.results) + absent),
         )  # fmt: skip
         for result in run.results:
             case = ET.SubElement(
@@ -37,6 +38,9 @@ def write(report: Report, path: Path) -> None:
         for problem in run.problems:
             case = ET.SubElement(suite, "testcase", classname=_clean(f"{run.framework}.gaps"), name=_clean(problem))
             ET.SubElement(case, "failure", type="gap", message=_clean(problem))
+        if absent:
+            case = ET.SubElement(suite, "testcase", classname=_clean(run.framework), name="device")
+            ET.SubElement(case, "skipped", message=_clean(f"there is no {run.device} here"))
         if unusable:
             case = ET.SubElement(suite, "testcase", classname=_clean(run.framework), name="process")
             ET.SubElement(case, "error", message=_clean(run.ended))

@@ -49,5 +49,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         option = metafunc.config.getoption
         selected = {f"{name}s": tuple(option(f"unamp_{name}")) for name in _SELECTING}
-        chosen = parameters(option("unamp_framework"), option("unamp_device"), {**selected, "full": option("unamp_full")})
+        try:
+            chosen = parameters(option("unamp_framework"), option("unamp_device"), {**selected, "full": option("unamp_full")})
+        except pytest.UsageError as error:  # pytest shows it with a traceback, this with its words alone
+            raise pytest.Collector.CollectError(str(error)) from error
         metafunc.parametrize("unamp_check", chosen)

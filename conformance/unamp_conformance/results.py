@@ -158,7 +158,8 @@ class Report:
             return Verdict.DOES_NOT_CONFORM
         if not all(run.ok for run in self.runs) or all(run.ended == "not run" for run in self.runs):
             return Verdict.COULD_NOT_RUN
-        return Verdict.CONFORMS if any(run.results for run in self.runs) else Verdict.NOTHING_SELECTED
+        applies = any(result.status != "not applicable" for run in self.runs for result in run.results)
+        return Verdict.CONFORMS if applies else Verdict.NOTHING_SELECTED
 
 
 def sayable(result: Result) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 import reports
@@ -90,6 +91,9 @@ def test_a_framework_that_cannot_be_imported_is_in_every_file(tmp_path, monkeypa
 def test_a_device_that_is_absent_could_not_run(tmp_path):
     said = ask("--framework", "paddle", "--device", "gpu", "--op", "add", "--output", tmp_path, code=3)
     assert "not run, for there is no such device here: paddle on gpu" in said
+    (suite,) = ET.parse(tmp_path / "junit.xml").getroot()
+    assert (suite.get("tests"), suite.get("skipped")) == ("1", "1")
+    assert [case.get("message") for case in suite.iter("skipped")] == ["there is no gpu here"]
 
 
 def a_run(*results, ended="finished", framework="torch", device="cpu"):
@@ -104,6 +108,7 @@ def a_run(*results, ended="finished", framework="torch", device="cpu"):
         ([a_run(PASSED), a_run(ended="not opened: it died")], Verdict.COULD_NOT_RUN),
         ([a_run(ended="not run", device="gpu")], Verdict.COULD_NOT_RUN),
         ([a_run()], Verdict.NOTHING_SELECTED),
+        ([a_run(replace(PASSED, status="not applicable"))], Verdict.NOTHING_SELECTED),
     ],
 )
 def test_what_failed_weighs_more_than_what_could_not_run(runs, verdict):

@@ -84,7 +84,7 @@ def test_explain_says_rule_and_origin() -> None:
         (("explain", "--level", "O9"), "unknown level 'O9'; valid: O0, OD, O1, O2, O3"),
         (("explain", "--dtype", "int8"), "valid: 'float16', 'bfloat16'"),
         (("explain", "--preset", "x"), "unknown preset 'x'; valid: unamp, torch-cuda"),
-        (("explain", "--preset", "native"), "name a framework"),
+        (("explain", "--preset", "native"), "name a framework, with --framework"),
         (("explain", "--allow", "linear", "--deny", "linear"), "in allow and in deny: linear"),
         (("explain", "--device", "tpu"), "unknown device 'tpu'; valid: cpu, gpu"),
         (("explain", "--framework", "jax"), "unknown framework 'jax'; adapters are installed for:"),
@@ -257,3 +257,12 @@ def test_a_command_of_another_distribution_that_lacks_something_says_so() -> Non
     done = run(code, "conformance", "--framework", "torch", code=1, command=("-c",))
     assert "which is not installed; pip install 'unamp[conformance]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_is_no_text_is_no_trace(tmp_path: Path) -> None:
+    from unamp.cli.commands import app
+
+    (tmp_path / "weights.npz").write_bytes(b"PK\x03\x04\x80")
+    done = CliRunner().invoke(app, ["trace", str(tmp_path / "weights.npz")], env={"COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert "this is no trace: it is no UTF-8" in " ".join(done.stderr.replace("│", " ").split())

@@ -117,6 +117,15 @@ def test_one_operation_more_shifts_nothing() -> None:
     assert [float(r.values.sample[0]) for r in compared.only_in_other if r.values] == [1000.0, 1.0]
 
 
+def test_a_layer_that_runs_many_times_is_paired_in_order_whatever_the_sizes() -> None:
+    sizes = 2 ** ((np.arange(6) + 0.49) / 16)
+    rounded = sizes * 1.001  # as large, by a sixteenth of a power of two, as the next was before
+    traces = [trace_of(*(record("linear", "Net.0", [size]) for size in each)) for each in (sizes, rounded)]
+    compared = compare_traces(*traces)
+    assert max(c.error for c in compared.operations if c.error is not None) == pytest.approx(1e-3)
+    assert all(traces[0].records[c.position] is c.reference for c in compared.operations)
+
+
 def test_shapes_of_another_layout_are_the_same() -> None:
     pictures = np.arange(24.0).reshape(2, 3, 4)
     compared = compare_traces(

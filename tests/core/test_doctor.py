@@ -50,6 +50,13 @@ def test_a_framework_that_cannot_be_imported_comes_with_its_error(framework: Cal
     ]
 
 
+def test_a_framework_that_ends_the_process_in_peace_is_not_usable(framework: Callable[[str], str]) -> None:
+    framework("print('bye')\nraise SystemExit(0)")
+    (found,) = doctor.examine_all()["frameworks"]
+    assert (found["status"], found["advice"]) == ("not usable", "importing it ended the process with status 0")
+    assert CliRunner().invoke(commands.app, ["doctor"]).exit_code == 1
+
+
 def test_a_framework_that_cannot_be_used_is_an_exit_status(framework: Callable[[str], str]) -> None:
     framework("raise ImportError('libstrange.so: cannot open shared object file')")
     for options in ((), ("--json",)):

@@ -57,6 +57,12 @@ def test_other_dtypes_are_refused_with_the_valid_ones(value: object) -> None:
         low_dtype(value)
 
 
+def test_a_long_name_is_not_echoed_whole() -> None:
+    with pytest.raises(ValueError, match="is not a low precision") as raised:
+        low_dtype("x" * 100_000)
+    assert len(str(raised.value)) < 200
+
+
 @pytest.mark.parametrize("value", [None, 16, 1.5, [], object(), ("float16",)])
 def test_what_is_no_dtype_is_a_type_error(value: object) -> None:
     with pytest.raises(TypeError, match="dtype must be a string or a dtype object"):

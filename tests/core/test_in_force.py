@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -47,6 +49,8 @@ def test_the_frameworks_own_amp_counts_where_no_region_does(fake: Any) -> None:
 def test_what_nobody_has_is_named(fake: Any) -> None:
     with pytest.raises(ValueError, match="unknown framework 'caffe'"):
         current_policy(framework="caffe")
+    with pytest.raises(TypeError, match=r"must be the import name of one framework, or None for all; not \['fake'\]"):
+        current_policy(framework=["fake"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown device_type 'tpu'"):
         current_policy(device="tpu")
 
@@ -156,6 +160,12 @@ def test_check_of_a_device_that_is_absent(fake: Any) -> None:
     assert answer.refused == "there is no such device here; there is: cpu"
 
 
+def test_check_with_nobody_to_ask_is_no_yes() -> None:
+    asking = "import unamp; unamp.check(unamp.Policy()).require()"
+    ran = subprocess.run([sys.executable, "-c", asking], capture_output=True, text=True, check=False)
+    assert "FrameworkNotSupported: no framework is imported that could be asked" in ran.stderr
+
+
 def test_check_names_what_is_wrong(fake: Any) -> None:
     with pytest.raises(TypeError, match="policy must be an unamp.Policy, not str"):
         unamp.check("O1")  # type: ignore[arg-type]
@@ -163,3 +173,5 @@ def test_check_names_what_is_wrong(fake: Any) -> None:
         unamp.check(MINE, device="tpu")
     with pytest.raises(ValueError, match="unknown framework 'caffe'"):
         unamp.check(MINE, framework="caffe")
+    with pytest.raises(TypeError, match="must be the import name of one framework"):
+        unamp.check(MINE, framework=["fake"])  # type: ignore[arg-type]

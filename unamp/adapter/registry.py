@@ -11,7 +11,7 @@ from unamp._compiler_marks import WHEN_ASKED, once_per_trace
 from unamp._entry_points import entry_points
 from unamp.adapter.contract import Adapter
 from unamp.adapter.versions import check_version
-from unamp.errors import AdapterError, FrameworkNotSupported, unknown
+from unamp.errors import AdapterError, FrameworkNotSupported, shortened, unknown
 from unamp.vocabulary import FRAMEWORKS, NAMERS, vocabulary
 
 if TYPE_CHECKING:
@@ -81,9 +81,12 @@ def adapter_for(framework: str) -> Adapter:
     """Return the adapter of one framework, which must be imported already.
 
     Raises:
+        TypeError: for anything but a name.
         ValueError: for a name that no installed adapter has; the message lists the valid ones.
         FrameworkNotSupported: where the framework is not installed, not imported yet, or not suitable.
     """
+    if not isinstance(framework, str):
+        raise TypeError(f"framework must be the import name of one framework, or None for all; not {shortened(framework)}")
     adapters_in_use()
     if framework in _loaded:
         return _loaded[framework]

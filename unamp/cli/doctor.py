@@ -56,7 +56,10 @@ def _in_own_process(framework: str) -> dict[str, Any]:
         said = ran.stderr.strip().rpartition("\n")[2] or f"importing it ended the process with status {ran.returncode}"
         return {"framework": framework, "status": "not usable", "advice": said}
     # Frameworks greet on standard output; the report is the last line.
-    report: dict[str, Any] = json.loads(ran.stdout.strip().rpartition("\n")[2])
+    last = ran.stdout.strip().rpartition("\n")[2]
+    if not last.startswith('{"framework"'):
+        return {"framework": framework, "status": "not usable", "advice": "importing it ended the process with status 0"}
+    report: dict[str, Any] = json.loads(last)
     return report
 
 

@@ -56,5 +56,7 @@ def read_trace(path: Path) -> Trace:
     """Return the trace in a file; an error about the file becomes a message of the command line."""
     try:
         return Trace.from_json(path.read_text("utf-8"))
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{path}: this is no trace: it is no UTF-8") from error
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}") from error

@@ -125,9 +125,9 @@ class TraceComparison:
 def compare_traces(reference: Trace, other: Trace) -> TraceComparison:
     """Hold two traces against each other, operation by operation.
 
-    In each layer (by its name without the class of the network), and outside of layers, the two runs are aligned by operation,
-    shape and size of the numbers, in the order in which they ran. What is left over then, because layers are named differently,
-    is aligned in the same way. What has no partner is listed.
+    In each layer (by its name without the class of the network), and outside of layers, the two runs are aligned by operation
+    and shape, in the order in which they ran; where one has more than the other, by the size of the numbers too. What is left
+    over then, because layers are named differently, is aligned in the same way. What has no partner is listed.
 
     An error is allowed to be 4 times the root of the sum of the squares of all roundings of both runs up to that operation:
     twice the unit roundoff for one that computed low (its inputs and its result), eight times for one in float32. That is how
@@ -176,6 +176,8 @@ def _paired(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> list[tuple[i
 def _aligned_at(
     left: Sequence[OpRecord], right: Sequence[OpRecord], at_left: Sequence[int], at_right: Sequence[int]
 ) -> list[tuple[int, int]]:
+    if [_key(left[n], 0.0) for n in at_left] == [_key(right[n], 0.0) for n in at_right]:
+        return list(zip(at_left, at_right, strict=True))  # nothing to look for, and sizes could only mislead
     # Of several that are alike, the one whose numbers are as large is meant: within 4 %, within a factor of 2, at all.
     keyed = [([_key(left[n], steps) for n in at_left], [_key(right[n], steps) for n in at_right]) for steps in (16.0, 1.0, 0.0)]
     return [(at_left[i], at_right[j]) for i, j in aligned(*keyed)]
