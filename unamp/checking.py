@@ -82,7 +82,7 @@ def check(policy: Policy, *, framework: str | None = None, device: str | None = 
     Args:
         policy: the policy.
         framework: one framework, which is imported; None asks all that are.
-        device: ``"cpu"`` or ``"gpu"``; None asks about all devices that are there.
+        device: ``"cpu"``, or ``"gpu"`` or ``"cuda"``; None asks about all devices that are there.
         compiled: ask about functions that the framework's compiler traces (`torch.compile`, `paddle.jit.to_static`,
             `mindspore.jit`, `tf.function`), too.
 
@@ -94,6 +94,7 @@ def check(policy: Policy, *, framework: str | None = None, device: str | None = 
     """
     if not isinstance(policy, Policy):
         raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)")
+    device = "gpu" if device == "cuda" else device
     if device is not None and device not in DEVICES:
         raise ValueError(unknown("device", device, DEVICES))
     adapters = registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)

@@ -34,8 +34,7 @@ def settings(machines):
 @pytest.mark.parametrize("framework", ["torch", "paddle", "mindspore", "tensorflow"])
 def test_every_framework_conforms_with_its_plainest_kernels(machines, settings, framework):
     if framework in machines.without_wheels():
-        assert importlib.util.find_spec(framework) is None
-        return
+        pytest.skip(f"{framework} offers no wheel for this Python")
     found = machines.examined(framework, settings["plainest"], *SAMPLE)
     assert machines.sentence({**found, "checks": {}}) == "conforms"
     assert found["checks"]["passed"] >= 70  # of some 90

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import unamp
-from unamp import OpRecord, Rule, Trace, compare_traces
+from unamp import OpRecord, Policy, Rule, Trace, compare_traces
 from unamp.adapter.records import Values
 
 
@@ -176,6 +176,7 @@ def test_traces_from_files_compare_like_those_in_memory() -> None:
         ],
         "only_in_reference": [],
         "only_in_other": [],
+        "aside": [],
     }  # fmt: skip
 
 
@@ -183,3 +184,24 @@ def test_an_infinite_error_is_json() -> None:
     data = compare_traces(trace_of(record("exp", None, [0.0])), trace_of(record("exp", None, [1.0]))).to_data()
     assert data["operations"][0]["error"] == "inf"
     assert unamp.TraceComparison is type(compare_traces(trace_of(), trace_of()))
+
+
+def test_what_ran_outside_of_layers_and_regions_is_listed_and_not_compared() -> None:
+    """Each framework clips gradients in its own way; a run without regions has no such outside."""
+    values = Values((2,), 0, 2.0, 1.5, 5**0.5, (1.0, 2.0))
+    low = OpRecord(
+        "linear", "linear", Rule.LOW, ("float32",), "bfloat16", "bfloat16", layer="Net.0", values=values, policy=Policy()
+    )
+    clip = OpRecord("stack", "stack", Rule.UNTOUCHED, ("float32",), "float32", "float32", values=values._replace(norm=99.0))
+    mine, theirs, plain = (Trace(values=True) for _ in range(3))
+    mine.records += [low, clip]
+    theirs.records += [low, clip._replace(values=values), clip]
+    plain.records += [low._replace(policy=None), clip._replace(values=values)]
+    found = compare_traces(mine, theirs)
+    assert [c.reference.op for c in found.operations] == ["linear"]
+    assert found.within
+    assert [record.op for record in found.aside] == ["stack"] * 3
+    assert "outside of layers and regions, not compared: stack (3 times)" in found.table()
+    assert found.to_data()["aside"] == [{"op": "stack"}] * 3
+    against = compare_traces(plain, mine)
+    assert [record.op for record in against.only_in_reference] == ["stack"]

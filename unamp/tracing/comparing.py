@@ -58,10 +58,18 @@ class TraceComparison:
     Attributes:
         operations: what ran in both, the largest error first.
         only_in_reference, only_in_other: what ran in one of them alone, and is compared with nothing.
+        aside: what ran outside of layers and regions, in a run that has regions: clipping and the like. It is not compared.
     """
 
-    def __init__(self, operations: list[Compared], only_in_reference: list[OpRecord], only_in_other: list[OpRecord]) -> None:
+    def __init__(
+        self,
+        operations: list[Compared],
+        only_in_reference: list[OpRecord],
+        only_in_other: list[OpRecord],
+        aside: list[OpRecord],
+    ) -> None:
         self.operations = operations
+        self.aside = aside
         self.only_in_reference = only_in_reference
         self.only_in_other = only_in_other
 
@@ -91,6 +99,8 @@ class TraceComparison:
         for name, alone in (("the reference", self.only_in_reference), ("the other", self.only_in_other)):
             if alone:
                 said.append(f"only in {name}, compared with nothing: {', '.join(_counted(record.op for record in alone))}")
+        if self.aside:
+            said.append(f"outside of layers and regions, not compared: {', '.join(_counted(r.op for r in self.aside))}")
         count = f"{len(self.operations)} operations ran in both"
         if self.within:
             return [*said, f"{count}; the precision of each explains its error"]
@@ -119,6 +129,7 @@ class TraceComparison:
             ],
             "only_in_reference": [{"op": r.op, "layer": r.layer} for r in self.only_in_reference],
             "only_in_other": [{"op": r.op, "layer": r.layer} for r in self.only_in_other],
+            "aside": [{"op": r.op} for r in self.aside],
         }
 
 
@@ -127,7 +138,8 @@ def compare_traces(reference: Trace, other: Trace) -> TraceComparison:
 
     In each layer (by its name without the class of the network), and outside of layers, the two runs are aligned by operation
     and shape, in the order in which they ran; where one has more than the other, by the size of the numbers too. What is left
-    over then, because layers are named differently, is aligned in the same way. What has no partner is listed.
+    over then, because layers are named differently, is aligned in the same way. What has no partner is listed. So is what ran
+    outside of layers and regions in a run that has regions: gradients are clipped there, each framework in its own way.
 
     An error is allowed to be 4 times the root of the sum of the squares of all roundings of both runs up to that operation:
     twice the unit roundoff for one that computed low (its inputs and its result), eight times for one in float32. That is how
@@ -148,19 +160,30 @@ def compare_traces(reference: Trace, other: Trace) -> TraceComparison:
         if not each.keeps_values:
             raise ValueError(f"{name} kept no values to compare; open it with unamp.trace(values=True)")
     left, right = reference.records, other.records
-    pairs = _paired(left, right)
+    aside = _aside(left), _aside(right)
+    inside = [[n for n in range(len(run)) if n not in out] for run, out in zip((left, right), aside, strict=True)]
+    found = _paired([left[n] for n in inside[0]], [right[n] for n in inside[1]])
+    pairs = [(inside[0][i], inside[1][j]) for i, j in found]
     roundings = _so_far(left), _so_far(right)
     compared = [
         Compared(a := left[i], b := right[j], _error(a.values, b.values), _bound(roundings[0][i] + roundings[1][j]), j)
         for i, j in pairs
     ]
     ranked = sorted(compared, key=lambda c: -1.0 if c.error is None else c.error, reverse=True)
-    paired_left, paired_right = {i for i, _ in pairs}, {j for _, j in pairs}
+    paired_left, paired_right = {i for i, _ in pairs} | aside[0], {j for _, j in pairs} | aside[1]
     return TraceComparison(
         ranked,
         [r for n, r in enumerate(left) if n not in paired_left],
         [r for n, r in enumerate(right) if n not in paired_right],
+        [run[n] for run, out in zip((left, right), aside, strict=True) for n in sorted(out)],
     )
+
+
+def _aside(records: Sequence[OpRecord]) -> set[int]:
+    """Return the places of what ran outside of layers and regions, in a run that has regions."""
+    if all(record.policy is None for record in records):
+        return set()
+    return {n for n, record in enumerate(records) if record.policy is None and record.layer is None}
 
 
 def _paired(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> list[tuple[int, int]]:
