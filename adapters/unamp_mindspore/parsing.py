@@ -26,7 +26,7 @@ if major_minor(mindspore.__version__) < (2, 9):
 else:
     from mindspore.graph._parse import parser
 
-__all__ = ["graph", "graph_under", "parser_hooks", "parser_needed"]
+__all__ = ["graph", "graph_under", "parser", "parser_hooks", "parser_needed"]
 
 
 class _Graph(threading.local):
