@@ -84,6 +84,10 @@ class MindSporeAdapter(CapturesNothing):
                 "graphs that were compiled before unamp.decorate",
                 "they keep the parameters' float32 values of then; compile after",
             ),
+            Gap(
+                "build_train_network of unamp.dialects.mindspore in GRAPH_MODE",
+                "what it returns is no Cell: forward and backward run as in PyNative mode, under the policy",
+            ),
             Gap("bans in compiled graphs", "a graph cannot raise: a banned operation runs in float32"),
             Gap(
                 "views of a low tensor, by index, inside a region on the CPU",

@@ -31,9 +31,9 @@ def _capture_begins(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `PIJitCaptureContext.__enter__`, so that a thread knows that it captures, and captures nothing in a region."""
 
     def __enter__(self: Any) -> None:  # noqa: N807 - it is one
-        thread.captures += 1
         if thread.plan is None:
             original(self)
+        thread.captures += 1
 
     return __enter__
 
