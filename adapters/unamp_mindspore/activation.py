@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unamp_mindspore import patches
+from unamp_mindspore.capturing import go_on, pause
 from unamp_mindspore.compiling import check_not_traced
 from unamp_mindspore.plans import Plan, without_policy
 from unamp_mindspore.state import thread
@@ -31,6 +32,8 @@ class Activation:
                 thread.plan = without_policy(reporting=thread.sink is not None)
             return outer, weights
         check_not_traced()
+        if thread.captures:
+            pause()
         patches.acquire()
         if not self._cache:
             thread.weights = None
@@ -44,3 +47,5 @@ class Activation:
         thread.plan, thread.weights = token
         if self.plan is not None:
             patches.release()
+            if thread.captures and thread.plan is None:
+                go_on()

@@ -38,6 +38,7 @@ class MindSporeAdapter(CapturesNothing):
     def probe(self) -> None:
         """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
         patches.probe()
+        compiling.install()
 
     def devices(self) -> tuple[str, ...]:
         """Return the device that this process computes on, and the CPU."""
@@ -62,16 +63,30 @@ class MindSporeAdapter(CapturesNothing):
             Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
             Gap("C++ methods that were taken from the class Tensor before a region", "the original is what is called"),
             Gap(
-                "regions inside functions that mindspore.jit compiles",
-                "MindSpore's compiler raises (\"Unsupported statement 'Try'\"); the region around the call decides",
+                "`with` regions inside functions that mindspore.jit compiles",
+                "MindSpore's compiler raises (\"Unsupported statement 'Try'\"); decorate the function, or open the region "
+                "around its call",
             ),
             Gap(
-                'graphs that mindspore.jit captures with capture_mode="bytecode" or "trace"',
+                "decorated functions and cells inside a graph",
+                "a graph has one policy, that of its decorated root or of the region around the call: another one deeper in "
+                "it, and custom_fwd(cast_inputs=...) there, raises NotExpressible when the graph is compiled",
+            ),
+            Gap(
+                'graphs that mindspore.jit captures with capture_mode="trace"',
                 'MindSpore\'s strategy does not reach them: called in a region they raise NotExpressible; use "ast"',
+            ),
+            Gap(
+                'functions that mindspore.jit captures with capture_mode="bytecode"',
+                "in a region, around or inside, they follow its policy, and nothing is captured: they run as in PyNative mode",
             ),
             Gap(
                 "graphs that were compiled before unamp.decorate",
                 "they keep the parameters' float32 values of then; compile after",
+            ),
+            Gap(
+                "build_train_network of unamp.dialects.mindspore in GRAPH_MODE",
+                "what it returns is no Cell: forward and backward run as in PyNative mode, under the policy",
             ),
             Gap("bans in compiled graphs", "a graph cannot raise: a banned operation runs in float32"),
             Gap(

@@ -4,11 +4,15 @@ A graph is compiled from the source of its functions, so nothing that stands in 
 does is MindSpore's own strategy, with lists of primitives: it is baked into a graph when that is compiled, and never looked
 at again. So each policy gets a graph of its own. Its strategy is attached to what is compiled, for as long as that takes, and
 the policy becomes part of the name under which MindSpore keeps the graph.
+
+What a decorator of unamp's would do is not in the source either. Where it decorates what a graph is compiled from, its policy
+is the graph's; anywhere deeper it is noticed when the compiler gets there (`unamp_mindspore.parsing`).
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -22,23 +26,24 @@ from mindspore._c_expression import amp
 
 from unamp.adapter import major_minor
 from unamp.adapter.replacing import CodePatch
-from unamp.adapter.state import suspended
 from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
+from unamp_mindspore.capturing import capture_hooks, capture_needed
+from unamp_mindspore.decorators import policy_of
+from unamp_mindspore.graph_scaling import scaling_hooks, scaling_needed
+from unamp_mindspore.parsing import graph, graph_under, parser_hooks, parser_needed
 from unamp_mindspore.state import DTYPES, on_cpu, thread
 
 if major_minor(mindspore.__version__) < (2, 9):
     from mindspore.common import api, jit_trace
-    from mindspore.common._pijit_context import PIJitCaptureContext
     from mindspore.common.jit_context import jit_context
 else:
     from mindspore.graph import api, jit_trace
-    from mindspore.graph._utils.pijit_context import PIJitCaptureContext
     from mindspore.graph.jit_context import jit_context
 
-__all__ = ["check_not_traced", "hooks", "needed", "strategy"]
+__all__ = ["check_not_traced", "hooks", "install", "needed", "strategy"]
 
 #: Compiling changes what it compiles, for a moment.
 _lock = threading.RLock()
@@ -105,28 +110,56 @@ def _attached(to: Any, policy: Policy) -> Iterator[None]:
             setattr(to, _ATTRIBUTE, before)
 
 
-def _per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
+def _policy_for(target: Any, entry: Any) -> Policy | None:
+    """Return the policy of a graph: that of the innermost decorator on its entry, else the one in force at the call."""
+    if isinstance(target, nn.Optimizer):  # what updates parameters is not cast
+        return None
+    return policy_of(entry, otherwise=_in_force())
+
+
+@contextmanager
+def _executor_under_policy(executor: Any) -> Iterator[None]:
+    """Have a `_JitExecutor` compile, look up and run the graph of its policy."""
+    function, cell, extend = executor.fn, executor.obj, executor._cell_cache_key_extend
+    policy = _policy_for(cell, function if cell is None else getattr(cell, function.__name__, function))
+    if policy is None:
+        with graph_under(None):
+            yield
+        return
+    executor._cell_cache_key_extend = extend + _key(policy)
+    try:
+        if cell is None:
+            executor.fn = _copied(inspect.unwrap(function), policy)
+            with graph_under(policy):
+                yield
+        else:
+            with _lock, _attached(cell, policy), graph_under(policy):
+                yield
+    finally:
+        executor.fn, executor._cell_cache_key_extend = function, extend
+
+
+def _executor_runs(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `_JitExecutor.__call__`, so that each policy has a graph of its own."""
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
-        policy = None if isinstance(self.obj, nn.Optimizer) else _in_force()  # what updates parameters is not cast
         _warn_if_traced()
-        if policy is None:
-            with suspended(thread):
-                return original(self, *args, **kwargs)
-        function, extend = self.fn, self._cell_cache_key_extend
-        self._cell_cache_key_extend = extend + _key(policy)
-        try:
-            if self.obj is None:
-                self.fn = _copied(function, policy)
-                with suspended(thread):
-                    return original(self, *args, **kwargs)
-            with _lock, _attached(self.obj, policy), suspended(thread):
-                return original(self, *args, **kwargs)
-        finally:
-            self.fn, self._cell_cache_key_extend = function, extend
+        with _executor_under_policy(self):
+            return original(self, *args, **kwargs)
 
     return __call__
+
+
+def _executor_compiles(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `_JitExecutor.compile`, which exports call without running anything."""
+
+    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if graph.compiled:
+            return original(self, *args, **kwargs)
+        with _executor_under_policy(self):
+            return original(self, *args, **kwargs)
+
+    return compile
 
 
 def _warn_if_traced() -> None:
@@ -145,16 +178,16 @@ def _copied(function: types.FunctionType, policy: Policy) -> types.FunctionType:
     return copy
 
 
-def _compile_and_run(original: Callable[..., Any]) -> Callable[..., Any]:
+def _cell_runs(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `Cell.compile_and_run`, so that each policy has a graph of its own."""
 
     def compile_and_run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-        policy = None if isinstance(self, nn.Optimizer) else _in_force()
+        policy = _policy_for(self, self.construct)
         _warn_if_traced()
         if policy is None:
-            with suspended(thread):
+            with graph_under(None):
                 return original(self, *args, **kwargs)
-        with _lock, _attached(self, policy), suspended(thread):
+        with _lock, _attached(self, policy), graph_under(policy):
             phase = self.phase
             self.phase = phase + _key(policy)
             try:
@@ -165,19 +198,35 @@ def _compile_and_run(original: Callable[..., Any]) -> Callable[..., Any]:
     return compile_and_run
 
 
+def _cell_compiles(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `_CellGraphExecutor.compile`, which exports call without running anything."""
+
+    def compile(self: Any, obj: nn.Cell, *args: Any, phase: str = "predict", **kwargs: Any) -> Any:
+        if graph.compiled:
+            return original(self, obj, *args, phase=phase, **kwargs)
+        policy = _policy_for(obj, obj.construct)
+        if policy is None:
+            with graph_under(None):
+                return original(self, obj, *args, phase=phase, **kwargs)
+        with _lock, _attached(obj, policy), graph_under(policy):
+            return original(self, obj, *args, phase=phase + _key(policy), **kwargs)
+
+    return compile
+
+
 @cache
 def _key(policy: Policy) -> str:
     return f".unamp {policy!r}"
 
 
-def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what begins to capture, or to run, a graph of another kind, so that it raises: no strategy reaches those."""
+def _trace_begins(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what begins to capture a graph from a trace, so that it raises in a region: no strategy reaches such a graph."""
 
     @functools.wraps(original)
     def begin(*args: Any, **kwargs: Any) -> Any:
         if _in_force() is not None:
             raise NotExpressible(
-                "MindSpore has no strategy for graphs that mindspore.jit captures from bytecode or from a trace; use "
+                "MindSpore has no strategy for graphs that mindspore.jit captures from a trace; use "
                 'capture_mode="ast", or call the function without mindspore.jit'
             )
         return original(*args, **kwargs)
@@ -200,18 +249,33 @@ def check_not_traced() -> None:
 
 @cache
 def hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore's compilers that must know about regions."""
+    """Return the functions of MindSpore's compilers that must know about open regions."""
+    return (CodePatch(jit_trace._jit_trace_begin, _trace_begins),)
+
+
+@cache
+def install() -> None:
+    """Have each graph compiled under its policy, from now on.
+
+    Not only while a region is open: what is decorated with one may be compiled, or exported, with none around it, and its
+    wrapper, which would open the region, is never run.
+    """
     call = api._JitExecutor.__call__
-    return (
-        CodePatch(getattr(call, "__wrapped__", call), _per_policy),
-        CodePatch(nn.Cell.compile_and_run, _compile_and_run),
-        CodePatch(PIJitCaptureContext.__enter__, _refused),
-        CodePatch(jit_trace._jit_trace_begin, _refused),
-    )
+    for patch in (
+        CodePatch(getattr(call, "__wrapped__", call), _executor_runs),
+        CodePatch(api._JitExecutor.compile, _executor_compiles),
+        CodePatch(nn.Cell.compile_and_run, _cell_runs),
+        CodePatch(api._CellGraphExecutor.compile, _cell_compiles),
+        *parser_hooks(),
+        *scaling_hooks(),
+        *capture_hooks(),
+    ):
+        patch.apply()
 
 
 def needed() -> list[tuple[Any, str]]:
     """Return what must be there, as objects and the names of attributes."""
     strategies = [(amp, "create_amp_strategy"), (amp, "AmpLevel")]
-    captured = [(PIJitCaptureContext, "__enter__"), (jit_trace, "_jit_trace_begin")]
-    return [(api, "_JitExecutor"), (nn.Cell, "compile_and_run"), *strategies, *captured]
+    captured = [*capture_needed(), (jit_trace, "_jit_trace_begin")]
+    compiled = [(api._JitExecutor, "compile"), (nn.Cell, "compile_and_run"), (api._CellGraphExecutor, "compile")]
+    return [*compiled, *strategies, *captured, *parser_needed(), *scaling_needed()]

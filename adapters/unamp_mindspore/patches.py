@@ -28,6 +28,7 @@ from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
 from unamp_mindspore.casting import cast, convert, forget
+from unamp_mindspore.decorators import cast_inputs_of
 from unamp_mindspore.entries import function
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.plans import without_policy
@@ -106,6 +107,18 @@ def _recomputed_cell(original: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _custom_bprop(original: Callable[..., Any]) -> Callable[..., Any]:
+    # A cell's bprop gets what the cell was called with, not what custom_fwd made of it for the forward.
+    def run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+        plan = thread.plan
+        target = None if plan is None or not plan.policy.active else cast_inputs_of(self.construct)
+        if target is None:
+            return original(self, *args, **kwargs)
+        return original(self, *convert(cast, DTYPES[target], args), **convert(cast, DTYPES[target], kwargs))
+
+    return run
+
+
 def _in_region(block: Any, region: Any) -> Any:
     if isinstance(block, nn.Cell):
         return _Again(block, region)
@@ -177,6 +190,7 @@ _HOOKS = (
     (recompute, "recompute", _recompute),
     (recompute, "recompute_without_reentrant", _recompute),
     (nn.Cell, "_run_grad_construct", _recomputed_cell),
+    (nn.Cell, "_call_custom_bprop", _custom_bprop),
     *((kind, "construct", suspending(thread)) for kind in _OPTIMIZERS),
 )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
@@ -27,9 +28,27 @@ def scale_loss(loss: Any, scale: float) -> Any:
 
 
 def backward(compute: Callable[[], tuple[Any, Any]], optimizer: Any) -> tuple[Any, Any]:
-    """See `unamp.adapter.Adapter.backward`."""
-    (_, loss), gradients = mindspore.value_and_grad(compute, None, optimizer.parameters, has_aux=True)()
+    """See `unamp.adapter.Adapter.backward`.
+
+    In GRAPH_MODE too it computes as in PyNative mode: what computes the loss is any function, which MindSpore may be unable to
+    compile, and its regions are followed.
+    """
+    with _pynative():
+        (_, loss), gradients = mindspore.value_and_grad(compute, None, optimizer.parameters, has_aux=True)()
     return loss, gradients
+
+
+@contextmanager
+def _pynative() -> Iterator[None]:
+    mode = mindspore.get_context("mode")
+    if mode == mindspore.PYNATIVE_MODE:
+        yield
+        return
+    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+    try:
+        yield
+    finally:
+        mindspore.set_context(mode=mode)
 
 
 def all_finite(tensors: Sequence[Any]) -> Any:

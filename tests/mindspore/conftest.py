@@ -16,8 +16,10 @@ with suppress(SystemError):
     ops.zeros((1,))
 mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
 
-from unamp_mindspore import listing, patches  # noqa: E402
+from unamp_mindspore import compiling, listing, patches  # noqa: E402
 from unamp_mindspore.state import thread  # noqa: E402
+
+compiling.install()  # what stays for good once the adapter is in use
 
 
 def _patched() -> list[str]:

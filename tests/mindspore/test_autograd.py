@@ -6,7 +6,7 @@ import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 from unamp_mindspore.casting import cast, rounded
 
-from unamp import Policy, policy_region
+from unamp import Policy, custom_fwd, policy_region
 
 F32 = mindspore.float32
 LOW = {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16}
@@ -240,6 +240,29 @@ def test_a_cells_own_gradient_computes_with_low_tensors(low):
     assert cell.seen == [(low, low)]
     assert found.dtype == F32
     np.testing.assert_allclose(found.asnumpy(), mindspore.grad(loss)(x).asnumpy(), rtol=0.1, atol=0.05)
+
+
+class CubedInFloat32(Cubed):
+    @custom_fwd(cast_inputs="float32")
+    def construct(self, x):
+        return super().construct(x)
+
+
+def test_the_inputs_that_custom_fwd_casts_reach_the_backward_pass_as_well(low):
+    cell, x = CubedInFloat32(), rand(3, 3)
+
+    def loss(x):
+        product = ops.matmul(x, x)
+        return cell(product).sum() + product.astype(F32).sum()
+
+    with under(low=low):
+        found = mindspore.grad(loss)(x)
+    assert cell.seen == [(F32, F32)]
+    assert found.dtype == F32
+    np.testing.assert_allclose(found.asnumpy(), mindspore.grad(loss)(x).asnumpy(), rtol=0.1, atol=0.05)
+    with policy_region(Policy(enabled=False)):
+        mindspore.grad(lambda x: cell(x).astype(F32).sum())(x.astype(mindspore.float16))
+    assert cell.seen[-1][0] == mindspore.float16  # where no policy is in force, nothing is cast
 
 
 def test_recompute_gives_the_same_gradients(low):

@@ -133,36 +133,73 @@ def test_what_a_graph_cannot_do_is_an_error():
 BYTECODE = sys.version_info < (3, 12)
 
 
-@pytest.mark.parametrize("mode", ["bytecode", "trace"] if BYTECODE else ["trace"])
-def test_graphs_that_no_strategy_reaches_are_refused(mode):
-    a, b = rand(4, 4), rand(4, 4)
-    compiled = mindspore.jit(_plain_product, capture_mode=mode)
+def test_graphs_that_no_strategy_reaches_are_refused():
+    compiled = mindspore.jit(_plain_product, capture_mode="trace")
     for _ in range(2):
         with policy_region(Policy()), pytest.raises(unamp.NotExpressible, match="capture_mode"):
+            compiled(rand(4, 4), rand(4, 4))
+
+
+def test_a_function_whose_bytecode_is_captured_runs_as_it_is_in_a_region():
+    a, b = rand(4, 4), rand(4, 4)
+    compiled = mindspore.jit(_plain_product, capture_mode="bytecode")
+    if not BYTECODE:
+        with policy_region(Policy()), pytest.raises(Exception, match=r"does not support Python 3\.12"):
             compiled(a, b)
-        if mode == "bytecode":
-            with policy_region(Policy()), policy_region(Policy(enabled=False)):
-                assert compiled(a, b).dtype == F32
-            np.testing.assert_array_equal(compiled(a, b).asnumpy(), _plain_product(a, b).asnumpy())
+        return
+    for _ in range(2):
+        assert dtypes(Policy(dtype="bfloat16"), compiled, a, b) == [mindspore.bfloat16]
+        with policy_region(Policy()):
+            assert dtypes(Policy(enabled=False), compiled, a, b) == [F32]
+        np.testing.assert_array_equal(compiled(a, b).asnumpy(), _plain_product(a, b).asnumpy())
 
 
 def _plain_product(a, b):
     return ops.matmul(a, b)
 
 
-def test_a_region_inside_a_function_whose_bytecode_is_captured():
-    @mindspore.jit(capture_mode="bytecode")
-    def product(a, b):
-        with unamp.autocast(dtype="float16"):
-            return ops.matmul(a, b)
+low = unamp.autocast(dtype="float16")
+off = unamp.autocast(enabled=False)
 
+
+@low
+def low_product(a, b):
+    return ops.matmul(a, b)
+
+
+@off
+def wide_product(a, b):
+    return ops.matmul(a, b)
+
+
+def _statement(a, b):
+    with unamp.autocast(dtype="float16"):
+        return ops.matmul(a, b), ops.matmul(a, b)
+
+
+def _call(a, b):
+    with low:
+        inside = _plain_product(a, b)
+    return inside, _plain_product(a, b)
+
+
+def _decorated(a, b):
+    return low_product(a, b), ops.matmul(a, b)
+
+
+CAPTURED = [(low_product, [F16]), (_statement, [F16, F16]), (_call, [F16, F32]), (_decorated, [F16, F32])]
+
+
+@pytest.mark.parametrize(("function", "expected"), CAPTURED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_region_inside_a_function_whose_bytecode_is_captured(function, expected):
+    compiled = mindspore.jit(function, capture_mode="bytecode")
     a, b = rand(4, 4), rand(4, 4)
     for _ in range(2):
         if BYTECODE:
-            assert product(a, b).dtype == F16
+            assert dtypes(None, compiled, a, b) == expected
         else:
             with pytest.raises(Exception, match=r"does not support Python 3\.12"):
-                product(a, b)
+                compiled(a, b)
 
 
 def test_no_region_opens_while_a_graph_is_captured_from_a_trace():

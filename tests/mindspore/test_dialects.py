@@ -165,6 +165,26 @@ def test_a_train_network_takes_the_steps_of_mindspores_own(level, manager):
     assert trained(amp) == pytest.approx(trained(mindspore.amp), rel=5e-3)
 
 
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_train_network_takes_the_same_steps_in_graph_mode(level):
+    def trained(mode):
+        network = Net()
+        optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
+        manager = amp.DynamicLossScaleManager(1024, 2, 2)
+        mindspore.set_context(mode=mode)
+        try:
+            train = amp.build_train_network(network, optimizer, nn.MSELoss(), level, loss_scale_manager=manager)
+            found = [train(array(16, 4, seed=step), array(16, 1, seed=9)) for step in range(3)]
+            assert mindspore.get_context("mode") == mode
+        finally:
+            mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+        return [float(loss.asnumpy()) for loss, *_ in found], [tuple(rest) for _, *rest in found]
+
+    compiled, eager = trained(mindspore.GRAPH_MODE), trained(mindspore.PYNATIVE_MODE)
+    assert compiled[0] == pytest.approx(eager[0], rel=1e-5)
+    assert compiled[1] == eager[1]
+
+
 def test_a_train_network_with_a_scale_that_moves():
     """On the CPU too, where MindSpore's own raises."""
     network = Net()

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from unamp.adapter.registry import owner
+from unamp.adapter.registry import adapters_in_use, owner
 from unamp.loss_scale import LossScale
 from unamp.scaling import no_policy
 
@@ -52,7 +52,23 @@ class LossScaler(ABC):
 class _Scaling(LossScaler):
     """Scaling by a `LossScale`. Inputs are tensors of any framework, and tuples and lists of them; they keep their dtypes."""
 
-    _loss_scale: LossScale
+    _state: LossScale
+    #: What holds the scale once a compiled graph does: an adapter's, with `read` and `write`.
+    _in_graphs: Any = None
+
+    def __init__(self, state: LossScale) -> None:
+        adapters_in_use()  # now: MindSpore's adapter must be there when a graph with the scaler in it is compiled
+        self._state = state
+
+    @property
+    def _loss_scale(self) -> LossScale:
+        return self._state if self._in_graphs is None else self._in_graphs.read(self._state)
+
+    @_loss_scale.setter
+    def _loss_scale(self, state: LossScale) -> None:
+        if self._in_graphs is not None:
+            self._in_graphs.write(state)
+        self._state = state
 
     @property
     def scale_value(self) -> float:
@@ -79,7 +95,7 @@ class StaticLossScaler(_Scaling):
     """
 
     def __init__(self, scale_value: float) -> None:
-        self._loss_scale = LossScale(check_number("scale_value", scale_value), dynamic=False).checked()
+        super().__init__(LossScale(check_number("scale_value", scale_value), dynamic=False).checked())
 
     def adjust(self, grads_finite: Any) -> bool:
         """Return False: nothing is adjusted."""
@@ -104,7 +120,7 @@ class DynamicLossScaler(_Scaling):
         window, factor = check_count("scale_window", scale_window), check_count("scale_factor", scale_factor)
         if factor == 1:
             raise ValueError("scale_factor must be above 1; StaticLossScaler has a scale that stays")
-        self._loss_scale = LossScale(value, float(factor), 1.0 / factor, window, minimum=1.0).checked()
+        super().__init__(LossScale(value, float(factor), 1.0 / factor, window, minimum=1.0).checked())
 
     @property
     def scale_factor(self) -> int | float:
@@ -119,8 +135,12 @@ class DynamicLossScaler(_Scaling):
 
     @property
     def counter(self) -> int:
-        """Return how many finite steps in a row there have been since the scale last changed."""
+        """How many finite steps in a row there have been since the scale last changed; it can be set."""
         return self._loss_scale.growth_tracker
+
+    @counter.setter
+    def counter(self, value: int) -> None:
+        self._loss_scale = self._loss_scale._replace(growth_tracker=value).checked()
 
     def adjust(self, grads_finite: Any) -> bool:
         """Move the scale.

@@ -6,7 +6,9 @@ What is different from MindSpore's own:
 - The level ``"auto"`` and the boost levels are MindSpore's alone.
 - `DynamicLossScaler.adjust` answers whether the gradients were finite, where MindSpore's answers True whatever happened.
 - `all_finite` takes bfloat16, and scalers and `build_train_network` work on the CPU in every mode of scaling.
-- The scale is a Python number, so none of this can be part of a compiled graph (`mindspore.jit`).
+- The scale is a Python number. `all_finite` and the loss scalers can be part of a compiled graph (`mindspore.jit`, GRAPH_MODE):
+  then the graph holds the scale, and the scaler outside reads and sets it there.
+- In GRAPH_MODE a train network takes its steps as in PyNative mode; it is no Cell, and cannot be compiled.
 
 Semantics: https://www.mindspore.cn/docs/en/r2.7.0/api_python/mindspore.amp.html (MindSpore 2.10)
 """

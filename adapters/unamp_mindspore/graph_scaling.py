@@ -1,0 +1,158 @@
+"""`all_finite` and the loss scalers of `unamp.dialects.mindspore` inside compiled graphs.
+
+A graph has no Python numbers that change, so there the state of a scaler is in parameters, which the scaler outside reads and
+sets from then on. None of it follows the policy of the graph around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mindspore
+from mindspore import Parameter, ops
+from mindspore._c_expression import amp as strategies
+from mindspore.ops.functional import mixed_precision_cast
+
+from unamp.adapter.replacing import CodePatch
+from unamp.adapter.state import suspended
+from unamp.errors import NotExpressible
+from unamp.loss_scale import LossScale
+from unamp_mindspore.parsing import parser
+from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, thread
+
+__all__ = ["scaling_hooks", "scaling_needed"]
+
+#: MindSpore's strategy that casts nothing: a function without one takes over that of the graph around it.
+_CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
+
+
+def _without_policy(function: Any) -> Any:
+    function.amp_strategy = _CASTS_NOTHING
+    return function
+
+
+@_without_policy
+def _all_finite(inputs):  # type: ignore[no-untyped-def]
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    finite = ops.ones((), mindspore.bool_)
+    for each in inputs:
+        if each is not None:
+            finite = ops.logical_and(finite, ops.ReduceAll()(ops.isfinite(mixed_precision_cast(FLOAT32, each))))
+    return finite
+
+
+@_without_policy
+def _times(factor, value):  # type: ignore[no-untyped-def]
+    return ops.cast(ops.cast(value, FLOAT32) * factor, value.dtype)
+
+
+@mindspore.jit_class
+class _GraphScaler:
+    """A scaler as graphs see it. Its rules are `unamp.loss_scale.LossScale.after`."""
+
+    def __init__(self, state: LossScale) -> None:
+        self.dynamic = state.dynamic
+        self.scale_value = _parameter("scale_value", state.scale)
+        self.counter = _parameter("counter", state.growth_tracker)
+        self.window = _parameter("scale_window", state.growth_interval)
+        self.up = _parameter("growth_factor", state.growth_factor)
+        self.down = _parameter("backoff_factor", state.backoff_factor)
+        self.least = _parameter("minimum", state.minimum)
+
+    @_without_policy
+    def scale(self, inputs):  # type: ignore[no-untyped-def]
+        return ops.HyperMap()(ops.Partial()(_times, self.scale_value), inputs)
+
+    @_without_policy
+    def unscale(self, inputs):  # type: ignore[no-untyped-def]
+        return ops.HyperMap()(ops.Partial()(_times, ops.Reciprocal()(self.scale_value)), inputs)
+
+    @_without_policy
+    def adjust(self, grads_finite):  # type: ignore[no-untyped-def]
+        if not self.dynamic:
+            return False
+        count = self.counter + 1
+        goes_on = ops.logical_and(grads_finite, count < self.window)
+        grown = self.scale_value * self.up
+        more = ops.select(ops.isfinite(grown), grown, self.scale_value)
+        less = ops.maximum(self.scale_value * self.down, self.least)
+        moved = ops.select(goes_on, self.scale_value, ops.select(grads_finite, more, less))
+        ops.assign(self.scale_value, moved)
+        ops.assign(self.counter, ops.select(goes_on, count, ops.zeros_like(count)))
+        return grads_finite
+
+
+class _InGraphs:
+    """What a scaler outside has of the one in graphs."""
+
+    def __init__(self, state: LossScale) -> None:
+        _check(state)
+        self.scaler = _GraphScaler(state)
+
+    def read(self, state: LossScale) -> LossScale:
+        """Return the state with what graphs made of it. It waits for them."""
+        scale, counter = self.scaler.scale_value.asnumpy(), self.scaler.counter.asnumpy()
+        return state._replace(scale=float(scale), growth_tracker=int(counter))
+
+    def write(self, state: LossScale) -> None:
+        """Have graphs go on with another state."""
+        _check(state)
+        scaler = self.scaler
+        if state.dynamic is not scaler.dynamic:
+            raise NotExpressible(
+                "a scaler that is in a compiled graph stays dynamic, or static; load the state before the first call"
+            )
+        values = {
+            scaler.scale_value: state.scale,
+            scaler.counter: state.growth_tracker,
+            scaler.window: state.growth_interval,
+            scaler.up: state.growth_factor,
+            scaler.down: state.backoff_factor,
+            scaler.least: state.minimum,
+        }
+        with suspended(thread):
+            for parameter, value in values.items():  # in place: a graph does not see another tensor (set_data)
+                ops.assign(parameter, Tensor(value, parameter.dtype))
+
+
+def _parameter(name: str, value: float) -> Any:
+    dtype = mindspore.int32 if isinstance(value, int) else FLOAT32
+    return Parameter(Tensor(value, dtype), name=name, requires_grad=False)
+
+
+def _check(state: LossScale) -> None:
+    if state.backoff_interval != 1:
+        raise NotExpressible(
+            "a scaler in a compiled graph backs off after one overflow; use backoff_interval=1, or PYNATIVE_MODE"
+        )
+
+
+def _resolved(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `resolve_symbol`, which the compiler asks what a name stands for."""
+
+    def resolve_symbol(namespace: Any, symbol: str) -> Any:
+        # What it finds may be anything, with any __eq__ and __hash__.
+        found = original(namespace, symbol)
+        from unamp.dialects.mindspore import _scalers  # few graphs have one in them
+
+        if found is _scalers.all_finite:
+            return _all_finite
+        if not isinstance(found, _scalers._Scaling):
+            return found
+        if found._in_graphs is None:
+            found._in_graphs = _InGraphs(found._state)
+        return found._in_graphs.scaler
+
+    return resolve_symbol
+
+
+def scaling_hooks() -> tuple[CodePatch, ...]:
+    """Return the functions of MindSpore's parser that must know about loss scalers."""
+    return (CodePatch(parser.resolve_symbol, _resolved),)
+
+
+def scaling_needed() -> list[tuple[Any, str]]:
+    """Return what must be there, as objects and the names of attributes."""
+    return [(parser, "resolve_symbol"), (strategies.AmpLevel, "AmpO0")]
