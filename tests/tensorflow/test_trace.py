@@ -209,5 +209,5 @@ def test_a_graph_that_runs_in_a_trace_is_warned_of(monkeypatch, matrix):
     with pytest.warns(AmpWarning, match=r"a graph of tf\.function ran in a trace.*run_functions_eagerly") as given:
         run()
     assert trace.records == []
-    assert [warning.filename for warning in given] == [__file__]
+    assert [warning.filename for warning in given if warning.category is AmpWarning] == [__file__]
     function(matrix)  # outside of traces there is nothing to say
