@@ -179,9 +179,13 @@ def _needed_always() -> tuple[Patch, ...]:
     """Return the patches of every region; they grow with what is imported."""
     global _always, _modules_seen
     if len(sys.modules) != _modules_seen:
-        codes = [_hook(number) for number, (module, _, _) in enumerate(_HOOKS) if module in sys.modules]
-        _always, _modules_seen = (PatchGroup((*codes, *bindings.found(), *_base())),), len(sys.modules)
+        _always, _modules_seen = (compiling.not_simulated(_group),), len(sys.modules)
     return _always
+
+
+def _group() -> PatchGroup:
+    codes = [_hook(number) for number, (module, _, _) in enumerate(_HOOKS) if module in sys.modules]
+    return PatchGroup((*codes, *bindings.found(), *_base()))
 
 
 def acquire(plan: Plan) -> None:
