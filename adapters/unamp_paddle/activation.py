@@ -6,7 +6,9 @@ from typing import Any
 
 import paddle
 
+from unamp.adapter.state import suspended
 from unamp_paddle import patches
+from unamp_paddle.native import switched_off
 from unamp_paddle.plans import Plan, without_policy
 from unamp_paddle.state import expects_gpu, thread
 
@@ -30,15 +32,12 @@ class Activation:
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
                 thread.plan = without_policy(reporting=thread.sink is not None)
-            return outer, weights, None
+            return outer, weights, switched_off()
         if plan.delegated:
-            native = _native(plan)
-            native.__enter__()
+            native = _entered(plan)
             thread.plan = None
             return outer, weights, native
-        native = None
-        if plan.natively:
-            plan, native = _beside_paddles_own(plan)
+        plan, native = _beside_paddles_own(plan) if plan.natively else (plan, switched_off())
         patches.acquire(plan)
         if not self._cache:
             thread.weights = None
@@ -63,10 +62,16 @@ def _beside_paddles_own(plan: Plan) -> tuple[Plan, Any]:
     Nor is it entered where operations are reported: they would run in C++, unseen.
     """
     if thread.sink is not None or not expects_gpu():
-        return plan.without_native, None
+        return plan.without_native, switched_off()
+    return plan, _entered(plan)
+
+
+def _entered(plan: Plan) -> Any:
+    """Enter Paddle's own region for a policy, which would be one of ours where a plan is in force."""
     native = _native(plan)
-    native.__enter__()
-    return plan, native
+    with suspended(thread):
+        native.__enter__()
+    return native
 
 
 def _native(plan: Plan) -> Any:

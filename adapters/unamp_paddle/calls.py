@@ -10,18 +10,16 @@ rounded to low, computed in float32, the result rounded to low.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import paddle
-from paddle.base import core
-from paddle.base.framework import _dygraph_tracer
 
 from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer
 from unamp.policy import Policy, Rule
 from unamp_paddle import observing
 from unamp_paddle.casting import NESTING, cast, chosen, each, floats, lowered, map_floats, owned, rounded, to_low
+from unamp_paddle.native import without_paddles_own
 from unamp_paddle.operators import Operator
 from unamp_paddle.rounding import as_it_is, follow, in_place
 from unamp_paddle.state import (
@@ -272,19 +270,8 @@ def _call(operator: Operator, inner: Plan | None, args: Any, kwargs: dict[str, A
     plan, thread.plan = thread.plan, inner
     try:
         if plan is not None and plan.natively:
-            with _without_paddles_own():
+            with without_paddles_own():
                 return operator.call(*args, **kwargs)
         return operator.call(*args, **kwargs)
     finally:
         thread.plan = plan
-
-
-@contextmanager
-def _without_paddles_own() -> Iterator[None]:
-    """Keep Paddle's own AMP, in force beside the plan, out of what is one operation."""
-    tracer = _dygraph_tracer()
-    level, tracer._amp_level = tracer._amp_level, core.AmpLevel.O0
-    try:
-        yield
-    finally:
-        tracer._amp_level = level
