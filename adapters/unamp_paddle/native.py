@@ -19,7 +19,7 @@ from unamp.policy import Policy
 from unamp.regions import Region, auto_cast, limited_region
 from unamp_paddle.state import CPU_ONLY, thread
 
-__all__ = ["inside_regions", "switched_off", "without_paddles_own"]
+__all__ = ["inside_regions", "switched_off", "told_of_dtype", "told_of_region", "without_paddles_own"]
 
 _OFF = core.AmpLevel.O0
 _in_dynamic_mode = paddle.in_dynamic_mode
@@ -72,6 +72,28 @@ def _opened_by(module: str) -> bool:
     while frame.f_back is not None and frame.f_globals["__name__"] in (__name__, "contextlib"):
         frame = frame.f_back
     return bool(frame.f_globals.get("__name__") == module)
+
+
+def told_of_region(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Wrap `paddle.is_autocast_enabled`, so that it tells of regions, too."""
+
+    def is_autocast_enabled(*args: Any, **kwargs: Any) -> bool:
+        plan = thread.plan
+        return original(*args, **kwargs) if plan is None else plan.policy.active
+
+    return is_autocast_enabled
+
+
+def told_of_dtype(original: Callable[..., str]) -> Callable[..., str]:
+    """Wrap `paddle.get_autocast_dtype`, so that it tells of regions, too."""
+
+    def get_autocast_dtype(*args: Any, **kwargs: Any) -> str:
+        plan = thread.plan
+        if plan is None:
+            return original(*args, **kwargs)
+        return plan.policy.dtype if plan.policy.active else "float16"  # as Paddle's own answers where nothing is on
+
+    return get_autocast_dtype
 
 
 def _state() -> Any:

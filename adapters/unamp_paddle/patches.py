@@ -139,6 +139,8 @@ _HOOKS = (
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
+    ("paddle.amp.auto_cast", "is_autocast_enabled", native.told_of_region),
+    ("paddle.amp.auto_cast", "get_autocast_dtype", native.told_of_dtype),
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),
     ("paddle.jit.dy2static.utils", "parse_arg_and_kwargs", compiling.as_written),
     ("paddle.jit.dy2static.utils", "parse_varargs_name", compiling.as_written),

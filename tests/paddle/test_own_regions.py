@@ -8,6 +8,7 @@ from paddle.base.framework import _dygraph_tracer
 from paddle.distributed.fleet.utils import recompute
 from paddle.nn import functional as F
 from unamp_paddle import native
+from unamp_paddle.state import thread
 
 import unamp
 from unamp import Policy, policy_region
@@ -167,3 +168,22 @@ def test_recomputation_repeats_what_it_says():
         recompute(block, x).sum().backward()
     assert seen == [(FLOAT32, FLOAT16)] * 2
     assert x.grad.dtype == FLOAT32
+
+
+def answers(x):
+    return paddle.is_autocast_enabled(), paddle.get_autocast_dtype()
+
+
+def test_paddle_tells_of_regions(run):
+    x, ask = paddle.rand([4]), run(answers)
+    assert ask(x) == (False, "float16")
+    with unamp.autocast(dtype="bfloat16"):
+        assert ask(x) == (True, "bfloat16")
+        with paddle.amp.auto_cast(False):
+            assert ask(x) == (False, "float16")
+        with paddle.amp.auto_cast(dtype="float16"):
+            assert ask(x) == (True, "float16")
+        with unamp.autocast(enabled=False):
+            assert not paddle.amp.is_autocast_enabled()
+    assert thread.plan is None
+    assert ask(x) == (False, "float16")
