@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import paddle
-import paddle.jit.sot
+import paddle.jit.sot  # only its first use would load it, and keys must be complete from the first
 from paddle.base import core
 from paddle.jit.sot.opcode_translator import skip_files
 from paddle.jit.sot.utils import paddle_api_config
