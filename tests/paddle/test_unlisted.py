@@ -3,17 +3,79 @@
 import numpy as np
 import paddle
 import pytest
+from paddle import _legacy_C_ops
 from unamp_paddle import listing
 
 import unamp
 from unamp import Policy, policy_region
 
 FLOAT32 = paddle.float32
+#: "leaky_relu" and "softplus" raise in Paddle itself, in float32 and without any region.
+ACTIVATIONS = (
+    "abs", "celu", "elu", "exp", "gelu", "hard_shrink", "hard_sigmoid", "hard_swish", "log_softmax", "logsigmoid",
+    "mish", "relu", "relu6", "selu", "sigmoid", "silu", "softmax", "softshrink", "softsign", "square", "stanh",
+    "swish", "tanh", "tanh_shrink", "thresholded_relu",
+)  # fmt: skip
 
 
 @pytest.fixture(params=["float16", "bfloat16"])
 def low(request):
     return getattr(paddle, request.param)
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+def test_a_norm_with_an_activation(low, act):
+    norm, x = paddle.nn.BatchNorm(4, act=act), paddle.randn([2, 4, 3, 3])
+    plain = paddle.nn.BatchNorm(4)
+    with policy_region(Policy("O2", low, deny="batch_norm", allow="log_softmax")):
+        found, normed = norm(x), plain(x)
+    expected = getattr(_legacy_C_ops, act)(normed.astype(low).astype("float32"))
+    assert found.dtype == low
+    assert normed.dtype == FLOAT32
+    np.testing.assert_array_equal(found.astype("float32").numpy(), expected.astype(low).astype("float32").numpy())
+
+
+def test_it_follows_rules(low):
+    norm, x = paddle.nn.BatchNorm(4, act="relu"), paddle.randn([2, 4, 3, 3])
+    conv = paddle.nn.Conv2D(4, 4, 1)
+    with policy_region(Policy("O1", low)):
+        assert norm(conv(x)).dtype == low
+    with policy_region(Policy("O1", low, deny=["relu"])):
+        assert norm(conv(x)).dtype == FLOAT32
+    with policy_region(Policy("O1", low, deny=["relu"])), unamp.trace() as trace:
+        norm(conv(x))
+    assert [record.op for record in trace.records][-1] == "relu"
+
+
+def test_gradients_through_it(low):
+    x = paddle.randn([2, 4, 3, 3])
+    x.stop_gradient = False
+    norm, conv = paddle.nn.BatchNorm(4, act="relu"), paddle.nn.Conv2D(4, 4, 1)
+    with policy_region(Policy("O1", low)):
+        loss = norm(conv(x)).astype("float32").square().sum()
+    loss.backward()
+    assert conv.weight.grad.dtype == FLOAT32
+    assert bool(paddle.isfinite(conv.weight.grad).all())
+    assert float(norm.weight.grad.abs().sum()) > 0
+
+
+def test_densenet(low):
+    network, x = paddle.vision.models.densenet121(num_classes=3), paddle.rand([1, 3, 32, 32])
+    network.eval()
+    with policy_region(Policy("O1", low)):
+        found = network(x)
+    assert found.dtype == low
+    np.testing.assert_allclose(found.astype("float32").numpy(), network(x).numpy(), rtol=0.1, atol=0.1)
+
+
+def test_accuracy(low):
+    labels = paddle.to_tensor([[0], [1], [1]])
+    with policy_region(Policy("O1", low)):
+        scores = paddle.eye(3, 2) @ paddle.eye(2)
+        assert scores.dtype == low
+        found = paddle.metric.accuracy(scores, labels)
+    assert found.dtype == FLOAT32
+    assert float(found) == pytest.approx(2 / 3)
 
 
 def yolo_loss(x):
