@@ -17,7 +17,7 @@ from paddle.base.framework import _dygraph_tracer
 
 from unamp.policy import Policy
 from unamp.regions import Region, auto_cast, limited_region
-from unamp_paddle.state import CPU_ONLY, thread
+from unamp_paddle.state import thread
 
 __all__ = ["inside_regions", "switched_off", "told_of_dtype", "told_of_region", "without_paddles_own"]
 
@@ -102,12 +102,7 @@ def _state() -> Any:
 
 
 def switched_off() -> AbstractContextManager[None] | None:
-    """Switch Paddle's own AMP off, and return what switches it on again; None where it is off already.
-
-    In eager mode a Paddle without kernels for GPUs never switches it on.
-    """
-    if CPU_ONLY and _in_dynamic_mode():
-        return None
+    """Switch Paddle's own AMP off, and return what switches it on again; None where it is off already."""
     state = _state()
     if state is None or state._amp_level == _OFF:
         return None
