@@ -36,7 +36,8 @@ T = TypeVar("T")
 _NOT_SIMULATED = (
     regions.autocast, regions.auto_cast, regions.policy_region, regions._here, regions.current_policy,
     regions.is_autocast_enabled, regions.get_autocast_dtype, regions.Region.__enter__, regions.Region.__exit__,
-    regions.Region.here, regions.Region.__call__, paddle.is_autocast_enabled, paddle.get_autocast_dtype,
+    regions.Region.here, regions.Region.__call__,
+    *(getattr(paddle, name) for name in ("is_autocast_enabled", "get_autocast_dtype") if hasattr(paddle, name)),
 )  # fmt: skip
 # SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and goes on behind them.
 for _function in _NOT_SIMULATED:

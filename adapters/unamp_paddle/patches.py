@@ -139,8 +139,6 @@ _HOOKS = (
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
-    ("paddle.amp.auto_cast", "is_autocast_enabled", native.told_of_region),
-    ("paddle.amp.auto_cast", "get_autocast_dtype", native.told_of_dtype),
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),
     ("paddle.jit.dy2static.utils", "parse_arg_and_kwargs", compiling.as_written),
     ("paddle.jit.dy2static.utils", "parse_varargs_name", compiling.as_written),
@@ -149,6 +147,11 @@ _HOOKS = (
     ("paddle.jit.sot.symbolic.compile_cache", "CompileSIRCache.key_fn", compiling.keyed),
     ("paddle.jit.sot.opcode_translator.executor.executor_cache", "OpcodeExecutorCache.__call__", compiling.per_policy),
 )
+if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every version has
+    _HOOKS += (
+        ("paddle.amp.auto_cast", "is_autocast_enabled", native.told_of_region),
+        ("paddle.amp.auto_cast", "get_autocast_dtype", native.told_of_dtype),
+    )
 #: Functions of C++ that Paddle looks up in a module at every call.
 _BUILTIN_HOOKS = (("run_backward", _backward), ("run_partial_grad", _backward))
 
@@ -215,6 +218,7 @@ def probe() -> None:
     paths += [("paddle._C_ops", name) for name in ("matmul", "cast", "assign_out_", "rnn", "conv2d")]
     paths += [("paddle.nn.functional.conv", "_conv_nd"), ("paddle.nn.layer.rnn", "RNNBase.forward")]
     paths += [("paddle", "Tensor._inplace_version")]
+    paths += [("paddle.base", "core._get_amp_attrs"), ("paddle.base", "core.set_eval_frame")]
     paths += [("paddle.base", "core.AmpLevel.O0"), ("paddle.base.framework", "_dygraph_tracer")]
     paths += [("paddle.base", "core._get_registered_phi_kernels"), ("paddle.framework", "_current_expected_place")]
     paths += [("paddle", f"Tensor.__{name}__") for name in (*ARITHMETIC, *COMPARISONS)]
