@@ -131,7 +131,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
-_HOOKS = (
+_HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.autograd.ir_backward", "grad", suspending(thread)),
     ("paddle.autograd.ir_backward", "append_backward", suspending(thread)),
     # What clips, regularises and updates: every optimizer's step but that of LBFGS, which calls a closure that computes.
