@@ -6,15 +6,22 @@ from typing import Any
 
 import paddle
 
+from unamp.adapter.state import suspended
 from unamp_paddle import patches
+from unamp_paddle.native import switched_off
 from unamp_paddle.plans import Plan, without_policy
-from unamp_paddle.state import expects_gpu, thread
+from unamp_paddle.state import CPU_ONLY, expects_gpu, thread
 
 __all__ = ["Activation"]
 
+_in_dynamic_mode = paddle.in_dynamic_mode
+
 
 class Activation:
-    """`unamp.adapter.Realisation` for PaddlePaddle."""
+    """`unamp.adapter.Realisation` for PaddlePaddle.
+
+    In eager mode a Paddle without kernels for GPUs has no AMP of its own that would have to be switched off.
+    """
 
     __slots__ = ("_cache", "plan")
 
@@ -30,16 +37,17 @@ class Activation:
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
                 thread.plan = without_policy(reporting=thread.sink is not None)
-            return outer, weights, None
+            return outer, weights, None if CPU_ONLY and _in_dynamic_mode() else switched_off()
         if plan.delegated:
-            native = _native(plan)
-            native.__enter__()
+            native = _entered(plan)
             thread.plan = None
             return outer, weights, native
         native = None
         if plan.natively:
             plan, native = _beside_paddles_own(plan)
         patches.acquire(plan)
+        if native is None and not (CPU_ONLY and _in_dynamic_mode()):
+            native = switched_off()
         if not self._cache:
             thread.weights = None
         elif weights is None:
@@ -64,9 +72,15 @@ def _beside_paddles_own(plan: Plan) -> tuple[Plan, Any]:
     """
     if thread.sink is not None or not expects_gpu():
         return plan.without_native, None
+    return plan, _entered(plan)
+
+
+def _entered(plan: Plan) -> Any:
+    """Enter Paddle's own region for a policy, which would be one of ours where a plan is in force."""
     native = _native(plan)
-    native.__enter__()
-    return plan, native
+    with suspended(thread):
+        native.__enter__()
+    return native
 
 
 def _native(plan: Plan) -> Any:

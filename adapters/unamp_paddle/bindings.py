@@ -17,12 +17,12 @@ from typing import Any
 from unamp.adapter.patching import Patch
 from unamp.adapter.replacing import NamesPatch, PropertiesPatch
 from unamp_paddle.calls import entry
-from unamp_paddle.listing import BUILTIN, forward
+from unamp_paddle.listing import BUILTIN, forward, legacy
 
 __all__ = ["everywhere", "found"]
 
 #: Modules that users take forward functions from, as attributes, where this Paddle has them.
-_MODULES = ("paddle._C_ops", "paddle.tensor", "paddle.tensor.ops", "paddle.linalg", "paddle.special")
+_MODULES = ("paddle._C_ops", "paddle._legacy_C_ops", "paddle.tensor", "paddle.tensor.ops", "paddle.linalg", "paddle.special")
 #: Modules whose own names for forward functions must stay: they are, differentiate or carry out what is computed.
 _NOT_SWEPT = (
     "libpaddle", "paddle._pir_ops", "decomposition", "primitives", "composite_rules", "paddle.pir", "paddle.optimizer",
@@ -40,7 +40,7 @@ _found: list[Patch] = []
 @cache
 def _entries() -> Mapping[int, Callable[..., Any]]:
     """Return what is called in place of forward functions, by their ids."""
-    return {id(operator.call): entry(operator) for operator in forward().values()}
+    return {id(operator.call): entry(operator) for operator in (*forward().values(), *legacy().values())}
 
 
 def _bound(space: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,18 +10,16 @@ rounded to low, computed in float32, the result rounded to low.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import paddle
-from paddle.base import core
-from paddle.base.framework import _dygraph_tracer
 
 from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer
 from unamp.policy import Policy, Rule
 from unamp_paddle import observing
 from unamp_paddle.casting import NESTING, cast, chosen, each, floats, lowered, map_floats, owned, rounded, to_low
+from unamp_paddle.native import without_paddles_own
 from unamp_paddle.operators import Operator
 from unamp_paddle.rounding import as_it_is, follow, in_place
 from unamp_paddle.state import (
@@ -207,6 +205,11 @@ class _Performer(Performer[Plan, Operator]):
     def activation(self, kwargs: dict[str, Any]) -> str | None:
         return next((name for name in ("x", "input") if name in kwargs), None)
 
+    def _carry_out(self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
+        if rule is Rule.UNTOUCHED and operator.needs_float32() and (CPU_ONLY or not on_gpu(args)):
+            rule = Rule.FP32
+        return super()._carry_out(plan, operator, rule, args, kwargs)
+
     def change(self, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
         changed = args[0] if args else kwargs.get("x")
         if operator.out_of_place is None or not isinstance(changed, Tensor) or not floats(changed):
@@ -272,19 +275,8 @@ def _call(operator: Operator, inner: Plan | None, args: Any, kwargs: dict[str, A
     plan, thread.plan = thread.plan, inner
     try:
         if plan is not None and plan.natively:
-            with _without_paddles_own():
+            with without_paddles_own():
                 return operator.call(*args, **kwargs)
         return operator.call(*args, **kwargs)
     finally:
         thread.plan = plan
-
-
-@contextmanager
-def _without_paddles_own() -> Iterator[None]:
-    """Keep Paddle's own AMP, in force beside the plan, out of what is one operation."""
-    tracer = _dygraph_tracer()
-    level, tracer._amp_level = tracer._amp_level, core.AmpLevel.O0
-    try:
-        yield
-    finally:
-        tracer._amp_level = level

@@ -8,12 +8,18 @@ program, a piece of translated bytecode, or the dtype that an operation answers 
 
 from __future__ import annotations
 
+import difflib
 import os
+import pathlib
+import textwrap
 import threading
+import tomllib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-import paddle.jit.sot  # noqa: F401 - only its first use would load it, and keys must be complete from the first
+import paddle
+import paddle.jit.sot  # only its first use would load it, and keys must be complete from the first
+from paddle.base import core
 from paddle.jit.sot.opcode_translator import skip_files
 from paddle.jit.sot.utils import paddle_api_config
 
@@ -22,20 +28,35 @@ from unamp.amp_warnings import graph_ran
 from unamp_paddle.listing import unpatched
 from unamp_paddle.state import thread
 
-__all__ = ["as_written", "keyed", "keyed_program", "per_policy"]
+__all__ = ["as_written", "keyed", "keyed_program", "not_simulated", "per_policy"]
+
+T = TypeVar("T")
 
 #: What opens a region or asks about one; and what they call, in case the simulation is already inside.
 _NOT_SIMULATED = (
     regions.autocast, regions.auto_cast, regions.policy_region, regions._here, regions.current_policy,
     regions.is_autocast_enabled, regions.get_autocast_dtype, regions.Region.__enter__, regions.Region.__exit__,
     regions.Region.here, regions.Region.__call__,
+    *(getattr(paddle, name) for name in ("is_autocast_enabled", "get_autocast_dtype") if hasattr(paddle, name)),
 )  # fmt: skip
 # SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and goes on behind them.
 for _function in _NOT_SIMULATED:
     paddle_api_config.add_break_graph_function(_function)
-# Nor does it translate the frames of ours that run between the pieces.
+# Nor does it translate the frames of ours that run between the pieces, nor those of the standard library that read our data
+# there: it fails in them.
 skip_files.skip_file_names.update(os.path.join(os.path.dirname(path), "") for path in (regions.__file__, __file__))
+skip_files.skip_file_names.update(module.__file__ for module in (difflib, pathlib, textwrap))
+skip_files.skip_file_names.add(os.path.join(os.path.dirname(tomllib.__file__), ""))
 skip_files.setup_skip_files()
+
+
+def not_simulated(build: Callable[[], T]) -> T:
+    """Return what `build` makes, while SOT translates nothing: not the standard library either, on which set-up relies."""
+    simulation = core.set_eval_frame(None)
+    try:
+        return build()
+    finally:
+        core.set_eval_frame(simulation)
 
 
 def _policy() -> Any:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import paddle
+from paddle.base.dygraph import Tracer
+from paddle.base.framework import _dygraph_guard
 from paddle.nn import Layer
 from paddle.nn.layer.norm import _BatchNormBase
 
@@ -113,6 +115,13 @@ class _Saved:
         self._network, self._dtype = network, dtype
 
     def __call__(self, state_dict: dict[str, Any]) -> None:
+        if paddle.in_dynamic_mode():
+            self._cast_parameters(state_dict)
+            return
+        with _dygraph_guard(Tracer()):  # `paddle.jit.save` asks for it in static mode
+            self._cast_parameters(state_dict)
+
+    def _cast_parameters(self, state_dict: dict[str, Any]) -> None:
         norms = (layer for layer in self._network.sublayers(include_self=True) if isinstance(layer, _STATISTICS))
         statistics = {id(each) for norm in norms for each in (norm._mean, norm._variance)}
         own = {each.data_ptr() for each in self._network.parameters() if id(each) not in statistics}

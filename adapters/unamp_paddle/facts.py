@@ -23,6 +23,7 @@ class Facts:
         own_results: operations whose result is memory of its own that their backward does not need, and whose gradients are
             memory of their own, or the result's.
         filling: forward functions that fill their tensor with random numbers, whatever it holds.
+        legacy: functions of `paddle._legacy_C_ops` that the vocabulary does not name, and that compute in float32.
         choosing: operations whose results hold their inputs' numbers, or zeros.
         made_of: functions in Python that compute with several operations, which have rules of their own.
         transparent: layers and functions whose parts follow their own rules, unless a user's list names the composite.
@@ -35,6 +36,7 @@ class Facts:
     own_results: frozenset[str]
     filling: frozenset[str]
     choosing: frozenset[str]
+    legacy: frozenset[str]
     synonyms: Mapping[str, str]
     made_of: Mapping[str, tuple[str, ...]]
 

@@ -26,6 +26,7 @@ __all__ = [
     "comparisons",
     "composites",
     "forward",
+    "legacy",
     "operators",
     "tensor_operators",
     "unpatched",
@@ -129,6 +130,22 @@ def forward() -> dict[str, Operator]:
     return found
 
 
+@cache
+def legacy() -> dict[str, Operator]:
+    """Return the functions of `paddle._legacy_C_ops`, with which some of Paddle's own code computes, that rules are about.
+
+    Not those without a name in the vocabulary: to many of them their results are handed as arguments.
+    """
+    found = {}
+    for name, call in vars(paddle._legacy_C_ops).items():
+        op = _spelled().get(name)
+        if not isinstance(call, BUILTIN) or name in facts().left_alone or name.endswith(("_", "_grad")):
+            continue
+        if name in facts().legacy or (op is not None and not _is_view(name, op) and vocabulary()[op].group != "cast"):
+            found[name] = Operator(op, f"_legacy_C_ops.{name}", call, which=_WHICH.get(name))
+    return found
+
+
 def _is_view(name: str, op: str | None) -> bool:
     return name in facts().views or (op is not None and vocabulary()[op].keeps_its_meaning)
 
@@ -219,7 +236,7 @@ def unpatched(function: Any) -> Any:
 @cache
 def operators() -> tuple[Operator, ...]:
     """Return all operations."""
-    return (*forward().values(), *tensor_operators().values(), *composites())
+    return (*forward().values(), *legacy().values(), *tensor_operators().values(), *composites())
 
 
 @cache

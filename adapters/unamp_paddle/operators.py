@@ -31,7 +31,7 @@ class Operator(performing.Operator):
         rounded: how the result is rounded where low is emulated, if not in the usual way; see `rounding.narrow`.
     """
 
-    __slots__ = ("_native", "composite", "direct", "plain", "rounded")
+    __slots__ = ("_lacks_low", "_native", "composite", "direct", "plain", "rounded")
 
     def __init__(
         self,
@@ -47,11 +47,20 @@ class Operator(performing.Operator):
         self.composite = composite
         self.direct = direct
         self._native: list[bool] | None = None
+        self._lacks_low: bool | None = None
         self.plain = not (self.layer or self.in_place or direct or self.which is not None or self.activation_only)
         self.rounded = in_place if op in facts().own_results else as_it_is if op in facts().choosing else None
 
     def parameters(self, args: Any) -> Mapping[int, Any]:
         return _parameters(args[0]) if self.layer else {}
+
+    def needs_float32(self) -> bool:
+        """Return whether the vocabulary has no name for it, so that no rule reaches it, and a CPU no kernel for low tensors."""
+        if self._lacks_low is None:
+            kernel = self.name.rpartition(".")[2]
+            moves = self.op is not None or self.in_place or self.view
+            self._lacks_low = not moves and (self.composite or not any(registered(kernel, NAMES[low]) for low in LOW))
+        return self._lacks_low
 
     def runs_natively(self, dtype: Any) -> bool:
         """Return whether an operation that only moves data has what it takes to do so in a low dtype on the CPU."""

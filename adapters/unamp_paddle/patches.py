@@ -20,7 +20,7 @@ from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup
 from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
-from unamp_paddle import bindings, compiling
+from unamp_paddle import bindings, compiling, native
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.listing import ARITHMETIC, COMPARISONS, tensor_operators
@@ -131,13 +131,14 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
-_HOOKS = (
+_HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.autograd.ir_backward", "grad", suspending(thread)),
     ("paddle.autograd.ir_backward", "append_backward", suspending(thread)),
     # What clips, regularises and updates: every optimizer's step but that of LBFGS, which calls a closure that computes.
     ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", suspending(thread)),
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
+    ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),
     ("paddle.jit.dy2static.utils", "parse_arg_and_kwargs", compiling.as_written),
     ("paddle.jit.dy2static.utils", "parse_varargs_name", compiling.as_written),
@@ -146,6 +147,11 @@ _HOOKS = (
     ("paddle.jit.sot.symbolic.compile_cache", "CompileSIRCache.key_fn", compiling.keyed),
     ("paddle.jit.sot.opcode_translator.executor.executor_cache", "OpcodeExecutorCache.__call__", compiling.per_policy),
 )
+if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every version has
+    _HOOKS += (
+        ("paddle.amp.auto_cast", "is_autocast_enabled", native.told_of_region),
+        ("paddle.amp.auto_cast", "get_autocast_dtype", native.told_of_dtype),
+    )
 #: Functions of C++ that Paddle looks up in a module at every call.
 _BUILTIN_HOOKS = (("run_backward", _backward), ("run_partial_grad", _backward))
 
@@ -179,9 +185,13 @@ def _needed_always() -> tuple[Patch, ...]:
     """Return the patches of every region; they grow with what is imported."""
     global _always, _modules_seen
     if len(sys.modules) != _modules_seen:
-        codes = [_hook(number) for number, (module, _, _) in enumerate(_HOOKS) if module in sys.modules]
-        _always, _modules_seen = (PatchGroup((*codes, *bindings.found(), *_base())),), len(sys.modules)
+        _always, _modules_seen = (compiling.not_simulated(_group),), len(sys.modules)
     return _always
+
+
+def _group() -> PatchGroup:
+    codes = [_hook(number) for number, (module, _, _) in enumerate(_HOOKS) if module in sys.modules]
+    return PatchGroup((*codes, *bindings.found(), *_base()))
 
 
 def acquire(plan: Plan) -> None:
@@ -208,6 +218,7 @@ def probe() -> None:
     paths += [("paddle._C_ops", name) for name in ("matmul", "cast", "assign_out_", "rnn", "conv2d")]
     paths += [("paddle.nn.functional.conv", "_conv_nd"), ("paddle.nn.layer.rnn", "RNNBase.forward")]
     paths += [("paddle", "Tensor._inplace_version")]
+    paths += [("paddle.base", "core._get_amp_attrs"), ("paddle.base", "core.set_eval_frame")]
     paths += [("paddle.base", "core.AmpLevel.O0"), ("paddle.base.framework", "_dygraph_tracer")]
     paths += [("paddle.base", "core._get_registered_phi_kernels"), ("paddle.framework", "_current_expected_place")]
     paths += [("paddle", f"Tensor.__{name}__") for name in (*ARITHMETIC, *COMPARISONS)]

@@ -19,6 +19,7 @@ from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_paddle import listing
 from unamp_paddle.calls import Quick, perform, quick
+from unamp_paddle.compiling import not_simulated
 from unamp_paddle.facts import facts
 from unamp_paddle.operators import Operator
 from unamp_paddle.state import CPU_ONLY, DTYPES
@@ -126,6 +127,9 @@ class Plan:
 
     @cached_property
     def _patches(self) -> tuple[Patch, ...]:
+        return not_simulated(self._made_patches)
+
+    def _made_patches(self) -> tuple[Patch, ...]:
         codes = listing.codes()
         group = PatchGroup(codes[operator] for operator in listing.composites() if self._needs(operator))
         # Paddle's own comparisons do for most policies.

@@ -512,6 +512,19 @@ def test_copies_and_pickles_of_networks(pickled):
         assert same(values(other), values(network))
 
 
+@pytest.mark.parametrize("save_dtype", [None, "float32"])
+def test_programs_are_saved(tmp_path, save_dtype):
+    network, x = made("conv"), paddle.rand([2, 16])
+    unamp.decorate(network, level="O2", dtype="float16", save_dtype=save_dtype)
+    network.eval()
+    with unamp.autocast(level="O2", dtype="float16"):
+        expected = network(x)
+        paddle.jit.save(network, str(tmp_path / "network"), input_spec=[paddle.static.InputSpec([None, 16], "float32")])
+    found = paddle.jit.load(str(tmp_path / "network"))(x)
+    np.testing.assert_allclose(found.astype("float32").numpy(), expected.astype("float32").numpy(), rtol=1e-2, atol=1e-2)
+    assert {value.dtype for value in network.state_dict().values()} == ({paddle.float16, F32} if save_dtype is None else {F32})
+
+
 @pytest.mark.parametrize("save_dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_what_is_saved_of_a_network(save_dtype):
     network = nn.LayerDict({"body": made("conv"), "other": nn.Linear(2, 2)})

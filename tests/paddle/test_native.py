@@ -4,7 +4,7 @@ import paddle
 import pytest
 from paddle.base import core
 from paddle.base.framework import _dygraph_tracer
-from unamp_paddle import activation, calls
+from unamp_paddle import activation, native
 from unamp_paddle.activation import Activation
 from unamp_paddle.plans import Plan, followed_natively, plan
 from unamp_paddle.state import thread
@@ -96,7 +96,7 @@ def test_it_does_not_reach_into_what_is_one_operation(beside):
     tracer = _dygraph_tracer()
     before, tracer._amp_level = tracer._amp_level, core.AmpLevel.O1
     try:
-        with calls._without_paddles_own():
+        with native.without_paddles_own():
             seen.append(tracer._amp_level)
         seen.append(tracer._amp_level)
     finally:

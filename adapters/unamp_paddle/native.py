@@ -1,0 +1,124 @@
+"""Paddle's own AMP, and regions of ours: whichever was opened last is in force.
+
+`paddle.amp.auto_cast` inside a region opens a region of ours, with Paddle's lists and the user's: on a CPU it would do nothing,
+and on a GPU the region's casts would go on beside it. A region inside `paddle.amp.auto_cast` switches that off meanwhile.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import paddle
+from paddle.base import core
+from paddle.base.framework import _dygraph_tracer
+
+from unamp.policy import Policy
+from unamp.regions import Region, auto_cast, limited_region
+from unamp_paddle.state import thread
+
+__all__ = ["inside_regions", "switched_off", "told_of_dtype", "told_of_region", "without_paddles_own"]
+
+_OFF = core.AmpLevel.O0
+_in_dynamic_mode = paddle.in_dynamic_mode
+
+
+def inside_regions(original: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
+    """Wrap the generator behind `paddle.amp.auto_cast`, so that inside a region it opens one."""
+
+    def amp_guard(*args: Any, **kwargs: Any) -> Iterator[None]:
+        if thread.plan is None:
+            yield from original(*args, **kwargs)
+            return
+        region = _region(*args, **kwargs)
+        if region is None:
+            yield
+            return
+        with region:
+            yield
+
+    return amp_guard
+
+
+def _region(
+    enable: bool = True,
+    custom_white_list: Collection[str] | None = None,
+    custom_black_list: Collection[str] | None = None,
+    level: str = "O1",
+    dtype: Any = "float16",
+    use_promote: bool = True,
+) -> Region | None:
+    """Return the region that arguments of `paddle.amp.auto_cast` stand for; None where nobody asked for one.
+
+    Raises:
+        ValueError: for a level, a dtype or an operation that is unknown.
+    """
+    if not enable:
+        # `paddle.Model` opens one in every step; with AMP left out of `prepare` that says nothing.
+        return None if _opened_by("paddle.hapi.model") else limited_region(Policy(enabled=False), "paddle", None)
+    white, black = _names(custom_white_list), _names(custom_black_list)
+    return auto_cast(True, white, black, level.upper(), dtype, use_promote, framework="paddle")
+
+
+def _names(given: Collection[str] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(sorted(given or ()))
+
+
+def _opened_by(module: str) -> bool:
+    """Return whether the `with` statement that this thread is entering is in a module: behind contextlib's own frame."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"] in (__name__, "contextlib"):
+        frame = frame.f_back
+    return bool(frame.f_globals.get("__name__") == module)
+
+
+def told_of_region(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Wrap `paddle.is_autocast_enabled`, so that it tells of regions, too."""
+
+    def is_autocast_enabled(*args: Any, **kwargs: Any) -> bool:
+        plan = thread.plan
+        return original(*args, **kwargs) if plan is None else plan.policy.active
+
+    return is_autocast_enabled
+
+
+def told_of_dtype(original: Callable[..., str]) -> Callable[..., str]:
+    """Wrap `paddle.get_autocast_dtype`, so that it tells of regions, too."""
+
+    def get_autocast_dtype(*args: Any, **kwargs: Any) -> str:
+        plan = thread.plan
+        if plan is None:
+            return original(*args, **kwargs)
+        return plan.policy.dtype if plan.policy.active else "float16"  # as Paddle's own answers where nothing is on
+
+    return get_autocast_dtype
+
+
+def _state() -> Any:
+    """Return what holds the level of Paddle's own AMP in this thread; None where there is no such thing."""
+    if _in_dynamic_mode():
+        return _dygraph_tracer()
+    return core._get_amp_attrs()  # type: ignore[attr-defined, unused-ignore]
+
+
+def switched_off() -> AbstractContextManager[None] | None:
+    """Switch Paddle's own AMP off, and return what switches it on again; None where it is off already."""
+    state = _state()
+    if state is None or state._amp_level == _OFF:
+        return None
+    off = without_paddles_own()
+    off.__enter__()
+    return off
+
+
+@contextmanager
+def without_paddles_own() -> Iterator[None]:
+    """Keep Paddle's own AMP out while the context is open."""
+    state = _state()
+    level, state._amp_level = state._amp_level, _OFF
+    try:
+        yield
+    finally:
+        state._amp_level = level
