@@ -288,6 +288,14 @@ def test_an_operation_without_a_low_kernel_that_follows_its_inputs_is_emulated_t
 
 
 @each_dtype
+def test_a_low_kernel_that_takes_some_calls_alone(dtype: str) -> None:
+    with unamp.autocast("cpu", dtype, allow="matrix_power"):
+        square = torch.matrix_power(mat(), 2)  # a product, which has a low kernel
+        inverse = torch.matrix_power(mat() + 4 * torch.eye(4), -1)  # which has none
+    assert square.dtype == inverse.dtype == LOW[dtype]
+
+
+@each_dtype
 def test_emulated_operations_have_gradients(dtype: str) -> None:
     low = LOW[dtype]
     x = (torch.rand(4, 4) + 4 * torch.eye(4)).requires_grad_()

@@ -9,6 +9,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/library.h>
@@ -59,9 +60,8 @@ struct Operator {
   std::vector<size_t> positions;   // of the arguments that a rule casts
   std::vector<size_t> parameters;  // of those that are cast to float32 only
   std::optional<size_t> dtype_position;
-  // Low dtypes known not to have a kernel, and known to have one, by device.
+  // Low dtypes known not to have a kernel, by device.
   std::array<std::array<std::atomic<bool>, 2>, kDevices> missing{};
-  std::array<std::array<std::atomic<bool>, 2>, kDevices> proven{};
 };
 
 struct Plan {
@@ -211,16 +211,12 @@ class Call {
   void in_low(ScalarType low, int device) {
     if (keeps_explicit_dtype()) return call();
     auto& missing = const_cast<Operator&>(op_).missing[device][low_index(low)];
-    auto& proven = const_cast<Operator&>(op_).proven[device][low_index(low)];
     convert_arguments(low, true);
     if (missing) return emulate(low);
-    if (proven) return call();
-    // A call uses up its arguments, and those of this one may be needed again.
-    const Stack arguments(stack_->begin() + static_cast<std::ptrdiff_t>(base_), stack_->end());
+    // A call uses up its arguments, and those of this one may be needed again: a kernel may take some calls of its operator alone.
+    const c10::SmallVector<IValue, 8> arguments(stack_->begin() + static_cast<std::ptrdiff_t>(base_), stack_->end());
     try {
-      call();
-      proven = true;
-      return;
+      return call();
     } catch (const python_error&) {
       throw;
     } catch (const std::exception& error) {
