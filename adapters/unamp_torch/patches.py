@@ -59,6 +59,7 @@ HOOKS = (
     Hook("torch.jit._trace", "_trace_impl", exporting.tracing),
     Hook("torch._C", "_freeze_module", backward.suspending),
     Hook("torch.export._trace", "_export", exporting.exporting),
+    Hook("torch.fx.experimental.proxy_tensor", "wrap_key", exporting.recording),
     Hook("torch._functorch.vmap", "_vmap_increment_nesting", transforming.under_vmap),
     Hook("torch._functorch.vmap", "_vmap_decrement_nesting", transforming.without_level),
     Hook("torch._functorch.eager_transforms", "_grad_increment_nesting", transforming.under_grad),

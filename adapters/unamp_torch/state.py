@@ -48,6 +48,7 @@ __all__ = [
     "dtype_name",
     "excluded",
     "include_kernels",
+    "included",
     "lock",
     "set_excluded",
     "set_included",
@@ -90,6 +91,7 @@ DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ELIG
 LOW = tuple(DTYPES[name] for name in LOW_DTYPES)
 
 excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+included = torch._C._dispatch_tls_is_dispatch_key_included
 set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 set_included = torch._C._dispatch_tls_set_dispatch_key_included
 
