@@ -22,7 +22,7 @@ from unamp_torch import plans
 from unamp_torch.listing import Operator, operators
 from unamp_torch.state import CPU, included, thread
 
-__all__ = ["acquire", "exporting", "records_above", "recording", "release", "tracing"]
+__all__ = ["acquire", "exporting", "recording", "records_above", "release", "tracing"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

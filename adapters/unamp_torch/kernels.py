@@ -9,6 +9,7 @@ import torch
 from unamp_torch import calls
 from unamp_torch.calls import Action, Banned
 from unamp_torch.compiled import Library, library
+from unamp_torch.control_flow import let_pass
 from unamp_torch.listing import Operator
 from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, TRACED, KernelKey, lock
 
@@ -31,6 +32,7 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
             _fallthrough.append(torch.library.Library("_", "IMPL"))
             _fallthrough[-1].fallback(torch.library.fallthrough_kernel, key.name)
             _registrations[key] = torch.library.Library("aten", "IMPL", key.name)
+            let_pass(key)
         for operator in new:
             if (key, operator.name) not in _installed:
                 if library is not None and key is not TRACED:
