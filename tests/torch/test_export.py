@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -175,6 +177,18 @@ def test_jit_trace_of_a_function_with_a_region_inside_survives_saving(tmp_path: 
     assert [t.dtype for t in expected] == [BF16, F32, BF16]
     torch.jit.save(torch.jit.trace(function, square), str(tmp_path / "traced.pt"))
     assert same(torch.jit.load(str(tmp_path / "traced.pt"))(square), expected)
+
+
+def test_the_first_region_of_a_process_is_inside_a_trace() -> None:
+    code = """if True:
+        import torch, unamp
+        def function(x):
+            with unamp.autocast("cpu", "bfloat16"):
+                return x @ x
+        print(torch.jit.trace(function, torch.ones(2, 2))(torch.ones(2, 2)).dtype)
+    """
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "torch.bfloat16\n", done.stderr
 
 
 @pytest.mark.parametrize("pre_dispatch", [False, True])
