@@ -75,7 +75,8 @@ def _add(library: Library, operator: Operator) -> int:
     positions = (*operator.eligible.positions, *map(names.index, operator.eligible.keywords))
     missing = tuple((_DEVICE_NUMBERS[device], dtype) for device, dtype in operator.no_kernel)
     dtype_position = -1 if operator.dtype_position is None else operator.dtype_position
-    return library.add(operator.composite, positions, operator.eligible.parameters, dtype_position, missing)
+    sparse_position = -1 if operator.sparse_position is None else operator.sparse_position
+    return library.add(operator.composite, positions, operator.eligible.parameters, dtype_position, sparse_position, missing)
 
 
 def compiled_plan(

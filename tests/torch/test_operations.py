@@ -311,6 +311,36 @@ def test_emulated_operations_have_gradients(dtype: str) -> None:
 # --- embedding, einsum -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_an_embedding_with_sparse_gradients_computes_in_the_dtype_of_its_weight(kind: type[nn.Module], level: str) -> None:
+    layer, index = kind(4, 3, sparse=True), torch.tensor([[1, 2], [1, 3]])
+    for policy in (Policy(level, "bfloat16"), Policy(level, "bfloat16", allow=("embedding", "embedding_bag"))):
+        layer.zero_grad()
+        with policy_region(policy):
+            out = layer(index)
+        out.sum().backward()
+        assert out.dtype == F32
+        assert layer.weight.grad.is_sparse
+        assert layer.weight.grad.dtype == F32
+
+
+def test_a_gather_with_sparse_gradients_computes_in_the_dtype_of_its_input() -> None:
+    x = mat().requires_grad_()
+    with policy_region(Policy("O2", "bfloat16")):
+        out = torch.gather(x, 1, torch.tensor([[0], [1]]), sparse_grad=True)
+    out.sum().backward()
+    assert out.dtype == F32
+    assert x.grad.is_sparse
+
+
+def test_weights_of_samples_follow_an_embedding_with_sparse_gradients() -> None:
+    layer, index = nn.EmbeddingBag(4, 3, mode="sum", sparse=True), torch.tensor([[1, 2], [1, 3]])
+    with policy_region(Policy("O2", "bfloat16")):
+        out = layer(index, per_sample_weights=torch.ones(2, 2, dtype=BF16))
+    assert torch.equal(out, layer(index))
+
+
 def test_embedding_follows_its_lists() -> None:
     weight, index = torch.rand(5, 3).requires_grad_(), torch.tensor([[0, 1], [4, 4]])
     with unamp.autocast("cpu"):
