@@ -40,7 +40,7 @@ def recording(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def wrap_key(f: Any, tensors: Any, tracer: Any, pre_dispatch: bool) -> Callable[..., Any]:
-        recorded = original(f, tensors, tracer, pre_dispatch)
+        recorded: Callable[..., Any] = original(f, tensors, tracer, pre_dispatch)
         if not pre_dispatch or thread.plan is None:
             return recorded
 
