@@ -14,7 +14,6 @@ from torch import get_autocast_dtype as get_dtype
 from torch import is_autocast_cache_enabled as is_cache_enabled
 from torch import set_autocast_cache_enabled as set_cache_enabled
 from torch import set_autocast_dtype as set_dtype
-from torch.compiler import is_exporting
 
 from unamp.adapter import Realisation
 from unamp.policy import Policy
@@ -76,16 +75,16 @@ class Activation:
             _switch(outer, on=False)
         if plan.token:
             _switch(plan, on=True)
-        exporting = is_exporting()
-        if exporting:
+        recorded = exports.records_above()
+        if recorded:
             exports.acquire()
-        return outer, weights, caching, shares and outer is None and plan.autocast, before, exporting
+        return outer, weights, caching, shares and outer is None and plan.autocast, before, recorded
 
     def exit(self, token: Any) -> None:
         """Put back what `enter` found."""
-        outer, weights, caching, shared, before, exporting = token
+        outer, weights, caching, shared, before, recorded = token
         plan = thread.plan
-        if exporting:
+        if recorded:
             exports.release()
         thread.plan, thread.weights = outer, weights
         if plan is not None and plan.token:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from unamp_torch import compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.compiled import library
 from unamp_torch.spellings import spelling
-from unamp_torch.state import CPU, CUDA, dtype_name, thread
+from unamp_torch.state import CPU, CUDA, dispatch_key, dtype_name, excluded, set_excluded, thread
 
 __all__ = ["TorchAdapter"]
 
@@ -76,6 +76,21 @@ _HAS_INSTRUCTIONS = {"float16": "_is_mkldnn_fp16_supported", "bfloat16": "_is_mk
 _FALLBACK = {"float16": 28.0, "bfloat16": 22.0}
 
 
+@cache
+def _has_instructions(dtype: str) -> bool | None:
+    """Return whether oneDNN finds instructions of this CPU for a dtype; None where it cannot be asked."""
+    ask = getattr(torch.ops.mkldnn, _HAS_INSTRUCTIONS[dtype], None)
+    if ask is None:
+        return None
+    tracer = dispatch_key("Tracer")  # `torch.jit.trace` cannot record the question
+    off = excluded(tracer)
+    set_excluded(tracer, True)
+    try:
+        return bool(ask())
+    finally:
+        set_excluded(tracer, off)
+
+
 class TorchAdapter:
     """PyTorch, on the CPU and on CUDA.
 
@@ -113,19 +128,18 @@ class TorchAdapter:
 
     def slowdown(self, device: str, dtype: str) -> float:
         """Return 1 where the CPU has instructions for the dtype and oneDNN uses them; else how slow a fallback is."""
-        known = getattr(torch.ops.mkldnn, _HAS_INSTRUCTIONS[dtype], None)
-        return 1.0 if device != "cpu" or known is None or known() else _FALLBACK[dtype]
+        return _FALLBACK[dtype] if device == "cpu" and _has_instructions(dtype) is False else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
         """``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this adapter's are written."""
-        asked = {dtype: getattr(torch.ops.mkldnn, name, None) for dtype, name in _HAS_INSTRUCTIONS.items()}
+        asked = {dtype: _has_instructions(dtype) for dtype in _HAS_INSTRUCTIONS}
         return {
             "build": f"cuda {torch.version.cuda}" if torch.version.cuda else "cpu",
             "capability": torch.backends.cpu.get_cpu_capability(),
             "kernels": "Python" if library is None else "C++",
             "mkl": torch.backends.mkl.is_available(),
             "onednn": torch.backends.mkldnn.is_available(),
-            **{f"onednn_{dtype}": bool(ask()) for dtype, ask in asked.items() if ask is not None},
+            **{f"onednn_{dtype}": answer for dtype, answer in asked.items() if answer is not None},
             "threads": torch.get_num_threads(),
         }
 

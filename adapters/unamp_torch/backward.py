@@ -15,14 +15,14 @@ import torch
 from unamp.regions import innermost_region
 from unamp_torch.state import KERNEL_KEYS, include_kernels, set_included, thread
 
-__all__ = ["checkpointing", "recomputing", "suspending"]
+__all__ = ["checkpointing", "recomputing", "suspended", "suspending"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @contextmanager
-def _suspended() -> Iterator[None]:
+def suspended() -> Iterator[None]:
     """Have no policy in force in this thread, and native autocast off, while the context is open."""
     plan, thread.plan = thread.plan, None
     for each in KERNEL_KEYS:
@@ -46,7 +46,7 @@ def suspending(original: Callable[P, R]) -> Callable[P, R]:
     def without_policy(*args: P.args, **kwargs: P.kwargs) -> R:
         if thread.plan is None or thread.plan.delegated:
             return original(*args, **kwargs)
-        with _suspended():
+        with suspended():
             return original(*args, **kwargs)
 
     return without_policy

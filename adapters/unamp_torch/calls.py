@@ -55,6 +55,8 @@ def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: 
     """Apply LOW. Where the device turns out to have no kernel for the dtype, emulate, from then on without trying."""
     if operator.keeps_explicit_dtype(args, kwargs):
         return operator.call(*args, **kwargs)
+    if operator.has_sparse_gradient(args, kwargs):
+        return _as_its_weight(operator, args, kwargs)
     if operator.no_kernel and (operator.eligible.device(args, kwargs), dtype) in operator.no_kernel:
         return emulated(operator, args, kwargs, dtype)
     converted, keywords = operator.eligible.convert(dtype, args, kwargs, keep=True)
@@ -81,8 +83,15 @@ def emulated(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dt
     return cast_floats(operator.call(*args, **kwargs), dtype)
 
 
+def _as_its_weight(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    args, kwargs = operator.eligible.convert(args[0].dtype, args, kwargs)
+    return operator.call(*args, **kwargs)
+
+
 def in_float32(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Apply FP32."""
+    if operator.has_sparse_gradient(args, kwargs):
+        return _as_its_weight(operator, args, kwargs)
     if not operator.keeps_explicit_dtype(args, kwargs):
         args, kwargs = operator.eligible.convert(torch.float32, args, kwargs)
     return operator.call(*args, **kwargs)

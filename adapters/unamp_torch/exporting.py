@@ -1,8 +1,8 @@
-"""Regions and what makes programs of functions: `torch.export`, `torch.jit.trace` and `torch.jit.freeze`.
+"""Regions and what makes programs of functions: `torch.export`, `make_fx`, `torch.jit.trace` and `torch.jit.freeze`.
 
-Export records operators above autocast: the exported program would lose a policy. While an export runs in a region, each
-operator of the vocabulary therefore gets a handler on the key where export records, which carries the rule out first, so
-that its casts are recorded too.
+Export, and `make_fx` with `pre_dispatch`, record operators above autocast: the program would lose a policy. While one of them
+runs in a region, each operator of the vocabulary therefore gets a handler on the key where they record, which carries the rule
+out first, so that its casts are recorded too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch.compiler import is_exporting
 
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch
@@ -19,14 +20,38 @@ from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import plans
 from unamp_torch.listing import Operator, operators
-from unamp_torch.state import CPU, thread
+from unamp_torch.state import CPU, included, thread
 
-__all__ = ["acquire", "exporting", "release", "tracing"]
+__all__ = ["acquire", "exporting", "recording", "records_above", "release", "tracing"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+
+
+def records_above() -> bool:
+    """Return whether operators are recorded above autocast in this thread now."""
+    return is_exporting() or included(_PRE_DISPATCH)
+
+
+def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what makes, for `make_fx`, the function to record: one recorded above autocast, in a region, has the handlers."""
+
+    @functools.wraps(original)
+    def wrap_key(f: Any, tensors: Any, tracer: Any, pre_dispatch: bool) -> Callable[..., Any]:
+        recorded: Callable[..., Any] = original(f, tensors, tracer, pre_dispatch)
+        if not pre_dispatch or thread.plan is None:
+            return recorded
+
+        @functools.wraps(recorded)
+        def in_region(*args: Any, **kwargs: Any) -> Any:
+            with _patches.held():
+                return recorded(*args, **kwargs)
+
+        return in_region
+
+    return wrap_key
 
 
 def exporting(original: Callable[..., Any]) -> Callable[..., Any]:

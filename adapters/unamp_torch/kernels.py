@@ -9,6 +9,7 @@ import torch
 from unamp_torch import calls
 from unamp_torch.calls import Action, Banned
 from unamp_torch.compiled import Library, library
+from unamp_torch.control_flow import let_pass
 from unamp_torch.listing import Operator
 from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, TRACED, KernelKey, lock
 
@@ -31,6 +32,7 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
             _fallthrough.append(torch.library.Library("_", "IMPL"))
             _fallthrough[-1].fallback(torch.library.fallthrough_kernel, key.name)
             _registrations[key] = torch.library.Library("aten", "IMPL", key.name)
+            let_pass(key)
         for operator in new:
             if (key, operator.name) not in _installed:
                 if library is not None and key is not TRACED:
@@ -73,7 +75,8 @@ def _add(library: Library, operator: Operator) -> int:
     positions = (*operator.eligible.positions, *map(names.index, operator.eligible.keywords))
     missing = tuple((_DEVICE_NUMBERS[device], dtype) for device, dtype in operator.no_kernel)
     dtype_position = -1 if operator.dtype_position is None else operator.dtype_position
-    return library.add(operator.composite, positions, operator.eligible.parameters, dtype_position, missing)
+    sparse_position = -1 if operator.sparse_position is None else operator.sparse_position
+    return library.add(operator.composite, positions, operator.eligible.parameters, dtype_position, sparse_position, missing)
 
 
 def compiled_plan(

@@ -37,9 +37,14 @@ class Operator:
         computes: whether it does more than move data or make it, in whatever dtype it is told.
         no_kernel: the device types and low dtypes that it has no kernel for: those known, and those found out.
         dtype_position: where an explicit result dtype may stand, or None; a call that gives one keeps its meaning.
+        sparse_position: where sparse gradients may be asked for, or None: PyTorch casts no such gradient, so that the operator
+            computes in the dtype of its first argument.
     """
 
-    __slots__ = ("call", "composite", "computes", "dtype_position", "eligible", "name", "no_kernel", "op", "overload")
+    __slots__ = (
+        *("call", "composite", "computes", "dtype_position", "eligible", "name", "no_kernel", "op", "overload"),
+        "sparse_position",
+    )
 
     def __init__(self, op: str, overload: Any, activation_only: bool) -> None:
         schema = overload._schema
@@ -52,6 +57,9 @@ class Operator:
         self.eligible = Eligible(schema, activation_only)
         self.no_kernel = {(device, DTYPES[dtype]) for (device, dtype), ops in facts().lacking.items() if op in ops}
         self.dtype_position: int | None = next((i for i, a in enumerate(schema.arguments) if a.name == "dtype"), None)
+        self.sparse_position: int | None = next(
+            (i for i, a in enumerate(schema.arguments) if a.name in ("sparse", "sparse_grad")), None
+        )
 
     def calling(self, call: Callable[..., Any]) -> Operator:
         """Return the same operator, called in another way."""
@@ -70,6 +78,14 @@ class Operator:
         if self.dtype_position is None:
             return False
         return kwargs.get("dtype") is not None or (self.dtype_position < len(args) and args[self.dtype_position] is not None)
+
+    def has_sparse_gradient(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """Return whether the caller asked for sparse gradients."""
+        if self.sparse_position is None:
+            return False
+        if self.sparse_position < len(args):
+            return bool(args[self.sparse_position])
+        return bool(kwargs.get("sparse") or kwargs.get("sparse_grad"))
 
 
 def _binding(overload: Any) -> Callable[..., Any]:

@@ -217,10 +217,20 @@ def _memory(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata) if _has_memory(tensor) else id(tensor)
 
 
+def _has_numbers(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has one number at each place of its shape.
+
+    Sparse, nested and oneDNN's tensors hold them otherwise, those without data hold none, and inside a transform of
+    `torch.func` there are several at a place.
+    """
+    plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
+    return plain and not isinstance(tensor, FakeTensor) and not _is_transformed(tensor)
+
+
 def _values(result: Any) -> Values | None:
     found = [t for t in _flat((result,)) if t.is_floating_point()]
-    if not found or any(_is_transformed(t) or isinstance(t, FakeTensor) for t in found):
-        return None  # inside a transform of torch.func there is no one number at a place
+    if not found or not all(map(_has_numbers, found)):
+        return None
     with torch.no_grad():
         return Values.of(found[0].shape, [t.detach().double().reshape(-1) for t in found])
 

@@ -24,7 +24,7 @@ import torch.utils.checkpoint
 
 from unamp.adapter.patching import missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
-from unamp_torch import backward, compiling, exporting, native_cache, transforming
+from unamp_torch import backward, compiling, control_flow, exporting, native_cache, transforming
 from unamp_torch.calls import NO_KERNEL
 from unamp_torch.compiled import library
 from unamp_torch.state import KERNEL_KEYS, lock, thread
@@ -59,6 +59,7 @@ HOOKS = (
     Hook("torch.jit._trace", "_trace_impl", exporting.tracing),
     Hook("torch._C", "_freeze_module", backward.suspending),
     Hook("torch.export._trace", "_export", exporting.exporting),
+    Hook("torch.fx.experimental.proxy_tensor", "wrap_key", exporting.recording),
     Hook("torch._functorch.vmap", "_vmap_increment_nesting", transforming.under_vmap),
     Hook("torch._functorch.vmap", "_vmap_decrement_nesting", transforming.without_level),
     Hook("torch._functorch.eager_transforms", "_grad_increment_nesting", transforming.under_grad),
@@ -66,6 +67,8 @@ HOOKS = (
     Hook("torch._functorch.eager_transforms", "_jvp_increment_nesting", transforming.under_grad),
     Hook("torch._functorch.eager_transforms", "_jvp_decrement_nesting", transforming.without_level),
     Hook("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key),
+    *(Hook(module, function, control_flow.remembering) for module, function in control_flow.OPERATORS.items()),
+    *(Hook(module, "materialize_as_graph", control_flow.graphing) for module in control_flow.OPERATORS),
 )
 
 _lock = lock()

@@ -98,7 +98,16 @@ class TorchGradients:
         return None
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        return self._optimizer.step(*args, **kwargs)
+        if not self._found or not getattr(self._optimizer, "_step_supports_amp_scaling", False):
+            return self._optimizer.step(*args, **kwargs)
+        # What such an optimizer is told by torch.amp.GradScaler after `unscale_`.
+        told: Any = self._optimizer
+        told.grad_scale = getattr(told, "grad_scale", None)
+        told.found_inf = torch.stack([found.to(self._found[0].device) for found in self._found]).sum()
+        try:
+            return told.step(*args, **kwargs)
+        finally:
+            del told.grad_scale, told.found_inf
 
     def _grouped(self) -> dict[tuple[torch.device, torch.dtype], list[torch.Tensor]]:
         groups = defaultdict(list)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -48,6 +49,7 @@ __all__ = [
     "dtype_name",
     "excluded",
     "include_kernels",
+    "included",
     "lock",
     "set_excluded",
     "set_included",
@@ -90,6 +92,7 @@ DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ELIG
 LOW = tuple(DTYPES[name] for name in LOW_DTYPES)
 
 excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+included = torch._C._dispatch_tls_is_dispatch_key_included
 set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 set_included = torch._C._dispatch_tls_set_dispatch_key_included
 
@@ -170,11 +173,13 @@ class Thread(state.ThreadState[Plan]):
         weights: casts of float32 parameters made in the outermost region, by the parameter's id, each with the parameter
             itself (so that the id stays its own) and the version that was cast. None where nothing is to be kept.
         emulated: whether the operation that is being reported was emulated.
+        forward_region: the region of the forward of the operator whose backward pass is running; see `control_flow`.
         transforms: the levels of `torch.func` that were put on in a region, each with the plan to go back to.
     """
 
     weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None = None
     emulated: bool = False
+    forward_region: AbstractContextManager[Any] | None = None
     transforms: Mapping[int, Plan] = MappingProxyType({})
 
 

@@ -59,7 +59,7 @@ def same(a: tuple[Tensor, ...], b: tuple[Tensor, ...], exact: bool = True) -> bo
 # --- a region around ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", "pre_dispatch_eager", "aot_eager", "inductor"])
 def test_a_region_around_gives_eagers_dtypes(backend: str) -> None:
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     several = (None, A, NATIVE, B, Policy("O3", "float16"), A, None)
@@ -156,7 +156,7 @@ INSIDE = [with_autocast, with_policy_region, decorated, with_auto_cast]
 
 @pytest.mark.parametrize(
     ("inside", "backend"),
-    [*((f, b) for f in INSIDE for b in ("eager", "aot_eager")), (with_policy_region, "inductor")],
+    [*((f, b) for f in INSIDE for b in ("eager", "pre_dispatch_eager", "aot_eager")), (with_policy_region, "inductor")],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_region_inside_is_one_whole_graph(inside: Callable[..., Any], backend: str) -> None:

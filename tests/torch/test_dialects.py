@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import types
 import warnings
@@ -455,3 +456,22 @@ def test_kerass_loss_scale_optimizer() -> None:
         LossScaleOptimizer(3)
     with pytest.raises(unamp.NotExpressible, match="unamp.autocast"):
         set_global_policy(DTypePolicy("mixed_float16"))
+
+
+@pytest.mark.parametrize("package", ["amp", "cuda.amp", "cpu.amp"])
+@pytest.mark.parametrize("module", ["autocast_mode", "grad_scaler"])
+def test_the_modules_below_torchs_packages_can_be_imported_from(package: str, module: str) -> None:
+    torchs = importlib.import_module(f"torch.{package}.{module}")
+    ours = importlib.import_module(f"unamp.dialects.torch.{package}.{module}")
+    inner_state = {"OptState"}  # of torch's scaler, which holds it by optimizer
+    assert set(ours.__all__) == set(torchs.__all__) - inner_state
+    whole = importlib.import_module(f"unamp.dialects.torch.{package}")
+    for name in ours.__all__:
+        assert getattr(ours, name) is getattr(whole, name, getattr(ours, name))
+
+
+def test_the_decorator_of_torchs_autocast_mode() -> None:
+    from unamp.dialects.torch.amp.autocast_mode import autocast_decorator
+
+    product = autocast_decorator(amp.autocast("cpu"), lambda x: x @ x)
+    assert product(torch.ones(2, 2)).dtype == torch.bfloat16

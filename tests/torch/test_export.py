@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -177,12 +179,40 @@ def test_jit_trace_of_a_function_with_a_region_inside_survives_saving(tmp_path: 
     assert same(torch.jit.load(str(tmp_path / "traced.pt"))(square), expected)
 
 
+def test_the_first_region_of_a_process_is_inside_a_trace() -> None:
+    code = """if True:
+        import torch, unamp
+        def function(x):
+            with unamp.autocast("cpu", "bfloat16"):
+                return x @ x
+        print(torch.jit.trace(function, torch.ones(2, 2))(torch.ones(2, 2)).dtype)
+    """
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "torch.bfloat16\n", done.stderr
+
+
+@pytest.mark.parametrize("pre_dispatch", [False, True])
 @each_policy
-def test_make_fx(policy: Policy) -> None:
+def test_make_fx(policy: Policy, pre_dispatch: bool) -> None:
     model = Network().eval().requires_grad_(False)
     with policy_region(policy):
         expected = model(x)
-        graph = make_fx(model)(x)
+        graph = make_fx(model, pre_dispatch=pre_dispatch)(x)
     assert same(graph(x), expected)
     inside = Inside(policy).eval().requires_grad_(False)
-    assert same(make_fx(inside)(x)(x), inside(x))
+    assert same(make_fx(inside, pre_dispatch=pre_dispatch)(x)(x), inside(x))
+    assert same(make_fx(model, pre_dispatch=pre_dispatch)(x)(x), model(x)), "a program made outside is unaffected"
+
+
+def test_a_make_fx_that_fails_leaves_nothing_behind(native_state: Callable[[], Any]) -> None:
+    def fails(x: Tensor) -> Tensor:
+        with unamp.autocast("cpu", allow="add"):
+            return (x + x).view(7)
+
+    before, handlers = native_state(), type(torch.ops.aten.add.Tensor._dispatch_cache)
+    with pytest.raises(RuntimeError, match="shape"):
+        make_fx(fails, pre_dispatch=True)(x)
+    with policy_region(POLICIES[1]), pytest.raises(RuntimeError, match="shape"):
+        make_fx(fails, pre_dispatch=True)(x)
+    assert native_state() == before
+    assert type(torch.ops.aten.add.Tensor._dispatch_cache) is handlers

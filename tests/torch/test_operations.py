@@ -288,6 +288,14 @@ def test_an_operation_without_a_low_kernel_that_follows_its_inputs_is_emulated_t
 
 
 @each_dtype
+def test_a_low_kernel_that_takes_some_calls_alone(dtype: str) -> None:
+    with unamp.autocast("cpu", dtype, allow="matrix_power"):
+        square = torch.matrix_power(mat(), 2)  # a product, which has a low kernel
+        inverse = torch.matrix_power(mat() + 4 * torch.eye(4), -1)  # which has none
+    assert square.dtype == inverse.dtype == LOW[dtype]
+
+
+@each_dtype
 def test_emulated_operations_have_gradients(dtype: str) -> None:
     low = LOW[dtype]
     x = (torch.rand(4, 4) + 4 * torch.eye(4)).requires_grad_()
@@ -301,6 +309,36 @@ def test_emulated_operations_have_gradients(dtype: str) -> None:
 
 
 # --- embedding, einsum -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_an_embedding_with_sparse_gradients_computes_in_the_dtype_of_its_weight(kind: type[nn.Module], level: str) -> None:
+    layer, index = kind(4, 3, sparse=True), torch.tensor([[1, 2], [1, 3]])
+    for policy in (Policy(level, "bfloat16"), Policy(level, "bfloat16", allow=("embedding", "embedding_bag"))):
+        layer.zero_grad()
+        with policy_region(policy):
+            out = layer(index)
+        out.sum().backward()
+        assert out.dtype == F32
+        assert layer.weight.grad.is_sparse
+        assert layer.weight.grad.dtype == F32
+
+
+def test_a_gather_with_sparse_gradients_computes_in_the_dtype_of_its_input() -> None:
+    x = mat().requires_grad_()
+    with policy_region(Policy("O2", "bfloat16")):
+        out = torch.gather(x, 1, torch.tensor([[0], [1]]), sparse_grad=True)
+    out.sum().backward()
+    assert out.dtype == F32
+    assert x.grad.is_sparse
+
+
+def test_weights_of_samples_follow_an_embedding_with_sparse_gradients() -> None:
+    layer, index = nn.EmbeddingBag(4, 3, mode="sum", sparse=True), torch.tensor([[1, 2], [1, 3]])
+    with policy_region(Policy("O2", "bfloat16")):
+        out = layer(index, per_sample_weights=torch.ones(2, 2, dtype=BF16))
+    assert torch.equal(out, layer(index))
 
 
 def test_embedding_follows_its_lists() -> None:

@@ -419,3 +419,45 @@ def test_an_overflow_on_one_rank_skips_the_step_on_every_rank(manner: str, two_r
     assert all(map(math.isfinite, first["parameters"]))
     name = NAMED[manner]
     assert (first["named"], second["named"]) == (name if name.startswith("module.") else None, name)
+
+
+class Told(torch.optim.Optimizer):
+    """Notes what a scaler tells it, which an optimizer with a fused kernel steps by."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+        self._step_supports_amp_scaling = True
+        self.told: list[tuple[Any, float]] = []
+
+    def step(self, closure: Any = None) -> Any:
+        self.told.append((self.grad_scale, float(self.found_inf)))
+
+
+def test_an_optimizer_that_supports_scaling_is_told_what_torchs_scaler_tells_it() -> None:
+    told = []
+    for scaler in (torch.amp.GradScaler("cpu"), unamp.GradScaler()):
+        layer = torch.nn.Linear(2, 2)
+        optimizer = Told(layer.parameters())
+        scaler.scale(layer(torch.ones(1, 2)).sum()).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        told.append(optimizer.told)
+        assert not hasattr(optimizer, "grad_scale")
+        assert not hasattr(optimizer, "found_inf")
+    assert told[0] == told[1] == [(None, 0.0)]
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_a_fused_optimizer_steps_as_an_ordinary_one(optimizer: Any) -> None:
+    found = []
+    for fused in (False, True):
+        weight = torch.nn.Parameter(torch.arange(4.0))
+        held, scaler = optimizer([weight], lr=0.1, fused=fused), unamp.GradScaler(init_scale=1024.0)
+        for factor in (1.0, float("inf"), 2.0):
+            held.zero_grad()
+            scaler.scale((weight * weight * factor).sum()).backward()
+            scaler.step(held)
+            scaler.update()
+        found.append(weight.detach().clone())
+    assert torch.allclose(*found, rtol=1e-6)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from traced import nothing_is_kept_of, precisions_are_compared, values_are_those_of
 from unamp_conformance.cases import cases
 
@@ -393,6 +394,29 @@ def test_inside_a_transform_there_are_no_values() -> None:
         torch.func.vmap(torch.exp)(x)
         torch.func.grad(lambda v: v.sin().sum())(x)
     assert {"exp", "sin"} <= {r.op for r in trace.records}
+
+
+#: Tensors that have no one number at each place.
+WITHOUT_NUMBERS: dict[str, Callable[[], Tensor]] = {
+    "sparse": lambda: torch.rand(4, 4).to_sparse(),
+    "csr": lambda: torch.rand(4, 4).to_sparse_csr(),
+    "bsr": lambda: torch.rand(4, 4).to_sparse_bsr((2, 2)),
+    "nested": lambda: torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)]),
+    "jagged": lambda: torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)], layout=torch.jagged),
+    "mkldnn": lambda: torch.rand(4, 4).to_mkldnn(),
+    "meta": lambda: torch.rand(4, 4, device="meta"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*(prototype|beta).*")
+@pytest.mark.parametrize("kind", WITHOUT_NUMBERS)
+def test_a_tensor_without_numbers_has_no_values_and_the_run_goes_on(kind: str) -> None:
+    tensor = WITHOUT_NUMBERS[kind]()
+    with unamp.trace(values=True) as trace:
+        result = torch.relu(tensor)
+        torch.relu(torch.ones(2))
+    assert (result.layout, result.device) == (tensor.layout, tensor.device)
+    assert [record.values is None for record in trace.records] == [True, False]
 
 
 def test_a_trace_keeps_no_tensor_and_no_network() -> None:

@@ -42,6 +42,7 @@ class Library(Protocol):
         positions: tuple[int, ...],
         parameters: tuple[int, ...],
         dtype_position: int,
+        sparse_position: int,
         missing: tuple[tuple[int, torch.dtype], ...],
         /,
     ) -> int:

@@ -9,6 +9,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/library.h>
@@ -59,9 +60,9 @@ struct Operator {
   std::vector<size_t> positions;   // of the arguments that a rule casts
   std::vector<size_t> parameters;  // of those that are cast to float32 only
   std::optional<size_t> dtype_position;
-  // Low dtypes known not to have a kernel, and known to have one, by device.
+  std::optional<size_t> sparse_position;
+  // Low dtypes known not to have a kernel, by device.
   std::array<std::array<std::atomic<bool>, 2>, kDevices> missing{};
-  std::array<std::array<std::atomic<bool>, 2>, kDevices> proven{};
 };
 
 struct Plan {
@@ -178,7 +179,7 @@ class Call {
     switch (action) {
       case Action::kLow: return in_low(low, device);
       case Action::kLowWidened: in_low(low, device); return convert_results(at::kFloat);
-      case Action::kFloat32: if (!keeps_explicit_dtype()) convert_arguments(at::kFloat, false); return call();
+      case Action::kFloat32: return in_float32();
       case Action::kWidest: return in_widest(device);
       case Action::kBanned: refuse(plan); return call();
       default: return call();
@@ -196,6 +197,19 @@ class Call {
 
   bool keeps_explicit_dtype() const { return op_.dtype_position && !(*stack_)[base_ + *op_.dtype_position].isNone(); }
 
+  bool has_sparse_gradient() const { return op_.sparse_position && (*stack_)[base_ + *op_.sparse_position].toBool(); }
+
+  void as_its_weight() {
+    convert_arguments((*stack_)[base_].toTensor().scalar_type(), false);
+    call();
+  }
+
+  void in_float32() {
+    if (has_sparse_gradient()) return as_its_weight();
+    if (!keeps_explicit_dtype()) convert_arguments(at::kFloat, false);
+    call();
+  }
+
   void call() { handle_.callBoxed(stack_); }
 
   void convert_arguments(ScalarType dtype, bool keep) {
@@ -210,17 +224,14 @@ class Call {
 
   void in_low(ScalarType low, int device) {
     if (keeps_explicit_dtype()) return call();
+    if (has_sparse_gradient()) return as_its_weight();
     auto& missing = const_cast<Operator&>(op_).missing[device][low_index(low)];
-    auto& proven = const_cast<Operator&>(op_).proven[device][low_index(low)];
     convert_arguments(low, true);
     if (missing) return emulate(low);
-    if (proven) return call();
-    // A call uses up its arguments, and those of this one may be needed again.
-    const Stack arguments(stack_->begin() + static_cast<std::ptrdiff_t>(base_), stack_->end());
+    // A call uses up its arguments, and those of this one may be needed again: a kernel may take some calls of its operator alone.
+    const c10::SmallVector<IValue, 8> arguments(stack_->begin() + static_cast<std::ptrdiff_t>(base_), stack_->end());
     try {
-      call();
-      proven = true;
-      return;
+      return call();
     } catch (const python_error&) {
       throw;
     } catch (const std::exception& error) {

@@ -118,14 +118,14 @@ PyObject* make_plan(PyObject*, PyObject* args) {
   return PyCapsule_New(plan.release(), kPlanCapsule, plan_dealloc);
 }
 
-// add(composite, positions, positions of parameters, dtype position or -1, ((device, low dtype without a kernel), ...)) -> the operator's number
+// add(composite, positions, positions of parameters, dtype position or -1, position of "sparse" or -1, ((device, low dtype without a kernel), ...)) -> the operator's number
 PyObject* add(PyObject*, PyObject* args) {
   int composite = 0;
-  Py_ssize_t dtype_position = -1;
+  Py_ssize_t dtype_position = -1, sparse_position = -1;
   PyObject *positions = nullptr, *parameters = nullptr, *missing = nullptr;
   if (!PyArg_ParseTuple(
-          args, "pO!O!nO!", &composite, &PyTuple_Type, &positions, &PyTuple_Type, &parameters, &dtype_position,
-          &PyTuple_Type, &missing)) {
+          args, "pO!O!nnO!", &composite, &PyTuple_Type, &positions, &PyTuple_Type, &parameters, &dtype_position,
+          &sparse_position, &PyTuple_Type, &missing)) {
     return nullptr;
   }
   auto op = std::make_unique<Operator>();
@@ -134,6 +134,7 @@ PyObject* add(PyObject*, PyObject* args) {
   op->positions = numbers(positions);
   op->parameters = numbers(parameters);
   if (dtype_position >= 0) op->dtype_position = static_cast<size_t>(dtype_position);
+  if (sparse_position >= 0) op->sparse_position = static_cast<size_t>(sparse_position);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(missing); ++i) {
     int device = 0;
     ScalarType dtype{};

@@ -171,10 +171,11 @@ bool may_cache(const Activation& activation, const Activation* outer, const Toke
 
 PyTypeObject TokenType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// Returns whether a region has to be opened in Python: while operations are reported, exported or transformed, and beside other devices'
-// plans.
+// Returns whether a region has to be opened in Python: while operations are reported, recorded above autocast, exported or transformed,
+// and beside other devices' plans.
 int leave_to_python(Activation* self, PyObject* outer, Activation** outer_activation) {
   if (here.traced || c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode)) return 1;
+  if (c10::impl::tls_is_dispatch_key_included(DispatchKey::PreDispatch)) return 1;
   if (outer != Py_None) {
     auto* innermost = reinterpret_cast<Activation*>(here.innermost);
     if (innermost == nullptr || innermost->plan != outer || innermost->devices != self->devices) return 1;

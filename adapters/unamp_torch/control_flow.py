@@ -1,0 +1,82 @@
+"""Regions and the operators that take functions: `torch.cond`, `torch.while_loop` and the like.
+
+PyTorch keeps them in Python. They go past our dispatch keys (`let_pass`), and rules reach into the functions as these are
+called. Their backward passes make a graph of a function and its gradient, for which they run the function again. That is under
+the region of the first time, and nothing else in a backward pass is: so the graph is made there, and run outside.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from unamp.adapter.patching import missing
+from unamp.regions import innermost_region
+from unamp_torch.backward import suspended
+from unamp_torch.state import KernelKey, thread
+
+__all__ = ["OPERATORS", "graphing", "let_pass", "remembering"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: The modules of operators whose backward passes make such graphs, and what each calls its `torch.autograd.Function`.
+OPERATORS = {
+    "torch._higher_order_ops.associative_scan": "AssociativeScanAutogradOp",
+    "torch._higher_order_ops.cond": "CondAutogradOp",
+    "torch._higher_order_ops.map": "MapAutogradOp",
+    "torch._higher_order_ops.while_loop": "WhileLoopAutogradOp",
+}
+
+
+def let_pass(key: KernelKey) -> None:
+    """Have these operators go on from one of our keys to the next; for good, as the kernels there.
+
+    Raises:
+        FrameworkNotSupported: where this version of PyTorch keeps them elsewhere.
+    """
+    known: Mapping[str, Any] | None = getattr(torch._ops, "_higher_order_ops", None)
+    of_later_ones: list[Any] | None = getattr(torch._ops, "_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", None)
+    if known is None or of_later_ones is None:
+        raise missing("torch", torch.__version__, "torch._ops._higher_order_ops, or no list of the keys that they pass")
+    of_later_ones.append(key.key)
+    for operator in tuple(known.values()):
+        operator.fallthrough(key.key)
+
+
+def remembering(original: Any) -> Any:
+    """Wrap an operator's `torch.autograd.Function`: its backward pass knows the region of its forward."""
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        plan = thread.plan
+        ctx.unamp_region = None if plan is None or plan.delegated else innermost_region()
+        return original.forward(ctx, *args)
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        if ctx.unamp_region is None:
+            return original.backward(ctx, *gradients)
+        outer, thread.forward_region = thread.forward_region, ctx.unamp_region
+        try:
+            # Open, for the patches, and out of force.
+            with ctx.unamp_region, suspended():
+                return original.backward(ctx, *gradients)
+        finally:
+            thread.forward_region = outer
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward), "__module__": original.__module__}
+    return type(original)(original.__name__, (original,), members)
+
+
+def graphing(original: Callable[P, R]) -> Callable[P, R]:
+    """Wrap what makes the graph: in such a backward pass it does so in the region of the forward."""
+
+    @functools.wraps(original)
+    def materialize_as_graph(*args: P.args, **kwargs: P.kwargs) -> R:
+        with thread.forward_region or nullcontext():
+            return original(*args, **kwargs)
+
+    return materialize_as_graph
