@@ -8,13 +8,14 @@ the region of the first time, and nothing else in a backward pass is: so the gra
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from unamp.adapter.patching import missing
 from unamp.regions import innermost_region
 from unamp_torch.backward import suspended
 from unamp_torch.state import KernelKey, thread
@@ -24,28 +25,40 @@ __all__ = ["OPERATORS", "graphing", "let_pass", "remembering"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The modules of operators whose backward passes make such graphs, and what each calls its `torch.autograd.Function`.
-OPERATORS = {
-    "torch._higher_order_ops.associative_scan": "AssociativeScanAutogradOp",
-    "torch._higher_order_ops.cond": "CondAutogradOp",
-    "torch._higher_order_ops.map": "MapAutogradOp",
-    "torch._higher_order_ops.while_loop": "WhileLoopAutogradOp",
-}
+#: The operators whose backward passes make such graphs: where each is, what it calls its `torch.autograd.Function`, and how its
+#: operators' names begin.
+_MAKING_GRAPHS = (
+    ("torch._higher_order_ops.associative_scan", "AssociativeScanAutogradOp", "associative_scan"),
+    ("torch._higher_order_ops.cond", "CondAutogradOp", "cond"),
+    ("torch._higher_order_ops.map", "MapAutogradOp", "map"),
+    ("torch._higher_order_ops.while_loop", "WhileLoopAutogradOp", "while_loop"),
+)
+
+
+def _can_be_hooked(module: str, function: str) -> bool:
+    found = importlib.import_module(module) if importlib.util.find_spec(module) else None
+    return hasattr(found, function) and hasattr(found, "materialize_as_graph")
+
+
+#: Those that this version of PyTorch has under these names: the module, and its function.
+OPERATORS = {module: function for module, function, _ in _MAKING_GRAPHS if _can_be_hooked(module, function)}
+
+#: The others' backward passes would run in another precision in silence, so those operators go nowhere: in a region PyTorch
+#: raises that it finds no kernel for them.
+_STOPPED = tuple(begins for module, _, begins in _MAKING_GRAPHS if module not in OPERATORS)
 
 
 def let_pass(key: KernelKey) -> None:
-    """Have these operators go on from one of our keys to the next; for good, as the kernels there.
+    """Have operators that take functions go on from one of our keys to the next; for good, as the kernels there.
 
-    Raises:
-        FrameworkNotSupported: where this version of PyTorch keeps them elsewhere.
+    Where this version of PyTorch keeps them elsewhere nothing is done, and it raises for them in a region.
     """
-    known: Mapping[str, Any] | None = getattr(torch._ops, "_higher_order_ops", None)
-    of_later_ones: list[Any] | None = getattr(torch._ops, "_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", None)
-    if known is None or of_later_ones is None:
-        raise missing("torch", torch.__version__, "torch._ops._higher_order_ops, or no list of the keys that they pass")
+    known: Mapping[str, Any] = getattr(torch._ops, "_higher_order_ops", {})
+    of_later_ones: list[Any] = getattr(torch._ops, "_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", [])
     of_later_ones.append(key.key)
-    for operator in tuple(known.values()):
-        operator.fallthrough(key.key)
+    for name, operator in tuple(known.items()):
+        if not name.startswith(_STOPPED):
+            operator.fallthrough(key.key)
 
 
 def remembering(original: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -187,3 +189,25 @@ def test_an_operator_that_is_made_in_a_region() -> None:
         call_it = CallIt("unamp_test_call_it")
         call_it.py_impl(torch._C.DispatchKey.AutogradCPU)(lambda function, *args: function(*args))
         assert call_it(torch.add, x, w).dtype == torch.bfloat16
+
+
+def test_an_operator_that_cannot_be_hooked_raises_in_a_region_and_nothing_else_does() -> None:
+    """As in a version of PyTorch that makes the graphs of backward passes otherwise: in silence, gradients would go wrong."""
+    code = """
+import torch, importlib
+module = importlib.import_module("torch._higher_order_ops.while_loop")
+del module.materialize_as_graph  # which its backward pass calls
+import unamp
+
+x = torch.randn(4, 4)
+with unamp.autocast("cpu", torch.bfloat16, allow=["add"]):
+    assert (x + x).dtype == torch.bfloat16
+    assert torch.cond(x.sum() > 0, lambda x: x + x, lambda x: x - x, (x,)).shape == x.shape
+    try:
+        torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2.0), (torch.tensor(0), x))
+    except Exception as error:
+        print("raised", "while_loop" in str(error))
+print(torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2.0), (torch.tensor(0), x))[0].item())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["raised", "True", "3"], done.stdout + done.stderr[-2000:]
