@@ -1,13 +1,32 @@
-"""JSON from elsewhere, read strictly: one kind of error, whatever is wrong with it."""
+"""JSON from elsewhere, read strictly: one kind of error, whatever is wrong with it.
+
+Readers are functions of where a value stands and of the value; each returns it, or raises `BadJSON`, which says where.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection
+from typing import Any, NoReturn, TypeVar
 
-__all__ = ["BadJSON", "expect", "items", "number", "optional", "parsed", "text", "whole"]
+__all__ = [
+    "BadJSON",
+    "Reader",
+    "each",
+    "expect",
+    "fields",
+    "mapping",
+    "number",
+    "optional",
+    "parsed",
+    "plain_text",
+    "text",
+    "whole",
+]
+
+T = TypeVar("T")
+Reader = Callable[[str, Any], T]
 
 _DIGITS = 18  # of a whole number: whatever is longer counts nothing that a file of ours has
 _SHOWN = 40  # characters of what somebody wrote, in a message
@@ -56,18 +75,33 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def expect(where: str, value: Any, kind: type, called: str) -> Any:
+def expect(where: str, value: Any, kinds: type | tuple[type, ...], called: str) -> Any:
     """Return a value that is of a kind; a boolean is no number."""
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise BadJSON(f"{where} must be {called}, not {type(value).__name__}")
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+        raise BadJSON(f"{where}: must be {called}, not {type(value).__name__}")
     return value
 
 
+def fields(where: str, value: Any, known: Collection[str], needed: Collection[str]) -> dict[str, Any]:
+    """Return an object that has all the fields that are needed, and none but those that are known."""
+    found: dict[str, Any] = expect(where, value, dict, "an object")
+    if unknown := sorted(found.keys() - set(known)):
+        raise BadJSON(f"{where}: unknown field {unknown[0][:_SHOWN]!r}")
+    if missing := [name for name in needed if name not in found]:
+        raise BadJSON(f"{where}: {missing[0]!r} is missing")
+    return found
+
+
 def text(where: str, value: Any) -> str:
-    """Return a text that a terminal shows as it is: nothing in it is obeyed."""
+    """Return a text."""
     found: str = expect(where, value, str, "text")
-    if not found.isprintable():
-        raise BadJSON(f"{where} must be printable text, not {found[:_SHOWN]!r}")
+    return found
+
+
+def plain_text(where: str, value: Any) -> str:
+    """Return a text that a terminal shows as it is: nothing in it is obeyed."""
+    if not (found := text(where, value)).isprintable():
+        raise BadJSON(f"{where}: must be printable text, not {found[:_SHOWN]!r}")
     return found
 
 
@@ -75,25 +109,36 @@ def whole(where: str, value: Any) -> int:
     """Return a whole number that counts something."""
     found: int = expect(where, value, int, "a whole number")
     if found < 0:
-        raise BadJSON(f"{where} must not be negative")
+        raise BadJSON(f"{where}: must not be negative")
     return found
 
 
 def number(where: str, value: Any) -> float:
-    """Return a number; what JSON has no number for is written ``"inf"``, ``"-inf"`` and ``"nan"``."""
-    if isinstance(value, str) and value in ("inf", "-inf", "nan"):
-        return float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadJSON(f"{where} must be a number, not {type(value).__name__}")
-    return float(value)
+    """Return a number."""
+    found: float = expect(where, value, (int, float), "a number")
+    return found
 
 
-def items(where: str, value: Any, read: Callable[[str, Any], Any]) -> tuple[Any, ...]:
-    """Return the items of a list, each read by `read`."""
-    found = expect(where, value, list, "a list")
-    return tuple(read(f"{where} {n}", item) for n, item in enumerate(found, 1))
+def each(read: Reader[T]) -> Reader[tuple[T, ...]]:
+    """Return the reader of a list."""
+
+    def read_all(where: str, value: Any) -> tuple[T, ...]:
+        items = expect(where, value, list, "a list")
+        return tuple(read(f"{where} {n}", item) for n, item in enumerate(items, 1))
+
+    return read_all
 
 
-def optional(where: str, value: Any, read: Callable[[str, Any], Any]) -> Any:
-    """Return None for null, and what `read` gives for anything else."""
-    return None if value is None else read(where, value)
+def mapping(read: Reader[T]) -> Reader[dict[str, T]]:
+    """Return the reader of an object whose fields are all read alike."""
+
+    def read_all(where: str, value: Any) -> dict[str, T]:
+        found = expect(where, value, dict, "an object")
+        return {name: read(f"{where}, {name[:_SHOWN]}", item) for name, item in found.items()}
+
+    return read_all
+
+
+def optional(read: Reader[T]) -> Reader[T | None]:
+    """Return the reader of what may be null."""
+    return lambda where, value: None if value is None else read(where, value)

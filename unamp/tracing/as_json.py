@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from unamp import _strict_json as strict
@@ -68,23 +67,16 @@ def load(text: str) -> Contents:
 
 
 def _contents(data: dict[str, Any], version: int) -> Contents:
-    _check_fields("the trace", data, _FIELDS if version == VERSION else _FIELDS - {"policies"})
-    frameworks = strict.expect("frameworks", data["frameworks"], dict, "an object")
-    policies = strict.items("policies", data.get("policies", []), _policy)
+    names = _FIELDS if version == VERSION else _FIELDS - {"policies"}
+    strict.fields("the trace", data, names, sorted(names))
+    policies = strict.each(_policy)("policies", data.get("policies", []))
+    frameworks = strict.mapping(strict.plain_text)("frameworks", data["frameworks"])
     return Contents(
         strict.expect("values", data["values"], bool, "true or false"),
-        {strict.text("a framework", name): strict.text(f"the version of {name[:20]}", v) for name, v in frameworks.items()},
-        strict.items("never_ran", data["never_ran"], strict.text),
-        list(strict.items("record", data["records"], lambda where, record: _read_record(where, record, policies, version))),
+        {strict.plain_text("a framework", name): its_version for name, its_version in frameworks.items()},
+        strict.each(strict.plain_text)("never_ran", data["never_ran"]),
+        list(strict.each(lambda where, record: _read_record(where, record, policies, version))("record", data["records"])),
     )
-
-
-def _check_fields(where: str, data: Any, names: frozenset[str]) -> None:
-    strict.expect(where, data, dict, "an object")
-    if missing := sorted(names - data.keys()):
-        raise strict.BadJSON(f"{where}: {missing[0]!r} is missing")
-    if unknown := sorted(data.keys() - names):
-        raise strict.BadJSON(f"{where}: unknown field {unknown[0][:40]!r}")
 
 
 def _policy(where: str, data: Any) -> Policy:
@@ -112,49 +104,52 @@ def _plain(value: Any) -> Any:
     return value
 
 
+_text_or_nothing = strict.optional(strict.plain_text)
+
 #: How each field of a record is read; `rule`, `values` and `policy` are read by themselves.
-_READERS: dict[str, Callable[[str, Any], Any]] = {
-    "op": strict.text,
-    "native": strict.text,
-    "inputs": lambda where, value: strict.items(where, value, strict.text),
-    "compute": lambda where, value: strict.optional(where, value, strict.text),
-    "output": lambda where, value: strict.optional(where, value, strict.text),
+_READERS: dict[str, strict.Reader[Any]] = {
+    "op": strict.plain_text,
+    "native": strict.plain_text,
+    "inputs": strict.each(strict.plain_text),
+    "compute": _text_or_nothing,
+    "output": _text_or_nothing,
     "emulated": lambda where, value: strict.expect(where, value, bool, "true or false"),
-    "layer": lambda where, value: strict.optional(where, value, strict.text),
+    "layer": _text_or_nothing,
     "casts": strict.whole,
     "cast_bytes": strict.whole,
-    "framework": lambda where, value: strict.optional(where, value, strict.text),
+    "framework": _text_or_nothing,
 }
 _RULES = {rule.value: rule for rule in Rule}
 
 
 def _read_record(where: str, data: Any, policies: tuple[Policy, ...], version: int) -> OpRecord:
-    _check_fields(where, data, _OF_RECORD if version == VERSION else _OF_RECORD - {"policy"})
-    rule = strict.text(f"{where}, rule", data["rule"])
+    names = _OF_RECORD if version == VERSION else _OF_RECORD - {"policy"}
+    strict.fields(where, data, names, sorted(names))
+    rule = strict.plain_text(f"{where}, rule", data["rule"])
     if rule not in _RULES:
         raise strict.BadJSON(f"{where}, rule: {rule[:20]!r} is none; valid: {', '.join(_RULES)}")
-    place = strict.optional(f"{where}, policy", data.get("policy"), strict.whole)
+    place = strict.optional(strict.whole)(f"{where}, policy", data.get("policy"))
     if place is not None and place >= len(policies):
         raise strict.BadJSON(f"{where}, policy: there is no policy {place}")
     read = {name: reader(f"{where}, {name}", data[name]) for name, reader in _READERS.items()}
-    values = strict.optional(f"{where}, values", data["values"], _read_values)
+    values = strict.optional(_read_values)(f"{where}, values", data["values"])
     return OpRecord(**read, rule=_RULES[rule], values=values, policy=None if place is None else policies[place])
 
 
 def _read_values(where: str, data: Any) -> Values:
-    _check_fields(where, data, _OF_VALUES)
-    shape = strict.items(f"{where}, shape", data["shape"], strict.whole)
-    sample = strict.items(f"{where}, sample", data["sample"], strict.number)
+    strict.fields(where, data, _OF_VALUES, sorted(_OF_VALUES))
+    shape = strict.each(strict.whole)(f"{where}, shape", data["shape"])
+    sample = strict.each(_number)(f"{where}, sample", data["sample"])
     if len(sample) != (kept := min(math.prod(shape), SAMPLE)):
         raise strict.BadJSON(f"{where}, sample has {len(sample)} numbers; of this shape a trace keeps {kept}")
-    return Values(
-        shape=shape,
-        nonfinite=strict.whole(f"{where}, nonfinite", data["nonfinite"]),
-        max_abs=strict.number(f"{where}, max_abs", data["max_abs"]),
-        mean=strict.number(f"{where}, mean", data["mean"]),
-        norm=strict.number(f"{where}, norm", data["norm"]),
-        sample=sample,
-    )
+    numbers = {name: _number(f"{where}, {name}", data[name]) for name in ("max_abs", "mean", "norm")}
+    nonfinite = strict.whole(f"{where}, nonfinite", data["nonfinite"])
+    return Values(shape=shape, nonfinite=nonfinite, sample=sample, **numbers)
+
+
+def _number(where: str, value: Any) -> float:
+    """Return a number; what JSON has no number for is written as `_plain` does."""
+    return float(value if isinstance(value, str) and value in ("inf", "-inf", "nan") else strict.number(where, value))
 
 
 _FIELDS = frozenset({"format", "version", "unamp", "frameworks", "values", "never_ran", "policies", "records"})
