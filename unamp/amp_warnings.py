@@ -14,7 +14,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-from unamp.adapter.observing import is_untraced
+from unamp.adapter.observing import traces
 from unamp.errors import AmpWarning
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def graph_ran(framework: str, what: str, instead: str) -> None:
         what: what makes such graphs.
         instead: how to have it run eagerly.
     """
-    if is_untraced():
+    if traces.pauses:
         return
     _once(
         ("graph", framework, what),

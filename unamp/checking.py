@@ -8,6 +8,7 @@ from typing import NamedTuple
 from unamp.adapter import DEVICES, Adapter, How, Support, registry
 from unamp.errors import FrameworkNotSupported, NotExpressible, unknown
 from unamp.policy import Policy
+from unamp.regions import check_policy
 from unamp.vocabulary import vocabulary
 
 __all__ = ["Answer", "Checked", "check"]
@@ -92,8 +93,7 @@ def check(policy: Policy, *, framework: str | None = None, device: str | None = 
         FrameworkNotSupported: where the named framework is not installed, not imported or not suitable, and where none is
             named and none imported.
     """
-    if not isinstance(policy, Policy):
-        raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)")
+    check_policy(policy)
     device = "gpu" if device == "cuda" else device
     if device is not None and device not in DEVICES:
         raise ValueError(unknown("device", device, DEVICES))

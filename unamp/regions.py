@@ -254,7 +254,7 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
     Raises:
         TypeError: where ``policy`` is not a `Policy`.
     """
-    return _here(_policy_region, policy, framework)
+    return _here(_policy_region, policy, framework, None)
 
 
 @not_converted
@@ -287,7 +287,7 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
 @not_converted
 def limited_region(policy: Policy, framework: str, device: str | None) -> Region:
     """Return a region for a policy on one framework, and on one device where one is named."""
-    return _here(_limited_region, policy._values, framework, device)
+    return _here(_policy_region, policy, framework, device)
 
 
 def innermost_region() -> Region | None:
@@ -343,17 +343,13 @@ def check_policy(policy: object) -> None:
         raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)")
 
 
-def _limited_region(values: tuple[Any, ...], framework: str, device: str | None) -> Region:
-    return _shared(Policy(*values), registry.adapters_in_use(), framework, device)
-
-
-def _policy_region(policy: Policy, framework: str | None) -> Region:
+def _policy_region(policy: Policy, framework: str | None, device: str | None) -> Region:
     check_policy(policy)
-    return _shared(policy, registry.adapters_in_use(), framework, None)
+    return _shared(policy, registry.adapters_in_use(), framework, device)
 
 
-def _region_of_values(values: tuple[Any, ...], framework: str | None) -> Region:
-    return _policy_region(Policy(*values), framework)
+def _region_of_values(values: tuple[Any, ...], framework: str | None, device: str | None) -> Region:
+    return _policy_region(Policy(*values), framework, device)
 
 
 def _here(make: Callable[..., Region], *arguments: Any) -> Region:

@@ -52,7 +52,7 @@ def assert_computed(trace: _Traced, promised: Mapping[str, object] | None = None
     found: dict[str, Counter[str]] = {op: Counter() for op in wanted}
     for record in records:
         if record.op in found:
-            found[record.op][_computed(record)] += 1
+            found[record.op][record.computed_in or "no floating dtype"] += 1
     wrong = [_Wrong(op, dtype, _told(found[op])) for op, dtype in wanted.items() if set(found[op]) != {dtype}]
     if wrong:
         raise AssertionError(_difference(wrong, sorted({record.op for record in records} - set(wanted))))
@@ -65,10 +65,6 @@ def _dtype(value: object) -> str:
     if name not in PRECISIONS:
         raise ValueError(unknown("dtype", name, PRECISIONS))
     return name
-
-
-def _computed(record: OpRecord) -> str:
-    return (record.output if record.emulated else record.compute) or "no floating dtype"
 
 
 def _told(ran: Counter[str]) -> str:

@@ -205,10 +205,10 @@ class _Performer(Performer[Plan, Operator]):
     def activation(self, kwargs: dict[str, Any]) -> str | None:
         return next((name for name in ("x", "input") if name in kwargs), None)
 
-    def _carry_out(self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
+    def carry_out_rule(self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
         if rule is Rule.UNTOUCHED and operator.needs_float32() and (CPU_ONLY or not on_gpu(args)):
             rule = Rule.FP32
-        return super()._carry_out(plan, operator, rule, args, kwargs)
+        return super().carry_out_rule(plan, operator, rule, args, kwargs)
 
     def change(self, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
         changed = args[0] if args else kwargs.get("x")

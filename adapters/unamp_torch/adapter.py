@@ -17,7 +17,7 @@ from unamp_torch import compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.compiled import library
 from unamp_torch.spellings import spelling
-from unamp_torch.state import CPU, CUDA, dispatch_key, dtype_name, excluded, set_excluded, thread
+from unamp_torch.state import dispatch_key, dtype_name, excluded, set_excluded, thread
 
 __all__ = ["TorchAdapter"]
 
@@ -170,10 +170,10 @@ class TorchAdapter:
 
     def device_of(self, tensor: Any) -> str:
         kind: str = tensor.device.type
-        return "gpu" if kind == CUDA else kind
+        return plans.DEVICES.get(kind, kind)
 
     def native_policy(self, device: str) -> Policy | None:
-        kind = CUDA if device == "gpu" else CPU
+        kind = plans.DEVICE_TYPES[device]
         plan = thread.plan
         if (plan is not None and kind in plan.devices) or not torch.is_autocast_enabled(kind):
             return None

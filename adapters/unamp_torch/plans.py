@@ -26,6 +26,7 @@ from unamp_torch.listing import Operator, operators
 from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, TRACED, KernelKey, Token
 
 __all__ = [
+    "DEVICES",
     "DEVICE_TYPES",
     "Plan",
     "explicit_action",
@@ -40,7 +41,7 @@ __all__ = [
 #: PyTorch's device type for each kind of device.
 DEVICE_TYPES = {"cpu": CPU, "gpu": CUDA}
 
-_DEVICES = {device_type: device for device, device_type in DEVICE_TYPES.items()}
+DEVICES = {device_type: device for device, device_type in DEVICE_TYPES.items()}
 
 _KEY_NAMES = {CPU: "AutocastCPU", CUDA: "AutocastCUDA"}
 
@@ -85,7 +86,7 @@ class Plan:
 
     def rule(self, op: str, /) -> Rule:
         """Return the rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
-        stated = self.policy.delegated("torch", _DEVICES[self.devices[0]])
+        stated = self.policy.delegated("torch", DEVICES[self.devices[0]])
         return stated.rules[op] if stated is not None else Rule.UNTOUCHED
 
     def only_chooses(self, op: str, /) -> bool:

@@ -74,8 +74,7 @@ def _misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> tuple[s
         Rule.FP32: "float32",
         Rule.WIDEST: eligible[0] if len(set(eligible)) == 1 else "float32",
     }[wanted]
-    # Emulated is a low dtype: that of the result or, where no result is floating (argmax), the policy's.
-    computed = (record.output or policy.dtype) if record.emulated else record.compute
+    computed = record.computed_in or policy.dtype
     if computed != expected:
         complaint = f"{record.op} ({wanted.value}) computed in {computed} from {' '.join(record.inputs)}, should be {expected}"
         return complaint, record.op, expected, computed

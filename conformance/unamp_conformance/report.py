@@ -19,21 +19,9 @@ from markupsafe import Markup
 
 from unamp_conformance.pages import Page
 from unamp_conformance.plan import CHECKS
-from unamp_conformance.results import STATUSES, Report
+from unamp_conformance.results import SIGNS, STATUSES, Report
 
 __all__ = ["render", "write"]
-
-#: What each status looks like besides its colour, for those who cannot see colours.
-SIGNS = {
-    "passed": "●",
-    "gap": "◐",
-    "not applicable": "·",
-    "not run": "○",
-    "failed": "✗",
-    "fixed": "!",
-    "crashed": "☠",
-    "hung": "…",
-}
 
 _LINK = re.compile(r"""\s*(https://[a-z0-9.-]+(?:[/?#][^\s<>"'`]*)?)$""")
 

@@ -17,6 +17,7 @@ from unamp.adapter import Fact
 __all__ = [
     "READABLE",
     "SCHEMA",
+    "SIGNS",
     "STATUSES",
     "UNEXPECTED",
     "BadResults",
@@ -44,6 +45,18 @@ STATUSES = {
     "not run": "the device is absent, or the framework's process ended before",
     "crashed": "the framework's process died in this check",
     "hung": "the framework's process did not finish this check in time",
+}
+
+#: What each status looks like besides its colour, for those who cannot see colours.
+SIGNS = {
+    "passed": "●",
+    "gap": "◐",
+    "not applicable": "·",
+    "not run": "○",
+    "failed": "✗",
+    "fixed": "!",
+    "crashed": "☠",
+    "hung": "…",
 }
 
 #: The statuses that make a run fail.

@@ -18,20 +18,20 @@ from rich.text import Text
 
 from unamp_conformance import summary
 from unamp_conformance.compare import Comparison, Difference
-from unamp_conformance.results import UNEXPECTED, FrameworkRun, Report
+from unamp_conformance.results import SIGNS, UNEXPECTED, FrameworkRun, Report
 
 __all__ = ["show_comparison", "show_report"]
 
-#: One sign for each status in the terminal's matrix, with its style.
-_SIGNS = {
-    "passed": ("●", "green"),
-    "gap": ("◐", "yellow"),
-    "not applicable": ("·", "dim"),
-    "not run": ("○", "dim"),
-    "failed": ("✗", "bold red"),
-    "fixed": ("!", "bold magenta"),
-    "crashed": ("☠", "bold red"),
-    "hung": ("…", "bold red"),
+#: Every status in the style that the terminal's matrix has for it.
+_STYLES = {
+    "passed": "green",
+    "gap": "yellow",
+    "not applicable": "dim",
+    "not run": "dim",
+    "failed": "bold red",
+    "fixed": "bold magenta",
+    "crashed": "bold red",
+    "hung": "bold red",
 }
 _SHORT = {"float16": "fp16", "bfloat16": "bf16"}  # eleven columns must fit into a narrow terminal
 _WIDEST = 24  # characters of a network's name, which leaves room for eleven columns
@@ -49,9 +49,9 @@ def show_report(console: Console, report: Report, output: Path, *, matrices: boo
     """
     if matrices:
         for run in report.runs:
-            if found := summary.matrix(run).rows:
-                console.print(_matrix(run, summary.matrix(run), max(map(len, found))))
-        console.print("  ".join(f"{sign} {status}" for status, (sign, _) in _SIGNS.items()), style="dim")
+            if (found := summary.matrix(run)).rows:
+                console.print(_matrix(run, found))
+        console.print("  ".join(f"{SIGNS[status]} {status}" for status in _STYLES), style="dim")
     console.print(_overview(report))
     if absent := [f"{run.framework} on {run.device}" for run in report.runs if run.ended == "not run"]:
         console.print(Text(f"not run, for there is no such device here: {', '.join(absent)}", style="dim"))
@@ -94,9 +94,9 @@ def _heading(run: FrameworkRun) -> str:
     return f"{run.framework} {run.version}, {run.device}"
 
 
-def _matrix(run: FrameworkRun, found: summary.Matrix, widest: int) -> Table:
+def _matrix(run: FrameworkRun, found: summary.Matrix) -> Table:
     table = Table(title=escape(_heading(run)), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True, min_width=min(widest, _WIDEST))
+    table.add_column(no_wrap=True, min_width=min(max(map(len, found.rows)), _WIDEST))
     for column in found.columns:
         level, dtype = column.split()
         table.add_column(f"{level}\n{_SHORT[dtype]}", justify="center", no_wrap=True, min_width=len(_SHORT[dtype]))
@@ -123,8 +123,7 @@ def _show_wrong(console: Console, run: FrameworkRun) -> None:
 
 
 def _sign(status: str) -> Text:
-    sign, style = _SIGNS[status]
-    return Text(sign, style=style)
+    return Text(SIGNS[status], style=_STYLES[status])
 
 
 def show_comparison(console: Console, found: Comparison) -> None:

@@ -23,13 +23,11 @@ __all__ = [
     "Reporter",
     "any_trace",
     "casts",
-    "closed",
     "follow_calls",
-    "is_untraced",
     "observe",
-    "opened",
     "reporting_to",
     "traced",
+    "traces",
     "unobserved",
     "unreported",
     "untraced",
@@ -131,43 +129,35 @@ def unreported(thread: ThreadState[Any]) -> Iterator[Observer]:
 
 
 class _Traces(threading.local):
-    open = 0
-    pauses = 0
+    """The traces of one thread.
+
+    Attributes:
+        innermost: the `unamp.trace` that was opened last; None where none is open.
+        pauses: how many contexts are open in which nothing is recorded.
+    """
+
+    innermost: Any = None
+    pauses: int = 0
 
 
-_traces = _Traces()
-
-
-def opened() -> None:
-    """Note that a trace was opened in this thread."""
-    _traces.open += 1
-
-
-def closed() -> None:
-    """Note that one was closed."""
-    _traces.open -= 1
+traces = _Traces()
 
 
 @not_converted
 @once_per_trace
 def any_trace() -> bool:
     """Return whether a trace is open in this thread."""
-    return _traces.open > 0
+    return traces.innermost is not None
 
 
 @contextmanager
 def untraced() -> Iterator[None]:
     """Keep this thread's operations out of every trace: loss scaling and steps are no part of a network."""
-    _traces.pauses += 1
+    traces.pauses += 1
     try:
         yield
     finally:
-        _traces.pauses -= 1
-
-
-def is_untraced() -> bool:
-    """Return whether this thread's operations are kept out of traces now."""
-    return _traces.pauses > 0
+        traces.pauses -= 1
 
 
 @contextmanager

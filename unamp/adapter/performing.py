@@ -204,7 +204,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         if self.is_left_alone(plan, operator, op, args):
             return operator.call(*args, **kwargs)
         if op is None:  # no rule, but on a low tensor it must work
-            return self._carry_out(plan, operator, Rule.UNTOUCHED, args, kwargs)[0]
+            return self.carry_out_rule(plan, operator, Rule.UNTOUCHED, args, kwargs)[0]
         rule = plan.rule(op)
         if self._thread.sink is not None and traced(op):
             return self.report(op, operator, rule, lambda: self._apply(plan, operator, op, rule, args, kwargs), args, kwargs)
@@ -216,13 +216,13 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             if self._floats((args, kwargs)):
                 raise BannedOperation(f"{op} is banned by the policy in force. {policy.reason(op).advice}".rstrip())
             rule = Rule.UNTOUCHED
-        result, dtype, emulated = self._carry_out(plan, operator, rule, args, kwargs)
+        result, dtype, emulated = self.carry_out_rule(plan, operator, rule, args, kwargs)
         if rule is Rule.LOW and policy.widen_results:
             result = self._casts.mapped(result, self._float32)
         return result, dtype, emulated
 
-    def _carry_out(self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords) -> Outcome:
-        """Call an operation with its inputs cast as a rule says that is no ban."""
+    def carry_out_rule(self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords) -> Outcome:
+        """Call an operation with its inputs cast as a rule says that is no ban. A subclass may make another rule of it."""
         float32, casts = self._float32, self._casts
         own = operator.parameters(args) if operator.layer else {}
         seen = self._floats((args, kwargs, own) if kwargs or own else args)

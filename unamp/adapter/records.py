@@ -87,3 +87,14 @@ class OpRecord(NamedTuple):
     framework: str = ""
     values: Values | None = None
     policy: Policy | None = None
+
+    @property
+    def computed_in(self) -> str | None:
+        """The dtype that it computed in for whoever sees its numbers: where low was emulated, the low one.
+
+        That is the dtype of its result or, where no result is floating (argmax), the policy's. None where it has no floating
+        input.
+        """
+        if not self.emulated:
+            return self.compute
+        return self.output or (self.policy.dtype if self.policy is not None else None)

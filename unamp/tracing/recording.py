@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
 from unamp import amp_warnings
 from unamp.adapter import registry
-from unamp.adapter.observing import closed, is_untraced, opened, traced
+from unamp.adapter.observing import traced, traces
 from unamp.adapter.records import OpRecord
 from unamp.policy import Policy
 from unamp.regions import current_policy
@@ -17,13 +16,6 @@ from unamp.tracing.tables import Line, summarised, summary_table
 from unamp.vocabulary import vocabulary
 
 __all__ = ["Trace", "ran_under", "trace"]
-
-
-class _Thread(threading.local):
-    innermost: Trace | None = None
-
-
-_thread = _Thread()
 
 
 class Trace:
@@ -54,27 +46,25 @@ class Trace:
         return f"<Trace of {len(self.records)} operations>"
 
     def __enter__(self) -> Trace:
-        outer = _thread.innermost
+        outer: Trace | None = traces.innermost
         values = self._values or (outer is not None and outer._values)
         with ExitStack() as stack:
             for adapter in registry.adapters_in_use():
                 stack.enter_context(adapter.observe(self._take, values))
                 self.frameworks[adapter.framework] = adapter.version()
             self._open.append((stack.pop_all(), outer))
-        _thread.innermost = self
-        opened()
+        traces.innermost = self
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        stack, _thread.innermost = self._open.pop()
-        closed()
+        stack, traces.innermost = self._open.pop()
         stack.close()
         if kind is None and not self._open:
             for op in self.never_ran:
                 amp_warnings.never_ran(op)
 
     def _take(self, record: OpRecord) -> None:
-        if is_untraced():
+        if traces.pauses:
             return
         policy = current_policy()
         self.records.append(record._replace(policy=policy, values=record.values if self._values else None))
