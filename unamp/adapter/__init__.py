@@ -30,6 +30,7 @@ from unamp.adapter.contract import (
     Gap,
     Gradients,
     How,
+    NamesDevices,
     Realisation,
     Support,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Gradients",
     "How",
     "NamedOperations",
+    "NamesDevices",
     "OpRecord",
     "Operations",
     "Realisation",
