@@ -79,7 +79,8 @@ class Plan:
 
     def low_on(self, device: str, /) -> torch.dtype:
         """Return the low dtype for a device type."""
-        return self.beside.low if self.beside is not None and device in self.beside.devices else self.low
+        around = self.beside
+        return around.low_on(device) if around is not None and device not in self.devices else self.low
 
     def rule(self, op: str, /) -> Rule:
         """Return the rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
