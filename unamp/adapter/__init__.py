@@ -6,6 +6,7 @@ they fit:
 ====================  ====================================================================================================
 `contract`            `Adapter` itself, with what it hands out and takes
 `operations`          the namespace that conformance is written against
+`ways`                the ways in which a framework runs a function: compiled, traced, exported, ...
 `registry`            how adapters are found, checked and loaded
 `versions`            the versions of a framework that an adapter works with
 `machine`             what the processor has, and the environment variables that change what frameworks use of it
@@ -37,9 +38,11 @@ from unamp.adapter.contract import (
 from unamp.adapter.operations import NamedOperations, Operations
 from unamp.adapter.records import OpRecord
 from unamp.adapter.versions import check_version, major_minor
+from unamp.adapter.ways import WAY_KINDS, OpenRegion, Way
 
 __all__ = [
     "DEVICES",
+    "WAY_KINDS",
     "Adapter",
     "CapturesNothing",
     "Decoration",
@@ -50,9 +53,11 @@ __all__ = [
     "NamedOperations",
     "NamesDevices",
     "OpRecord",
+    "OpenRegion",
     "Operations",
     "Realisation",
     "Support",
+    "Way",
     "check_version",
     "major_minor",
 ]
