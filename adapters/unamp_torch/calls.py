@@ -82,7 +82,8 @@ def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: 
         if not any(phrase in str(error) for phrase in NO_KERNEL):
             raise
     result = emulated(operator, args, kwargs, dtype)
-    operator.no_kernel.add((operator.eligible.device(args, kwargs), dtype))
+    if not next(operator.eligible.tensors(args, kwargs)).is_meta:  # what a meta tensor refuses, a CPU may have
+        operator.no_kernel.add((operator.eligible.device(args, kwargs), dtype))
     return result
 
 

@@ -290,7 +290,7 @@ def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
 def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Action | None:
     """Return the action that carries out a rule for an operator; None where PyTorch follows it by itself."""
     native = rule if _follows_by_its_parts(policy, operator.op, device) else _native_rule(operator, device)
-    missing = [dtype for kind, dtype in operator.no_kernel if kind == device]
+    missing = [dtype for kind, dtype in operator.no_kernel if kind == (CPU if device == META else device)]
     if rule is Rule.LOW:
         if policy.widen_results:
             return calls.low_widened
