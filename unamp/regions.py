@@ -421,9 +421,7 @@ def _place(device_type: object, framework: str | None) -> tuple[str | None, str 
     if not isinstance(device_type, str):
         if callable(device_type):
             raise TypeError(_BARE.format("autocast"))
-        raise TypeError(
-            f"device_type must be a string, an imported framework's device or None, not {type(device_type).__name__}"
-        )
+        raise TypeError(f"device_type must be a string or None, not {type(device_type).__name__}")
     named = {a.framework: ", ".join(a.device_names().values()) for a in adapters if isinstance(a, NamesDevices)}
     raise ValueError(
         f"unknown device_type {shortened(device_type)}; valid: 'cpu', 'gpu', 'cuda', or None for wherever the tensors are"

@@ -105,7 +105,7 @@ class Eligible:
                 yield from (item for item in value if isinstance(item, torch.Tensor))
 
     def device(self, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-        """Return the device type of the first of those, whose kernels count: for a meta tensor, which computes nothing, the CPU's."""
+        """Return the device type whose kernels count: that of the first of those, and the CPU for a meta tensor."""
         found = next((tensor.device.type for tensor in self.tensors(args, kwargs)), CPU)
         return CPU if found == META else found
 

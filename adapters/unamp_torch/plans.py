@@ -166,6 +166,9 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
             raise NotExpressible(
                 f"PyTorch's own AMP, which the preset {policy.preset!r} stands for, does nothing on {device!r}"
             )
+        for kind in native:
+            if kind not in NATIVE_KEYS:
+                let_autocast_pass(kind)
         return Plan(policy, low, native, autocast=True, delegated=True, device=device)
     actions = {kind: _actions(policy, kind) for kind in covered}
     others = {kind: table for kind, table in actions.items() if kind not in NATIVE_KEYS}

@@ -1,4 +1,4 @@
-"""A second device for PyTorch wherever there is a CPU: a backend of PyTorch's door for strangers (PrivateUse1) that stores there.
+"""A second device for PyTorch wherever there is a CPU: a backend of the kind that strangers bring (PrivateUse1), stored there.
 
 A policy means the same on every device. Where there is no GPU, this one shows it: to PyTorch, and to the adapter, it is an
 accelerator like any other, with no list of its own for autocast. What it computes, the CPU computes.
