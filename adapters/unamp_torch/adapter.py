@@ -54,6 +54,15 @@ GAPS = (
         "closes; close the region before the optimizer's step, or open it with cache_enabled=False",
     ),
     Gap(
+        "meta tensors under torch.inference_mode in a region that names no device",
+        "there they have no dispatch key that a region could use for them alone: they compute in float32; open the region with "
+        'unamp.autocast("meta")',
+    ),
+    Gap(
+        "the preset 'native' on another device than a CPU or CUDA's in explain and traces",
+        "PyTorch's lists for it are followed, but not known by name: every operation is told as untouched",
+    ),
+    Gap(
         "decorate with master_grad under DistributedDataParallel",
         "its buckets take gradients in the dtype of their parameters: the backward pass raises; leave master_grad out",
     ),

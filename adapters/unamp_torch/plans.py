@@ -84,7 +84,9 @@ class Plan:
 
     def rule(self, op: str, /) -> Rule:
         """Return the rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
-        stated = self.policy.delegated("torch", device_kind(self.devices[0]))
+        # Of the lists of PyTorch's own AMP those for a CPU and for CUDA are known.
+        listed = not self.delegated or self.devices[0] in NATIVE_KEYS
+        stated = self.policy.delegated("torch", device_kind(self.devices[0])) if listed else None
         return stated.rules[op] if stated is not None else Rule.UNTOUCHED
 
     def only_chooses(self, op: str, /) -> bool:
