@@ -66,6 +66,28 @@ def _eagerly(body: Callable[..., Any], region: OpenRegion, inputs: Sequence[Any]
 EAGER = Way("eager", "eager", _eagerly)
 
 
+def _eager_gradients(subject: Subject) -> Way:
+    """Return what ways that differentiate by themselves are held against."""
+
+    def run(
+        body: Callable[..., Any], region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]
+    ) -> tuple[Any, Sequence[Any]]:
+        def loss(*leaves: Any) -> Any:
+            return _eagerly(body, region, _with(inputs, places, leaves))
+
+        return subject.operations.value_and_grad(loss, [inputs[place] for place in places])
+
+    return Way("eager", "eager", value_and_grad=run)
+
+
+def _with(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
+    """Return the inputs with others in some places."""
+    given = list(inputs)
+    for place, leaf in zip(places, leaves, strict=True):
+        given[place] = leaf
+    return given
+
+
 def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
     """Run a network or an operation under a policy in one of a framework's ways, and hold it against the same run eagerly.
 
@@ -81,16 +103,17 @@ def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
         return _impossible(subject, way, name, reason)
     if reason := way.refusal(policy):
         return _refused(subject, way, name, policy, reason)
-    scalar, low = way.run is None, _fed(subject, policy, name)
+    # What is kept for gradients can make another kernel compute: the eager run keeps them where the way does.
+    alike = (name, way.run is None, way.gradients, low := _fed(subject, policy, name))
     try:
-        eager = _eager(subject, name, scalar, low, policy)
+        eager = _eager(subject, *alike, policy)
     except BannedOperation as error:
         return _banned(subject, way, name, low, policy, error)
     try:
-        seen = _run(subject, way, program(name, scalar=scalar), low, policy)
+        seen = _run(subject, way, program(name, scalar=way.run is None), low, policy)
     except Exception as error:
         return _raised(error)
-    return _judged(subject, way, name, policy, eager, seen, _eager(subject, name, scalar, low, None))
+    return _judged(subject, way, name, policy, eager, seen, _eager(subject, *alike, None))
 
 
 # --- where it does not run ---------------------------------------------------------------------------------------------
@@ -167,8 +190,10 @@ def _fed(subject: Subject, policy: Policy, name: str) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _eager(subject: Subject, name: str, scalar: bool, low: tuple[int, ...], policy: Policy | None) -> _Seen:
-    return _run(subject, EAGER, program(name, scalar=scalar), low, policy)
+def _eager(subject: Subject, name: str, scalar: bool, gradients: bool, low: tuple[int, ...], policy: Policy | None) -> _Seen:
+    if scalar:
+        return _run(subject, _eager_gradients(subject), program(name, scalar=True), low, policy)
+    return _run(subject, EAGER, program(name), low, policy, gradients=gradients)
 
 
 def _run(
@@ -186,18 +211,15 @@ def _run(
     tensors = [ops["cast"](tensor, fed) if place in low else tensor for place, tensor in enumerate(tensors)]
     run, own = way.run, way.value_and_grad
     if own is not None:
-        value, found = own(body, region, tensors)
-        return _seen(subject, value, {place: found[place] for place in places})
+        value, found = own(body, region, tensors, places)
+        return _seen(subject, value, dict(zip(places, found, strict=True)))
     assert run is not None
     if not (way.gradients and gradients and places):
         return _seen(subject, run(body, region, tensors), None)
     kept: list[Any] = []
 
     def loss(*leaves: Any) -> Any:
-        given = list(tensors)
-        for place, leaf in zip(places, leaves, strict=True):
-            given[place] = leaf
-        kept.append(run(body, region, given))
+        kept.append(run(body, region, _with(tensors, places, leaves)))
         return _loss(subject, asked, region, kept[-1])
 
     value, found = ops.value_and_grad(loss, [tensors[place] for place in places], loss_scale=LOSS_SCALE)

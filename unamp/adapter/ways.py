@@ -47,7 +47,7 @@ EQUAL = ("bits", "bound")
 
 OpenRegion = Callable[[], AbstractContextManager[Any]]
 Run = Callable[[Callable[..., Any], OpenRegion, Sequence[Any]], Any]
-ValueAndGrad = Callable[[Callable[..., Any], OpenRegion, Sequence[Any]], tuple[Any, Sequence[Any]]]
+ValueAndGrad = Callable[[Callable[..., Any], OpenRegion, Sequence[Any], Sequence[int]], tuple[Any, Sequence[Any]]]
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Way:
         kind: one of `WAY_KINDS`.
         run: see the module. None where the way differentiates by itself.
         value_and_grad: in place of `run`, for a way that differentiates by itself (a transformation of functions, a training
-            step, replicas that average gradients). The same arguments, but the function returns a scalar, and the answer is
-            the scalar and its gradient for each of the inputs that is floating (None for others).
+            step, replicas that average gradients): ``value_and_grad(function, region, inputs, places)``. The function returns
+            a scalar, and the answer is the scalar and its gradients for the inputs at these places.
         equal: one of `EQUAL`.
         gradients: whether the result of `run` can be differentiated by `Operations.value_and_grad` around it.
         refused: why the adapter cannot follow a policy in this way; empty where it can. Where that depends on the policy, a

@@ -26,7 +26,7 @@ def _like_result(function: Function, inputs: Sequence[Any]) -> Tensor:
 
 
 def _cond(function: Function, inputs: Sequence[Any]) -> Any:
-    return torch.cond(torch.tensor(True), lambda *given: function(*given), lambda *given: function(*given).neg(), tuple(inputs))
+    return torch.cond(torch.tensor(True), lambda *given: function(*given), lambda *given: function(*given), tuple(inputs))
 
 
 def _while_loop(function: Function, inputs: Sequence[Any]) -> Any:
@@ -39,7 +39,7 @@ def _while_loop(function: Function, inputs: Sequence[Any]) -> Any:
 
 def _scan(function: Function, inputs: Sequence[Any]) -> Any:
     start = torch.zeros(1)
-    return scan(lambda carry, x: (carry + x, function(*inputs)), start, torch.ones(2, 1))[1][0]
+    return scan(lambda carry, x: (carry.clone(), function(*inputs)), start, torch.ones(2, 1))[1][0]
 
 
 def _map(function: Function, inputs: Sequence[Any]) -> Any:
@@ -59,7 +59,7 @@ def _exported_cond(function: Function, inputs: Sequence[Any]) -> Any:
 
 def _cond_of(function: Function, *inputs: Any) -> Any:
     chosen = inputs[0].float().sum().isfinite()
-    return torch.cond(chosen, lambda *given: function(*given), lambda *given: function(*given).neg(), tuple(inputs))
+    return torch.cond(chosen, lambda *given: function(*given), lambda *given: function(*given), tuple(inputs))
 
 
 def _compiled_cond(function: Function, inputs: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Functions that are simply called: decorated, in other modes and threads, through an operator, and beside PyTorch's own AMP."""
+"""Functions that are simply called: decorated, in modes and threads, through an operator, and beside PyTorch's own AMP."""
 
 from __future__ import annotations
 

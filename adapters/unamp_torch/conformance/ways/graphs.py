@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from typing import Any
 
@@ -38,7 +39,8 @@ def ways() -> Iterator[Way]:
     )
     yield from both("jit.trace", "traced", _made(_traced))
     yield from both("jit.trace, frozen", "traced", _made(_frozen))
-    yield Way("jit.script", "traced", _scripted)
+    variable = {"lstm": "TorchScript compiles no function that takes a variable number of arguments"}
+    yield Way("jit.script", "traced", _scripted, upstream=variable)
     yield Way("symbolic_trace, region around the graph", "traced", _symbolically_around)
     yield Way("symbolic_trace, region inside", "traced", _symbolically_inside)
     for strict in (False, True):
@@ -51,7 +53,8 @@ def ways() -> Iterator[Way]:
 def _compiling(backend: str) -> Callable[[Function, Sequence[Any]], Any]:
     def run(function: Function, inputs: Sequence[Any]) -> Any:
         torch._dynamo.reset()
-        return torch.compile(function, backend=backend, fullgraph=True)(*inputs)
+        with redirect_stdout(io.StringIO()):  # one of the backends prints its graphs
+            return torch.compile(function, backend=backend, fullgraph=True)(*inputs)
 
     return run
 
@@ -82,6 +85,10 @@ def _made(make: Makes) -> Callable[[Function, Sequence[Any]], Any]:
         return make(function, inputs)(*inputs)
 
     return run
+
+
+def _recorded(function: Function, inputs: Sequence[Any], *, above: bool) -> Function:
+    return make_fx(function, pre_dispatch=above)(*inputs)
 
 
 def _traced(function: Function, inputs: Sequence[Any]) -> Function:

@@ -11,24 +11,9 @@ from typing import Any
 from torch import distributed, nn
 
 from unamp.adapter import OpenRegion, Way
-from unamp_torch.conformance.ways.opening import Function
+from unamp_torch.conformance.ways.opening import Function, Weighed, inside
 
 __all__ = ["ways"]
-
-
-class _Weighed(nn.Module):
-    """A network with a function's floating arguments as parameters, and the others as its inputs."""
-
-    def __init__(self, function: Function, inputs: Sequence[Any]) -> None:
-        super().__init__()
-        self.function = function
-        for place, tensor in enumerate(inputs):
-            if tensor.is_floating_point():
-                self.register_parameter(f"p{place}", nn.Parameter(tensor.detach().clone()))
-
-    def forward(self, *inputs: Any) -> Any:
-        named = dict(self.named_parameters())
-        return self.function(*(named.get(f"p{place}", tensor) for place, tensor in enumerate(inputs)))
 
 
 @contextmanager
@@ -56,13 +41,9 @@ def _shard(network: nn.Module) -> nn.Module:
 
 
 def _trained(place: Callable[[nn.Module], nn.Module], *, around: bool) -> Any:
-    def run(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-        def body(*given: Any) -> Any:
-            with region():
-                return function(*given)
-
+    def run(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
         with _group():
-            network = place(_Weighed(function if around else body, inputs))
+            network = place(Weighed(function if around else inside(function, region), inputs, places))
             if around:
                 with region():
                     value = network(*inputs)
@@ -71,7 +52,7 @@ def _trained(place: Callable[[nn.Module], nn.Module], *, around: bool) -> Any:
             value.backward()
             named = {name.rpartition(".")[2]: p.grad for name, p in network.named_parameters()}
             whole = {name: g.full_tensor() if hasattr(g, "full_tensor") else g for name, g in named.items()}
-            return value.detach(), [whole.get(f"p{place}") for place in range(len(inputs))]
+            return value.detach(), [whole.get(f"p{place}") for place in places]
 
     return run
 
