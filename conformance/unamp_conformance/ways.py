@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ContextDecorator
+from contextlib import ContextDecorator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 import unamp
 from unamp.adapter import OpenRegion, Way
+from unamp.adapter.ways import Opened
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Policy, Rule
@@ -50,8 +51,11 @@ class _Seen:
     loss: np.ndarray | None = None
 
 
-class _Nothing(ContextDecorator, AbstractContextManager[None]):
+class _Nothing(ContextDecorator):
     """A region that does nothing."""
+
+    def __enter__(self) -> None:
+        return None
 
     def __exit__(self, *raised: object) -> None:
         return None
@@ -201,7 +205,7 @@ def _run(
 ) -> _Seen:
     """Run a program in a way; the policy None stands for no region."""
     ops = subject.operations
-    region: OpenRegion = _Nothing if policy is None else lambda: subject.region(policy)
+    region: OpenRegion = _Nothing if policy is None else lambda: cast(Opened, subject.region(policy))
     body, places = function(asked, ops), asked.differentiable()
     tensors = [
         (ops.buffer if place in asked.buffers() else ops.tensor)(array, device=subject.device)

@@ -21,12 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Protocol
 
 from unamp.errors import AdapterError
 from unamp.policy import Policy
 
-__all__ = ["EQUAL", "WAY_KINDS", "OpenRegion", "Run", "ValueAndGrad", "Way"]
+__all__ = ["EQUAL", "WAY_KINDS", "OpenRegion", "Opened", "Run", "ValueAndGrad", "Way"]
 
 #: The kinds of way.
 WAY_KINDS = (
@@ -45,7 +45,15 @@ WAY_KINDS = (
 #: What a way can promise: the bits that eager gives, or an error within the suite's own bound of the dtype.
 EQUAL = ("bits", "bound")
 
-OpenRegion = Callable[[], AbstractContextManager[Any]]
+
+class Opened(AbstractContextManager[Any], Protocol):
+    """A region: a context manager and a decorator."""
+
+    def __call__(self, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """Decorate a function."""
+
+
+OpenRegion = Callable[[], Opened]
 Run = Callable[[Callable[..., Any], OpenRegion, Sequence[Any]], Any]
 ValueAndGrad = Callable[[Callable[..., Any], OpenRegion, Sequence[Any], Sequence[int]], tuple[Any, Sequence[Any]]]
 

@@ -20,10 +20,10 @@ def _grad(
 ) -> tuple[Any, Sequence[Any]]:
     if around:
         with region():
-            gradients, value = torch.func.grad_and_value(function, tuple(places))(*inputs)
+            found: Any = torch.func.grad_and_value(function, tuple(places))(*inputs)
     else:
-        gradients, value = torch.func.grad_and_value(inside(function, region), tuple(places))(*inputs)
-    return value, gradients
+        found = torch.func.grad_and_value(inside(function, region), tuple(places))(*inputs)
+    return found[1], found[0]
 
 
 def _vjp(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
@@ -75,10 +75,10 @@ WAYS = (
     *both("checkpoint", "recomputed", _recomputed),
     Way("checkpoint, reentrant, region inside", "recomputed", value_and_grad=partial(_reentrant, around=False)),
     Way("checkpoint, reentrant, region around", "recomputed", value_and_grad=partial(_reentrant, around=True)),
-    Way("func.grad, region inside", "transformed", value_and_grad=partial(_grad, around=False)),
-    Way("func.grad, region around", "transformed", value_and_grad=partial(_grad, around=True)),
-    Way("func.vjp", "transformed", value_and_grad=_vjp),
-    *both("vmap", "transformed", _vmap, equal="bound"),
-    *both("func.jvp", "transformed", _jvp, gradients=False),
+    Way("func.grad, region inside", "transformed", value_and_grad=partial(_grad, around=False), equal="bound"),
+    Way("func.grad, region around", "transformed", value_and_grad=partial(_grad, around=True), equal="bound"),
+    Way("func.vjp", "transformed", value_and_grad=_vjp, equal="bound"),
+    *both("vmap", "transformed", _vmap, equal="bound", upstream={"lstm": "it has no batching rule for LSTM"}),
+    *both("func.jvp", "transformed", _jvp, gradients=False, upstream={"lstm": "it has no forward gradient of LSTM on the CPU"}),
     *both("functional_call", "transformed", _functional_call),
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import distributed, nn
+from torch.distributed.tensor import DTensor
 
 from unamp.adapter import OpenRegion, Way
 from unamp_torch.conformance.ways.opening import Function, Weighed, inside
@@ -36,8 +37,8 @@ def _shard(network: nn.Module) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    sharded: nn.Module = fully_shard(network, mesh=init_device_mesh("cpu", (1,)))
-    return sharded
+    fully_shard(network, mesh=init_device_mesh("cpu", (1,)))  # in place
+    return network
 
 
 def _trained(place: Callable[[nn.Module], nn.Module], *, around: bool) -> Any:
@@ -51,7 +52,7 @@ def _trained(place: Callable[[nn.Module], nn.Module], *, around: bool) -> Any:
                 value = network(*inputs)
             value.backward()
             named = {name.rpartition(".")[2]: p.grad for name, p in network.named_parameters()}
-            whole = {name: g.full_tensor() if hasattr(g, "full_tensor") else g for name, g in named.items()}
+            whole = {name: g.full_tensor() if isinstance(g, DTensor) else g for name, g in named.items()}
             return value.detach(), [whole.get(f"p{place}") for place in places]
 
     return run
