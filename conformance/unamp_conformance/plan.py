@@ -183,8 +183,7 @@ def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dea
     """Yield for every way its networks and operations, each with the policies under which it is run.
 
     A full run has all of them under every level and dtype. A quick one goes round: under one level and dtype a way meets a
-    network, under the next two operations, others each time, and others than the next way does. A dear way meets one network
-    and one operation.
+    network, under the next two operations, others each time, and others than the next way does. A dear way meets one of them.
     """
     networks = [name for name in NETWORKS if name in selection.networks or not (selection.networks or selection.ops)]
     ops = [op for op in OPERATIONS if op in spelled and (op in selection.ops or not (selection.networks or selection.ops))]
@@ -197,10 +196,10 @@ def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dea
         start, found = zlib.crc32(way.encode()), defaultdict[str, dict[str, Policy]](dict)
         for number, (level, dtype) in enumerate(cells, start):
             # Half of the policies are the default preset's, the others go round.
-            policy = Policy(level, dtype, preset=presets[number // 2 % len(presets)] if number % 2 else presets[0])
+            policy = Policy(level, dtype, preset=presets[number // 4 % len(presets)] if number // 2 % 2 else presets[0])
             chosen = [*networks, *ops] if selection.full or selection.networks or selection.ops else _met(networks, ops, number)
             if way in dear and not selection.full:
-                chosen = chosen[:1] if number % len(cells) in (0, len(cells) // 2 + 1) else []
+                chosen = chosen[:1] if number == start else []
             for subject in chosen:
                 found[subject][policy_name(policy)] = policy
         for subject, policies in found.items():

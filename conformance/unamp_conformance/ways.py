@@ -226,7 +226,8 @@ def _run(
         kept.append(run(body, region, _with(tensors, places, leaves)))
         return _loss(subject, asked, region, kept[-1])
 
-    value, found = ops.value_and_grad(loss, [tensors[place] for place in places], loss_scale=LOSS_SCALE)
+    scale = LOSS_SCALE if asked.network else 1.0
+    value, found = ops.value_and_grad(loss, [tensors[place] for place in places], loss_scale=scale)
     return _seen(subject, kept[-1], dict(zip(places, found, strict=True)), value)
 
 

@@ -81,6 +81,7 @@ def ways() -> Iterator[Way]:
     recurrent = {"lstm": "it has no gradient of an LSTM in oneDNN"}
     promised: dict[str, dict[str, Any]] = {
         "torch.cond": {"upstream": mutating | recurrent},
+        "while_loop": {"equal": "bound"},
         "scan": {"equal": "bound", "upstream": mutating | recurrent},
         "map": {"upstream": mutating | recurrent},
         "cond, exported": {"upstream": recurrent},

@@ -18,12 +18,13 @@ __all__ = ["WAYS"]
 def _grad(
     function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int], *, around: bool
 ) -> tuple[Any, Sequence[Any]]:
+    differentiated = torch.func.grad_and_value(function if around else inside(function, region), tuple(places))
     if around:
         with region():
-            found: Any = torch.func.grad_and_value(function, tuple(places))(*inputs)
+            gradients, value = differentiated(*inputs)
     else:
-        found = torch.func.grad_and_value(inside(function, region), tuple(places))(*inputs)
-    return found[1], found[0]
+        gradients, value = differentiated(*inputs)
+    return value, gradients
 
 
 def _vjp(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
@@ -31,7 +32,8 @@ def _vjp(function: Function, region: OpenRegion, inputs: Sequence[Any], places: 
         with region():
             return function(*with_leaves(inputs, places, leaves))
 
-    value, back = torch.func.vjp(of_leaves, *(inputs[place] for place in places))
+    found: Any = torch.func.vjp(of_leaves, *(inputs[place] for place in places))
+    value, back = found
     return value, back(torch.ones_like(value))
 
 

@@ -6,6 +6,7 @@ import io
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -37,12 +38,15 @@ def ways() -> Iterator[Way]:
     yield from both(
         "make_fx, pre-dispatch", "traced", _made(lambda function, inputs: make_fx(function, pre_dispatch=True)(*inputs))
     )
-    yield from both("jit.trace", "traced", _made(_traced))
-    yield from both("jit.trace, frozen", "traced", _made(_frozen))
+    # A graph of TorchScript's that runs in a region follows TorchScript's own autocast on top: these are run outside of it.
+    for name, make in {"jit.trace": _traced, "jit.trace, frozen": _frozen}.items():
+        yield Way(f"{name}, region inside", "traced", partial(_run_outside, make, around=False))
+        yield Way(f"{name}, region around", "traced", partial(_run_outside, make, around=True))
     variable = {"lstm": "TorchScript compiles no function that takes a variable number of arguments"}
     yield Way("jit.script", "traced", _scripted, upstream=variable)
     yield Way("symbolic_trace, region around the graph", "traced", _symbolically_around)
-    yield Way("symbolic_trace, region inside", "traced", _symbolically_inside)
+    unrecorded = "symbolic tracing records calls, and the opening of a region is none"
+    yield Way("symbolic_trace, region inside", "traced", _symbolically_inside, refused=unrecorded)
     for strict in (False, True):
         yield from both(f"export{', strict' * strict}", "exported", _made(_exporting(strict=strict)))
     yield from both("export, loaded again", "exported", _made(_loaded))
@@ -85,6 +89,14 @@ def _made(make: Makes) -> Callable[[Function, Sequence[Any]], Any]:
         return make(function, inputs)(*inputs)
 
     return run
+
+
+def _run_outside(make: Makes, function: Function, region: OpenRegion, inputs: Sequence[Any], *, around: bool) -> Any:
+    if not around:
+        return make(inside(function, region), inputs)(*inputs)
+    with region():
+        made = make(function, inputs)
+    return made(*inputs)
 
 
 def _recorded(function: Function, inputs: Sequence[Any], *, above: bool) -> Function:

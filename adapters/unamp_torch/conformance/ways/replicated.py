@@ -43,17 +43,22 @@ def _shard(network: nn.Module) -> nn.Module:
 
 def _trained(place: Callable[[nn.Module], nn.Module], *, around: bool) -> Any:
     def run(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+        # Parameters of one network must have one dtype here: what has another is an input.
+        weights = [each for each in places if inputs[each].dtype is inputs[places[-1]].dtype]
+        leaves = {each: inputs[each].detach().requires_grad_() for each in places if each not in weights}
+        given = [leaves.get(each, tensor) for each, tensor in enumerate(inputs)]
         with _group():
-            network = place(Weighed(function if around else inside(function, region), inputs, places))
+            network = place(Weighed(function if around else inside(function, region), inputs, weights))
             if around:
                 with region():
-                    value = network(*inputs)
+                    value = network(*given)
             else:
-                value = network(*inputs)
+                value = network(*given)
             value.backward()
             named = {name.rpartition(".")[2]: p.grad for name, p in network.named_parameters()}
             whole = {name: g.full_tensor() if isinstance(g, DTensor) else g for name, g in named.items()}
-            return value.detach(), [whole.get(f"p{place}") for place in places]
+            found = {each: whole[f"p{each}"] for each in weights} | {each: leaf.grad for each, leaf in leaves.items()}
+            return value.detach(), [found[each] for each in places]
 
     return run
 
