@@ -18,7 +18,7 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Policy, Rule
 from unamp_conformance.netruns import LOSS_SCALE, NetworkRun
-from unamp_conformance.networks import NETWORKS, Functions
+from unamp_conformance.networks import NETWORKS, Functions, Lacking
 from unamp_conformance.programs import Program, function, program
 from unamp_conformance.reference import Reference, relative_error
 from unamp_conformance.rounding import UNIT_ROUNDOFF, on_grid, round_to
@@ -111,8 +111,12 @@ def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
     alike = (name, way.run is None, way.gradients, low := _fed(subject, policy, name))
     try:
         eager = _eager(subject, *alike, policy)
+    except Lacking:
+        raise
     except BannedOperation as error:
         return _banned(subject, way, name, low, policy, error)
+    except Exception as error:  # other checks say so
+        return Finding("not applicable", f"eagerly it fails too: {_line(error)}")
     try:
         seen = _run(subject, way, program(name, scalar=way.run is None), low, policy)
     except Exception as error:
