@@ -407,7 +407,7 @@ _BARE = "{0} is called before it decorates: write @unamp.{0}() above the functio
 def _place(device_type: object, framework: str | None) -> tuple[str | None, str | None]:
     """Return the kind of device that is meant, and the framework whose word that is; None for what every framework may have."""
     if device_type is None or device_type in DEVICES:
-        return device_type, None  # type: ignore[return-value]
+        return device_type, None
     if isinstance(device_type, str):
         word, _, index = device_type.partition(":")
         word = "gpu" if word == "cuda" else word

@@ -242,7 +242,7 @@ class TorchAdapter:
         """Return the spelling of one of PyTorch's functions, layer classes or operators."""
         return spelling(value)
 
-    compiling = staticmethod(torch.compiler.is_compiling)  # asked for every region that is made
+    compiling = staticmethod(compiling.compiling)  # asked for every region that is made
 
     def make_capturable(self, region: AbstractContextManager[Any, bool | None]) -> int:
         return compiling.make_capturable(region)

@@ -135,8 +135,8 @@ def _handler(operator: Operator) -> Callable[..., Any]:
             return record(*args, **kwargs)
         # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its lists are carried out here.
         policy = plan.policy.delegated("torch", plans.device_kind(device))
-        if policy is None:
-            return record(*args, **kwargs)
+        if policy is None or (plan.delegated and not policy.reason(operator.op).origin.startswith("preset ")):
+            return record(*args, **kwargs)  # PyTorch's own has lists, and no level for what is on none of them
         if plans.only_chooses(policy, operator.op):
             return operator.overload.decompose(*args, **kwargs)
         return plans.explicit_action(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))

@@ -31,7 +31,7 @@ class _Stored(torch.Tensor):
 
     @staticmethod
     def __new__(cls, stored: torch.Tensor) -> _Stored:
-        made: _Stored = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: _Stored = torch.Tensor._make_wrapper_subclass(
             cls,
             stored.shape,
             dtype=stored.dtype,
@@ -47,7 +47,7 @@ class _Stored(torch.Tensor):
         return f"{self.stored!r} on {NAME}"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = dict(kwargs or {})
         asked = kwargs.get("device")
         to_cpu = asked is not None and torch.device(asked) == _CPU
@@ -61,7 +61,7 @@ class _Stored(torch.Tensor):
         return return_and_correct_aliasing(func, args, kwargs, result)
 
 
-class _Module(backend_registration._DummyBackendModule):  # type: ignore[misc]
+class _Module(backend_registration._DummyBackendModule):
     """The functions that PyTorch asks a backend's module for."""
 
     @staticmethod

@@ -200,7 +200,8 @@ def _is_there(kind: str) -> bool:
 def _usual_dtype(kind: str) -> str:
     if kind in _DEVICES:
         return "float16" if kind == "cuda" else "bfloat16"
-    return dtype_name(_torch().get_autocast_dtype(kind))
+    usual: str = str(_torch().get_autocast_dtype(kind)).removeprefix("torch.")
+    return usual
 
 
 def _check_string(device_type: object) -> None:
