@@ -199,7 +199,7 @@ def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dea
             policy = Policy(level, dtype, preset=presets[number // 4 % len(presets)] if number // 2 % 2 else presets[0])
             chosen = [*networks, *ops] if selection.full or selection.networks or selection.ops else _met(networks, ops, number)
             if way in dear and not selection.full:
-                chosen = chosen[:1] if number == start else []
+                chosen = chosen[:1] if number - start == start // 2 % len(cells) else []
             for subject in chosen:
                 found[subject][policy_name(policy)] = policy
         for subject, policies in found.items():
