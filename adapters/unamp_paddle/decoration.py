@@ -15,6 +15,7 @@ from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
 from unamp_paddle.masters import MASTER_WEIGHTS, Masters, add_up_wide, alias, exchange_memory, low_parameters
+from unamp_paddle.programs import refuse_decoration
 from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, dtype_of
 
 __all__ = ["decorate"]
@@ -28,6 +29,7 @@ _STATISTICS = (_BatchNormBase, paddle.nn.BatchNorm)
 
 def decorate(networks: Sequence[Layer], optimizers: Sequence[Any], decoration: Decoration) -> None:
     """See `unamp.adapter.Adapter.decorate`."""
+    refuse_decoration()
     chosen = _to_cast(networks, decoration.excluded)
     for optimizer in optimizers:
         _check_fresh(optimizer)
