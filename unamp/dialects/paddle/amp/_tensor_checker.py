@@ -205,7 +205,7 @@ def _tell(record: OpRecord, mode: DebugMode) -> None:
 
 
 def _mode(given: Any) -> DebugMode:
-    name = getattr(given, "name", None)
+    name = str(getattr(given, "name", None))
     if name not in DebugMode.__members__:
         raise ValueError(f"debug_mode should be one of DebugMode ({', '.join(DebugMode.__members__)}), not {given!r}")
     return DebugMode[name]
