@@ -1,0 +1,73 @@
+"""Programs that are built by hand in static mode, in PIR, and run by an `Executor`; saved and loaded again."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import paddle
+
+from unamp.adapter import OpenRegion, Way
+from unamp_paddle.conformance.ways.opening import Function
+
+__all__ = ["ways"]
+
+
+def ways() -> Iterator[Way]:
+    """Yield the ways of programs."""
+    yield Way("program built by hand", "traced", _built, gradients=False)
+    yield Way("program built by hand, with its gradients", "traced", value_and_grad=_differentiated)
+    yield Way("program saved by static.save_inference_model and loaded", "exported", _saved, gradients=False)
+
+
+@contextmanager
+def _building(inputs: Sequence[Any]) -> Iterator[tuple[Any, list[Any], dict[str, Any]]]:
+    """Build a program: give it, its values for some inputs, and what to feed it."""
+    main = paddle.static.Program()
+    feed = {f"x{place}": tensor.detach() for place, tensor in enumerate(inputs)}
+    paddle.enable_static()
+    try:
+        with paddle.static.program_guard(main, paddle.static.Program()):
+            values = [paddle.static.data(name, tensor.shape, tensor.dtype) for name, tensor in feed.items()]
+            for value in values:
+                value.stop_gradient = False
+            yield main, values, {name: tensor.value().get_tensor() for name, tensor in feed.items()}
+    finally:
+        paddle.disable_static()
+
+
+def _run(program: Any, feed: dict[str, Any], wanted: Sequence[Any]) -> list[Any]:
+    found = paddle.static.Executor(paddle.CPUPlace()).run(program, feed=feed, fetch_list=list(wanted), return_numpy=False)
+    return [paddle.Tensor(each) for each in found]
+
+
+def _built(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+    with _building(inputs) as (main, values, feed):
+        with region():
+            result = function(*values)
+        (found,) = _run(main, feed, [result])
+    return found
+
+
+def _differentiated(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
+    with _building(inputs) as (main, values, feed):
+        with region():
+            result = function(*values)
+        floating = [value for value, tensor in zip(values, inputs, strict=True) if tensor.is_floating_point()]
+        value, *gradients = _run(main, feed, [result, *paddle.static.gradients([result], floating)])
+    found = iter(gradients)
+    return value, [next(found) if tensor.is_floating_point() else None for tensor in inputs]
+
+
+def _saved(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+    with _building(inputs) as (main, values, feed), tempfile.TemporaryDirectory() as folder:
+        with region():
+            result = function(*values)
+        path, executor = str(Path(folder) / "saved"), paddle.static.Executor(paddle.CPUPlace())
+        paddle.static.save_inference_model(path, values, [result], executor, program=main)
+        program, _, wanted = paddle.static.load_inference_model(path, executor)
+        (found,) = _run(program, feed, wanted)
+    return found
