@@ -11,8 +11,10 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
+
+from unamp._compiler_marks import converted_by_adapter
 
 __all__ = ["MARK", "decorate"]
 
@@ -73,6 +75,9 @@ def decorate(context: Callable[[], Context], function: F, mark: object) -> F:
                 return function(*args, **kwargs)
 
     setattr(wrapper, MARK, mark)
+    converted_by_adapter(wrapper)
+    with suppress(TypeError, ValueError):  # some builtins have none
+        wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return wrapper  # type: ignore[return-value]
 
 

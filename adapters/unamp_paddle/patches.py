@@ -218,7 +218,7 @@ def probe() -> None:
     paths += [("paddle.base", f"core.eager.{name}") for name, _ in _BUILTIN_HOOKS]
     paths += [("paddle._C_ops", name) for name in ("matmul", "cast", "assign_out_", "rnn", "conv2d")]
     paths += [("paddle.nn.functional.conv", "_conv_nd"), ("paddle.nn.layer.rnn", "RNNBase.forward")]
-    paths += [("paddle", "Tensor._inplace_version")]
+    paths += [("paddle", "Tensor._inplace_version"), ("paddle.jit.dy2static.program_translator", "FunctionCache._convert")]
     paths += [("paddle.base", "core._get_amp_attrs"), ("paddle.base", "core.set_eval_frame")]
     paths += [("paddle.base", "core.AmpLevel.O0"), ("paddle.base.framework", "_dygraph_tracer")]
     paths += [("paddle.base", "core._get_registered_phi_kernels"), ("paddle.framework", "_current_expected_place")]
