@@ -1,4 +1,4 @@
-"""Models that people use: Paddle's own for images, and a decoder block like paddlenlp's, with regions of Paddle's own inside."""
+"""Models that people use: Paddle's own for images, and a decoder like paddlenlp's, with regions of Paddle's own inside."""
 
 import numpy as np
 import paddle
@@ -9,18 +9,17 @@ from paddle.nn import functional as F
 import unamp
 from unamp import Policy, policy_region
 
-#: The smallest images that each takes, and the least cosine of the angle between low gradients and float32 ones.
-SIZES = {"densenet121": 32, "resnet18": 32, "mobilenet_v3_small": 32, "shufflenet_v2_x0_25": 32, "googlenet": 64}
+#: The smallest images that each takes.
+SIZES = {"densenet121": 32, "resnet18": 32, "mobilenet_v3_small": 64, "shufflenet_v2_x0_25": 32, "googlenet": 224}
 
 
 def run(network, x, policy):
     """Return a model's first result, and the gradient of its first parameter."""
-    paddle.seed(0)  # dropout
     with policy_region(policy):
         found = network(x)
     result = found[0] if isinstance(found, (tuple, list)) else found
-    result.astype("float32").square().mean().backward()
-    gradient = network.parameters()[0].grad
+    (result.astype("float32").sum() * 256.0).backward()
+    gradient = network.parameters()[0].grad.clone()
     network.clear_gradients()
     return result, gradient
 
@@ -28,15 +27,17 @@ def run(network, x, policy):
 @pytest.mark.parametrize("name", SIZES)
 def test_paddles_own_models_run_forward_and_backward(name):
     network = getattr(paddle.vision.models, name)(num_classes=10)
-    x = paddle.rand([2, 3, SIZES[name], SIZES[name]])
-    if name == "densenet121":  # its norms would see one number each
-        network.eval()
+    x = paddle.rand([1 if name == "googlenet" else 2, 3, SIZES[name], SIZES[name]])
+    for layer in network.sublayers():
+        # Statistics of a few random numbers blow roundings up. Without them MobileNet's numbers vanish: it was not trained.
+        if name != "mobilenet_v3_small" or isinstance(layer, paddle.nn.Dropout):
+            layer.eval()
     wide, _ = run(network, x, Policy(enabled=False))
     for policy, tolerance in ((Policy("O1", "float16"), 0.05), (Policy("O2", "bfloat16"), 0.4)):
         with unamp.trace() as trace:
             low, gradient = run(network, x, policy)
         computed = {record.op: record.compute for record in trace.records}
-        assert computed["conv2d"] == computed["linear"] == low.dtype.name.lower() == policy.dtype
+        assert computed["conv2d"] == computed["linear"] == str(low.dtype).removeprefix("paddle.") == policy.dtype
         assert gradient.dtype == paddle.float32
         assert bool(paddle.isfinite(gradient).all())
         assert float(gradient.abs().max()) > 0
@@ -113,9 +114,17 @@ class Recomputed(Block):
         return recompute(super().feed, x)
 
 
-@pytest.mark.parametrize("kind", [Block, Recomputed])
-@pytest.mark.parametrize("compiled", ["eager", "AST", "SOT"])
-@pytest.mark.parametrize(("level", "low"), [("O1", "float16"), ("O2", "float16"), ("O2", "bfloat16")])
+@pytest.mark.parametrize(
+    ("kind", "compiled", "level", "low"),
+    [
+        (Block, "eager", "O1", "float16"),
+        (Block, "eager", "O2", "bfloat16"),
+        (Recomputed, "eager", "O2", "float16"),
+        (Block, "AST", "O2", "bfloat16"),
+        (Recomputed, "AST", "O1", "float16"),
+        (Block, "SOT", "O1", "float16"),
+    ],
+)
 def test_a_decoder_that_switches_autocast_off_inside(kind, compiled, level, low):
     paddle.seed(1)
     network = kind()
