@@ -32,62 +32,53 @@ def _recomputed(function: Function, inputs: Sequence[Any], *, use_reentrant: boo
     return recompute(function, *inputs, use_reentrant=use_reentrant)
 
 
-def _floating(inputs: Sequence[Any]) -> list[int]:
-    return [place for place, tensor in enumerate(inputs) if tensor.is_floating_point()]
+def _with(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
+    """Return the inputs with others in some places."""
+    named = dict(zip(places, leaves, strict=True))
+    return [named.get(place, tensor) for place, tensor in enumerate(inputs)]
 
 
-def _leaves(inputs: Sequence[Any]) -> list[Any]:
-    """Return the inputs, those that are floating as tensors to differentiate by."""
-    leaves = [tensor.detach() for tensor in inputs]
-    for place in _floating(inputs):
-        leaves[place].stop_gradient = False
-    return leaves
-
-
-def _grad(function: Function, region: OpenRegion, inputs: Sequence[Any], *, within: bool) -> tuple[Any, list[Any]]:
-    leaves, places = _leaves(inputs), _floating(inputs)
-    wanted = [leaves[place] for place in places]
+def _grad(
+    function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int], *, within: bool
+) -> tuple[Any, list[Any]]:
+    leaves = [inputs[place].detach() for place in places]
+    for leaf in leaves:
+        leaf.stop_gradient = False
     with region():
-        value = function(*leaves)
-        found = paddle.grad([value], wanted, allow_unused=True) if within else []
-    if not within:
-        found = paddle.grad([value], wanted, allow_unused=True)
-    named = dict(zip(places, found, strict=True))
-    return value.detach(), [named.get(place) for place in range(len(inputs))]
+        value = function(*_with(inputs, places, leaves))
+        found = paddle.grad([value], leaves) if within else []
+    return value.detach(), found or paddle.grad([value], leaves)
 
 
-def _vjp(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-    places = _floating(inputs)
-
-    def of_floating(*given: Any) -> Any:
-        rest = dict(zip(places, given, strict=True))
+def _vjp(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, list[Any]]:
+    def of_leaves(*leaves: Any) -> Any:
         with region():
-            return function(*(rest.get(place, tensor) for place, tensor in enumerate(inputs)))
+            return function(*_with(inputs, places, leaves))
 
-    value, found = paddle.incubate.autograd.vjp(of_floating, [inputs[place] for place in places])
-    named = dict(zip(places, found if isinstance(found, (list, tuple)) else [found], strict=True))
-    return value, [named.get(place) for place in range(len(inputs))]
+    value, found = paddle.incubate.autograd.vjp(of_leaves, [inputs[place] for place in places])
+    return value, list(found) if isinstance(found, (list, tuple)) else [found]
 
 
 class _Weighed(paddle.nn.Layer):  # type: ignore[misc]
-    """A layer with a function's floating arguments as parameters, and the others as its inputs."""
+    """A layer with some of a function's arguments as parameters, and all as its inputs."""
 
-    def __init__(self, function: Function, inputs: Sequence[Any]) -> None:
+    def __init__(self, function: Function, inputs: Sequence[Any], places: Sequence[int]) -> None:
         super().__init__()
         self.function = function
-        for place in _floating(inputs):
-            tensor = inputs[place]
-            weight = self.create_parameter(tensor.shape, dtype=tensor.dtype)
-            weight.set_value(tensor.detach())
+        self.places = places
+        for place in places:
+            weight = self.create_parameter(inputs[place].shape, dtype=inputs[place].dtype)
+            weight.set_value(inputs[place].detach())
             self.add_parameter(f"p{place}", weight)
 
     def forward(self, *inputs: Any) -> Any:
-        named = dict(self.named_parameters())
-        return self.function(*(named.get(f"p{place}", tensor) for place, tensor in enumerate(inputs)))
+        return self.function(*_with(inputs, self.places, self.parameters()))
 
 
-def _replicated(function: Function, region: OpenRegion, inputs: Sequence[Any], *, around: bool) -> tuple[Any, list[Any]]:
-    layer = _Weighed(function if around else inside(function, region), inputs)
+def _replicated(
+    function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int], *, around: bool
+) -> tuple[Any, list[Any]]:
+    layer = _Weighed(function if around else inside(function, region), inputs, places)
     network = paddle.DataParallel(layer)
     if around:
         with region():
@@ -95,5 +86,4 @@ def _replicated(function: Function, region: OpenRegion, inputs: Sequence[Any], *
     else:
         value = network(*inputs)
     value.backward()
-    named = {name: parameter.grad for name, parameter in layer.named_parameters()}
-    return value.detach(), [named.get(f"p{place}") for place in range(len(inputs))]
+    return value.detach(), [parameter.grad for parameter in layer.parameters()]

@@ -53,11 +53,22 @@ def holding(function: Function) -> Any:
     return type("Holding", (paddle.nn.Layer,), own)()
 
 
-def both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:
-    """Yield two ways: the region inside the function, and around the whole."""
+def both(name: str, kind: str, runs: Runs, *, made_inside: bool = True, **promised: Any) -> Iterator[Way]:
+    """Yield two ways: the region inside the function, and around the whole.
+
+    Args:
+        name: the beginning of their names.
+        kind: their kind.
+        runs: runs a function.
+        made_inside: whether the function inside makes its region, too: False for compilers that simulate what makes it here.
+        promised: further fields of both.
+    """
 
     def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        return runs(inside(function, region), inputs)
+        if made_inside:
+            return runs(inside(function, region), inputs)
+        opened = region()
+        return runs(inside(function, lambda: opened), inputs)
 
     def run_around(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
         with region():

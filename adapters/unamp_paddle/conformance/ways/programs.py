@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 
 from unamp.adapter import OpenRegion, Way
@@ -27,21 +28,28 @@ def ways() -> Iterator[Way]:
 def _building(inputs: Sequence[Any]) -> Iterator[tuple[Any, list[Any], dict[str, Any]]]:
     """Build a program: give it, its values for some inputs, and what to feed it."""
     main = paddle.static.Program()
-    feed = {f"x{place}": tensor.detach() for place, tensor in enumerate(inputs)}
+    given = {f"x{place}": tensor.detach() for place, tensor in enumerate(inputs)}
+    feed = {name: tensor.numpy() for name, tensor in given.items()}
     paddle.enable_static()
     try:
         with paddle.static.program_guard(main, paddle.static.Program()):
-            values = [paddle.static.data(name, tensor.shape, tensor.dtype) for name, tensor in feed.items()]
+            values = [paddle.static.data(name, tensor.shape, tensor.dtype) for name, tensor in given.items()]
             for value in values:
                 value.stop_gradient = False
-            yield main, values, {name: tensor.value().get_tensor() for name, tensor in feed.items()}
+            yield main, values, feed
     finally:
         paddle.disable_static()
 
 
 def _run(program: Any, feed: dict[str, Any], wanted: Sequence[Any]) -> list[Any]:
-    found = paddle.static.Executor(paddle.CPUPlace()).run(program, feed=feed, fetch_list=list(wanted), return_numpy=False)
-    return [paddle.Tensor(each) for each in found]
+    return list(paddle.static.Executor(paddle.CPUPlace()).run(program, feed=feed, fetch_list=list(wanted)))
+
+
+def _tensor(array: Any) -> Any:
+    """Return an array as a tensor: bfloat16 numbers come as the bits that they are."""
+    if array.dtype != np.uint16:
+        return paddle.to_tensor(array)
+    return paddle.to_tensor((array.astype(np.uint32) << 16).view(np.float32)).astype("bfloat16")
 
 
 def _built(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
@@ -49,17 +57,18 @@ def _built(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any
         with region():
             result = function(*values)
         (found,) = _run(main, feed, [result])
-    return found
+    return _tensor(found)
 
 
-def _differentiated(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
+def _differentiated(
+    function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]
+) -> tuple[Any, list[Any]]:
     with _building(inputs) as (main, values, feed):
         with region():
             result = function(*values)
-        floating = [value for value, tensor in zip(values, inputs, strict=True) if tensor.is_floating_point()]
-        value, *gradients = _run(main, feed, [result, *paddle.static.gradients([result], floating)])
-    found = iter(gradients)
-    return value, [next(found) if tensor.is_floating_point() else None for tensor in inputs]
+        wanted = paddle.static.gradients([result], [values[place] for place in places])
+        value, *gradients = _run(main, feed, [result, *wanted])
+    return _tensor(value), list(map(_tensor, gradients))
 
 
 def _saved(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
@@ -70,4 +79,4 @@ def _saved(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any
         paddle.static.save_inference_model(path, values, [result], executor, program=main)
         program, _, wanted = paddle.static.load_inference_model(path, executor)
         (found,) = _run(program, feed, wanted)
-    return found
+    return _tensor(found)
