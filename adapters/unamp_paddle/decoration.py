@@ -164,7 +164,7 @@ class _Saved:
 
 
 class _Network:
-    """What stands in front of a network's own class: Paddle loads values of a parameter's own dtype only."""
+    """Stands in front of a network's own class: Paddle loads values of a parameter's own dtype only."""
 
     _unamp_class: type
 
@@ -221,7 +221,7 @@ def _adopt(optimizer: Any, weights: dict[int, Any], *, kept: bool) -> None:
 
 
 class _Optimizer:
-    """What stands in front of an optimizer's own class."""
+    """Stands in front of an optimizer's own class."""
 
     _unamp_masters: Masters
 

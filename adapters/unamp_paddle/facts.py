@@ -1,4 +1,4 @@
-"""What Paddle's operations do without being asked; `data/operators.toml` holds it, with the explanations."""
+"""Facts about Paddle's operations, of `data/operators.toml`, which explains them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Facts", "facts"]
 
 @dataclass(frozen=True)
 class Facts:
-    """What Paddle's operations do without being asked.
+    """The things that Paddle's operations do without being asked.
 
     Attributes:
         views: forward functions that return a view, which must share memory in eager mode.

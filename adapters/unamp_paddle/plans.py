@@ -31,7 +31,7 @@ _CHANGES = (Rule.LOW, Rule.BANNED)  # float32 inputs, too
 
 
 class Plan:
-    """What is done in PaddlePaddle for one policy.
+    """A policy made ready for PaddlePaddle.
 
     Attributes:
         policy: the policy, with lists of its own.

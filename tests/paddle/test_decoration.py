@@ -74,7 +74,7 @@ def values(network):
 
 
 def weights(optimizer, network):
-    """What the optimizer steps, in float32: the master weights where it has some."""
+    """Return what the optimizer steps, in float32: the master weights where it has some."""
     masters = optimizer._master_weights
     return [numbers(masters.get(parameter.name, parameter)) for parameter in trained(network)]
 

@@ -22,7 +22,6 @@ def ways() -> Iterator[Way]:
         yield from both(name, "recomputed", partial(_recomputed, use_reentrant=use_reentrant))
     yield Way("paddle.grad after the region", "transformed", value_and_grad=partial(_grad, within=False))
     yield Way("paddle.grad in the region", "transformed", value_and_grad=partial(_grad, within=True))
-    yield Way("incubate.autograd.vjp", "transformed", value_and_grad=_vjp)
     for around in (True, False):
         run = partial(_replicated, around=around)
         yield Way(f"DataParallel, region {'around' if around else 'inside'}", "replicated", value_and_grad=run)
@@ -46,17 +45,8 @@ def _grad(
         leaf.stop_gradient = False
     with region():
         value = function(*_with(inputs, places, leaves))
-        found = paddle.grad([value], leaves) if within else []
-    return value.detach(), found or paddle.grad([value], leaves)
-
-
-def _vjp(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, list[Any]]:
-    def of_leaves(*leaves: Any) -> Any:
-        with region():
-            return function(*_with(inputs, places, leaves))
-
-    value, found = paddle.incubate.autograd.vjp(of_leaves, [inputs[place] for place in places])
-    return value, list(found) if isinstance(found, (list, tuple)) else [found]
+        found = paddle.grad([value], leaves, allow_unused=True) if within else []
+    return value.detach(), found or paddle.grad([value], leaves, allow_unused=True)
 
 
 class _Weighed(paddle.nn.Layer):  # type: ignore[misc]

@@ -20,8 +20,8 @@ __all__ = ["ways"]
 def ways() -> Iterator[Way]:
     """Yield the ways of programs."""
     yield Way("program built by hand", "traced", _built, gradients=False)
-    yield Way("program built by hand, with its gradients", "traced", value_and_grad=_differentiated)
-    yield Way("program saved by static.save_inference_model and loaded", "exported", _saved, gradients=False)
+    yield Way("program built by hand, with its gradients", "traced", value_and_grad=_differentiated, equal="bound")
+    yield Way("program saved by static.save_inference_model and loaded", "exported", _saved, gradients=False, equal="bound")
 
 
 @contextmanager
@@ -67,8 +67,9 @@ def _differentiated(
         with region():
             result = function(*values)
         wanted = paddle.static.gradients([result], [values[place] for place in places])
-        value, *gradients = _run(main, feed, [result, *wanted])
-    return _tensor(value), list(map(_tensor, gradients))
+        value, *gradients = _run(main, feed, [result, *(each for each in wanted if each is not None)])
+    found = iter(map(_tensor, gradients))
+    return _tensor(value), [None if each is None else next(found) for each in wanted]
 
 
 def _saved(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
