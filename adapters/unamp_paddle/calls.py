@@ -19,6 +19,7 @@ from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer
 from unamp.policy import Policy, Rule
 from unamp_paddle import observing
 from unamp_paddle.casting import NESTING, cast, chosen, each, floats, lowered, map_floats, owned, rounded, to_low
+from unamp_paddle.facts import facts
 from unamp_paddle.native import without_paddles_own
 from unamp_paddle.operators import Operator
 from unamp_paddle.rounding import as_it_is, follow, in_place
@@ -200,7 +201,10 @@ class _Performer(Performer[Plan, Operator]):
         return _rounding(operator, seen)
 
     def lowered(self, operator: Operator, result: Any, dtype: Any) -> Any:
-        return lowered(result, dtype, operator.rounded)
+        internal = facts().intermediate.get(operator.name.rpartition(".")[2])
+        if internal is None or _in_dynamic_mode():
+            return lowered(result, dtype, operator.rounded)
+        return tuple(each if n in internal else lowered(each, dtype, operator.rounded) for n, each in enumerate(result))
 
     def activation(self, kwargs: dict[str, Any]) -> str | None:
         return next((name for name in ("x", "input") if name in kwargs), None)
