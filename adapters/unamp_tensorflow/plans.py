@@ -206,6 +206,6 @@ def how(op: str, policy: Policy, device: str) -> How:
     mine = [each for each in op_types().values() if each.op == op]
     if rule is Rule.LOW and mine and not any(has_kernel(each.name, made.low) for each in mine):
         return How.EMULATED
-    if rule in (Rule.UNTOUCHED, Rule.WIDEST) and mine and not any(e.several for e in mine if "Grad" not in e.name):
+    if rule.leaves_agreeing and mine and not any(e.several for e in mine if "Grad" not in e.name):
         return How.NATIVE
     return How.INTERCEPTED
