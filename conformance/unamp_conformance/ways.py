@@ -163,7 +163,7 @@ def _fed(subject: Subject, policy: Policy, name: str) -> tuple[int, ...]:
         return ()
     places = asked.case.eligible(asked.inputs())
     rule = subject.rule(policy, name)
-    return tuple(places if rule is Rule.FP32 else places[:1] if rule is Rule.WIDEST else ())
+    return tuple(places if rule is Rule.FP32 else places[:1] if rule in (Rule.WIDEST, Rule.NARROWEST) else ())
 
 
 @lru_cache(maxsize=1024)
@@ -192,15 +192,16 @@ def _run(
     if not (way.gradients and gradients and places):
         return _seen(subject, run(body, region, tensors), None)
     kept: list[Any] = []
+    scale = 1.0 if asked.scalar else LOSS_SCALE  # a network's is in the program then
 
     def loss(*leaves: Any) -> Any:
         given = list(tensors)
         for place, leaf in zip(places, leaves, strict=True):
             given[place] = leaf
         kept.append(run(body, region, given))
-        return _loss(subject, asked, region, kept[-1])
+        return kept[-1] if asked.scalar else _loss(subject, asked, region, kept[-1])
 
-    value, found = ops.value_and_grad(loss, [tensors[place] for place in places], loss_scale=LOSS_SCALE)
+    value, found = ops.value_and_grad(loss, [tensors[place] for place in places], loss_scale=scale)
     return _seen(subject, kept[-1], dict(zip(places, found, strict=True)), value)
 
 
@@ -326,6 +327,8 @@ def _finite(error: float) -> float | None:
 
 
 def _apart(values: np.ndarray, other: np.ndarray) -> float:
+    if np.array_equal(values, other, equal_nan=True):  # an overflow is one in both
+        return 0.0
     return relative_error(values, other) if values.shape == other.shape else float("inf")
 
 
