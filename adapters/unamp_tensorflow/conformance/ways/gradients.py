@@ -65,15 +65,6 @@ def _tf_gradients(function: Function, inputs: Sequence[Any]) -> tuple[Any, list[
     return value, [gradients.get(n) for n in range(len(inputs))]
 
 
-def _jacobian(function: Function, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-    places = floating(inputs)
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch([inputs[place] for place in places])
-        value = function(*inputs)
-    found = {n: tape.jacobian(value, inputs[n]) for n in places}
-    return value, [found.get(n) for n in range(len(inputs))]
-
-
 def ways() -> Iterator[Way]:
     """Yield the ways of gradients."""
     yield from both("tf.recompute_grad", "recomputed", _recomputed)
@@ -82,4 +73,3 @@ def ways() -> Iterator[Way]:
     yield from both("ForwardAccumulator", "transformed", _forward_mode, gradients=False, dear=True)
     yield from both("tape inside", "transformed", value_and_gradients, differentiates=True)
     yield from both("tf.gradients", "transformed", _tf_gradients, differentiates=True, equal="bound", dear=True)
-    yield from both("jacobian of a tape", "transformed", _jacobian, differentiates=True, equal="bound", dear=True)

@@ -116,7 +116,6 @@ def ways() -> Iterator[Way]:
     yield from both("training step in a tf.function", "compiled", _step, differentiates=True, **bound)
     yield from both("tf.function, run eagerly", "compiled", _run_eagerly)
     yield from both("tf.function in a tf.function", "compiled", _nested, **dear)
-    yield from both("XLA", "compiled", partial(_graph, jit_compile=True), **dear)
     yield from both("training step in XLA", "compiled", partial(_step, jit_compile=True), differentiates=True, **dear)
     yield Way("concrete function, traced in the region", "traced", _concrete, **dear)
     yield from both("wrap_function", "traced", _wrapped, **dear)

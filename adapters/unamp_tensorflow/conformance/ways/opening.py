@@ -70,4 +70,4 @@ def value_and_gradients(function: Function, inputs: Sequence[Any]) -> tuple[Any,
         value = function(*inputs)
     gradients = tape.gradient(value, [inputs[place] for place in places])
     found = dict(zip(places, gradients, strict=True))
-    return value, [None if found.get(n) is None else tf.convert_to_tensor(found[n]) for n in range(len(inputs))]
+    return value, [found.get(n) for n in range(len(inputs))]
