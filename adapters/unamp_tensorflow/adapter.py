@@ -79,7 +79,7 @@ class TensorFlowAdapter(CapturesNothing):
         return 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
-        """Whether oneDNN is in use is what TensorFlow's own tests ask; where another version tells them otherwise, nobody."""
+        """Return the build, oneDNN and threads. Whether oneDNN is in use TensorFlow's own tests ask; other versions may not tell."""
         try:
             from tensorflow.python.util._pywrap_util_port import IsMklEnabled
         except ImportError:

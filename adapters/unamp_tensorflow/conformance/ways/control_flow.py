@@ -155,7 +155,7 @@ def ways() -> Iterator[Way]:
         "tf.py_function, in a tf.function": _traced(_py_function),
     }
     for name, runs in found.items():
-        promised: dict[str, Any] = {} if name.endswith(", eager") else {"equal": "bound", "dear": True}
+        promised: dict[str, Any] = {"dear": True, "equal": "bits" if name.endswith(", eager") else "bound"}
         yield from both(name, "control flow", runs, **promised)
     without_gradients: dict[str, Runs] = {
         "tf.numpy_function": _numpy_function,

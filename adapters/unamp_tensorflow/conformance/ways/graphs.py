@@ -113,7 +113,7 @@ def ways() -> Iterator[Way]:
     bound: dict[str, Any] = {"equal": "bound"}
     dear: dict[str, Any] = {**bound, "dear": True}
     yield from both("tf.function", "compiled", _graph, **bound)
-    yield from both("training step in a tf.function", "compiled", _step, differentiates=True, **bound)
+    yield from both("training step in a tf.function", "compiled", _step, differentiates=True, **dear)
     yield from both("tf.function, run eagerly", "compiled", _run_eagerly)
     yield from both("tf.function in a tf.function", "compiled", _nested, **dear)
     yield from both("training step in XLA", "compiled", partial(_step, jit_compile=True), differentiates=True, **dear)
