@@ -79,7 +79,7 @@ class TensorFlowAdapter(CapturesNothing):
         return 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
-        """Return the build, oneDNN and threads. Whether oneDNN is in use TensorFlow's own tests ask; other versions may not tell."""
+        """Return the build, oneDNN (which TensorFlow's own tests ask; not every version may tell) and threads."""
         try:
             from tensorflow.python.util._pywrap_util_port import IsMklEnabled
         except ImportError:

@@ -8,7 +8,15 @@ from typing import Any
 import tensorflow as tf
 
 from unamp.adapter import Way
-from unamp_tensorflow.conformance.ways.opening import Function, both, floating, of_tensors, value_and_gradients
+from unamp_tensorflow.conformance.ways.opening import (
+    Function,
+    ValueAndGrads,
+    both,
+    both_gradients,
+    floating,
+    of_tensors,
+    value_and_gradients,
+)
 
 __all__ = ["ways"]
 
@@ -51,18 +59,15 @@ def _forward_mode(function: Function, inputs: Sequence[Any]) -> Any:
         return function(*inputs)
 
 
-def _tf_gradients(function: Function, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-    places = floating(inputs)
-
+def _tf_gradients(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
     @tf.function
     def step(*given: Any) -> Any:
-        leaves = [tf.identity(given[place]) if place in places else given[place] for place in range(len(given))]
+        leaves = [tf.identity(value) if place in places else value for place, value in enumerate(given)]
         value = function(*leaves)
-        found = tf.gradients(value, [leaves[place] for place in places])
-        return value, {place: gradient for place, gradient in zip(places, found, strict=True) if gradient is not None}
+        return value, tf.gradients(value, [leaves[place] for place in places])
 
-    value, gradients = step(*inputs)
-    return value, [gradients.get(n) for n in range(len(inputs))]
+    found: ValueAndGrads = step(*inputs)
+    return found
 
 
 def ways() -> Iterator[Way]:
@@ -71,5 +76,5 @@ def ways() -> Iterator[Way]:
     yield from both("tf.recompute_grad, in a tf.function", "recomputed", _recomputed_in_a_graph, equal="bound", dear=True)
     yield from both("tf.custom_gradient", "transformed", _custom_gradient)
     yield from both("ForwardAccumulator", "transformed", _forward_mode, gradients=False, dear=True)
-    yield from both("tape inside", "transformed", value_and_gradients, differentiates=True)
-    yield from both("tf.gradients", "transformed", _tf_gradients, differentiates=True, equal="bound", dear=True)
+    yield from both_gradients("tape inside", "transformed", value_and_gradients)
+    yield from both_gradients("tf.gradients", "transformed", _tf_gradients, equal="bound", dear=True)

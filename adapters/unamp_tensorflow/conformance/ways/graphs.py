@@ -10,7 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from unamp.adapter import OpenRegion, Way
-from unamp_tensorflow.conformance.ways.opening import Function, both, floating, of_tensors, value_and_gradients
+from unamp_tensorflow.conformance.ways.opening import (
+    Function,
+    ValueAndGrads,
+    both,
+    both_gradients,
+    of_tensors,
+    value_and_gradients,
+)
 
 __all__ = ["ways"]
 
@@ -78,9 +85,8 @@ def _decorated_around(function: Function, region: OpenRegion, inputs: Sequence[A
     return region()(tf.function(function))(*inputs)
 
 
-def _session(function: Function, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
+def _session(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
     """Build a graph of version 1, with its own gradients, and run it in a session."""
-    places = floating(inputs)
     values = [value.numpy() for value in inputs]
     with tf.Graph().as_default():
         leaves = [tf.compat.v1.placeholder(value.dtype, value.shape) for value in inputs]
@@ -88,24 +94,24 @@ def _session(function: Function, inputs: Sequence[Any]) -> tuple[Any, list[Any]]
         gradients = tf.gradients(result, [leaves[place] for place in places])
         asked = [result, *(gradient for gradient in gradients if gradient is not None)]
         with tf.compat.v1.Session() as session:
-            found = session.run(asked, dict(zip(leaves, values, strict=True)))
-    value, arrived = tf.constant(found[0]), iter(found[1:])
-    by_place = {p: tf.constant(next(arrived)) for p, g in zip(places, gradients, strict=True) if g is not None}
-    return value, [by_place.get(n) for n in range(len(inputs))]
+            found = iter(session.run(asked, dict(zip(leaves, values, strict=True))))
+    return tf.constant(next(found)), [None if gradient is None else _dense(next(found)) for gradient in gradients]
 
 
-def _step(function: Function, inputs: Sequence[Any], **options: Any) -> tuple[Any, list[Any]]:
+def _dense(found: Any) -> Any:
+    """Return a gradient that left a session, where one of an embedding is two arrays."""
+    return tf.IndexedSlices(*map(tf.constant, found)) if isinstance(found, tuple) else tf.constant(found)
+
+
+def _step(function: Function, inputs: Sequence[Any], places: Sequence[int], **options: Any) -> ValueAndGrads:
     """Differentiate inside a graph, as a training step does."""
-    places = floating(inputs)
 
     @tf.function(**options)
     def step(*given: Any) -> Any:
-        value, gradients = value_and_gradients(function, given)
-        return value, [gradients[place] for place in places]
+        return value_and_gradients(function, given, places)
 
-    taking = step(*inputs)
-    found = dict(zip(places, taking[1], strict=True))
-    return taking[0], [found.get(n) for n in range(len(inputs))]
+    found: ValueAndGrads = step(*inputs)
+    return found
 
 
 def ways() -> Iterator[Way]:
@@ -113,13 +119,13 @@ def ways() -> Iterator[Way]:
     bound: dict[str, Any] = {"equal": "bound"}
     dear: dict[str, Any] = {**bound, "dear": True}
     yield from both("tf.function", "compiled", _graph, **bound)
-    yield from both("training step in a tf.function", "compiled", _step, differentiates=True, **dear)
+    yield from both_gradients("training step in a tf.function", "compiled", _step, **dear)
     yield from both("tf.function, run eagerly", "compiled", _run_eagerly)
     yield from both("tf.function in a tf.function", "compiled", _nested, **dear)
-    yield from both("training step in XLA", "compiled", partial(_step, jit_compile=True), differentiates=True, **dear)
+    yield from both_gradients("training step in XLA", "compiled", partial(_step, jit_compile=True), **dear)
     yield Way("concrete function, traced in the region", "traced", _concrete, **dear)
     yield from both("wrap_function", "traced", _wrapped, **dear)
-    yield from both("session of version 1", "traced", _session, differentiates=True, **dear)
+    yield from both_gradients("session of version 1", "traced", _session, **dear)
     yield from both("SavedModel", "exported", _saved, **dear)
     yield Way("SavedModel, loaded outside", "exported", _loaded_before, **dear)
     yield Way("tf.function, function decorated", "decorated", _decorated_inside, **dear)

@@ -9,7 +9,15 @@ from typing import Any
 import tensorflow as tf
 
 from unamp.adapter import OpenRegion, Way
-from unamp_tensorflow.conformance.ways.opening import Function, Runs, both, floating, of_tensors
+from unamp_tensorflow.conformance.ways.opening import (
+    Differentiates,
+    Function,
+    ValueAndGrads,
+    both,
+    both_gradients,
+    floating,
+    of_tensors,
+)
 
 __all__ = ["ways"]
 
@@ -73,11 +81,11 @@ def _predicted(function: Function, inputs: Sequence[Any]) -> Any:
     return tf.constant(network.predict_on_batch(row))
 
 
-def _fitted(**options: Any) -> Runs:
+def _fitted(**options: Any) -> Differentiates:
     """Return a way that trains one step with `fit`, and finds the gradients in the optimizer."""
 
-    def run(function: Function, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-        network, row, places = _model(function, inputs)
+    def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+        network, row, held = _model(function, inputs)
         network.build((1, 1))
         kept = [tf.Variable(tf.zeros_like(weight.value)) for weight in network.held]
         optimizer = tf.keras.optimizers.SGD(0.0)
@@ -94,8 +102,8 @@ def _fitted(**options: Any) -> Runs:
         optimizer.apply = keeping
         network.compile(optimizer=optimizer, loss=lambda wanted, found: found, **options)
         history = network.fit(row, row, epochs=1, verbose=0)
-        found = {places[n]: tf.convert_to_tensor(kept[n]) for n in arrived}
-        return tf.cast(history.history["loss"][0], network.computed), [found.get(n) for n in range(len(inputs))]
+        found = {held[n]: tf.convert_to_tensor(kept[n]) for n in arrived}
+        return tf.cast(history.history["loss"][0], network.computed), [found.get(place) for place in places]
 
     return run
 
@@ -109,11 +117,11 @@ def _exported(function: Function, inputs: Sequence[Any]) -> Any:
         return loaded.serve(row)
 
 
-def _trained_by_hand(**options: Any) -> Runs:
+def _trained_by_hand(**options: Any) -> Differentiates:
     """Return a way that trains by a `train_step` of the user's own."""
 
-    def run(function: Function, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-        network, row, places = _model(function, inputs)
+    def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+        network, row, held = _model(function, inputs)
         network.build((1, 1))
         kept = [tf.Variable(tf.zeros_like(weight.value)) for weight in network.held]
         arrived: set[int] = set()
@@ -131,8 +139,8 @@ def _trained_by_hand(**options: Any) -> Runs:
         network.train_step = train_step
         network.compile(**options)
         history = network.fit(row, epochs=1, verbose=0)
-        found = {places[n]: tf.convert_to_tensor(kept[n]) for n in arrived}
-        return tf.cast(history.history["value"][0], network.computed), [found.get(n) for n in range(len(inputs))]
+        found = {held[n]: tf.convert_to_tensor(kept[n]) for n in arrived}
+        return tf.cast(history.history["value"][0], network.computed), [found.get(place) for place in places]
 
     return run
 
@@ -147,7 +155,7 @@ def ways() -> Iterator[Way]:
     }  # fmt: skip
     for name, options in modes.items():
         promised: dict[str, Any] = {"dear": True, "equal": "bits" if name == "run_eagerly" else "bound"}
-        yield from both(f"Keras fit, {name}", "compiled", _fitted(**options), differentiates=True, **promised)
+        yield from both_gradients(f"Keras fit, {name}", "compiled", _fitted(**options), **promised)
     by_hand = _trained_by_hand(jit_compile=False)
-    yield from both("Keras train_step", "compiled", by_hand, differentiates=True, equal="bound", dear=True)
+    yield from both_gradients("Keras train_step", "compiled", by_hand, equal="bound", dear=True)
     yield from both("Keras export", "exported", _exported, gradients=False, equal="bound", dear=True)

@@ -9,12 +9,19 @@ import tensorflow as tf
 
 from unamp.adapter import OpenRegion, Way
 
-__all__ = ["Function", "Runs", "both", "floating", "inside", "of_tensors", "value_and_gradients"]
+__all__ = [
+    "Differentiates", "Function", "Runs", "ValueAndGrads", "both", "both_gradients", "floating", "inside", "of_tensors",
+    "value_and_gradients",
+]  # fmt: skip
 
 Function = Callable[..., Any]
 
 #: Runs a function on some inputs in a way that knows of no region.
 Runs = Callable[[Function, Sequence[Any]], Any]
+
+#: A value, and its gradients for the inputs in some places, in their order; None for one that it does not depend on.
+ValueAndGrads = tuple[Any, Sequence[Any]]
+Differentiates = Callable[[Function, Sequence[Any], Sequence[int]], ValueAndGrads]
 
 
 def inside(function: Function, region: OpenRegion) -> Function:
@@ -37,9 +44,22 @@ def both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:
         with region():
             return runs(function, inputs)
 
-    what = "value_and_grad" if promised.pop("differentiates", False) else "run"
-    yield Way(f"{name}, region inside", kind, **{what: run_inside}, **promised)
-    yield Way(f"{name}, region around", kind, **{what: run_around}, **promised)
+    yield Way(f"{name}, region inside", kind, run_inside, **promised)
+    yield Way(f"{name}, region around", kind, run_around, **promised)
+
+
+def both_gradients(name: str, kind: str, differentiates: Differentiates, **promised: Any) -> Iterator[Way]:
+    """Yield two ways of differentiating: the region inside the function, and around the whole."""
+
+    def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+        return differentiates(inside(function, region), inputs, places)
+
+    def run_around(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+        with region():
+            return differentiates(function, inputs, places)
+
+    yield Way(f"{name}, region inside", kind, value_and_grad=run_inside, **promised)
+    yield Way(f"{name}, region around", kind, value_and_grad=run_around, **promised)
 
 
 def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
@@ -61,13 +81,11 @@ def of_tensors(function: Function, inputs: Sequence[Any]) -> tuple[Function, lis
     return taking, [inputs[place] for place in places]
 
 
-def value_and_gradients(function: Function, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return a function's value and, by a tape, its gradient for each floating input; None for the others."""
-    places = floating(inputs)
+def value_and_gradients(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+    """Return a function's value and, by a tape, its gradients for the inputs in some places."""
+    leaves = [inputs[place] for place in places]
     with tf.GradientTape() as tape:
-        for place in places:
-            tape.watch(inputs[place])
+        for leaf in leaves:
+            tape.watch(leaf)
         value = function(*inputs)
-    gradients = tape.gradient(value, [inputs[place] for place in places])
-    found = dict(zip(places, gradients, strict=True))
-    return value, [found.get(n) for n in range(len(inputs))]
+    return value, tape.gradient(value, leaves)

@@ -8,30 +8,33 @@ from typing import Any
 import tensorflow as tf
 
 from unamp.adapter import Way
-from unamp_tensorflow.conformance.ways.opening import Function, Runs, both, value_and_gradients
+from unamp_tensorflow.conformance.ways.opening import (
+    Differentiates,
+    Function,
+    ValueAndGrads,
+    both_gradients,
+    value_and_gradients,
+)
 
 __all__ = ["ways"]
 
 
-def _eagerly(made: Callable[[], Any]) -> Runs:
-    def run(function: Function, inputs: Sequence[Any]) -> Any:
-        return _gathered(made().run(lambda: value_and_gradients(function, inputs)))
+def _eagerly(made: Callable[[], Any]) -> Differentiates:
+    def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+        found: ValueAndGrads = made().run(lambda: value_and_gradients(function, inputs, places))
+        return found
 
     return run
 
 
-def _in_a_graph(made: Callable[[], Any]) -> Runs:
-    def run(function: Function, inputs: Sequence[Any]) -> Any:
+def _in_a_graph(made: Callable[[], Any]) -> Differentiates:
+    def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
         strategy = made()
-        found = tf.function(lambda *given: strategy.run(lambda: value_and_gradients(function, given)))(*inputs)
-        return _gathered(found)
+        step = tf.function(lambda *given: strategy.run(lambda: value_and_gradients(function, given, places)))
+        found: ValueAndGrads = step(*inputs)
+        return found
 
     return run
-
-
-def _gathered(found: Any) -> tuple[Any, list[Any]]:
-    value, gradients = found
-    return value, list(gradients)
 
 
 def ways() -> Iterator[Way]:
@@ -41,6 +44,6 @@ def ways() -> Iterator[Way]:
         "OneDeviceStrategy": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
     }
     for name, made in strategies.items():
-        yield from both(name, "replicated", _eagerly(made), differentiates=True, dear=True)
+        yield from both_gradients(name, "replicated", _eagerly(made), dear=True)
         traced = _in_a_graph(made)
-        yield from both(f"{name}, in a tf.function", "replicated", traced, differentiates=True, equal="bound", dear=True)
+        yield from both_gradients(f"{name}, in a tf.function", "replicated", traced, equal="bound", dear=True)
