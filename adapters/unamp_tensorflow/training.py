@@ -75,7 +75,7 @@ def _assisted(
     return run
 
 
-def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[Any]) -> types.FunctionType:
+def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[Any]) -> Function:
     """Return a gradient of `tf.recompute_grad` in which the function runs again in the region of its first time.
 
     What else it does with the inputs follows no rule: it would hand the function, and in the end the gradients, low ones.

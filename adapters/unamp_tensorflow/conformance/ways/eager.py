@@ -20,7 +20,7 @@ def _decorated(function: Function, region: OpenRegion, inputs: Sequence[Any]) ->
 
 
 def _method(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    class Network(tf.Module):
+    class Network(tf.Module):  # type: ignore[misc] # TensorFlow comes without types
         @region()
         def __call__(self, *given: Any) -> Any:
             return function(*given)

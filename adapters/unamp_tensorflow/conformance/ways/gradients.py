@@ -36,7 +36,6 @@ def _custom_gradient(function: Function, inputs: Sequence[Any]) -> Any:
     taking, tensors = of_tensors(function, inputs)
     places = floating(tensors)
 
-    @tf.custom_gradient
     def called(*given: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch([given[place] for place in places])
@@ -49,7 +48,7 @@ def _custom_gradient(function: Function, inputs: Sequence[Any]) -> Any:
 
         return tf.identity(result), back
 
-    return called(*tensors)
+    return tf.custom_gradient(called)(*tensors)
 
 
 def _forward_mode(function: Function, inputs: Sequence[Any]) -> Any:
@@ -60,13 +59,12 @@ def _forward_mode(function: Function, inputs: Sequence[Any]) -> Any:
 
 
 def _tf_gradients(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
-    @tf.function
     def step(*given: Any) -> Any:
         leaves = [tf.identity(value) if place in places else value for place, value in enumerate(given)]
         value = function(*leaves)
         return value, tf.gradients(value, [leaves[place] for place in places])
 
-    found: ValueAndGrads = step(*inputs)
+    found: ValueAndGrads = tf.function(step)(*inputs)
     return found
 
 

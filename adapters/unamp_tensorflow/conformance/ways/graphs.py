@@ -106,11 +106,10 @@ def _dense(found: Any) -> Any:
 def _step(function: Function, inputs: Sequence[Any], places: Sequence[int], **options: Any) -> ValueAndGrads:
     """Differentiate inside a graph, as a training step does."""
 
-    @tf.function(**options)
     def step(*given: Any) -> Any:
         return value_and_gradients(function, given, places)
 
-    found: ValueAndGrads = step(*inputs)
+    found: ValueAndGrads = tf.function(step, **options)(*inputs)
     return found
 
 

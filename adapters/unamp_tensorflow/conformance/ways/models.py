@@ -25,7 +25,7 @@ __all__ = ["ways"]
 def _layer(function: Function) -> Any:
     """Return a Keras layer that computes a function of what it is called with."""
 
-    class Computing(tf.keras.layers.Layer):  # type: ignore[misc, name-defined] # Keras comes without types
+    class Computing(tf.keras.layers.Layer):  # type: ignore[misc] # Keras comes without types
         def call(self, given: Any) -> Any:
             return function(*given)
 
@@ -40,7 +40,7 @@ def _called(function: Function, inputs: Sequence[Any]) -> Any:
 def _decorated_call(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     taking, tensors = of_tensors(function, inputs)
 
-    class Computing(tf.keras.layers.Layer):  # type: ignore[misc, name-defined]
+    class Computing(tf.keras.layers.Layer):  # type: ignore[misc]
         @region()
         def call(self, given: Any) -> Any:
             return taking(*given)
@@ -52,7 +52,7 @@ def _model(function: Function, inputs: Sequence[Any]) -> tuple[Any, Any, list[in
     """Return a model whose weights are the floating inputs, a row of data for it, and the places of those."""
     places = list(floating(inputs))
 
-    class Network(tf.keras.Model):  # type: ignore[misc, name-defined]
+    class Network(tf.keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.held = [
