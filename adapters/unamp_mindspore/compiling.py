@@ -65,6 +65,11 @@ def strategy(policy: Policy) -> Any:
         )
     if policy.widen_results:
         raise NotExpressible("MindSpore's strategy for graphs cannot widen results; use widen_results=False, or PYNATIVE_MODE")
+    if Rule.NARROWEST in policy.rules.values():
+        raise NotExpressible(
+            f"MindSpore's strategy for graphs widens inputs that differ, where the preset {policy.preset!r} casts them down "
+            "for some operations; use another preset, or call the function without mindspore.jit and in PYNATIVE_MODE"
+        )
     return amp.create_amp_strategy(amp.AmpLevel.AmpAuto, DTYPES[policy.dtype], *_lists(policy))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from unamp.adapter.performing import differing
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp_torch import observing
@@ -43,6 +44,7 @@ __all__ = [
     "WithoutLowKernel",
     "emulated",
     "in_float32",
+    "in_narrowest",
     "in_widest",
     "kernel_of",
     "kernel_on_meta",
@@ -122,6 +124,14 @@ def in_widest(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], d
     elif operator.no_kernel and dtypes and (operator.eligible.device(args, kwargs), *dtypes) in operator.no_kernel:
         return emulated(operator, args, kwargs, *dtypes)
     return operator.call(*args, **kwargs)
+
+
+def in_narrowest(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Apply NARROWEST: low where inputs differ, as LOW in the dtype of the low ones; else as WIDEST."""
+    dtypes = [t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE]
+    if len({*dtypes}) > 1 and (found := differing(Rule.NARROWEST, torch.float32, dtypes)) is not torch.float32:
+        return low(operator, args, kwargs, found)
+    return in_widest(operator, args, kwargs, dtype)
 
 
 def untouched(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:

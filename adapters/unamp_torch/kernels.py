@@ -90,6 +90,7 @@ _ACTION_NUMBERS: dict[Action, int] = {
     calls.in_float32: 3,
     calls.in_widest: 4,
     calls.untouched: 5,
+    calls.in_narrowest: 7,
 }
 _BANNED_NUMBER = 6
 

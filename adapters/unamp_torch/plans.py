@@ -265,7 +265,7 @@ def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
         for operator in () if rule is Rule.UNTOUCHED or only_chooses(policy, op) else operators(op):
             action = explicit_action(policy, operator, device)
             # Under vmap the backward pass of a norm takes no low input with float32 parameters.
-            norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST)
+            norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
             table[operator.name] = calls.WithoutLowKernel(action) if norm else action
     return table
 
@@ -311,6 +311,8 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
         # Native autocast's own promotion raises for the low dtype that is not the region's.
         promotes = operator.eligible.single or operator.op in facts().promotes
         return None if native is Rule.UNTOUCHED and promotes and not missing else calls.in_widest
+    if rule is Rule.NARROWEST:
+        return None if native is Rule.UNTOUCHED and operator.eligible.single and not missing else calls.in_narrowest
     return None if native is Rule.UNTOUCHED else calls.untouched
 
 
@@ -321,6 +323,8 @@ def explicit_action(policy: Policy, operator: Operator, device: str) -> Action:
         return calls.in_float32
     if rule is Rule.WIDEST:
         return calls.in_widest
+    if rule is Rule.NARROWEST:
+        return calls.in_narrowest
     return _action(policy, rule, operator, device) or (calls.low if rule is Rule.LOW else calls.untouched)
 
 

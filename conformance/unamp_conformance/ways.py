@@ -194,7 +194,7 @@ def _fed(subject: Subject, policy: Policy, name: str) -> tuple[int, ...]:
         return ()
     places = asked.case.eligible(asked.inputs())
     rule = subject.rule(policy, name)
-    return tuple(places if rule is Rule.FP32 else places[:1] if rule is Rule.WIDEST else ())
+    return tuple(places if rule is Rule.FP32 else places[:1] if rule in (Rule.WIDEST, Rule.NARROWEST) else ())
 
 
 @lru_cache(maxsize=1024)
@@ -321,8 +321,9 @@ def _near(asked: Program, low: str, eager: _Seen, seen: _Seen) -> tuple[str, dic
     def allowed(dtype: str) -> float:
         return len(asked.ops) * _ROUNDINGS[dtype] * UNIT_ROUNDOFF[dtype]
 
-    found = {"the result": (_apart(seen.values, eager.values), allowed(eager.dtype))}
-    backward = 4.0 * max(map(allowed, ("float32", low)))
+    lowest = max(map(allowed, ("float32", low)))  # a scalar is float32, and comes of low results
+    found = {"the result": (_apart(seen.values, eager.values), lowest if asked.scalar else allowed(eager.dtype))}
+    backward = 4.0 * lowest
     if seen.gradients is not None:
         for place, gradient in (eager.gradients or {}).items():
             arrived = seen.gradients.get(place, np.empty(0))
@@ -357,7 +358,12 @@ def _finite(error: float) -> float | None:
 
 
 def _apart(values: np.ndarray, other: np.ndarray) -> float:
-    return relative_error(values, other) if values.shape == other.shape else float("inf")
+    if values.shape != other.shape:
+        return float("inf")
+    finite = np.isfinite(values)
+    if (finite != np.isfinite(other)).any():  # an overflow is one in both
+        return float("inf")
+    return relative_error(values[finite], other[finite]) if finite.any() else 0.0
 
 
 def _beside(eager: _Seen, seen: _Seen) -> dict[str, Any]:

@@ -78,6 +78,14 @@ def test_widest(low):
         assert [r.dtype for r in (h + x, h + h, ops.relu(h), ops.where(x > 0.5, h, x))] == [F32, low, low, F32]
 
 
+def test_narrowest(low):
+    x, other = rand(4, 4), mindspore.float16 if low == mindspore.bfloat16 else mindspore.bfloat16
+    with under(low=low, preset="tensorflow"):
+        h = x @ x
+        results = [h + x, x - h, x + x, ops.where(x > 0.5, h, x), h + x.astype(other)]
+        assert [r.dtype for r in results] == [low, low, F32, low, F32]
+
+
 LINE, IMAGE, VOLUME = (2, 4, 8), (2, 4, 8, 8), (1, 4, 4, 4, 4)
 BIASED = {
     "Dense": (lambda: nn.Dense(8, 3), LINE),

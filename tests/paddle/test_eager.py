@@ -75,6 +75,13 @@ def test_widest(low):
         expect(low, "f32 low low f32", h + x, h + h, F.relu(h), paddle.where(x > 0, h, x))
 
 
+def test_narrowest(low):
+    x, other = paddle.rand([4, 4]), paddle.float16 if low == paddle.bfloat16 else paddle.bfloat16
+    with under(low=low, preset="tensorflow"):
+        h = x @ x
+        expect(low, "low low f32 low f32", h + x, x - h, x + x, paddle.where(x > 0, h, x), h + x.astype(other))
+
+
 def test_bias_belongs_to_its_operation(low):
     image = paddle.rand([2, 4, 8, 8])
     line = paddle.rand([2, 4, 8])
