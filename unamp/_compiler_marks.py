@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["WHEN_ASKED", "not_converted", "once_per_trace"]
+__all__ = ["NOT_COMPILED", "WHEN_ASKED", "not_compiled", "not_converted", "once_per_trace"]
 
 #: Called when a compiler asks about a mark, as it may before anything else of ours ran. The registry of adapters puts in what
 #: loads them: its adapter tells a compiler the rest.
 WHEN_ASKED: list[Callable[[], object]] = []
+
+#: The attribute of a function that says why no graph can be compiled from its source.
+NOT_COMPILED = "__unamp_not_compiled__"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,3 +51,17 @@ def not_converted(function: F) -> F:
     function.autograph_info__ = {}  # type: ignore[attr-defined]
     setattr(function, "___jit_transform_options___", _AS_IT_IS)  # noqa: B010 - inside a function the name would be mangled
     return function
+
+
+def not_compiled(reason: str) -> Callable[[F], F]:
+    """Mark a function that a compiler cannot read, for adapters whose compilers read source.
+
+    Args:
+        reason: what is wrong and what to do, for the error.
+    """
+
+    def mark(function: F) -> F:
+        setattr(function, NOT_COMPILED, reason)
+        return function
+
+    return mark

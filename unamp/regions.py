@@ -138,7 +138,11 @@ class Region:
         """Decorate a function, method, generator, coroutine or asynchronous generator function."""
         if not callable(function) or isinstance(function, type):
             raise TypeError(f"a region decorates functions and methods, not {function!r:.80}")
-        return decorate(self.here, function)
+        return decorate(self.here, function, self)
+
+    def regions(self) -> tuple[Region, ...]:
+        """Return what opens where this decorates a function: the region alone."""
+        return (self,)
 
     @not_converted
     def here(self) -> Region | CapturedRegion:

@@ -85,7 +85,7 @@ class _GraphScaler:
 
 
 class _InGraphs:
-    """What a scaler outside has of the one in graphs."""
+    """The hold that a scaler outside has on the one in graphs."""
 
     def __init__(self, state: LossScale) -> None:
         _check(state)

@@ -1,4 +1,4 @@
-"""What a region decorates, compiled and exported: the policy is the graph's, or there is no graph."""
+"""Decorated functions and cells, compiled and exported: the policy is the graph's, or there is no graph."""
 
 import mindspore
 import numpy as np

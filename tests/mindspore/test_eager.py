@@ -1,4 +1,4 @@
-"""What a region does to the operations of PyNative mode."""
+"""Operations of PyNative mode in a region."""
 
 from types import FunctionType
 

@@ -1,4 +1,4 @@
-"""What a user's program loads of the adapter."""
+"""A user's program loads no more of the adapter than it uses."""
 
 import subprocess
 import sys

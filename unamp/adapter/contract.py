@@ -212,7 +212,7 @@ class Adapter(Protocol):
         """Return whether a value is one of the framework's networks."""
 
     def wrap(self, network: Any, policy: Policy) -> Any:
-        """Return a network that computes under a policy, floating inputs cast and floating results back in float32.
+        """Return a network that computes under a policy: `unamp.networks.call_under` says what is cast.
 
         Parameters are those of the given network, as they are. See `unamp.auto_mixed_precision`.
         """

@@ -98,7 +98,11 @@ class autocast:  # noqa: N801 - torch's name
                 f"autocast()(func) requires a callable, but got {type(func).__name__}; as a context manager it is "
                 "`with autocast(device_type=...):`"
             )
-        return decorate(self._again, func)
+        return decorate(self._again, func, self)
+
+    def regions(self) -> list[Any]:
+        """Return the regions that open together, the innermost last, for the frameworks that are in use by now."""
+        return _regions(*self._arguments)
 
     def _again(self) -> autocast:
         made = object.__new__(autocast)
