@@ -86,7 +86,7 @@ class MindSporeAdapter(CapturesNothing):
             ),
             Gap(
                 "build_train_network of unamp.dialects.mindspore in GRAPH_MODE",
-                "what it returns is no Cell: forward and backward run as in PyNative mode, under the policy",
+                "forward and backward run as in PyNative mode, under the policy; as part of a graph it raises NotExpressible",
             ),
             Gap("bans in compiled graphs", "a graph cannot raise: a banned operation runs in float32"),
             Gap(
