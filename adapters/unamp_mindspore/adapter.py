@@ -12,12 +12,13 @@ from mindspore import nn
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.policy import Policy
 from unamp_mindspore import compiling, networks, observing, patches, plans, scaling
-from unamp_mindspore.activation import Activation
+from unamp_mindspore.activation import ELSEWHERE, Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.spellings import spelling
-from unamp_mindspore.state import DTYPES, Tensor, device
+from unamp_mindspore.state import DTYPES, Tensor
+from unamp_mindspore.state import device as device_in_use
 
 __all__ = ["MindSporeAdapter"]
 
@@ -42,7 +43,7 @@ class MindSporeAdapter(CapturesNothing):
 
     def devices(self) -> tuple[str, ...]:
         """Return the device that this process computes on, and the CPU."""
-        return tuple(dict.fromkeys(("cpu", device())))
+        return tuple(dict.fromkeys(("cpu", device_in_use())))
 
     def support(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if device == "cpu" else Support.NATIVE
@@ -53,7 +54,7 @@ class MindSporeAdapter(CapturesNothing):
 
     def runtime(self) -> Mapping[str, Fact]:
         """MindSpore's kernels for the CPU are oneDNN's and its own; which instruction sets they use, it does not tell."""
-        return {"build": device(), "threads": int(mindspore.get_context("runtime_num_threads"))}
+        return {"build": device_in_use(), "threads": int(mindspore.get_context("runtime_num_threads"))}
 
     def gaps(self) -> tuple[Gap, ...]:
         return (
@@ -105,6 +106,8 @@ class MindSporeAdapter(CapturesNothing):
         )
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
+        if device not in (None, device_in_use()):
+            return ELSEWHERE
         return Activation(plans.plan(policy, device), cache=policy.cache)
 
     def how(self, op: str, policy: Policy, device: str) -> How:
@@ -127,7 +130,7 @@ class MindSporeAdapter(CapturesNothing):
         return dtype_name(tensor.dtype)
 
     def device_of(self, tensor: Any) -> str:
-        return device()
+        return device_in_use()
 
     def native_policy(self, device: str) -> Policy | None:
         """Return None: MindSpore's own AMP changes networks, and is in force nowhere else."""

@@ -120,7 +120,8 @@ def _captured(function: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _traced(function: Any, inputs: Sequence[Any]) -> Any:
-    return mindspore.jit(function, capture_mode="trace")(*inputs)
+    # Not by its own name: MindSpore takes a function named as a method of its first argument for that.
+    return mindspore.jit(calling(function), capture_mode="trace")(*inputs)
 
 
 def _in_graph_mode(cell: Any, inputs: Sequence[Any]) -> Any:
