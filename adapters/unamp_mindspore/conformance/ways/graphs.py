@@ -41,6 +41,7 @@ READS = {
     "residual": "the compiler does not read annotations of variables, and batch_norm's binding has them",
     "lstm": "as residual",
     "einsum": "the CPU has no kernel for it",
+    "unet": "the compiler has Python run what makes a layer, as conv_transpose2d's binding does, and knows no dtype of that",
 }
 _WITH = {"*": "the compiler does not read a with statement that may raise (\"Unsupported statement 'Try'\")"}
 _CAPTURES = "" if sys.version_info < (3, 12) else "MindSpore captures bytecode on Python 3.11 and before"
