@@ -122,7 +122,7 @@ def _batch_norm(
     statistics = Parameter(mean, name="mean", requires_grad=False), Parameter(var, name="var", requires_grad=False)
     result = ops.batch_norm(input, *statistics, weight, bias, training=training, momentum=momentum)
     for theirs, updated in zip((mean, var), statistics, strict=True):
-        theirs.assign_value(updated)  # MindSpore updates what is a parameter; these are the caller's
+        theirs.copy_(updated)  # MindSpore updates what is a parameter; these are the caller's
     return result
 
 

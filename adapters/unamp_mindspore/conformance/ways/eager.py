@@ -12,7 +12,7 @@ import mindspore
 from mindspore import amp, ops
 
 from unamp.adapter import OpenRegion, Way
-from unamp_mindspore.conformance.ways.opening import Function, Holding, decorated_cell, inside
+from unamp_mindspore.conformance.ways.opening import NO_KERNEL, RECORDS, Function, Holding, decorated_cell, inside
 
 __all__ = ["WAYS"]
 
@@ -89,15 +89,15 @@ def _own_between(function: Function, region: OpenRegion, inputs: Sequence[Any]) 
 
 
 WAYS = (
-    Way("decorated function", "decorated", _decorated),
-    Way("decorated construct", "decorated", _decorated_construct),
-    Way("decorated generator", "decorated", _generator),
-    Way("decorated coroutine", "decorated", _coroutine),
-    Way("in a thread", "eager", _in_a_thread, gradients=False),
-    Way("recompute, region inside", "recomputed", partial(_recomputed, around=False)),
-    Way("recompute, region around", "recomputed", partial(_recomputed, around=True)),
-    Way("Cell.recompute", "recomputed", _recomputed_cell),
-    Way("amp level auto around the region", "foreign AMP", _own_around),
-    Way("amp level auto opened and closed inside before", "foreign AMP", _own_closed_inside),
-    Way("amp level auto between two regions", "foreign AMP", _own_between),
+    Way("decorated function", "decorated", _decorated, upstream=NO_KERNEL),
+    Way("decorated construct", "decorated", _decorated_construct, upstream=NO_KERNEL),
+    Way("decorated generator", "decorated", _generator, upstream=NO_KERNEL),
+    Way("decorated coroutine", "decorated", _coroutine, upstream=NO_KERNEL),
+    Way("in a thread", "eager", _in_a_thread, gradients=False, upstream=NO_KERNEL),
+    Way("recompute, region inside", "recomputed", partial(_recomputed, around=False), upstream=RECORDS),
+    Way("recompute, region around", "recomputed", partial(_recomputed, around=True), upstream=RECORDS),
+    Way("Cell.recompute", "recomputed", _recomputed_cell, upstream=RECORDS),
+    Way("amp level auto around the region", "foreign AMP", _own_around, upstream=NO_KERNEL),
+    Way("amp level auto opened and closed inside before", "foreign AMP", _own_closed_inside, upstream=NO_KERNEL),
+    Way("amp level auto between two regions", "foreign AMP", _own_between, upstream=NO_KERNEL),
 )

@@ -17,6 +17,7 @@ from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp_mindspore.compiling import strategy
 from unamp_mindspore.conformance.ways.opening import (
+    NO_KERNEL,
     Function,
     Holding,
     HoldingCell,
@@ -34,13 +35,12 @@ __all__ = ["READS", "not_in_graphs", "ways"]
 Compiles = Callable[[Any, Sequence[Any]], Any]
 
 #: The suite's binding of these operations is Python that the compiler does not read, or there is no kernel.
-READS = {
+READS = NO_KERNEL | {
     "layer_norm": "the compiler does not read try statements, with which the suite lends a layer its parameters",
     "transformer": "as layer_norm",
     "ranking": "as layer_norm: embedding",
     "residual": "the compiler does not read annotations of variables, and batch_norm's binding has them",
     "lstm": "as residual",
-    "einsum": "the CPU has no kernel for it",
     "unet": "the compiler has Python run what makes a layer, as conv_transpose2d's binding does, and knows no dtype of that",
 }
 _WITH = {"*": "the compiler does not read a with statement that may raise (\"Unsupported statement 'Try'\")"}
@@ -53,7 +53,7 @@ def ways() -> Iterator[Way]:
     yield from _compiled("GRAPH_MODE", _in_graph_mode, cells_only=True, gradients=False)
     for name, policy_is in (("around", _around), ("inside", _in_body), ("decorated", _decorated)):
         run = partial(policy_is, _captured)
-        yield Way(f"jit bytecode, region {name}", "compiled", run, gradients=False, absent=_CAPTURES)
+        yield Way(f"jit bytecode, region {name}", "compiled", run, gradients=False, upstream=NO_KERNEL, absent=_CAPTURES)
     yield Way("jit trace, region around", "compiled", partial(_around, _traced), refused=_no_strategy, gradients=False)
     for name, made in (("cell", Holding), ("decorated cell", None)):
         run = partial(_around, _exported, cell=Holding) if made else partial(_decorated, _exported, cell=decorated_cell)

@@ -12,10 +12,17 @@ from mindspore import nn
 from unamp.adapter import OpenRegion
 
 __all__ = [
-    "Function", "Holding", "HoldingCell", "calling", "cell_with_decorated_method", "decorated_cell", "graph_mode", "inside",
+    "NO_KERNEL", "RECORDS", "Function", "Holding", "HoldingCell", "calling", "cell_with_decorated_method", "decorated_cell",
+    "graph_mode", "inside",
 ]  # fmt: skip
 
 Function = Callable[..., Any]
+
+#: Runs in no way of MindSpore's, eagerly neither.
+NO_KERNEL = {"einsum": "the CPU has no kernel for it"}
+
+#: Where gradients are recorded by the way itself, or what is recorded is computed again.
+RECORDS = NO_KERNEL | {"residual": "a running statistic that is an input of what is recorded cannot be changed"}
 
 
 # MindSpore's compiler reads what follows.

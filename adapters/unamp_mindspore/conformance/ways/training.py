@@ -13,7 +13,7 @@ from mindspore.train import Model
 
 from unamp.adapter import OpenRegion, Way
 from unamp_mindspore.conformance.ways.graphs import READS, not_in_graphs
-from unamp_mindspore.conformance.ways.opening import Function, Holding, graph_mode, inside
+from unamp_mindspore.conformance.ways.opening import RECORDS, Function, Holding, graph_mode, inside
 
 __all__ = ["WAYS"]
 
@@ -125,10 +125,10 @@ def _inside(steps: Steps, function: Function, region: OpenRegion, inputs: Sequen
 _GRAPH = {"equal": "bound", "refused": not_in_graphs, "upstream": READS}
 
 WAYS = (
-    Way("value_and_grad, region inside", "transformed", value_and_grad=partial(_inside, _value_and_grad)),
-    Way("value_and_grad, region around", "transformed", value_and_grad=partial(_around, _value_and_grad)),
-    Way("TrainOneStepCell", "transformed", value_and_grad=partial(_around, _train_step)),
-    Way("Model.train", "transformed", value_and_grad=partial(_around, _model)),
+    Way("value_and_grad, region inside", "transformed", value_and_grad=partial(_inside, _value_and_grad), upstream=RECORDS),
+    Way("value_and_grad, region around", "transformed", value_and_grad=partial(_around, _value_and_grad), upstream=RECORDS),
+    Way("TrainOneStepCell", "transformed", value_and_grad=partial(_around, _train_step), upstream=RECORDS),
+    Way("Model.train", "transformed", value_and_grad=partial(_around, _model), upstream=RECORDS),
     Way("jit of value_and_grad", "transformed", value_and_grad=partial(_around, _jitted), **_GRAPH),
     Way(
         "GRAPH_MODE, value_and_grad", "transformed",
