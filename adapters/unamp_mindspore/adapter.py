@@ -7,9 +7,22 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import mindspore
+import numpy as np
 from mindspore import nn
 
-from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import (
+    CapturesNothing,
+    Decoration,
+    Fact,
+    Gap,
+    Gradients,
+    How,
+    Operations,
+    OpRecord,
+    Realisation,
+    Support,
+    major_minor,
+)
 from unamp.policy import Policy
 from unamp_mindspore import compiling, networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import ELSEWHERE, Activation
@@ -54,7 +67,12 @@ class MindSporeAdapter(CapturesNothing):
 
     def runtime(self) -> Mapping[str, Fact]:
         """MindSpore's kernels for the CPU are oneDNN's and its own; which instruction sets they use, it does not tell."""
-        return {"build": device_in_use(), "threads": int(mindspore.get_context("runtime_num_threads"))}
+        return {
+            "build": device_in_use(),
+            "threads": int(mindspore.get_context("runtime_num_threads")),
+            # No version so far (2.10) is compiled for NumPy 2.
+            "built_for_this_numpy": major_minor(np.__version__) < (2, 0),
+        }
 
     def gaps(self) -> tuple[Gap, ...]:
         return (
@@ -74,6 +92,10 @@ class MindSporeAdapter(CapturesNothing):
                 "it, and custom_fwd(cast_inputs=...) there, raises NotExpressible when the graph is compiled",
             ),
             Gap(
+                "functions that are decorated before mindspore is imported, and only called by mindspore.jit",
+                "nothing loads the adapter then, and the compiler runs no decorators: import mindspore before you decorate",
+            ),
+            Gap(
                 'graphs that mindspore.jit captures with capture_mode="trace"',
                 'MindSpore\'s strategy does not reach them: called in a region they raise NotExpressible; use "ast"',
             ),
@@ -89,7 +111,15 @@ class MindSporeAdapter(CapturesNothing):
                 "build_train_network of unamp.dialects.mindspore in GRAPH_MODE",
                 "forward and backward run as in PyNative mode, under the policy; as part of a graph it raises NotExpressible",
             ),
-            Gap("bans in compiled graphs", "a graph cannot raise: a banned operation runs in float32"),
+            Gap(
+                "layers and methods of Tensor in compiled graphs",
+                "what they are made of follows its own rules there: at O1 nn.MSELoss of a low tensor is low; ops.mse_loss is "
+                "one operation, and float32",
+            ),
+            Gap(
+                "functools.partial and lru_cache in compiled graphs",
+                "Python runs them when the graph runs, out of reach of the policy: in a region they raise NotExpressible",
+            ),
             Gap(
                 "views of a low tensor, by index, inside a region on the CPU",
                 "MindSpore has no kernel for their gradient in bfloat16, so low[0] is a copy; low[0] = ... changes low",
@@ -101,7 +131,7 @@ class MindSporeAdapter(CapturesNothing):
             Gap(
                 "the first call that takes plain numbers, and asnumpy() of a bfloat16 tensor, with NumPy 2",
                 "MindSpore 2.10 is compiled with NumPy 1: with a region and without, that one call may raise SystemError, and "
-                "asnumpy() raises TypeError: cast to float32 before it, or install numpy<2",
+                "asnumpy() raises TypeError: cast to float32 before it, or install numpy<2; `unamp doctor` says which it is",
             ),
         )
 
