@@ -14,7 +14,7 @@ import functools
 import types
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from mindspore._c_expression import amp as strategies
 from mindspore.ops.functional import mixed_precision_cast
@@ -65,16 +65,18 @@ def _under(policy: Policy, found: Any, symbol: str) -> Any:
             "runs, out of reach of the policy; write a function that does the same (def), or call it in PYNATIVE_MODE without "
             "mindspore.jit"
         )
-    if not isinstance(found, (types.FunctionType, Primitive)):
-        return found
-    is_function = isinstance(found, types.FunctionType)
-    op = functions().get(found) if is_function else spelled().get(found.name)
+    if isinstance(found, types.FunctionType):
+        op = functions().get(found)
+    else:
+        op = spelled().get(found.name) if isinstance(found, Primitive) else None
     if op is None or (op in facts().transparent and op not in policy.allow and op not in policy.deny):
         return found
     rule = policy.rules[op]
     if rule is Rule.BANNED:
         raise BannedOperation(f"{op} is banned by the policy in force. {policy.reason(op).advice}".rstrip())
-    if not is_function or rule not in (Rule.LOW, Rule.FP32) or (rule is Rule.LOW and vocabulary()[op].group == "norm"):
+    if not isinstance(found, types.FunctionType) or rule not in (Rule.LOW, Rule.FP32):
+        return found
+    if rule is Rule.LOW and vocabulary()[op].group == "norm":  # parameters and statistics stay as they are
         return found
     return _stand_in(found, DTYPES[policy.dtype] if rule is Rule.LOW else FLOAT32)
 
@@ -88,7 +90,7 @@ def _stand_in(function: types.FunctionType, dtype: Any) -> types.FunctionType:
         return operation(*mixed_precision_cast(dtype, args), **mixed_precision_cast(dtype, kwargs))
 
     vars(unamp_operation).update({PART: True, "amp_strategy": CASTS_NOTHING})
-    return unamp_operation
+    return cast(types.FunctionType, unamp_operation)
 
 
 def _part(found: Any) -> Any:

@@ -137,7 +137,7 @@ def _cell_class() -> type[TrainNetwork]:
     """Return the class of train networks that are cells."""
     mindspore: Any = framework_in_use("mindspore")
 
-    class TrainCell(TrainNetwork, mindspore.nn.Cell):  # type: ignore[misc, name-defined]
+    class TrainCell(TrainNetwork, mindspore.nn.Cell):  # type: ignore[misc]
         def __init__(self, *arguments: Any) -> None:
             mindspore.nn.Cell.__init__(self, auto_prefix=False)
             super().__init__(*arguments)

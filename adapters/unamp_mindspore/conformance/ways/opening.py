@@ -26,7 +26,7 @@ RECORDS = NO_KERNEL | {"residual": "a running statistic that is an input of what
 
 
 # MindSpore's compiler reads what follows.
-class Holding(nn.Cell):
+class Holding(nn.Cell):  # type: ignore[misc]
     """A cell without parameters that calls a function."""
 
     def __init__(self, function: Function) -> None:
@@ -38,7 +38,7 @@ class Holding(nn.Cell):
         return self.function(*inputs)
 
 
-class HoldingCell(nn.Cell):
+class HoldingCell(nn.Cell):  # type: ignore[misc]
     """A cell with another one in it."""
 
     def __init__(self, cell: nn.Cell) -> None:

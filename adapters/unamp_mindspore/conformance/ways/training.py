@@ -46,7 +46,7 @@ def _jitted(function: Function, inputs: Sequence[Any]) -> tuple[Any, Sequence[An
     return value, _in_places(inputs, places, gradients if isinstance(gradients, tuple) else (gradients,))
 
 
-class _Weighed(nn.Cell):
+class _Weighed(nn.Cell):  # type: ignore[misc]
     """A network with a function's floating arguments as parameters. What it is called with is the others, and one number."""
 
     def __init__(self, function: Function, inputs: Sequence[Any]) -> None:
@@ -62,13 +62,13 @@ class _Weighed(nn.Cell):
         given = ()
         for place in range(self.count):
             if self.is_weight[place]:
-                given += (self.weights[self.index[place]],)
+                given += (self.weights[self.index[place]],)  # type: ignore[assignment]
             else:
-                given += (others[self.index[place]],)
+                given += (others[self.index[place]],)  # type: ignore[assignment]
         return self.function(*given)
 
 
-class _Keeping(nn.Optimizer):
+class _Keeping(nn.Optimizer):  # type: ignore[misc]
     """An optimizer that keeps the gradients, and changes nothing."""
 
     def __init__(self, parameters: Sequence[Any]) -> None:
@@ -90,7 +90,7 @@ def _train_step(function: Function, inputs: Sequence[Any]) -> tuple[Any, Sequenc
     return loss, _in_places(inputs, places, optimizer.kept)
 
 
-class _Losses(mindspore.train.Callback):
+class _Losses(mindspore.train.Callback):  # type: ignore[misc]
     """Keeps the loss of the last step."""
 
     def step_end(self, run_context: Any) -> None:
@@ -122,7 +122,7 @@ def _inside(steps: Steps, function: Function, region: OpenRegion, inputs: Sequen
     return steps(inside(function, region), inputs)
 
 
-_GRAPH = {"equal": "bound", "refused": not_in_graphs, "upstream": READS}
+_GRAPH: dict[str, Any] = {"equal": "bound", "refused": not_in_graphs, "upstream": READS}
 
 WAYS = (
     Way("value_and_grad, region inside", "transformed", value_and_grad=partial(_inside, _value_and_grad), upstream=RECORDS),
