@@ -32,8 +32,8 @@ from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.capturing import capture_hooks, capture_needed
 from unamp_mindspore.decorators import policy_of
-from unamp_mindspore.graph_scaling import scaling_hooks, scaling_needed
 from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks, parser_needed
+from unamp_mindspore.resolving import resolving_hooks, resolving_needed
 from unamp_mindspore.state import DTYPES, on_cpu, thread
 
 if major_minor(mindspore.__version__) < (2, 9):
@@ -271,7 +271,7 @@ def install() -> None:
         CodePatch(nn.Cell.compile_and_run, _cell_runs),
         CodePatch(api._CellGraphExecutor.compile, _cell_compiles),
         *parser_hooks(),
-        *scaling_hooks(),
+        *resolving_hooks(),
         *capture_hooks(),
     ):
         patch.apply()
@@ -282,4 +282,4 @@ def needed() -> list[tuple[Any, str]]:
     strategies = [(amp, "create_amp_strategy"), (amp, "AmpLevel")]
     captured = [*capture_needed(), (jit_trace, "_jit_trace_begin")]
     compiled = [(api._JitExecutor, "compile"), (nn.Cell, "compile_and_run"), (api._CellGraphExecutor, "compile")]
-    return [*compiled, *strategies, *captured, *parser_needed(), *scaling_needed()]
+    return [*compiled, *strategies, *captured, *parser_needed(), *resolving_needed()]

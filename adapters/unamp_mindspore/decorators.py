@@ -8,6 +8,7 @@ from unamp._region_decorator import MARK
 from unamp.custom_function import CAST_INPUTS
 from unamp.policy import Policy
 from unamp_mindspore.plans import plan
+from unamp_mindspore.state import device
 
 __all__ = ["cast_inputs_of", "policy_of"]
 
@@ -27,7 +28,7 @@ def policy_of(function: Any, otherwise: Policy | None) -> Policy | None:
         mark = getattr(function, MARK, None)
         if mark is not None:
             for region in mark.regions():
-                if region.framework in (None, "mindspore"):
+                if region.covers("mindspore", device()):
                     made = plan(region.policy, region.device)
                     policy = None if made is None else made.policy
         function = getattr(function, "__wrapped__", None)

@@ -26,7 +26,11 @@ if major_minor(mindspore.__version__) < (2, 9):
 else:
     from mindspore.graph._parse import parser
 
-__all__ = ["GraphUnder", "graph", "parser", "parser_hooks", "parser_needed"]
+__all__ = ["PART", "GraphUnder", "graph", "parser", "parser_hooks", "parser_needed"]
+
+
+#: The attribute of functions, modules and namespaces in what an operation is made of, where no rule holds.
+PART = "_unamp_part"
 
 
 class _Graph(threading.local):
@@ -71,11 +75,13 @@ def _suffix(policy: Policy) -> str:
 
 
 def _parsed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `Parser.__init__`, so that what would be lost in a graph raises."""
+    """Wrap `Parser.__init__`, so that what would be lost in a graph raises, and a part's names are found as parts."""
 
     def __init__(self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
         _check(fn)
         original(self, fn, *args, **kwargs)
+        if getattr(fn, PART, False):
+            vars(self.global_namespace)[PART] = vars(self.closure_namespace)[PART] = True
 
     return __init__
 
