@@ -6,7 +6,7 @@ import difflib
 import json
 import sys
 from collections import Counter
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["migrate"]
 
 
-class _To(str, Enum):
+class _To(StrEnum):
     DIALECTS = "dialects"
     UNAMP = "unamp"
 
 
-class _Shown(str, Enum):
+class _Shown(StrEnum):
     PRESET = "preset"
     RULES = "rules"
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import libcst as cst
 
 import unamp
+from unamp.dtypes import LOW_DTYPES
 from unamp.lists import is_word, operation_name
 from unamp.migrate.literals import UNKNOWN, code, literal, static_dtype
 from unamp.migrate.spellings import Form
@@ -96,7 +97,7 @@ def check(args: Sequence[cst.Arg], form: Form, known: Given) -> None:
         raise Refused(f"unamp has no device {device!r}", "keep the framework's own region there")
     if "dtype" in known.named:
         dtype = static_dtype(args[known.named["dtype"]].value)
-    if isinstance(dtype, str) and dtype not in ("float16", "bfloat16") and form.to != "unamp.auto_mixed_precision":
+    if isinstance(dtype, str) and dtype not in LOW_DTYPES and form.to != "unamp.auto_mixed_precision":
         enabled = _literal(args, known, "enabled", "enable")
         if enabled is not False:
             raise Refused(f"{dtype} is no low dtype: the framework switches the region off", "write enabled=False")
@@ -125,7 +126,7 @@ def plan(args: Sequence[cst.Arg], form: Form, known: Given) -> list[Written]:
             new.append(Written("", keyword=True, old=index))
             continue
         old = names[index]
-        if old in form.dropped:
+        if old in form.dropped or (old == "dtype" and _is_off_for_its_dtype(arg)):
             continue
         name = form.called.get(old, old)
         by_position = arg.keyword is None and len(new) < len(order) and order[len(new)] == name
@@ -200,6 +201,12 @@ def _by_device(args: Sequence[cst.Arg], known: Given, explicit: dict[str, str], 
     explicit["preset"] = f'"torch-{kind}"'
     if kind != device:
         changed["device_type"] = f'"{kind}"'
+
+
+def _is_off_for_its_dtype(arg: cst.Arg) -> bool:
+    """Return whether a dtype is one that no region takes; after `check` that is in a region that is off."""
+    dtype = static_dtype(arg.value)
+    return isinstance(dtype, str) and dtype not in LOW_DTYPES
 
 
 def _check_operation(name: str, entry: object) -> None:

@@ -104,10 +104,10 @@ def _of_modules(uses: list[Use]) -> list[tuple[cst.CSTNode, Finding]]:
 
 
 def _of_imports(settled: Settled, source: Source, target: Target) -> list[tuple[cst.CSTNode, Finding]]:
-    """Return what is found of imports that nothing in the file uses, or that take everything."""
+    """Return what is found of imports that no expression uses, or that take everything."""
     found: list[tuple[cst.CSTNode, Finding]] = []
     for binding, fate in settled.fates.items():
-        if source.accesses.get(binding, 0) or source.in_strings[binding]:
+        if source.accesses.get(binding, 0):
             continue
         row = table().rows.get(binding.imported)
         dialect = row.dialect if row is not None else table().modules.get(binding.imported, "")
@@ -116,7 +116,7 @@ def _of_imports(settled: Settled, source: Source, target: Target) -> list[tuple[
         if fate is Fate.MOVED:
             found.append((binding.alias, base._replace(becomes=f"unamp.dialects.{dialect}")))
         elif row is not None and not row.only_with and not row.only_with_string and binding.imported == row.name:
-            why = "it is imported and not used here: whoever imports it from this file goes on with the framework's own"
+            why = "nothing in this file calls it: who takes it from here, or reads its name in a string, has the framework's own"
             hand = "import it from unamp where it is used, or migrate with --to dialects"
             found.append((binding.alias, base._replace(kind=Kind.BY_HAND, why=row.why or why, hand=row.hand or hand)))
     for statement in source.nodes.imports:

@@ -219,6 +219,5 @@ def _as_use(
             if rest < len(chain):
                 yield Use(chain[len(chain) - 1 - rest], row.name, row, through, several, rest)
                 return
-        elif table.module_of(name):
-            yield Use(chain[-1], name, None, through, several)
-            return
+    if inside := next((name for name in names if table.module_of(name)), None):
+        yield Use(chain[-1], inside, None, through, several)

@@ -75,7 +75,7 @@ def _fate(binding: Binding, source: Source, decisions: Mapping[Use, Decision], t
     dialect = row.dialect if row is not None else module
     if not dialect or Outcome.STAYS in outcomes:
         return Fate.KEPT
-    if not all(decisions[u].outcome is Outcome.PLAIN or _is_in(u, dialect) for u in uses):
+    if row is None and not all(decisions[u].outcome is Outcome.PLAIN or _is_in(u, binding, dialect, table) for u in uses):
         return Fate.KEPT
     if row is not None and row.needs and not uses:
         return Fate.KEPT
@@ -83,11 +83,11 @@ def _fate(binding: Binding, source: Source, decisions: Mapping[Use, Decision], t
     return Fate.KEPT if handed_on else Fate.MOVED
 
 
-def _is_in(use: Use, dialect: str) -> bool:
-    """Return whether a use goes on with its import, when that is moved to a module of the dialects, or to the name itself."""
-    assert use.row is not None
+def _is_in(use: Use, binding: Binding, dialect: str, table: Table) -> bool:
+    """Return whether a dialect's module has what a use takes from the module that it stands for."""
     leaf = use.name.rpartition(".")[2]
-    return use.row.dialect in (dialect, f"{dialect}.{leaf}")
+    row = table.rows.get(f"{binding.imported}.{leaf}")
+    return row is not None and row.dialect == f"{dialect}.{leaf}"
 
 
 def _binds_a_root(binding: Binding) -> bool:

@@ -1,0 +1,75 @@
+"""Snippets of real use become what a person would write."""
+
+from __future__ import annotations
+
+import ast
+import io
+import textwrap
+import tokenize
+
+import pytest
+from snippets import FRAMEWORKS, Snippet, corpus, every_snippet
+
+from unamp.migrate import Kind, Target, migrate_source
+
+TARGETS = {"u": Target.UNAMP, "d": Target.DIALECTS}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("snippet", every_snippet(), ids=str)
+def test_a_snippet_becomes_what_it_has_to(snippet: Snippet, target: str) -> None:
+    done = migrate_source(snippet.before, TARGETS[target])
+    assert done.text == snippet.texts[target]
+    besides = [finding for finding in done.findings if finding.kind is not Kind.MOVED]
+    expected = snippet.findings[target]
+    assert sorted(finding.kind.value for finding in besides) == sorted(kind for kind, _ in expected), besides
+    for kind, words in expected:
+        assert any(finding.kind.value == kind and words in str(finding) for finding in besides), (words, besides)
+    for finding in besides:
+        assert finding.why
+        assert finding.kind is Kind.NOTE or finding.hand
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("snippet", every_snippet(), ids=str)
+def test_what_changes_was_reported_and_what_is_reported_changes(snippet: Snippet, target: str) -> None:
+    done = migrate_source(snippet.before, TARGETS[target])
+    moved = [finding for finding in done.findings if finding.kind is Kind.MOVED]
+    assert bool(moved) is (done.text != snippet.before)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("snippet", every_snippet(), ids=str)
+def test_migrating_twice_is_migrating_once(snippet: Snippet, target: str) -> None:
+    once = migrate_source(snippet.before, TARGETS[target])
+    twice = migrate_source(once.text, TARGETS[target])
+    assert twice.text == once.text
+    assert not [finding for finding in twice.findings if finding.kind is Kind.MOVED]
+    ast.parse(once.text)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_corpus_is_large_enough(framework: str) -> None:
+    least = 20 if framework == "apex" else 60
+    names = [snippet.name for snippet in corpus(framework)]
+    assert len(set(names)) == len(names) >= least
+
+
+@pytest.mark.parametrize("snippet", every_snippet(), ids=str)
+def test_comments_stay(snippet: Snippet) -> None:
+    for target in TARGETS.values():
+        after = migrate_source(snippet.before, target).text
+        lost = _comments(snippet.before) - _comments(after)
+        # Those inside of an import that goes go with it.
+        assert all(f"{comment}\n" in _inside_of_imports(snippet.before) for comment in lost), lost
+
+
+def _comments(text: str) -> set[str]:
+    return {token.string for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT}
+
+
+def _inside_of_imports(text: str) -> str:
+    tree = ast.parse(textwrap.dedent(text))
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    lines = text.splitlines(keepends=True)
+    return "".join("".join(lines[node.lineno - 1 : (node.end_lineno or 0) - 1]) for node in imports)
