@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import textwrap
 import tokenize
@@ -13,12 +14,13 @@ from snippets import FRAMEWORKS, Snippet, corpus, every_snippet
 from unamp.migrate import Kind, Target, migrate_source
 
 TARGETS = {"u": Target.UNAMP, "d": Target.DIALECTS}
+migrated = functools.cache(migrate_source)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("snippet", every_snippet(), ids=str)
 def test_a_snippet_becomes_what_it_has_to(snippet: Snippet, target: str) -> None:
-    done = migrate_source(snippet.before, TARGETS[target])
+    done = migrated(snippet.before, TARGETS[target])
     assert done.text == snippet.texts[target]
     besides = [finding for finding in done.findings if finding.kind is not Kind.MOVED]
     expected = snippet.findings[target]
@@ -33,7 +35,7 @@ def test_a_snippet_becomes_what_it_has_to(snippet: Snippet, target: str) -> None
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("snippet", every_snippet(), ids=str)
 def test_what_changes_was_reported_and_what_is_reported_changes(snippet: Snippet, target: str) -> None:
-    done = migrate_source(snippet.before, TARGETS[target])
+    done = migrated(snippet.before, TARGETS[target])
     moved = [finding for finding in done.findings if finding.kind is Kind.MOVED]
     assert bool(moved) is (done.text != snippet.before)
 
@@ -41,8 +43,8 @@ def test_what_changes_was_reported_and_what_is_reported_changes(snippet: Snippet
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("snippet", every_snippet(), ids=str)
 def test_migrating_twice_is_migrating_once(snippet: Snippet, target: str) -> None:
-    once = migrate_source(snippet.before, TARGETS[target])
-    twice = migrate_source(once.text, TARGETS[target])
+    once = migrated(snippet.before, TARGETS[target])
+    twice = migrated(once.text, TARGETS[target])
     assert twice.text == once.text
     assert not [finding for finding in twice.findings if finding.kind is Kind.MOVED]
     ast.parse(once.text)
@@ -58,7 +60,7 @@ def test_a_corpus_is_large_enough(framework: str) -> None:
 @pytest.mark.parametrize("snippet", every_snippet(), ids=str)
 def test_comments_stay(snippet: Snippet) -> None:
     for target in TARGETS.values():
-        after = migrate_source(snippet.before, target).text
+        after = migrated(snippet.before, target).text
         lost = _comments(snippet.before) - _comments(after)
         # Those inside of an import that goes go with it.
         assert all(f"{comment}\n" in _inside_of_imports(snippet.before) for comment in lost), lost

@@ -209,8 +209,11 @@ def _excluded(call: cst.Call, form: Form, known: Given, source: Source) -> list[
         raise Refused("which norms stay in float32 depends on the dtype, which only a run knows")
     if "excluded_layers" in known.named:
         raise Refused("to excluded_layers Paddle adds its norms, which plain unamp would have to be told")
-    paddle = next((b.bound for b in source.bindings if b.imported == "paddle" or b.imported.startswith("paddle.")), "")
-    if not any(b.bound == paddle and (b.imported == "paddle" or b.alias.asname is None) for b in source.bindings):
+    roots = [b.bound for b in source.bindings if isinstance(b.statement, cst.Import) and b.imported.partition(".")[0] == "paddle"]
+    paddle = next((bound for bound in roots if bound == "paddle"), None) or next(
+        (b.bound for b in source.bindings if b.imported == "paddle"), None
+    )
+    if paddle is None:
         raise Refused("Paddle keeps norms in float32 that plain unamp has to be told, and the file does not import paddle")
     layers = ", ".join(f"{paddle}.{layer}" for layer in form.excluded_norms)
     return [Written("excluded_layers", keyword=True, code=f"[{layers}]")]
