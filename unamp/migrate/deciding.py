@@ -209,7 +209,9 @@ def _excluded(call: cst.Call, form: Form, known: Given, source: Source) -> list[
         raise Refused("which norms stay in float32 depends on the dtype, which only a run knows")
     if "excluded_layers" in known.named:
         raise Refused("to excluded_layers Paddle adds its norms, which plain unamp would have to be told")
-    roots = [b.bound for b in source.bindings if isinstance(b.statement, cst.Import) and b.imported.partition(".")[0] == "paddle"]
+    roots = [
+        b.bound for b in source.bindings if isinstance(b.statement, cst.Import) and b.imported.partition(".")[0] == "paddle"
+    ]
     paddle = next((bound for bound in roots if bound == "paddle"), None) or next(
         (b.bound for b in source.bindings if b.imported == "paddle"), None
     )

@@ -116,7 +116,9 @@ def _of_imports(settled: Settled, source: Source, target: Target) -> list[tuple[
         if fate is Fate.MOVED:
             found.append((binding.alias, base._replace(becomes=f"unamp.dialects.{dialect}")))
         elif row is not None and not row.only_with and not row.only_with_string and binding.imported == row.name:
-            why = "nothing in this file calls it: who takes it from here, or reads its name in a string, has the framework's own"
+            why = (
+                "nothing in this file calls it: who takes it from here, or reads its name in a string, has the framework's own"
+            )
             hand = "import it from unamp where it is used, or migrate with --to dialects"
             found.append((binding.alias, base._replace(kind=Kind.BY_HAND, why=row.why or why, hand=row.hand or hand)))
     for statement in source.nodes.imports:

@@ -119,7 +119,10 @@ def _moved(statement: Import, home: str, names: Sequence[tuple[str, cst.ImportAl
         aliases = [alias.with_changes(name=_dotted(home)) for alias in aliases]
         return _only(statement, aliases)
     changed = statement.with_changes(module=_dotted(home))
-    return changed.with_changes(names=aliases) if whole else _only(changed, aliases)
+    if whole:
+        return changed.with_changes(names=aliases)
+    plain = [alias.with_changes(comma=cst.MaybeSentinel.DEFAULT) for alias in aliases]
+    return cst.ImportFrom(module=_dotted(home), names=plain)
 
 
 def _as(alias: cst.ImportAlias) -> cst.AsName:

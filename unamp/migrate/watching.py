@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
-from functools import cache
 
 import libcst as cst
 
 from unamp.migrate.findings import Finding, Kind
 from unamp.migrate.literals import literal, shortened_code
 from unamp.migrate.names import Source, Use
+from unamp.migrate.screening import DYNAMIC, leaves, paths
 from unamp.migrate.spellings import table, watch
 
 __all__ = ["watched"]
-
-_DYNAMIC = ("getattr", "hasattr", "setattr", "delattr")
 
 
 def watched(source: Source, uses: Sequence[Use], frameworks: Collection[str]) -> list[tuple[cst.CSTNode, Finding]]:
@@ -37,12 +34,12 @@ def _strings(
             continue
         base = Finding(0, 0, Kind.LOOK, shortened_code(node))
         dynamic = _is_in_getattr(node, source)
-        if named := _paths().search(value):
+        if named := paths().search(value):
             framework = table().framework_of(named[0])
             if framework in frameworks:
                 why = "a name of mixed precision in a string: what imports or patches it goes on with the framework's own"
                 yield node, base._replace(framework=framework, why=why, hand="write the name that stands there now")
-        elif dynamic and value in _leaves():
+        elif dynamic and value in leaves():
             why = f"{dynamic} takes a name of mixed precision as a string"
             yield node, base._replace(why=why, hand="import what is meant by name, and migrate again")
         elif value in watch().strings and not _is_argument(node, source, resolved):
@@ -88,7 +85,7 @@ def _names_low_dtype(node: cst.BaseExpression) -> bool:
 def _is_in_getattr(node: cst.SimpleString, source: Source) -> str:
     arg = source.nodes.parents.get(node)
     call = source.nodes.parents.get(arg) if isinstance(arg, cst.Arg) else None
-    if isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in _DYNAMIC:
+    if isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in DYNAMIC:
         return call.func.value
     return ""
 
@@ -96,15 +93,3 @@ def _is_in_getattr(node: cst.SimpleString, source: Source) -> str:
 def _is_argument(node: cst.CSTNode, source: Source, resolved: Collection[cst.Call]) -> bool:
     """Return whether a string is in an argument of a call that was resolved."""
     return any(isinstance(each, cst.Call) and each in resolved for each in source.nodes.around(node))
-
-
-@cache
-def _paths() -> re.Pattern[str]:
-    names = sorted((*table().rows, *table().modules), key=len, reverse=True)
-    return re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, names))})\b")
-
-
-@cache
-def _leaves() -> frozenset[str]:
-    generic = {"init", "initialize", "state_dict", "load_state_dict", "Model", "decorate", "optimize"}
-    return frozenset(name.rpartition(".")[2] for name in (*table().rows, *table().modules)) - generic
