@@ -25,29 +25,39 @@ def scripts(framework: str) -> list[Path]:
     return found
 
 
-def runs_as_before(script: Path, around: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
-    """The migrated script has the results of the one before, to the bit, and its operations run under the same policies.
+def runs_as_before(
+    script: Path, around: Callable[[], AbstractContextManager[object]] = nullcontext, *, same_layers: bool = True
+) -> None:
+    """The migrated script has the results of the one before, to the bit, and its layers computed in the same dtypes.
 
-    `around` is what both run inside of.
+    In plain unamp every operation runs under the policy that it runs under in the dialect. `around` is what all run inside of;
+    without `same_layers` the framework's own mixed precision is made of other layers, and only results are compared.
     """
     text = script.read_text("utf-8")
-    before, policies = _run(text, script, around)
+    before, ran = _run(text, script, around)
+    policies = {}
     for target in Target:
         done = migrate_source(text, target)
         assert done.text != text
         assert not [finding for finding in done.findings if finding.kind.value in ("by hand", "look here")]
-        after, same = _run(done.text, script, around)
+        after, records = _run(done.text, script, around)
         assert len(after) == len(before)
         for one, other in zip(before, after, strict=True):
             np.testing.assert_array_equal(one, other, strict=True, err_msg=f"{target}")
-        assert same == policies, target
+        assert not same_layers or _in_layers(records) == _in_layers(ran)
+        policies[target] = [_decision(record) for record in records]
+    assert policies[Target.UNAMP] == policies[Target.DIALECTS]
 
 
-def _run(text: str, script: Path, around: Callable[[], AbstractContextManager[object]]) -> tuple[list[Any], list[Any]]:
+def _run(text: str, script: Path, around: Callable[[], AbstractContextManager[object]]) -> tuple[list[Any], list[OpRecord]]:
     names: dict[str, Any] = {"__name__": "script"}
     with unamp.trace() as trace, around():
         exec(compile(text, str(script), "exec"), names)
-    return [np.asarray(value) for value in names["RESULT"]], [_decision(record) for record in trace.records]
+    return [np.asarray(value) for value in names["RESULT"]], trace.records
+
+
+def _in_layers(records: list[OpRecord]) -> list[tuple[Any, ...]]:
+    return [(record.op, record.computed_in, record.layer) for record in records if record.layer is not None]
 
 
 def _decision(record: OpRecord) -> tuple[Any, ...]:

@@ -1,19 +1,23 @@
-"""A white list of one's own."""
+"""A white list of one's own. The numbers are small whole ones, so that every sum is exact in float16, in whatever order."""
 
 import mindspore as ms
 import numpy as np
 from mindspore import amp, nn, ops
 
-ms.set_seed(4)
-random = np.random.default_rng(4)
+random = np.random.default_rng(8)
+
+
+def whole(*shape):
+    return ms.Tensor(random.integers(-1, 2, size=shape).astype(np.float32))
+
+
+net = nn.SequentialCell(nn.Dense(4, 4, whole(4, 4), whole(4)), nn.ReLU(), nn.Dense(4, 2, whole(2, 4), whole(2)))
 white = amp.get_white_list()
 white.remove(nn.Conv2d)
-net = amp.custom_mixed_precision(nn.SequentialCell(nn.Dense(6, 6), nn.ReLU(), nn.Dense(6, 2)), white_list=white)
-optimizer = nn.SGD(net.trainable_params(), 0.1)
-x, y = (ms.Tensor(random.normal(size=(8, n)).astype(np.float32)) for n in (6, 2))
-step = ms.value_and_grad(lambda: ops.mse_loss(net(x), y), None, optimizer.parameters)
-for _ in range(3):
-    loss, grads = step()
-    optimizer(grads)
+net = amp.custom_mixed_precision(net, white_list=white)
+optimizer = nn.SGD(net.trainable_params(), 0.125)
+x, y = whole(4, 4), whole(4, 2)
+loss, grads = ms.value_and_grad(lambda: ops.mse_loss(net(x), y), None, optimizer.parameters)()
+optimizer(grads)
 
 RESULT = [p.asnumpy() for p in optimizer.parameters]
