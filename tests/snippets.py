@@ -1,8 +1,8 @@
 """Read the corpora: snippets of real use, each with what it has to become.
 
-A line begins with who has it: two blanks all, `-` the original alone, `u` plain unamp, `d` the dialects, `+` both of these. Then
-`! kind: words` is a finding besides what is moved, with words that it says; `!u` and `!d` those of one target. What is moved is
-not listed: it is in the text.
+A line begins with who has it: two blanks all, `-` the original alone, `u` plain unamp, `d` the dialects, `+` both of these.
+`! kind: words` is a finding besides what is moved, with words that it says; `!u` and `!d` those of one target. What is moved
+is not listed: it is in the text.
 """
 
 from __future__ import annotations

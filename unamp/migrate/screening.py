@@ -1,4 +1,4 @@
-"""Tell quickly, and without libcst, which files need a closer look: by their words, then by their imports, attributes and strings.
+"""Tell quickly, and without libcst, which files need a closer look: by words, then by imports, attributes and strings.
 
 What it lets pass may hold nothing after all; what it holds back holds nothing that a closer look would find.
 """
@@ -13,7 +13,7 @@ from functools import cache
 
 from unamp.migrate.spellings import table, watch
 
-__all__ = ["DYNAMIC", "leaves", "may_have_spellings", "mentions", "paths"]
+__all__ = ["DYNAMIC", "leaves", "may_have_spellings", "mentions", "names_a_path"]
 
 #: Functions that take a name as a string.
 DYNAMIC = ("getattr", "hasattr", "setattr", "delattr")
@@ -39,9 +39,14 @@ def may_have_spellings(text: str) -> bool:
     return any(_tells(tree))
 
 
+def names_a_path(text: str) -> str | None:
+    """Return the name of mixed precision that a text holds, if any."""
+    found = _paths().search(text) if "." in text and _roots().search(text) else None
+    return None if found is None else found[0]
+
+
 @cache
-def paths() -> re.Pattern[str]:
-    """Return a pattern of all names, whole."""
+def _paths() -> re.Pattern[str]:
     names = sorted((*table().rows, *table().modules), key=len, reverse=True)
     return re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, names))})\b")
 
@@ -53,12 +58,13 @@ def leaves() -> frozenset[str]:
 
 
 def _has_words(text: str) -> bool:
+    # A name that is too common has its module in front, whose last part is a word.
     return _roots().search(text) is not None and _words().search(text) is not None
 
 
 @cache
 def _words() -> re.Pattern[str]:
-    words = leaves() | {"decorate", "initialize", "amp", *watch().strings, *watch().keywords, *watch().attributes}
+    words = leaves() | {*watch().strings, *watch().keywords, *watch().attributes}
     return re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, words)))})\b")
 
 
@@ -82,7 +88,7 @@ def _tells(tree: ast.Module) -> Iterator[bool]:
             yield any(map(_is_known, _dotted(node, bound)))
             yield has_paddle and isinstance(node.ctx, ast.Store) and node.attr in watch().attributes
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
-            yield node.value in watch().strings or paths().search(node.value) is not None
+            yield node.value in watch().strings or names_a_path(node.value) is not None
         elif isinstance(node, ast.Call):
             yield any(keyword.arg in watch().keywords for keyword in node.keywords)
             yield _is_dynamic(node)

@@ -9,7 +9,7 @@ import libcst as cst
 from unamp.migrate.findings import Finding, Kind
 from unamp.migrate.literals import literal, shortened_code
 from unamp.migrate.names import Source, Use
-from unamp.migrate.screening import DYNAMIC, leaves, paths
+from unamp.migrate.screening import DYNAMIC, leaves, names_a_path
 from unamp.migrate.spellings import table, watch
 
 __all__ = ["watched"]
@@ -34,8 +34,8 @@ def _strings(
             continue
         base = Finding(0, 0, Kind.LOOK, shortened_code(node))
         dynamic = _is_in_getattr(node, source)
-        if named := paths().search(value):
-            framework = table().framework_of(named[0])
+        if named := names_a_path(value):
+            framework = table().framework_of(named)
             if framework in frameworks:
                 why = "a name of mixed precision in a string: what imports or patches it goes on with the framework's own"
                 yield node, base._replace(framework=framework, why=why, hand="write the name that stands there now")

@@ -1,4 +1,7 @@
-"""Level O1 by the module, and a scale that stays. The numbers are small whole ones, so that every sum is exact in float16, in whatever order."""
+"""Level O1 by the module, and a scale that stays.
+
+The numbers are small whole ones, so that every sum is exact in float16, in whatever order.
+"""
 
 import mindspore as ms
 import numpy as np

@@ -1,4 +1,7 @@
-"""Level O3, by the whole path. The numbers are small whole ones, so that every sum is exact in float16, in whatever order."""
+"""Level O3, by the whole path.
+
+The numbers are small whole ones, so that every sum is exact in float16, in whatever order.
+"""
 
 import mindspore as ms
 import numpy as np

@@ -1,4 +1,7 @@
-"""A white list of one's own. The numbers are small whole ones, so that every sum is exact in float16, in whatever order."""
+"""A white list of one's own.
+
+The numbers are small whole ones, so that every sum is exact in float16, in whatever order.
+"""
 
 import mindspore as ms
 import numpy as np

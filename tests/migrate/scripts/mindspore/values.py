@@ -1,4 +1,7 @@
-"""Level O2, with gradients that are values and a scale that moves. The numbers are small whole ones, so that every sum is exact in float16, in whatever order."""
+"""Level O2, with gradients that are values and a scale that moves.
+
+The numbers are small whole ones, so that every sum is exact in float16, in whatever order.
+"""
 
 import mindspore as ms
 import numpy as np
@@ -29,4 +32,5 @@ if finite:
     optimizer(scaler.unscale(grads))
 scaler.adjust(finite)
 
-RESULT = [p.asnumpy() for p in optimizer.parameters] + [float(scaler.scale_value.asnumpy() if hasattr(scaler.scale_value, "asnumpy") else scaler.scale_value)]
+scale = scaler.scale_value
+RESULT = [p.asnumpy() for p in optimizer.parameters] + [float(scale.asnumpy() if isinstance(scale, ms.Tensor) else scale)]
