@@ -90,11 +90,9 @@ def check(args: Sequence[cst.Arg], form: Form, known: Given) -> None:
     """Raise where unamp, in plain words or in a dialect, would raise for what a framework takes.
 
     Raises:
-        Refused: for another device, a dtype that is not low, and an operation that nobody knows.
+        Refused: for a dtype that is not low, a level of MindSpore's own, and an operation that nobody knows.
     """
-    device, dtype = _literal(args, known, "device_type"), UNKNOWN
-    if form.by_device and isinstance(device, str) and device.partition(":")[0] not in ("cpu", "cuda"):
-        raise Refused(f"unamp has no device {device!r}", "keep the framework's own region there")
+    dtype = UNKNOWN
     if "dtype" in known.named:
         dtype = static_dtype(args[known.named["dtype"]].value)
     if isinstance(dtype, str) and dtype not in LOW_DTYPES and form.to != "unamp.auto_mixed_precision":
@@ -198,6 +196,8 @@ def _by_device(args: Sequence[cst.Arg], known: Given, explicit: dict[str, str], 
         explicit["preset"] = _NATIVE  # the framework's own lists for whatever device that is
         return
     kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise Refused(f"{device!r} is a device of torch's alone: the region there is torch's own")
     explicit["preset"] = f'"torch-{kind}"'
     if kind != device:
         changed["device_type"] = f'"{kind}"'
