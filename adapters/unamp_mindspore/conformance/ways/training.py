@@ -12,9 +12,10 @@ from mindspore import Parameter, ParameterTuple, nn, ops
 from mindspore.train import Model
 
 from unamp.adapter import OpenRegion, Way
+from unamp_mindspore.casting import cast
 from unamp_mindspore.conformance.ways.graphs import READS, not_in_graphs
 from unamp_mindspore.conformance.ways.opening import RECORDS, Function, Holding, graph_mode, inside
-from unamp_mindspore.state import thread
+from unamp_mindspore.state import FLOAT32, thread
 
 __all__ = ["WAYS"]
 
@@ -36,13 +37,20 @@ def _jitted(function: Function, inputs: Sequence[Any], places: Sequence[int]) ->
     return value, gradients if isinstance(gradients, tuple) else (gradients,)
 
 
+def _parameter(tensor: Any, name: str) -> Any:
+    """Return a tensor's values as a parameter. With NumPy 2, MindSpore makes none from a bfloat16 tensor."""
+    made = Parameter(cast(tensor, FLOAT32), name=name)
+    made.set_dtype(tensor.dtype)
+    return made
+
+
 class _Weighed(nn.Cell):  # type: ignore[misc]
     """A network with a function's arguments at some places as parameters, and the others in it. It is called with a number."""
 
     def __init__(self, function: Function, inputs: Sequence[Any], places: Sequence[int]) -> None:
         super().__init__()
         self.function, self.count = function, len(inputs)
-        self.weights = ParameterTuple([Parameter(inputs[place], name=f"p{place}") for place in places])
+        self.weights = ParameterTuple([_parameter(inputs[place], f"p{place}") for place in places])
         others = [place for place in range(len(inputs)) if place not in places]
         self.others = tuple(inputs[place] for place in others)
         self.is_weight = tuple(place in places for place in range(len(inputs)))
