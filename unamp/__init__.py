@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from unamp.adapter.records import OpRecord
     from unamp.checking import Answer, Checked, check
     from unamp.decoration import decorate
+    from unamp.layers import LayerPolicies, LayerRule, LayerRules, layer_policies
     from unamp.scaling import GradScaler
     from unamp.tracing import Trace, TraceComparison, compare_traces, trace
 
@@ -43,6 +44,9 @@ __all__ = [
     "Explanation",
     "FrameworkNotSupported",
     "GradScaler",
+    "LayerPolicies",
+    "LayerRule",
+    "LayerRules",
     "NotExpressible",
     "OpRecord",
     "Policy",
@@ -64,6 +68,7 @@ __all__ = [
     "explain",
     "get_autocast_dtype",
     "is_autocast_enabled",
+    "layer_policies",
     "policy_region",
     "trace",
     "vocabulary",
@@ -76,11 +81,15 @@ _LATE = {
     "Checked": "unamp.checking",
     "check": "unamp.checking",
     "GradScaler": "unamp.scaling",
+    "LayerPolicies": "unamp.layers",
+    "LayerRule": "unamp.layers",
+    "LayerRules": "unamp.layers",
     "OpRecord": "unamp.adapter.records",
     "Trace": "unamp.tracing",
     "TraceComparison": "unamp.tracing",
     "compare_traces": "unamp.tracing",
     "decorate": "unamp.decoration",
+    "layer_policies": "unamp.layers",
     "trace": "unamp.tracing",
 }
 

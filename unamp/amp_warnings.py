@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from unamp.adapter.observing import traces
 from unamp.errors import AmpWarning
+from unamp.policy import Rule
 
 if TYPE_CHECKING:
     from unamp.adapter import Adapter
@@ -37,7 +38,8 @@ def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
     """Warn where a region will compute in a dtype that is many times slower than float32 on the only device there is."""
     if not policy.active or (device is None and adapter.devices() != ("cpu",)) or device == "gpu":
         return
-    if policy.delegated(adapter.framework, "cpu") is None:
+    followed = policy.delegated(adapter.framework, "cpu")
+    if followed is None or Rule.LOW not in followed.rules.values():
         return
     factor = adapter.slowdown("cpu", policy.dtype)
     if factor >= SLOW:

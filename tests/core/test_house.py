@@ -40,6 +40,7 @@ FLOORS = (
         "explaining",
         "checking",
         "testing",
+        "layers",
     ),
     ("tracing",),
     ("",),  # the face: what `import unamp` offers
