@@ -24,11 +24,13 @@ from paddle.jit.sot.opcode_translator import skip_files
 from paddle.jit.sot.utils import paddle_api_config
 
 from unamp import regions
+from unamp.adapter.layers import RulesInForce
 from unamp.amp_warnings import graph_ran
+from unamp.layers.region import LayerRegion
 from unamp_paddle.listing import unpatched
 from unamp_paddle.state import thread
 
-__all__ = ["as_written", "keyed", "keyed_program", "not_simulated", "per_policy"]
+__all__ = ["as_written", "keyed", "keyed_program", "layer_rules", "not_simulated", "per_policy"]
 
 T = TypeVar("T")
 
@@ -36,7 +38,7 @@ T = TypeVar("T")
 _NOT_SIMULATED = (
     regions.autocast, regions.auto_cast, regions.policy_region, regions._here, regions.current_policy,
     regions.is_autocast_enabled, regions.get_autocast_dtype, regions.Region.__enter__, regions.Region.__exit__,
-    regions.Region.here, regions.Region.__call__,
+    regions.Region.here, regions.Region.__call__, LayerRegion.here, LayerRegion.finished,
     *(getattr(paddle, name) for name in ("is_autocast_enabled", "get_autocast_dtype") if hasattr(paddle, name)),
 )  # fmt: skip
 # SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and goes on behind them.
@@ -59,9 +61,15 @@ def not_simulated(build: Callable[[], T]) -> T:
         core.set_eval_frame(simulation)
 
 
+#: The rules that layers have: what is traced follows them.
+layer_rules = RulesInForce()
+
+
 def _policy() -> Any:
-    plan = thread.plan
-    return None if plan is None else (plan.policy, plan.layer_rule)
+    plan, rules = thread.plan, layer_rules.key
+    if plan is None:
+        return None if rules is None else (None, None, rules)
+    return (plan.policy, plan.layer_rule, rules)
 
 
 def as_written(original: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, Protocol
 
+from unamp.adapter.patching import Patches
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 
@@ -87,13 +88,24 @@ class RulesInForce:
         self.key: frozenset[tuple[int, LayerRegion]] | None = None
         self._regions: dict[int, LayerRegion] = {}
 
-    def put(self, layer: Any, region: LayerRegion | None) -> None:
-        """Note the rule of a layer."""
+    def put(self, layer: Any, region: LayerRegion | None, hooks: Patches) -> None:
+        """Note the rule of a layer.
+
+        Args:
+            layer: the layer.
+            region: its rule; None for none.
+            hooks: what puts `key` into the compiler's keys; they are needed as long as there are rules.
+        """
+        had = self.key is not None
         if region is None:
             self._regions.pop(id(layer), None)
         else:
             self._regions[id(layer)] = region
         self.key = frozenset(self._regions.items()) or None
+        if self.key is not None and not had:
+            hooks.acquire()
+        elif self.key is None and had:
+            hooks.release()
 
 
 def region_of(layer: Any) -> LayerRegion | None:
@@ -117,11 +129,15 @@ def put_by_class(layer: Any, region: LayerRegion | None, derived: Callable[[type
     if region is None:
         vars(layer).pop(REGION, None)
         if _PLAIN in vars(kind):  # where somebody has derived from ours since, it stays, and does nothing
-            layer.__class__ = vars(kind)[_PLAIN]
+            _set_class(layer, vars(kind)[_PLAIN])
         return
     vars(layer)[REGION] = region
     if not hasattr(kind, _PLAIN):
-        layer.__class__ = derived(kind)
+        _set_class(layer, derived(kind))
+
+
+#: Not by assignment, which a derived class may stand in the way of.
+_set_class: Callable[[Any, type], None] = vars(object)["__class__"].__set__
 
 
 @cache
@@ -132,7 +148,8 @@ def derive(plain: type, method: str, check: Callable[..., None] | None = None, *
         plain: the layer's own class.
         method: what the framework calls when a layer runs.
         check: called before each call, with the layer and the arguments; it raises where the rule would be lost.
-        copied: whether copies and pickles of a layer are made from its state, and have its rule.
+        copied: whether copies and pickles of a layer are made from its state, and have its rule. Otherwise a layer gives its
+            own class as its ``__class__``, by which frameworks write down what they save.
     """
     import inspect  # slow to import
 
@@ -161,7 +178,9 @@ def derive(plain: type, method: str, check: Callable[..., None] | None = None, *
         "__qualname__": plain.__qualname__,
         "__doc__": plain.__doc__,
     }
-    if copied:
+    if not copied:
+        body["__class__"] = property(lambda self: plain)
+    else:
         body["__reduce_ex__"] = lambda self, protocol: _reduced(self, (plain, method, check), super(made, self).__reduce_ex__)
     made: Any = type(plain)(plain.__name__, (plain,), body)
     return made  # type: ignore[no-any-return]

@@ -58,6 +58,7 @@ class LayerRegion:
                 return CapturedRegion(adapter, self._key(adapter.framework))
         return self._regions[self._dtype_around() or _NO_DTYPE_AROUND]
 
+    @not_converted
     def finished(self, result: Any, args: Any, kwargs: Any) -> Any:
         """Return a layer's result, its float32 tensors in the low dtype in force around, or else in that of its inputs."""
         adapter, low = self._adapter, self._dtype_around()
