@@ -10,6 +10,7 @@ import mindspore
 from mindspore import nn
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.layers import Layered
 from unamp.policy import Policy
 from unamp_mindspore import compiling, networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import Activation
@@ -160,6 +161,11 @@ class MindSporeAdapter(CapturesNothing):
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
         decorate(networks, optimizers, decoration)
+
+    def layered(self) -> Layered:
+        from unamp_mindspore.layers import MindSporeLayers  # few programs use it
+
+        return MindSporeLayers()
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

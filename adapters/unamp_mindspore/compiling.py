@@ -33,7 +33,7 @@ from unamp.vocabulary import vocabulary
 from unamp_mindspore.capturing import capture_hooks, capture_needed
 from unamp_mindspore.decorators import policy_of
 from unamp_mindspore.graph_scaling import scaling_hooks, scaling_needed
-from unamp_mindspore.parsing import graph, graph_under, parser_hooks, parser_needed
+from unamp_mindspore.parsing import graph, graph_under, layer_rules, parser_hooks, parser_needed
 from unamp_mindspore.state import DTYPES, on_cpu, thread
 
 if major_minor(mindspore.__version__) < (2, 9):
@@ -50,6 +50,9 @@ _lock = threading.RLock()
 
 _ATTRIBUTE = "amp_strategy"
 
+#: The policy of a graph without one, whose layers may have rules.
+_NONE = Policy("O0")
+
 
 @cache
 def strategy(policy: Policy) -> Any:
@@ -58,6 +61,8 @@ def strategy(policy: Policy) -> Any:
     Raises:
         NotExpressible: where it has none on this device.
     """
+    if not policy.active:
+        return amp.create_amp_strategy(amp.AmpLevel.AmpO0, DTYPES["float16"], [], [])
     if policy.dtype == "bfloat16" and on_cpu():
         raise NotExpressible(
             "MindSpore's CPU kernels cannot run a graph in bfloat16; use float16, or call the function without mindspore.jit "
@@ -114,7 +119,9 @@ def _policy_for(target: Any, entry: Any) -> Policy | None:
     """Return the policy of a graph: that of the innermost decorator on its entry, else the one in force at the call."""
     if isinstance(target, nn.Optimizer):  # what updates parameters is not cast
         return None
-    return policy_of(entry, otherwise=_in_force())
+    policy = policy_of(entry, otherwise=_in_force())
+    # With no strategy at its root, a graph would take what it knows of an operation from one layer to the next.
+    return _NONE if policy is None and layer_rules.used else policy
 
 
 @contextmanager
@@ -126,10 +133,10 @@ def _executor_under_policy(executor: Any) -> Iterator[None]:
         with graph_under(None):
             yield
         return
-    executor._cell_cache_key_extend = extend + _key(policy)
+    executor._cell_cache_key_extend = extend + _key(policy, layer_rules.key)
     try:
         if cell is None:
-            executor.fn = _copied(inspect.unwrap(function), policy)
+            executor.fn = _copied(inspect.unwrap(function), policy, layer_rules.key)
             with graph_under(policy):
                 yield
         else:
@@ -168,8 +175,8 @@ def _warn_if_traced() -> None:
 
 
 @lru_cache(maxsize=256)
-def _copied(function: types.FunctionType, policy: Policy) -> types.FunctionType:
-    """Return a function of its own for a policy: MindSpore keeps what it has parsed by the function's identity."""
+def _copied(function: types.FunctionType, policy: Policy, rules: object) -> types.FunctionType:
+    """Return a function of its own for a policy and the rules of layers: MindSpore keeps what it has parsed by the function's identity."""
     copy = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
@@ -189,7 +196,7 @@ def _cell_runs(original: Callable[..., Any]) -> Callable[..., Any]:
                 return original(self, *args, **kwargs)
         with _lock, _attached(self, policy), graph_under(policy):
             phase = self.phase
-            self.phase = phase + _key(policy)
+            self.phase = phase + _key(policy, layer_rules.key)
             try:
                 return original(self, *args, **kwargs)
             finally:
@@ -209,14 +216,19 @@ def _cell_compiles(original: Callable[..., Any]) -> Callable[..., Any]:
             with graph_under(None):
                 return original(self, obj, *args, phase=phase, **kwargs)
         with _lock, _attached(obj, policy), graph_under(policy):
-            return original(self, obj, *args, phase=phase + _key(policy), **kwargs)
+            return original(self, obj, *args, phase=phase + _key(policy, layer_rules.key), **kwargs)
 
     return compile
 
 
 @cache
-def _key(policy: Policy) -> str:
-    return f".unamp {policy!r}"
+def _key(policy: Policy, rules: frozenset[object] | None) -> str:
+    if rules is None:
+        return f".unamp {policy!r}"
+    return f".unamp {policy!r} {_numbers.setdefault(rules, len(_numbers))}"
+
+
+_numbers: dict[frozenset[object], int] = {}  # of sets of rules for layers
 
 
 def _trace_begins(original: Callable[..., Any]) -> Callable[..., Any]:

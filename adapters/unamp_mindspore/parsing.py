@@ -14,6 +14,7 @@ from typing import Any
 import mindspore
 
 from unamp.adapter import major_minor
+from unamp.adapter.layers import RulesInForce
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.state import suspended
 from unamp.errors import NotExpressible
@@ -26,7 +27,14 @@ if major_minor(mindspore.__version__) < (2, 9):
 else:
     from mindspore.graph._parse import parser
 
-__all__ = ["graph", "graph_under", "parser", "parser_hooks", "parser_needed"]
+__all__ = ["cell_checks", "graph", "graph_under", "layer_rules", "parser", "parser_hooks", "parser_needed"]
+
+
+#: The rules that layers have: graphs follow them.
+layer_rules = RulesInForce()
+
+#: What else is asked of the cell whose method is read.
+cell_checks: list[Callable[[Any], None]] = []
 
 
 class _Graph(threading.local):
@@ -67,6 +75,8 @@ def _parsed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check(function: Any) -> None:
+    for check in cell_checks:
+        check(getattr(function, "__self__", None))
     name = getattr(function, "__qualname__", "a function")
     decorated = policy_of(function, otherwise=graph.policy)
     if decorated != graph.policy:

@@ -82,30 +82,34 @@ class RulesInForce:
     Attributes:
         key: a part for the key of whatever the compiler keeps, equal where the same layers have the same rules; None where no
             layer has one.
+        used: whether any layer has ever had one: its copies still may.
     """
 
     def __init__(self) -> None:
+        self.used = False
         self.key: frozenset[tuple[int, LayerRegion]] | None = None
         self._regions: dict[int, LayerRegion] = {}
 
-    def put(self, layer: Any, region: LayerRegion | None, hooks: Patches) -> None:
+    def put(self, layer: Any, region: LayerRegion | None, hooks: Patches | None = None) -> None:
         """Note the rule of a layer.
 
         Args:
             layer: the layer.
             region: its rule; None for none.
-            hooks: what puts `key` into the compiler's keys; they are needed as long as there are rules.
+            hooks: what puts `key` into the compiler's keys, needed as long as there are rules; None where it always stands.
         """
-        had = self.key is not None
+        had, self.used = self.key is not None, True
         if region is None:
             self._regions.pop(id(layer), None)
         else:
             self._regions[id(layer)] = region
         self.key = frozenset(self._regions.items()) or None
-        if self.key is not None and not had:
-            hooks.acquire()
-        elif self.key is None and had:
+        if hooks is None or had is (self.key is not None):
+            return
+        if had:
             hooks.release()
+        else:
+            hooks.acquire()
 
 
 def region_of(layer: Any) -> LayerRegion | None:
