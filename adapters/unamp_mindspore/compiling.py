@@ -176,7 +176,10 @@ def _warn_if_traced() -> None:
 
 @lru_cache(maxsize=256)
 def _copied(function: types.FunctionType, policy: Policy, rules: object) -> types.FunctionType:
-    """Return a function of its own for a policy and the rules of layers: MindSpore keeps what it has parsed by the function's identity."""
+    """Return a function of its own for a policy and the rules of layers.
+
+    MindSpore keeps what it has parsed by the function's identity.
+    """
     copy = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )

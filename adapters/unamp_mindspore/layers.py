@@ -1,7 +1,7 @@
 """Rules for single cells: in PyNative mode by the cell's call, in graphs by MindSpore's own strategy.
 
-A cell with a rule gets a class derived from its own, whose `__call__` runs in the rule's region. The compiler does not run it: it
-reads `construct`, which stays as it is, and finds the rule's strategy on the cell.
+A cell with a rule gets a class derived from its own, whose `__call__` runs in the rule's region. The compiler does not run it:
+it reads `construct`, which stays as it is, and finds the rule's strategy on the cell.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from unamp_mindspore.compiling import strategy
 from unamp_mindspore.parsing import cell_checks, layer_rules
 
 __all__ = ["MindSporeLayers"]
+
 
 class MindSporeLayers:
     """See `unamp.adapter.layers.Layered`."""

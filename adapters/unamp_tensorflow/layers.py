@@ -29,8 +29,8 @@ class KerasLayers:
     def check(self, layer: Any, region: LayerRegion) -> None:
         if "call" in vars(layer):
             raise NotExpressible(
-                f"this {type(layer).__name__} has a method call of its own, put on the instance, which goes past its class; put "
-                "rules on first, or name the layers inside or around it"
+                f"this {type(layer).__name__} has a method call of its own, put on the instance, which goes past its class; "
+                "put rules on first, or name the layers inside or around it"
             )
 
     def put(self, layer: Any, region: LayerRegion | None) -> None:

@@ -77,7 +77,7 @@ def nothing_matches(pattern: str, network: str, layers: Sequence[tuple[str, Any]
         pattern = _CLASS + kind.rpartition(".")[2]
     # It may be said from another layer on, so the last name alone can tell.
     last = {name: name.rpartition(".")[2] for name in there}
-    close = difflib.get_close_matches(pattern.rpartition(".")[2], list(dict.fromkeys(last.values())), 2, 0.6)
+    close = difflib.get_close_matches(pattern.rpartition(".")[2], list(dict.fromkeys(last.values())), 2, 0.5)
     near = [name for name in there if last[name] in close]
     near.sort(key=lambda name: difflib.SequenceMatcher(None, name, pattern).ratio(), reverse=True)
     if near:
