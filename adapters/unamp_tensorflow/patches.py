@@ -56,8 +56,12 @@ def _base() -> Iterable[Patch]:
     return (_patches(),)
 
 
+def _compilers() -> Iterable[Patch]:
+    return _changed_compilers()
+
+
 installed = Patches(_base, _forget)
-compilers = Patches(lambda: _compilers())
+compilers = Patches(_compilers)
 
 
 @contextmanager
@@ -131,7 +135,7 @@ def _patches() -> PatchGroup:
 
 
 @cache
-def _compilers() -> tuple[Patch, ...]:
+def _changed_compilers() -> tuple[Patch, ...]:
     return tuple(_changes(_COMPILERS))
 
 
