@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from unamp.checking import Answer, Checked, check
     from unamp.decoration import decorate
     from unamp.layers import LayerPolicies, LayerRule, LayerRules, layer_policies
+    from unamp.precision import Precision, region_from
     from unamp.scaling import GradScaler
     from unamp.tracing import Trace, TraceComparison, compare_traces, trace
 
@@ -50,6 +51,7 @@ __all__ = [
     "NotExpressible",
     "OpRecord",
     "Policy",
+    "Precision",
     "Region",
     "Rule",
     "Trace",
@@ -70,6 +72,7 @@ __all__ = [
     "is_autocast_enabled",
     "layer_policies",
     "policy_region",
+    "region_from",
     "trace",
     "vocabulary",
 ]
@@ -85,11 +88,13 @@ _LATE = {
     "LayerRule": "unamp.layers",
     "LayerRules": "unamp.layers",
     "OpRecord": "unamp.adapter.records",
+    "Precision": "unamp.precision",
     "Trace": "unamp.tracing",
     "TraceComparison": "unamp.tracing",
     "compare_traces": "unamp.tracing",
     "decorate": "unamp.decoration",
     "layer_policies": "unamp.layers",
+    "region_from": "unamp.precision",
     "trace": "unamp.tracing",
 }
 

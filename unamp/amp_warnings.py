@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unamp.adapter import Adapter
     from unamp.policy import Policy
 
-__all__ = ["SLOW", "graph_ran", "never_ran", "nothing_covered", "slow_dtype"]
+__all__ = ["SLOW", "graph_ran", "never_ran", "nothing_covered", "rules_not_applied", "slow_dtype"]
 
 #: So many times slower than float32 is worth a warning.
 SLOW = 3.0
@@ -77,6 +77,15 @@ def never_ran(op: str) -> None:
         ("never ran", op),
         f"{op!r} is on your allow list and never ran while it was traced: maybe another operation is what runs "
         "(the trace's table shows which)",
+    )
+
+
+def rules_not_applied(path: str, count: int) -> None:
+    """Warn of a region that is made from a file whose rules for layers no network has."""
+    _once(
+        ("rules", path),
+        f"{path} has {count} rules for layers, which a region does not put on: "
+        "unamp.layer_policies(network, unamp.Precision.read(path).layers) does",
     )
 
 

@@ -16,10 +16,13 @@ from unamp.layers.region import LayerRegion, layer_region
 from unamp.layers.rules import LayerRule, LayerRules
 from unamp.policy import Policy
 
-__all__ = ["LayerPolicies", "layer_policies"]
+__all__ = ["LayerPolicies", "ever_applied", "layer_policies"]
 
 _lock = threading.RLock()
 _serials = itertools.count(1)
+
+#: The rules that have been put on a network in this process.
+_applied: set[LayerRules] = set()
 
 #: Where a layer has the rules that were put on it: the serial number of each application, and its region; the last is in force.
 _RULES = "_unamp_layer_rules"
@@ -47,6 +50,7 @@ class LayerPolicies:
         for layer, region in regions:
             layered.check(layer, region)
         with _lock:
+            _applied.add(rules)
             self._ruled = [layer for layer, _ in regions]
             for layer, region in regions:
                 self._put(layer, [*vars(layer).get(_RULES, ()), (self._serial, region)])
@@ -73,6 +77,10 @@ class LayerPolicies:
         else:
             vars(layer).pop(_RULES, None)
         self._layered.put(layer, rules[-1][1] if rules else None)
+
+    def to_toml(self) -> str:
+        """Return the rules as the text of a `precision.toml`, which `LayerRules.from_toml` reads."""
+        return self.rules.to_toml()
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return the rules as JSON, which `LayerRules.from_json` reads."""
@@ -110,6 +118,11 @@ def layer_policies(
     if not len(rules):
         raise ValueError("there is no rule: rules is empty")
     return LayerPolicies(network, rules)
+
+
+def ever_applied(rules: LayerRules) -> bool:
+    """Return whether rules have been put on a network in this process."""
+    return rules in _applied
 
 
 def _owner(network: Any) -> Adapter:

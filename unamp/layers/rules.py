@@ -121,6 +121,44 @@ class LayerRules:
         except (TypeError, ValueError) as error:
             raise ValueError(f"these are no rules for layers of version {_VERSION}: {error}") from error
 
+    def tables(self) -> list[dict[str, Any]]:
+        """Return the rules as a `precision.toml` states them."""
+        return [
+            {**rule._asdict(), "policy": rule.policy.stated() if isinstance(rule.policy, Policy) else rule.policy}
+            for rule in self
+        ]
+
+    @classmethod
+    def from_tables(cls, tables: Iterable[Mapping[str, Any]]) -> LayerRules:
+        """Return the rules of `tables`; what is left out of a policy there is as usual."""
+        return cls(
+            LayerRule(**{**table, "policy": policy if isinstance(policy := table["policy"], str) else Policy(**policy)})
+            for table in tables
+        )
+
+    def to_toml(self) -> str:
+        """Return the rules as the text of a `precision.toml`, which `from_toml` reads; see `unamp.Precision` for more."""
+        from unamp import _precision_toml  # slow to import
+
+        return _precision_toml.dump(_precision_toml.Contents(layers=self.tables()))
+
+    @classmethod
+    def from_toml(cls, text: str) -> LayerRules:
+        """Return the rules in the text of a `precision.toml`.
+
+        Raises:
+            ValueError: for what is no such text, and where it has a policy, too: `unamp.Precision` reads both.
+        """
+        from unamp import _precision_toml
+
+        found = _precision_toml.load(text)
+        if found.policy is not None:
+            raise ValueError("this file has a policy, too: read it with unamp.Precision.from_toml")
+        try:
+            return cls.from_tables(found.layers)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"this is no precision file: {error}") from error
+
 
 _FORMAT, _VERSION = "unamp layer rules", 1
 
