@@ -108,7 +108,7 @@ class Precision:
         """Return whether an entry is on a list, whole."""
         if not is_word(entry):
             return entry in getattr(self.policy, name)
-        meant: tuple[str, ...] = getattr(Policy(**{name: entry}, preset="none"), name)
+        meant: tuple[str, ...] = getattr(Policy(preset="none").replace(**{name: entry}), name)
         return bool(meant) and set(meant) <= set(getattr(self.policy, name))
 
     @classmethod

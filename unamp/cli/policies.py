@@ -54,7 +54,9 @@ def explain_command(
     """Show for every operation its rule, where the rule comes from, and how a framework carries it out."""
     if framework is not None:
         _import(framework)
-    stated = {name: value for name, value in (("preset", preset), ("level", level), ("dtype", dtype)) if value is not None}
+    stated: dict[str, Any] = {
+        name: value for name, value in (("preset", preset), ("level", level), ("dtype", dtype)) if value is not None
+    }
     stated |= {name: tuple(value) for name, value in (("allow", allow), ("deny", deny)) if value}
     stated |= {"promote": True} if promote else {}
     precision = None if file is None else read_precision(file)
