@@ -61,6 +61,8 @@ def decorate(context: Callable[[], Context], function: F) -> F:
             with context():
                 return function(*args, **kwargs)
 
+    if inspect.ismethod(function) and hasattr(function, "__signature__"):
+        wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]  # what was copied has `self` in it
     return wrapper  # type: ignore[return-value]
 
 

@@ -27,7 +27,9 @@ def comparisons() -> list[Comparison]:
     beside, ruled = _ruled()
     low = _ruled(result="low")[1]
 
-    def contender(name: str, layer: torch.nn.Module, region: Any, goal: float | None, at_most: float | None = None) -> Contender:
+    def contender(
+        name: str, layer: torch.nn.Module, region: Any, goal: float | None, at_most: float | None = None
+    ) -> Contender:
         return Contender(name, "layer(x)", {"layer": layer, "x": x}, region, goal, at_most)
 
     found = []

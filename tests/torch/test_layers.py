@@ -193,6 +193,9 @@ def test_exported_programs_have_the_rules(net: Net, strict: bool) -> None:
         exported = torch.export.export(net, (x,), strict=strict)
     with unamp.layer_policies(net, RULE), region():
         in_region = torch.export.export(net, (x,), strict=strict)
+    with unamp.layer_policies(net, {":Net": "float32", "blocks.0.wi": LOW}), region():
+        whole = torch.export.export(net, (x,), strict=strict)
+    assert [result.dtype for result in whole.module()(x)] == [BF16, F32, F32, F32]
     assert [result.dtype for result in exported.module()(x)] == [F32, BF16] * 2
     assert [result.dtype for result in in_region.module()(x)] == EXPECTED
 

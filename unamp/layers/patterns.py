@@ -49,7 +49,9 @@ def matches(pattern: str, name: str, layer: Any) -> bool:
     names, colon, kind = pattern.partition(_CLASS)
     if colon and not any(kind in (of.__name__, f"{of.__module__}.{of.__qualname__}") for of in type(layer).__mro__):
         return False
-    return bool(colon and not names) or _expression(names).fullmatch(name) is not None
+    if not names:
+        return bool(colon)
+    return bool(name) and _expression(names).fullmatch(name) is not None  # the network itself has no name
 
 
 @lru_cache(maxsize=1024)

@@ -16,7 +16,9 @@ import paddle
 from paddle.nn import functional as F
 
 from unamp.adapter import NamedOperations
+from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.vocabulary import vocabulary
+from unamp_paddle.conformance.layered import layered
 from unamp_paddle.conformance.rare import RARE
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor
@@ -29,6 +31,10 @@ class PaddleOperations(NamedOperations):
 
     def __init__(self) -> None:
         super().__init__("paddle", _find)
+
+    def layered(self) -> LayeredNetworks:
+        """Return a network with layers, for rules about them."""
+        return layered()
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""
