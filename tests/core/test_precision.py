@@ -344,3 +344,12 @@ def test_a_region_from_a_file(file: Path) -> None:
     assert ["has 3 rules for layers, which a region does not put on" in str(each.message) for each in given] == [True]
     with pytest.raises(OSError, match="No such file"):
         unamp.region_from(file.parent / "none.toml")
+
+
+def test_the_guides_file_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "precision.md").read_text("utf-8")
+    shown = page.partition("```toml\n")[2].partition("```")[0]
+    precision = Precision.from_toml(shown)
+    assert [rule.pattern for rule in precision.layers] == ["**.wo", "head"]
+    assert Precision.from_toml(precision.to_toml(over=shown)) == precision
+    assert precision.to_toml(over=shown) == shown

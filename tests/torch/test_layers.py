@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
+from unamp_torch.adapter import TorchAdapter
 
 import unamp
 from unamp import NotExpressible, Policy
@@ -309,3 +310,9 @@ def test_a_class_with_a_call_of_its_own() -> None:
     with unamp.layer_policies(net, {"0": LOW}):
         assert net(x).dtype is BF16
     assert net(x).dtype is F32
+
+
+def test_an_adapter_without_layers_says_so(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(TorchAdapter, "layered")
+    with pytest.raises(NotExpressible, match="the adapter for torch has no rules for layers"):
+        unamp.layer_policies(net, RULE)
