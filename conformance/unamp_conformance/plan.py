@@ -167,7 +167,7 @@ def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = ()
                     yield Item("network", name, {policy_name(policy): policy}, checks)
     if selection.wants("layers") and not (selection.ops or selection.networks):
         yield from _layers(selection)
-    if selection.wants("ways"):
+    if selection.wants("ways") and ("ways" in selection.checks or selection.ways or not (selection.ops or selection.networks)):
         yield from _ways(selection, spelled, ways, dear)
     checks = tuple(check for check in ("coverage", "probe") if selection.wants(check) or check in compared)
     if checks and (selection.ops or not selection.networks):
@@ -196,9 +196,8 @@ def _matrix(selection: Selection) -> Iterator[Policy]:
 def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dear: Collection[str]) -> Iterator[Item]:
     """Yield for every way its networks and operations, each with the policies under which it is run.
 
-    A full run has all of them under every level and dtype. A quick one goes round: under each level and dtype a way meets one
-    network and two operations, others under the next, and others than the next way does. A dear way meets one network under
-    every fourth.
+    A full run has all of them under every level and dtype. A quick one goes round: under one level and dtype a way meets a
+    network, under the next two operations, others each time, and others than the next way does. A dear way meets one of them.
     """
     networks = [name for name in NETWORKS if name in selection.networks or not (selection.networks or selection.ops)]
     ops = [op for op in OPERATIONS if op in spelled and (op in selection.ops or not (selection.networks or selection.ops))]
@@ -211,10 +210,10 @@ def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dea
         start, found = zlib.crc32(way.encode()), defaultdict[str, dict[str, Policy]](dict)
         for number, (level, dtype) in enumerate(cells, start):
             # Half of the policies are the default preset's, the others go round.
-            policy = Policy(level, dtype, preset=presets[number // 2 % len(presets)] if number % 2 else presets[0])
+            policy = Policy(level, dtype, preset=presets[number // 4 % len(presets)] if number // 2 % 2 else presets[0])
             chosen = [*networks, *ops] if selection.full or selection.networks or selection.ops else _met(networks, ops, number)
             if way in dear and not selection.full:
-                chosen = chosen[:1] if number % 4 == 0 else []
+                chosen = chosen[:1] if number == start else []
             for subject in chosen:
                 found[subject][policy_name(policy)] = policy
         for subject, policies in found.items():
@@ -222,8 +221,9 @@ def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dea
 
 
 def _met(networks: Sequence[str], ops: Sequence[str], number: int) -> list[str]:
-    """Return one network and two operations, others for each number."""
-    return [every[n % len(every)] for every, n in ((networks, number), (ops, 2 * number), (ops, 2 * number + 1)) if every]
+    """Return one network for an even number, two operations for an odd one, others for each number."""
+    chosen = [(ops, number - 1), (ops, number)] if number % 2 else [(networks, number // 2)]
+    return [every[n % len(every)] for every, n in chosen if every]
 
 
 def _trained(selection: Selection) -> Iterator[Policy]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ContextDecorator
+from contextlib import ContextDecorator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 import unamp
 from unamp.adapter import OpenRegion, Way
+from unamp.adapter.ways import Opened
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Policy, Rule
 from unamp_conformance.netruns import LOSS_SCALE, NetworkRun
-from unamp_conformance.networks import NETWORKS, Functions
+from unamp_conformance.networks import NETWORKS, Functions, Lacking
 from unamp_conformance.programs import Program, function, program
 from unamp_conformance.reference import Reference, relative_error
 from unamp_conformance.rounding import UNIT_ROUNDOFF, on_grid, round_to
@@ -50,8 +51,11 @@ class _Seen:
     loss: np.ndarray | None = None
 
 
-class _Nothing(ContextDecorator, AbstractContextManager[None]):
+class _Nothing(ContextDecorator):
     """A region that does nothing."""
+
+    def __enter__(self) -> None:
+        return None
 
     def __exit__(self, *raised: object) -> None:
         return None
@@ -64,6 +68,28 @@ def _eagerly(body: Callable[..., Any], region: OpenRegion, inputs: Sequence[Any]
 
 #: What every way is held against.
 EAGER = Way("eager", "eager", _eagerly)
+
+
+def _eager_gradients(subject: Subject) -> Way:
+    """Return what ways that differentiate by themselves are held against."""
+
+    def run(
+        body: Callable[..., Any], region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]
+    ) -> tuple[Any, Sequence[Any]]:
+        def loss(*leaves: Any) -> Any:
+            return _eagerly(body, region, _with(inputs, places, leaves))
+
+        return subject.operations.value_and_grad(loss, [inputs[place] for place in places])
+
+    return Way("eager", "eager", value_and_grad=run)
+
+
+def _with(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
+    """Return the inputs with others in some places."""
+    given = list(inputs)
+    for place, leaf in zip(places, leaves, strict=True):
+        given[place] = leaf
+    return given
 
 
 def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
@@ -81,16 +107,21 @@ def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
         return _impossible(subject, way, name, reason)
     if reason := way.refusal(policy):
         return _refused(subject, way, name, policy, reason)
-    scalar, low = way.run is None, _fed(subject, policy, name)
+    # What is kept for gradients can make another kernel compute: the eager run keeps them where the way does.
+    alike = (name, way.run is None, way.gradients, low := _fed(subject, policy, name))
     try:
-        eager = _eager(subject, name, scalar, low, policy)
+        eager = _eager(subject, *alike, policy)
+    except Lacking:
+        raise
     except BannedOperation as error:
         return _banned(subject, way, name, low, policy, error)
+    except Exception as error:  # other checks say so
+        return Finding("not applicable", f"eagerly it fails too: {_line(error)}")
     try:
-        seen = _run(subject, way, program(name, scalar=scalar), low, policy)
+        seen = _run(subject, way, program(name, scalar=way.run is None), low, policy)
     except Exception as error:
         return _raised(error)
-    return _judged(subject, way, name, policy, eager, seen, _eager(subject, name, scalar, low, None))
+    return _judged(subject, way, name, policy, eager, seen, _eager(subject, *alike, None))
 
 
 # --- where it does not run ---------------------------------------------------------------------------------------------
@@ -167,8 +198,10 @@ def _fed(subject: Subject, policy: Policy, name: str) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _eager(subject: Subject, name: str, scalar: bool, low: tuple[int, ...], policy: Policy | None) -> _Seen:
-    return _run(subject, EAGER, program(name, scalar=scalar), low, policy)
+def _eager(subject: Subject, name: str, scalar: bool, gradients: bool, low: tuple[int, ...], policy: Policy | None) -> _Seen:
+    if scalar:
+        return _run(subject, _eager_gradients(subject), program(name, scalar=True), low, policy)
+    return _run(subject, EAGER, program(name), low, policy, gradients=gradients)
 
 
 def _run(
@@ -176,7 +209,7 @@ def _run(
 ) -> _Seen:
     """Run a program in a way; the policy None stands for no region."""
     ops = subject.operations
-    region: OpenRegion = _Nothing if policy is None else lambda: subject.region(policy)
+    region: OpenRegion = _Nothing if policy is None else lambda: cast(Opened, subject.region(policy))
     body, places = function(asked, ops), asked.differentiable()
     tensors = [
         (ops.buffer if place in asked.buffers() else ops.tensor)(array, device=subject.device)
@@ -186,21 +219,19 @@ def _run(
     tensors = [ops["cast"](tensor, fed) if place in low else tensor for place, tensor in enumerate(tensors)]
     run, own = way.run, way.value_and_grad
     if own is not None:
-        value, found = own(body, region, tensors)
-        return _seen(subject, value, {place: found[place] for place in places})
+        value, found = own(body, region, tensors, places)
+        return _seen(subject, value, dict(zip(places, found, strict=True)))
     assert run is not None
     if not (way.gradients and gradients and places):
         return _seen(subject, run(body, region, tensors), None)
     kept: list[Any] = []
 
     def loss(*leaves: Any) -> Any:
-        given = list(tensors)
-        for place, leaf in zip(places, leaves, strict=True):
-            given[place] = leaf
-        kept.append(run(body, region, given))
+        kept.append(run(body, region, _with(tensors, places, leaves)))
         return _loss(subject, asked, region, kept[-1])
 
-    value, found = ops.value_and_grad(loss, [tensors[place] for place in places], loss_scale=LOSS_SCALE)
+    scale = LOSS_SCALE if asked.network else 1.0
+    value, found = ops.value_and_grad(loss, [tensors[place] for place in places], loss_scale=scale)
     return _seen(subject, kept[-1], dict(zip(places, found, strict=True)), value)
 
 
