@@ -36,8 +36,8 @@ class TorchLayers:
     def unwrapped(self, network: nn.Module) -> nn.Module:
         if any(kind.__module__.partition(".")[0] == "keras" for kind in type(network).__mro__):
             raise NotExpressible(
-                "a model of Keras on PyTorch has names of its own for its layers, which rules cannot go by: open a region in the "
-                "layer's call, or use Keras on TensorFlow"
+                "a model of Keras on PyTorch has names of its own for its layers, which rules cannot go by: open a region in "
+                "the layer's call, or use Keras on TensorFlow"
             )
         while True:
             if isinstance(network, _PARALLEL):
