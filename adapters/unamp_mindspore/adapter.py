@@ -23,6 +23,7 @@ from unamp.adapter import (
     Support,
     major_minor,
 )
+from unamp.adapter.layers import Layered
 from unamp.policy import Policy
 from unamp_mindspore import compiling, networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import ELSEWHERE, Activation
@@ -197,6 +198,11 @@ class MindSporeAdapter(CapturesNothing):
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
         decorate(networks, optimizers, decoration)
+
+    def layered(self) -> Layered:
+        from unamp_mindspore.layers import MindSporeLayers  # few programs use it
+
+        return MindSporeLayers()
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -11,6 +11,7 @@ import paddle
 from paddle.base.framework import _dygraph_tracer
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
@@ -163,6 +164,11 @@ class PaddleAdapter(CapturesNothing):
         from unamp_paddle.decoration import decorate  # few programs use it
 
         decorate(networks, optimizers, decoration)
+
+    def layered(self) -> Layered:
+        from unamp_paddle.layers import PaddleLayers  # few programs use it
+
+        return PaddleLayers()
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.layers import Layered
 from unamp.policy import Policy
 from unamp_tensorflow import casting, networks, observing, patches, plans, scaling
 from unamp_tensorflow.activation import Activation
@@ -152,6 +153,11 @@ class TensorFlowAdapter(CapturesNothing):
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
         decorate(networks, optimizers, decoration)
+
+    def layered(self) -> Layered:
+        from unamp_tensorflow.layers import KerasLayers  # few programs use it
+
+        return KerasLayers()
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from unamp.adapter import Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
@@ -237,6 +238,11 @@ class TorchAdapter:
         from unamp_torch.decoration import decorate  # few programs use it
 
         decorate(networks, optimizers, decoration)
+
+    def layered(self) -> Layered:
+        from unamp_torch.layers import TorchLayers  # few programs use it
+
+        return TorchLayers()
 
     def spelling(self, value: object) -> str | None:
         """Return the spelling of one of PyTorch's functions, layer classes or operators."""
