@@ -75,7 +75,8 @@ def behind_regions(original: Callable[..., Any]) -> Callable[..., Any]:
         region = vars(func).get(MARK)
         if region is None:
             return original(self, func)
-        inner, owner = func.__wrapped__, ()
+        inner: Any = func.__wrapped__
+        owner: tuple[Any, ...] = ()
         if inspect.ismethod(inner):
             inner, owner = inner.__func__, (inner.__self__,)
         left = is_paddle_func(inner) or not inspect.isfunction(inner)
