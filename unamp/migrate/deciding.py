@@ -13,7 +13,7 @@ from unamp.migrate.literals import UNKNOWN, code, literal
 from unamp.migrate.names import Source, Use
 from unamp.migrate.spellings import Form
 
-__all__ = ["Decision", "Outcome", "Target", "decide", "is_used", "plain_arguments"]
+__all__ = ["Decision", "Outcome", "Target", "decide", "inherited", "is_used", "plain_arguments"]
 
 
 class Target(Enum):
@@ -102,7 +102,7 @@ def plain_arguments(use: Use, source: Source) -> Sequence[Written] | None:
     new = plan(call.args, row.form, known)
     if row.form.by_device:
         count = sum(each.old is not None for each in new)
-        new[count:count] = _inherited(call, row.form, new, source)
+        new[count:count] = inherited(call, row.form, new, source)
     return new + _excluded(call, row.form, known, source)
 
 
@@ -153,7 +153,7 @@ def _check_result(call: cst.Call, form: Form, source: Source) -> None:
             raise Refused("what its step returns is used: in plain unamp that is whether the step was taken")
 
 
-def _inherited(call: cst.Call, form: Form, new: Sequence[Written], source: Source) -> list[Written]:
+def inherited(call: cst.Call, form: Form, new: Sequence[Written], source: Source) -> list[Written]:
     """Return the dtype of the region around, which torch's regions take over where they name none."""
     said = {each.name: each for each in new}
     enabled = said.get("enabled")
