@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ContextDecorator
+from contextlib import ContextDecorator, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
@@ -31,7 +31,7 @@ __all__ = ["Finding", "check_way"]
 _ROUNDINGS = {"float32": 2.0 * 16.0, "float16": 2.0, "bfloat16": 2.0}
 
 
-#: How many times nearer to float32 than the eager run is a run that is not held to its bits, where it lost its policy.
+#: How many times nearer to another precision than the eager run is a run that is not held to its bits, where it lost its policy.
 _SURELY = 0.05
 
 
@@ -125,7 +125,16 @@ def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
         seen = _run(subject, way, program(name, scalar=way.run is None), low, policy)
     except Exception as error:
         return _raised(error)
-    return _judged(subject, way, name, policy, eager, seen, _eager(subject, *alike, None))
+    return _judged(subject, way, name, policy, eager, seen, _others(subject, alike, policy))
+
+
+def _others(subject: Subject, alike: tuple[str, bool, bool, tuple[int, ...]], policy: Policy) -> dict[str, _Seen]:
+    """Return what the same comes to eagerly in other precisions: outside of every region, and in the other low dtype."""
+    other = next(dtype for dtype in LOW_DTYPES if dtype != policy.dtype)
+    found = {"float32": _eager(subject, *alike, None)}
+    with suppress(Exception):  # not everything that runs in one of them runs in the other
+        found[other] = _eager(subject, *alike, policy.replace(dtype=other))
+    return found
 
 
 # --- where it does not run ---------------------------------------------------------------------------------------------
@@ -269,9 +278,11 @@ def _seen(subject: Subject, value: Any, gradients: dict[int, Any] | None, loss: 
 # --- judging -----------------------------------------------------------------------------------------------------------
 
 
-def _judged(subject: Subject, way: Way, name: str, policy: Policy, eager: _Seen, seen: _Seen, outside: _Seen) -> Finding:
-    """Return what a run in a way comes to beside the eager one, and the one outside of every region."""
-    if complaint := _precision(eager, seen, outside, exact=way.equal == "bits"):
+def _judged(
+    subject: Subject, way: Way, name: str, policy: Policy, eager: _Seen, seen: _Seen, others: dict[str, _Seen]
+) -> Finding:
+    """Return what a run in a way comes to beside the eager one, and eager ones in other precisions."""
+    if complaint := _precision(eager, seen, others, exact=way.equal == "bits"):
         return Finding("lost", f"lost in silence: {complaint}", _beside(eager, seen))
     asked = program(name, scalar=way.run is None)
     if way.equal == "bits":
@@ -284,7 +295,7 @@ def _judged(subject: Subject, way: Way, name: str, policy: Policy, eager: _Seen,
     return Finding("failed" if message else "passed", message, details | (_beside(eager, seen) if message else {}))
 
 
-def _precision(eager: _Seen, seen: _Seen, outside: _Seen, *, exact: bool) -> str:
+def _precision(eager: _Seen, seen: _Seen, others: dict[str, _Seen], *, exact: bool) -> str:
     """Return how a result shows another precision than the eager one; empty where it does not."""
     if seen.dtype != eager.dtype:
         return f"the result is {seen.dtype}, eagerly {eager.dtype}"
@@ -296,18 +307,22 @@ def _precision(eager: _Seen, seen: _Seen, outside: _Seen, *, exact: bool) -> str
         eagerly, here = on_grid(eager.values, low), on_grid(seen.values, low)
         if eagerly != here:
             return f"the numbers are {'' if here else 'not '}on the grid of {low}, eagerly they are{'' if eagerly else ' not'}"
-    # Computed in float32, whatever the tag is: then the result is that of float32, or that one rounded.
-    plain = outside.values if eager.dtype not in LOW_DTYPES else round_to(outside.values, eager.dtype)
-    every = [(eager.values, seen.values, plain)] if eager.values.size > 1 else []
-    every += [
-        (gradient, (seen.gradients or {})[place], (outside.gradients or {})[place])
-        for place, gradient in (eager.gradients or {}).items()
-        if place in (seen.gradients or {}) and place in (outside.gradients or {})
-    ]
-    apart, plainly, told = (sum(_square(three[a], three[b]) for three in every) for a, b in ((0, 1), (1, 2), (0, 2)))
-    if plainly < (0.25 * min(apart, told) if exact else _SURELY**2 * told):
-        return "the numbers are those of float32"
+    for precision, other in others.items():
+        if _nearer(eager, seen, other, exact=exact):
+            return f"the numbers are those of {precision}"
     return ""
+
+
+def _nearer(eager: _Seen, seen: _Seen, other: _Seen, *, exact: bool) -> bool:
+    """Return whether the numbers are those of a run in another precision, whatever the tag is, or those rounded."""
+    if other.values.shape != eager.values.shape:
+        return False
+    plain = round_to(other.values, eager.dtype) if eager.dtype in LOW_DTYPES else other.values
+    every = [(eager.values, seen.values, plain)] if eager.values.size > 1 else []
+    eagerly, here, there = (run.gradients or {} for run in (eager, seen, other))
+    every += [(eagerly[place], here[place], there[place]) for place in eagerly.keys() & here.keys() & there.keys()]
+    apart, plainly, told = (sum(_square(three[a], three[b]) for three in every) for a, b in ((0, 1), (1, 2), (0, 2)))
+    return plainly < (0.25 * min(apart, told) if exact else _SURELY**2 * told)
 
 
 def _square(values: np.ndarray, other: np.ndarray) -> float:
