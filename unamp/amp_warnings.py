@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unamp.adapter.observing import traces
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from unamp.adapter import Adapter
     from unamp.policy import Policy
 
-__all__ = ["SLOW", "graph_ran", "never_ran", "nothing_covered", "slow_dtype"]
+__all__ = ["SLOW", "graph_ran", "never_ran", "nothing_covered", "slow_dtype", "unknown_masters"]
 
 #: So many times slower than float32 is worth a warning.
 SLOW = 3.0
@@ -92,6 +93,16 @@ def graph_ran(framework: str, what: str, instead: str) -> None:
         ("graph", framework, what),
         f"a graph of {what} ran in a trace, which sees eager code only: what is in the graph is missing there; {instead}",
         through=(framework, "keras"),
+    )
+
+
+def unknown_masters(framework: str, names: Sequence[str]) -> None:
+    """Warn of master weights in a loaded state that no parameter of the optimizer has."""
+    listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    _once(
+        ("unknown masters", framework, *names),
+        f"the optimizer's loaded state has master weights of parameters that it does not have ({listed}): they are dropped; "
+        "master weights start as what the parameters are; give the network the parameter names that were saved",
     )
 
 

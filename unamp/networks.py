@@ -13,7 +13,7 @@ from unamp.errors import unknown
 from unamp.policy import Policy
 from unamp.regions import policy_region
 
-__all__ = ["auto_mixed_precision", "call_under"]
+__all__ = ["auto_mixed_precision", "call_under", "returns_float32"]
 
 Network = TypeVar("Network")
 
@@ -56,7 +56,7 @@ def auto_mixed_precision(
 
 
 def call_under(adapter: Adapter, policy: Policy, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `call` under `policy`: cast its floating inputs at O2 and O3, and return float32.
+    """Call `call` under `policy`: cast its floating inputs at O2 and O3, and return float32 where `returns_float32` says so.
 
     For adapters, to carry out `Adapter.wrap`.
     """
@@ -71,4 +71,9 @@ def call_under(adapter: Adapter, policy: Policy, call: Callable[..., Any], *args
         args, kwargs = cast(args, policy.dtype), cast(kwargs, policy.dtype)
     with policy_region(policy, framework=adapter.framework):
         result = call(*args, **kwargs)
-    return cast(result, "float32")
+    return cast(result, "float32") if returns_float32(policy) else result
+
+
+def returns_float32(policy: Policy) -> bool:
+    """Return whether a network under a policy returns float32: at O1, where its operations do (``widen_results``)."""
+    return policy.level in ("O2", "O3") or policy.widen_results

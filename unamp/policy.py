@@ -39,10 +39,16 @@ class Rule(Enum):
     LOW = "low"
     FP32 = "float32"
     WIDEST = "widest"
+    NARROWEST = "narrowest"
     BANNED = "banned"
 
     def __repr__(self) -> str:
         return self.name
+
+    @property
+    def leaves_agreeing(self) -> bool:
+        """Return whether inputs of one dtype keep it."""
+        return self in (Rule.UNTOUCHED, Rule.WIDEST, Rule.NARROWEST)
 
 
 class Decision(NamedTuple):
@@ -278,7 +284,7 @@ def _decide(policy: Policy, op: Operation, lists: Preset) -> Decision:
         return decision(Rule.UNTOUCHED, f"{op.group} operations keep their meaning")
     for follows in ("infer", "clear"):
         if op.name in lists.listed(follows, policy.dtype) and level == "O1":
-            return decision(Rule.WIDEST, f"{whose}: {follows} list")
+            return decision(Rule.NARROWEST, f"{whose}: {follows} list")
     if policy._denies_everything:
         return decision(Rule.FP32, f"your deny list: {EVERYTHING}")
     rule = {"OD": Rule.FP32, "O1": Rule.WIDEST, "O2": Rule.WIDEST if policy.promote else Rule.LOW}[level]

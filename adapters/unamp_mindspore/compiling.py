@@ -16,7 +16,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
@@ -32,8 +32,8 @@ from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.capturing import capture_hooks, capture_needed
 from unamp_mindspore.decorators import policy_of
-from unamp_mindspore.graph_scaling import scaling_hooks, scaling_needed
-from unamp_mindspore.parsing import graph, graph_under, parser_hooks, parser_needed
+from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks, parser_needed
+from unamp_mindspore.resolving import resolving_hooks, resolving_needed
 from unamp_mindspore.state import DTYPES, on_cpu, thread
 
 if major_minor(mindspore.__version__) < (2, 9):
@@ -65,6 +65,11 @@ def strategy(policy: Policy) -> Any:
         )
     if policy.widen_results:
         raise NotExpressible("MindSpore's strategy for graphs cannot widen results; use widen_results=False, or PYNATIVE_MODE")
+    if Rule.NARROWEST in policy.rules.values():
+        raise NotExpressible(
+            f"MindSpore's strategy for graphs widens inputs that differ, where the preset {policy.preset!r} casts them down "
+            "for some operations; use another preset, or call the function without mindspore.jit and in PYNATIVE_MODE"
+        )
     return amp.create_amp_strategy(amp.AmpLevel.AmpAuto, DTYPES[policy.dtype], *_lists(policy))
 
 
@@ -117,26 +122,36 @@ def _policy_for(target: Any, entry: Any) -> Policy | None:
     return policy_of(entry, otherwise=_in_force())
 
 
+def _cell_under_policy(cell: Any, entry: Any) -> AbstractContextManager[str]:
+    """Have a cell compiled, looked up and run as the graph of its policy; give what the graph's name ends with."""
+    policy = _policy_for(cell, entry)
+    return GraphUnder(None) if policy is None else _cell_under(cell, policy)
+
+
 @contextmanager
-def _executor_under_policy(executor: Any) -> Iterator[None]:
+def _cell_under(cell: Any, policy: Policy) -> Iterator[str]:
+    with _lock, _attached(cell, policy), GraphUnder(policy) as suffix:
+        yield suffix
+
+
+def _executor_under_policy(executor: Any) -> AbstractContextManager[Any]:
     """Have a `_JitExecutor` compile, look up and run the graph of its policy."""
-    function, cell, extend = executor.fn, executor.obj, executor._cell_cache_key_extend
+    function, cell = executor.fn, executor.obj
     policy = _policy_for(cell, function if cell is None else getattr(cell, function.__name__, function))
-    if policy is None:
-        with graph_under(None):
-            yield
-        return
-    executor._cell_cache_key_extend = extend + _key(policy)
-    try:
+    return GraphUnder(None) if policy is None else _executor_under(executor, policy)
+
+
+@contextmanager
+def _executor_under(executor: Any, policy: Policy) -> Iterator[None]:
+    function, cell, extend = executor.fn, executor.obj, executor._cell_cache_key_extend
+    with GraphUnder(policy) if cell is None else _cell_under(cell, policy) as suffix:
+        executor._cell_cache_key_extend = extend + suffix
         if cell is None:
             executor.fn = _copied(inspect.unwrap(function), policy)
-            with graph_under(policy):
-                yield
-        else:
-            with _lock, _attached(cell, policy), graph_under(policy):
-                yield
-    finally:
-        executor.fn, executor._cell_cache_key_extend = function, extend
+        try:
+            yield
+        finally:
+            executor.fn, executor._cell_cache_key_extend = function, extend
 
 
 def _executor_runs(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,14 +197,12 @@ def _cell_runs(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `Cell.compile_and_run`, so that each policy has a graph of its own."""
 
     def compile_and_run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-        policy = _policy_for(self, self.construct)
         _warn_if_traced()
-        if policy is None:
-            with graph_under(None):
+        with _cell_under_policy(self, self.construct) as suffix:
+            if not suffix:
                 return original(self, *args, **kwargs)
-        with _lock, _attached(self, policy), graph_under(policy):
             phase = self.phase
-            self.phase = phase + _key(policy)
+            self.phase = phase + suffix
             try:
                 return original(self, *args, **kwargs)
             finally:
@@ -204,19 +217,10 @@ def _cell_compiles(original: Callable[..., Any]) -> Callable[..., Any]:
     def compile(self: Any, obj: nn.Cell, *args: Any, phase: str = "predict", **kwargs: Any) -> Any:
         if graph.compiled:
             return original(self, obj, *args, phase=phase, **kwargs)
-        policy = _policy_for(obj, obj.construct)
-        if policy is None:
-            with graph_under(None):
-                return original(self, obj, *args, phase=phase, **kwargs)
-        with _lock, _attached(obj, policy), graph_under(policy):
-            return original(self, obj, *args, phase=phase + _key(policy), **kwargs)
+        with _cell_under_policy(obj, obj.construct) as suffix:
+            return original(self, obj, *args, phase=phase + suffix, **kwargs)
 
     return compile
-
-
-@cache
-def _key(policy: Policy) -> str:
-    return f".unamp {policy!r}"
 
 
 def _trace_begins(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -267,7 +271,7 @@ def install() -> None:
         CodePatch(nn.Cell.compile_and_run, _cell_runs),
         CodePatch(api._CellGraphExecutor.compile, _cell_compiles),
         *parser_hooks(),
-        *scaling_hooks(),
+        *resolving_hooks(),
         *capture_hooks(),
     ):
         patch.apply()
@@ -278,4 +282,4 @@ def needed() -> list[tuple[Any, str]]:
     strategies = [(amp, "create_amp_strategy"), (amp, "AmpLevel")]
     captured = [*capture_needed(), (jit_trace, "_jit_trace_begin")]
     compiled = [(api._JitExecutor, "compile"), (nn.Cell, "compile_and_run"), (api._CellGraphExecutor, "compile")]
-    return [*compiled, *strategies, *captured, *parser_needed(), *scaling_needed()]
+    return [*compiled, *strategies, *captured, *parser_needed(), *resolving_needed()]

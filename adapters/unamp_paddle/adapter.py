@@ -18,8 +18,9 @@ from unamp.policy import Policy
 from unamp_paddle import masters, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
+from unamp_paddle.programs import in_program
 from unamp_paddle.spellings import spelling
-from unamp_paddle.state import DTYPES, Tensor, Value
+from unamp_paddle.state import DTYPES, Tensor
 
 __all__ = ["PaddleAdapter"]
 
@@ -86,8 +87,16 @@ class PaddleAdapter(CapturesNothing):
                 "Paddle's compiler wants one dtype: cast in the branches, or use full_graph=False, which chooses in Python",
             ),
             Gap(
-                "static programs built by hand (paddle.enable_static)",
-                "a region covers eager mode and paddle.jit.to_static; static.amp decorates programs of one's own",
+                "programs of the old IR (FLAGS_enable_pir_api=0, paddle.pir_utils.OldIrGuard)",
+                "they append operators by name, which no region sees: opening one there raises; use PIR, Paddle's default",
+            ),
+            Gap(
+                "decorate and GradScaler.scale in programs built by hand (paddle.enable_static)",
+                "both raise: parameters have no numbers there, and the scale would be a constant; Paddle's own scaler works",
+            ),
+            Gap(
+                "programs that were built, traced or loaded outside of a region (paddle.static.Program, paddle.jit.load)",
+                "they are finished, under the policy in which they were built: a region around Executor.run changes nothing",
             ),
         )
 
@@ -110,7 +119,7 @@ class PaddleAdapter(CapturesNothing):
         return observing.observe(sink, values, unchanging, patches.release)
 
     def is_tensor(self, value: object) -> bool:
-        return isinstance(value, (Tensor, Value))
+        return isinstance(value, Tensor) or in_program(value)
 
     def cast(self, tensor: Any, dtype: str) -> Any:
         return cast(tensor, DTYPES[dtype])

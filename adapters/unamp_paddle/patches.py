@@ -20,7 +20,7 @@ from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup
 from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
-from unamp_paddle import bindings, compiling, native
+from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.listing import ARITHMETIC, COMPARISONS, tensor_operators
@@ -139,6 +139,7 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
+    ("paddle.base.framework", "Block.append_op", programs.refusing),
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),
     ("paddle.jit.dy2static.utils", "parse_arg_and_kwargs", compiling.as_written),
     ("paddle.jit.dy2static.utils", "parse_varargs_name", compiling.as_written),
@@ -217,7 +218,7 @@ def probe() -> None:
     paths += [("paddle.base", f"core.eager.{name}") for name, _ in _BUILTIN_HOOKS]
     paths += [("paddle._C_ops", name) for name in ("matmul", "cast", "assign_out_", "rnn", "conv2d")]
     paths += [("paddle.nn.functional.conv", "_conv_nd"), ("paddle.nn.layer.rnn", "RNNBase.forward")]
-    paths += [("paddle", "Tensor._inplace_version")]
+    paths += [("paddle", "Tensor._inplace_version"), ("paddle.jit.dy2static.program_translator", "FunctionCache._convert")]
     paths += [("paddle.base", "core._get_amp_attrs"), ("paddle.base", "core.set_eval_frame")]
     paths += [("paddle.base", "core.AmpLevel.O0"), ("paddle.base.framework", "_dygraph_tracer")]
     paths += [("paddle.base", "core._get_registered_phi_kernels"), ("paddle.framework", "_current_expected_place")]

@@ -37,6 +37,11 @@ GAPS = (
         "GradScaler.scale inside tf.function",
         "the scale of that moment would stay in the graph; scale the loss outside, or hand the function the scale as a tensor",
     ),
+    Gap(
+        "what grappler decides because of a later operation (preset 'tensorflow')",
+        "it rewrites whole graphs: an infer operation before a denied one alone, or one whose result is fetched, is float32 "
+        "there; here it follows its low inputs. A list of tensors that states float32 stays float32",
+    ),
     Gap("the preset 'native'", "TensorFlow's own rewriter, grappler, works on whole graphs and for the whole process"),
 )
 
@@ -74,7 +79,7 @@ class TensorFlowAdapter(CapturesNothing):
         return 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
-        """Whether oneDNN is in use is what TensorFlow's own tests ask; where another version tells them otherwise, nobody."""
+        """Return the build, oneDNN (which TensorFlow's own tests ask; not every version may tell) and threads."""
         try:
             from tensorflow.python.util._pywrap_util_port import IsMklEnabled
         except ImportError:

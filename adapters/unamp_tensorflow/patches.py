@@ -90,6 +90,7 @@ _HOOKS: Hooks = (
     ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_add", stated_dtypes.assigning),
     ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_sub", stated_dtypes.assigning),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
+    ("tensorflow.python.ops.script_ops", "py_func_common", stated_dtypes.numpy_function),
     # A backward pass runs in the dtypes of its forward. Its operations are executed by the same two functions.
     ("tensorflow.python.eager.imperative_grad", "imperative_grad", suspending(thread)),
     ("tensorflow.python.ops.gradients_util", "_GradientsHelper", suspending(thread)),

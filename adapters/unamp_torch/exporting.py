@@ -20,7 +20,7 @@ from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import plans
 from unamp_torch.listing import Operator, operators
-from unamp_torch.state import CPU, included, thread
+from unamp_torch.state import included, thread
 
 __all__ = ["acquire", "exporting", "recording", "records_above", "release", "tracing"]
 
@@ -134,7 +134,7 @@ def _handler(operator: Operator) -> Callable[..., Any]:
         if plan is None or not plan.autocast or device not in plan.devices:
             return record(*args, **kwargs)
         # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its lists are carried out here.
-        policy = plan.policy.delegated("torch", "cpu" if device == CPU else "gpu")
+        policy = plan.policy.delegated("torch", plans.device_kind(device))
         if policy is None or (plan.delegated and not policy.reason(operator.op).origin.startswith("preset ")):
             return record(*args, **kwargs)  # PyTorch's own has lists, and no level for what is on none of them
         if plans.only_chooses(policy, operator.op):

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional
 
+from unamp.adapter.performing import differing
 from unamp.adapter.spellings import at_path
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
@@ -141,12 +142,13 @@ def _under_its_rule(op: str, function: FunctionType, code: CodeType, under: Unde
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
-        if plan is None or plan.delegated or (rule := plan.policy.rules[op]) not in (Rule.LOW, Rule.FP32, Rule.WIDEST):
+        if plan is None or plan.delegated or (rule := plan.policy.rules[op]) in (Rule.UNTOUCHED, Rule.BANNED):
             return original(*args, **kwargs)
         with under(_of_every_operation(rule, plan.policy.dtype), plan.device):
-            if rule is Rule.WIDEST:
-                dtypes = {arg.dtype for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)}
-                dtype = torch.float32 if len(dtypes.intersection(ELIGIBLE)) > 1 else None
+            if rule in (Rule.WIDEST, Rule.NARROWEST):
+                tensors = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor))
+                dtypes = [tensor.dtype for tensor in tensors if tensor.dtype in ELIGIBLE]
+                dtype = differing(rule, torch.float32, dtypes) if len({*dtypes}) > 1 else None
             else:
                 dtype = plan.low if rule is Rule.LOW else torch.float32
             if dtype is not None:
@@ -168,7 +170,7 @@ def _call_while_tracing(replacement: Callable[..., Any]) -> None:
 @cache
 def _of_every_operation(rule: Rule, dtype: str) -> Policy:
     """Return the policy that runs every operation low, every one in float32, or every one in its inputs' dtype."""
-    if rule is Rule.WIDEST:
+    if rule in (Rule.WIDEST, Rule.NARROWEST):
         return Policy(enabled=False)
     if rule is Rule.LOW:
         return Policy("O3", dtype)

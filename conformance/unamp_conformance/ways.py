@@ -31,7 +31,7 @@ __all__ = ["Finding", "check_way"]
 _ROUNDINGS = {"float32": 2.0 * 16.0, "float16": 2.0, "bfloat16": 2.0}
 
 
-#: How many times nearer to another precision than the eager run is a run that is not held to its bits, where it lost its policy.
+#: A run that is not held to bits lost its policy where it is nearer to another precision than this, of eager's distance.
 _SURELY = 0.05
 
 
@@ -207,7 +207,7 @@ def _fed(subject: Subject, policy: Policy, name: str) -> tuple[int, ...]:
         return ()
     places = asked.case.eligible(asked.inputs())
     rule = subject.rule(policy, name)
-    return tuple(places if rule is Rule.FP32 else places[:1] if rule is Rule.WIDEST else ())
+    return tuple(places if rule is Rule.FP32 else places[:1] if rule in (Rule.WIDEST, Rule.NARROWEST) else ())
 
 
 @lru_cache(maxsize=1024)
@@ -350,8 +350,9 @@ def _near(asked: Program, low: str, eager: _Seen, seen: _Seen) -> tuple[str, dic
     def allowed(dtype: str) -> float:
         return len(asked.ops) * _ROUNDINGS[dtype] * UNIT_ROUNDOFF[dtype]
 
-    found = {"the result": (_apart(seen.values, eager.values), allowed(eager.dtype))}
-    backward = 4.0 * max(map(allowed, ("float32", low)))
+    lowest = max(map(allowed, ("float32", low)))  # a scalar is float32, and comes of low results
+    found = {"the result": (_apart(seen.values, eager.values), lowest if asked.scalar else allowed(eager.dtype))}
+    backward = 4.0 * lowest
     if seen.gradients is not None:
         for place, gradient in (eager.gradients or {}).items():
             arrived = seen.gradients.get(place, np.empty(0))
@@ -386,7 +387,12 @@ def _finite(error: float) -> float | None:
 
 
 def _apart(values: np.ndarray, other: np.ndarray) -> float:
-    return relative_error(values, other) if values.shape == other.shape else float("inf")
+    if values.shape != other.shape:
+        return float("inf")
+    finite = np.isfinite(values)
+    if (finite != np.isfinite(other)).any():  # an overflow is one in both
+        return float("inf")
+    return relative_error(values[finite], other[finite]) if finite.any() else 0.0
 
 
 def _beside(eager: _Seen, seen: _Seen) -> dict[str, Any]:

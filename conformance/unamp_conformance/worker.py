@@ -224,3 +224,5 @@ def _last_words(error: Exception) -> Outcome:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # not every thread of a framework lets a process end (PyTorch's, for a second device)

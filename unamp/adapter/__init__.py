@@ -22,6 +22,8 @@ they fit:
 ====================  ====================================================================================================
 """
 
+from typing import TYPE_CHECKING, Any
+
 from unamp.adapter.contract import (
     DEVICES,
     Adapter,
@@ -31,13 +33,16 @@ from unamp.adapter.contract import (
     Gap,
     Gradients,
     How,
+    NamesDevices,
     Realisation,
     Support,
 )
 from unamp.adapter.operations import NamedOperations, Operations
 from unamp.adapter.records import OpRecord
 from unamp.adapter.versions import check_version, major_minor
-from unamp.adapter.ways import WAY_KINDS, OpenRegion, Way
+
+if TYPE_CHECKING:
+    from unamp.adapter.ways import WAY_KINDS, OpenRegion, Way
 
 __all__ = [
     "DEVICES",
@@ -50,6 +55,7 @@ __all__ = [
     "Gradients",
     "How",
     "NamedOperations",
+    "NamesDevices",
     "OpRecord",
     "OpenRegion",
     "Operations",
@@ -59,3 +65,12 @@ __all__ = [
     "check_version",
     "major_minor",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what conformance alone needs, and whose import takes time that users of regions would wait for."""
+    if name in ("WAY_KINDS", "OpenRegion", "Way"):
+        from unamp.adapter import ways
+
+        return getattr(ways, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,9 +15,10 @@ import numpy as np
 import paddle
 from paddle.nn import functional as F
 
-from unamp.adapter import NamedOperations
+from unamp.adapter import NamedOperations, Way
 from unamp.vocabulary import vocabulary
 from unamp_paddle.conformance.rare import RARE
+from unamp_paddle.conformance.ways import ways
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor
 
@@ -48,6 +49,10 @@ class PaddleOperations(NamedOperations):
     def dtype(self, tensor: Tensor) -> str:
         """Return the name of a tensor's dtype."""
         return str(tensor.dtype).removeprefix("paddle.")
+
+    def ways(self) -> tuple[Way, ...]:
+        """Return the ways in which Paddle runs a function."""
+        return ways()
 
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0
