@@ -152,7 +152,7 @@ def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = ()
         for name in BEHAVIOURS:
             for dtype in selection.dtypes or LOW_DTYPES:
                 yield Item("behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",))
-    if "training" in selection.checks or not (selection.checks or selection.ops or selection.networks):
+    if "training" in selection.checks or not (selection.checks or selection.ops or selection.networks or selection.ways):
         for name in NETWORKS if selection.full else QUICK:
             if name in (selection.networks or NETWORKS):
                 for policy in _trained(selection):
@@ -197,7 +197,7 @@ def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dea
     """Yield for every way its networks and operations, each with the policies under which it is run.
 
     A full run has all of them under every level and dtype. A quick one goes round: under one level and dtype a way meets a
-    network, under the next two operations, others each time, and others than the next way does. A dear way meets one of them.
+    network, under the next two operations, others each time, and others than the next way does. A dear way meets one operation.
     """
     networks = [name for name in NETWORKS if name in selection.networks or not (selection.networks or selection.ops)]
     ops = [op for op in OPERATIONS if op in spelled and (op in selection.ops or not (selection.networks or selection.ops))]
@@ -213,7 +213,9 @@ def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dea
             policy = Policy(level, dtype, preset=presets[number // 4 % len(presets)] if number // 2 % 2 else presets[0])
             chosen = [*networks, *ops] if selection.full or selection.networks or selection.ops else _met(networks, ops, number)
             if way in dear and not selection.full:
-                chosen = chosen[:1] if number - start == start // 2 % len(cells) else []
+                chosen = (
+                    (ops or networks)[start % len(ops or networks) :][:1] if number - start == start // 2 % len(cells) else []
+                )
             for subject in chosen:
                 found[subject][policy_name(policy)] = policy
         for subject, policies in found.items():

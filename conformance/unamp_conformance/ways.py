@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ContextDecorator
+from contextlib import ContextDecorator, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
@@ -29,6 +29,10 @@ __all__ = ["Finding", "check_way"]
 #: How far one operation may be off in another way, in unit roundoffs of its result: each way rounds once on its own, and in
 #: float32 sums are added up in an order of its own, too (see `unamp_conformance.reference.bounds`).
 _ROUNDINGS = {"float32": 2.0 * 16.0, "float16": 2.0, "bfloat16": 2.0}
+
+
+#: A run that is not held to bits lost its policy where it is nearer to another precision than this, of eager's distance.
+_SURELY = 0.05
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,16 @@ def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
         seen = _run(subject, way, program(name, scalar=way.run is None), low, policy)
     except Exception as error:
         return _raised(error)
-    return _judged(subject, way, name, policy, eager, seen, _eager(subject, *alike, None))
+    return _judged(subject, way, name, policy, eager, seen, _others(subject, alike, policy))
+
+
+def _others(subject: Subject, alike: tuple[str, bool, bool, tuple[int, ...]], policy: Policy) -> dict[str, _Seen]:
+    """Return what the same comes to eagerly in other precisions: outside of every region, and in the other low dtype."""
+    other = next(dtype for dtype in LOW_DTYPES if dtype != policy.dtype)
+    found = {"float32": _eager(subject, *alike, None)}
+    with suppress(Exception):  # not everything that runs in one of them runs in the other
+        found[other] = _eager(subject, *alike, policy.replace(dtype=other))
+    return found
 
 
 # --- where it does not run ---------------------------------------------------------------------------------------------
@@ -265,9 +278,11 @@ def _seen(subject: Subject, value: Any, gradients: dict[int, Any] | None, loss: 
 # --- judging -----------------------------------------------------------------------------------------------------------
 
 
-def _judged(subject: Subject, way: Way, name: str, policy: Policy, eager: _Seen, seen: _Seen, outside: _Seen) -> Finding:
-    """Return what a run in a way comes to beside the eager one, and the one outside of every region."""
-    if complaint := _precision(eager, seen, outside, exact=way.equal == "bits"):
+def _judged(
+    subject: Subject, way: Way, name: str, policy: Policy, eager: _Seen, seen: _Seen, others: dict[str, _Seen]
+) -> Finding:
+    """Return what a run in a way comes to beside the eager one, and eager ones in other precisions."""
+    if complaint := _precision(eager, seen, others, exact=way.equal == "bits"):
         return Finding("lost", f"lost in silence: {complaint}", _beside(eager, seen))
     asked = program(name, scalar=way.run is None)
     if way.equal == "bits":
@@ -280,24 +295,38 @@ def _judged(subject: Subject, way: Way, name: str, policy: Policy, eager: _Seen,
     return Finding("failed" if message else "passed", message, details | (_beside(eager, seen) if message else {}))
 
 
-def _precision(eager: _Seen, seen: _Seen, outside: _Seen, *, exact: bool) -> str:
+def _precision(eager: _Seen, seen: _Seen, others: dict[str, _Seen], *, exact: bool) -> str:
     """Return how a result shows another precision than the eager one; empty where it does not."""
     if seen.dtype != eager.dtype:
         return f"the result is {seen.dtype}, eagerly {eager.dtype}"
     if seen.gradients is not None and seen.gradient_dtypes != eager.gradient_dtypes:
         return f"gradients are {_listed(seen.gradient_dtypes)}, eagerly {_listed(eager.gradient_dtypes)}"
-    if seen.values.shape != eager.values.shape or eager.values.size == 1:  # one number is on any grid by chance
+    if seen.values.shape != eager.values.shape:
         return ""
-    for low in LOW_DTYPES:
+    for low in LOW_DTYPES if eager.values.size > 1 else ():  # one number is on any grid by chance
         eagerly, here = on_grid(eager.values, low), on_grid(seen.values, low)
         if eagerly != here:
             return f"the numbers are {'' if here else 'not '}on the grid of {low}, eagerly they are{'' if eagerly else ' not'}"
-    # Computed in float32, whatever the tag is: then the result is that of float32, or that one rounded.
-    plain = outside.values if eager.dtype not in LOW_DTYPES else round_to(outside.values, eager.dtype)
-    apart, told = relative_error(seen.values, eager.values), relative_error(plain, eager.values)
-    if exact and relative_error(seen.values, plain) < 0.5 * min(apart, told):
-        return "the numbers are those of float32"
+    for precision, other in others.items():
+        if _nearer(eager, seen, other, exact=exact):
+            return f"the numbers are those of {precision}"
     return ""
+
+
+def _nearer(eager: _Seen, seen: _Seen, other: _Seen, *, exact: bool) -> bool:
+    """Return whether the numbers are those of a run in another precision, whatever the tag is, or those rounded."""
+    if other.values.shape != eager.values.shape:
+        return False
+    plain = round_to(other.values, eager.dtype) if eager.dtype in LOW_DTYPES else other.values
+    every = [(eager.values, seen.values, plain)] if eager.values.size > 1 else []
+    eagerly, here, there = (run.gradients or {} for run in (eager, seen, other))
+    every += [(eagerly[place], here[place], there[place]) for place in eagerly.keys() & here.keys() & there.keys()]
+    apart, plainly, told = (sum(_square(three[a], three[b]) for three in every) for a, b in ((0, 1), (1, 2), (0, 2)))
+    return plainly < (0.25 * min(apart, told) if exact else _SURELY**2 * told)
+
+
+def _square(values: np.ndarray, other: np.ndarray) -> float:
+    return relative_error(values, other) ** 2 if values.shape == other.shape else float("inf")
 
 
 def _listed(dtypes: frozenset[str]) -> str:

@@ -78,13 +78,15 @@ def ways() -> Iterator[Way]:
     """Yield the ways of control flow."""
     # Backward passes of loops have a plan of their own for what is kept and what is computed again: one rounding apart.
     mutating = {"residual": "it refuses functions that change an input in place, as batch norm does its statistics"}
+    dynamic = "where the branches of an export run, they are compiled for shapes that convolutions refuse"
+    convolved = {"conv": dynamic, "conv2d": dynamic, "unet": dynamic}
     recurrent = {"lstm": "it has no gradient of an LSTM in oneDNN"}
     promised: dict[str, dict[str, Any]] = {
         "torch.cond": {"upstream": mutating | recurrent},
         "while_loop": {"equal": "bound"},
         "scan": {"equal": "bound", "upstream": mutating | recurrent},
         "map": {"upstream": mutating | recurrent},
-        "cond, exported": {"upstream": recurrent},
+        "cond, exported": {"upstream": convolved | recurrent},
         "cond, compiled aot_eager": {"upstream": mutating},
     }
     found: dict[str, Runs] = {
