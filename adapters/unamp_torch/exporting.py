@@ -137,8 +137,8 @@ def _handler(operator: Operator) -> Callable[..., Any]:
         policy = plan.policy.delegated("torch", "cpu" if device == CPU else "gpu")
         if policy is None:
             return record(*args, **kwargs)
-        if plans.only_chooses(policy, operator.op):
-            return operator.overload.decompose(*args, **kwargs)
+        if plans.only_chooses(policy, operator.op) or plans.is_left_to_pytorch(policy, operator, device):
+            return operator.overload.decompose(*args, **kwargs) if operator.composite else record(*args, **kwargs)
         return plans.explicit_action(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
 
     return handle

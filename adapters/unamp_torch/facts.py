@@ -21,6 +21,7 @@ class Facts:
     Attributes:
         inner: operators that are no entry points.
         promotes: operations that compute inputs of differing dtypes in the widest one by themselves.
+        answers: operations that answer inputs of differing dtypes in another dtype than the widest.
         chooses: operations that only choose between others, by an argument, with those.
         made_of: operations that are computed with others, which have rules of their own.
         functions: operations that have an operator and a public function in Python that does without it: where that is.
@@ -30,6 +31,7 @@ class Facts:
 
     inner: frozenset[str]
     promotes: frozenset[str]
+    answers: frozenset[str]
     chooses: Mapping[str, tuple[str, ...]]
     made_of: Mapping[str, tuple[str, ...]]
     functions: Mapping[str, tuple[str, ...]]

@@ -33,6 +33,7 @@ __all__ = [
     "how",
     "install_all",
     "install_traced",
+    "is_left_to_pytorch",
     "nested",
     "only_chooses",
     "plan",
@@ -180,6 +181,8 @@ def _all_operators() -> Iterable[Operator]:
 
 @lru_cache(maxsize=256)
 def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
+    if _to_the_letter(policy, device):
+        return _actions_beside_native(policy, device)
     table = {}
     for op, rule in policy.rules.items():
         for operator in () if only_chooses(policy, op) else operators(op):
@@ -197,11 +200,44 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
     return table
 
 
+def _to_the_letter(policy: Policy, device: str) -> bool:
+    """Return whether a policy is PyTorch's own lists for a device, and nothing else.
+
+    There an operation that PyTorch computes with others does what torch's own autocast makes of it: rules reach into it.
+    """
+    own = policy.preset == _NATIVE_LISTS[device] and policy.level == "O1"
+    return own and not (policy.allow or policy.deny or policy.widen_results)
+
+
+def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
+    """Return what is left to do beside native autocast where a policy is its own lists.
+
+    It changes nothing that PyTorch answers: it widens what single operators refuse, and gives advice on what is banned.
+    """
+    table = {}
+    for op, rule in policy.rules.items():
+        answered = op in facts().answers or op in facts().made_of or only_chooses(policy, op)
+        for operator in () if answered or rule not in (Rule.WIDEST, Rule.BANNED) else operators(op):
+            action = _action(policy, rule, operator, device)
+            alone = not operator.composite and _native_rule(operator, device) is Rule.UNTOUCHED
+            if action is not None and (alone or rule is Rule.BANNED):
+                table[operator.name] = action
+    return table
+
+
+def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
+    """Return whether a policy is PyTorch's own lists, and nothing is to be done about an operator that they do not name."""
+    own = _to_the_letter(policy, device) and not _is_listed(operator, device)
+    return own and operator.name not in _actions(policy, device)
+
+
 @lru_cache(maxsize=256)
 def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
         for operator in () if rule is Rule.UNTOUCHED or only_chooses(policy, op) else operators(op):
+            if is_left_to_pytorch(policy, operator, device):
+                continue
             action = explicit_action(policy, operator, device)
             # Under vmap the backward pass of a norm takes no low input with float32 parameters.
             norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST)
@@ -267,11 +303,7 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
     """Return the rule that native autocast follows; None where this version of PyTorch lists it and our tables do not."""
     if device == CPU and vocabulary()[operator.op].group == "recurrent":
         return None  # only oneDNN's path, taken for some calls, is listed, and it alone answers in the low dtype
-    listed = _has_kernel(operator, _KEY_NAMES[device])
-    if not listed and _has_kernel(operator, "CompositeImplicitAutograd"):
-        # Another overload or an alias, made of the one that is listed.
-        listed = any(_has_kernel(other, _KEY_NAMES[device]) for other in operators(operator.op, inner=True))
-    if not listed:
+    if not _is_listed(operator, device):
         return Rule.UNTOUCHED
     lists = preset(_NATIVE_LISTS[device])
     if operator.op in lists.allow:
@@ -281,6 +313,14 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
     if operator.op in lists.promote:
         return Rule.WIDEST
     return Rule.BANNED if operator.op in lists.banned else None
+
+
+def _is_listed(operator: Operator, device: str) -> bool:
+    """Return whether native autocast has a kernel for an operator, or for another overload or alias that it is made of."""
+    if _has_kernel(operator, _KEY_NAMES[device]):
+        return True
+    others = operators(operator.op, inner=True) if _has_kernel(operator, "CompositeImplicitAutograd") else ()
+    return any(_has_kernel(other, _KEY_NAMES[device]) for other in others)
 
 
 @cache
