@@ -19,6 +19,7 @@ from unamp.adapter.replacing import AttributePatch
 from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import plans
+from unamp_torch.facts import facts
 from unamp_torch.listing import Operator, operators
 from unamp_torch.state import CPU, included, thread
 
@@ -137,8 +138,11 @@ def _handler(operator: Operator) -> Callable[..., Any]:
         policy = plan.policy.delegated("torch", "cpu" if device == CPU else "gpu")
         if policy is None:
             return record(*args, **kwargs)
-        if plans.only_chooses(policy, operator.op) or plans.is_left_to_pytorch(policy, operator, device):
-            return operator.overload.decompose(*args, **kwargs) if operator.composite else record(*args, **kwargs)
+        left = plans.is_left_to_pytorch(policy, operator, device)
+        if plans.only_chooses(policy, operator.op) or (left and operator.composite and operator.op in facts().made_of):
+            return operator.overload.decompose(*args, **kwargs)
+        if left:
+            return record(*args, **kwargs)
         return plans.explicit_action(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
 
     return handle

@@ -217,18 +217,19 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
         answered = op in facts().answers or op in facts().made_of or only_chooses(policy, op)
-        for operator in () if answered or rule not in (Rule.WIDEST, Rule.BANNED) else operators(op):
-            action = _action(policy, rule, operator, device)
-            alone = not operator.composite and _native_rule(operator, device) is Rule.UNTOUCHED
-            if action is not None and (alone or rule is Rule.BANNED):
+        for operator in operators(op) if rule in (Rule.WIDEST, Rule.BANNED) else ():
+            native = _native_rule(operator, device)
+            refused = native is Rule.WIDEST or (native is Rule.UNTOUCHED and not operator.composite and not answered)
+            action = _action(policy, rule, operator, device) if refused or rule is Rule.BANNED else None
+            if action is not None:
                 table[operator.name] = action
     return table
 
 
 def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
     """Return whether a policy is PyTorch's own lists, and nothing is to be done about an operator that they do not name."""
-    own = _to_the_letter(policy, device) and not _is_listed(operator, device)
-    return own and operator.name not in _actions(policy, device)
+    unlisted = _to_the_letter(policy, device) and not _is_listed(operator, device)
+    return unlisted and operator.name not in _actions(policy, device)
 
 
 @lru_cache(maxsize=256)
@@ -236,11 +237,11 @@ def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
         for operator in () if rule is Rule.UNTOUCHED or only_chooses(policy, op) else operators(op):
-            if is_left_to_pytorch(policy, operator, device):
-                continue
-            action = explicit_action(policy, operator, device)
             # Under vmap the backward pass of a norm takes no low input with float32 parameters.
             norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST)
+            if is_left_to_pytorch(policy, operator, device) and not norm:
+                continue
+            action = explicit_action(policy, operator, device)
             table[operator.name] = calls.WithoutLowKernel(action) if norm else action
     return table
 
