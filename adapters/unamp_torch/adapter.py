@@ -38,6 +38,11 @@ GAPS = (
         "PyTorch's layer writes its float32 parts into a result of its input's dtype, and raises, as under torch.autocast",
     ),
     Gap(
+        "bilinear in a function that torch.compile compiles or that is exported, under the preset torch-cpu or torch-cuda alone",
+        "PyTorch casts the parts of this operation below where graphs are recorded: it runs in float32, as under torch.autocast; "
+        "name it in allow",
+    ),
+    Gap(
         "products of sparse tensors in the CSR layout on a CPU",
         "PyTorch has no low kernel for them, and its own autocast, which carries out its own lists, casts them: they raise, as "
         "under torch.autocast; deny the operation, or use the COO layout",
