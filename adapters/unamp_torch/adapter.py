@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any
@@ -16,7 +16,7 @@ from unamp.policy import Policy
 from unamp_torch import compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.compiled import library
-from unamp_torch.spellings import spelling
+from unamp_torch.spellings import made_by, spelling
 from unamp_torch.state import dispatch_key, dtype_name, excluded, set_excluded, thread
 
 __all__ = ["TorchAdapter"]
@@ -38,9 +38,9 @@ GAPS = (
         "PyTorch's layer writes its float32 parts into a result of its input's dtype, and raises, as under torch.autocast",
     ),
     Gap(
-        "bilinear in a function that torch.compile compiles or that is exported, under the preset torch-cpu or torch-cuda alone",
-        "PyTorch casts the parts of this operation below where graphs are recorded: it runs in float32, as under torch.autocast; "
-        "name it in allow",
+        "bilinear in a function that is compiled or exported, under the preset torch-cpu or torch-cuda without lists of your own",
+        "PyTorch casts the parts of this operation below where graphs are recorded: it runs in float32, as under "
+        "torch.autocast; name it in allow",
     ),
     Gap(
         "products of sparse tensors in the CSR layout on a CPU",
@@ -105,6 +105,10 @@ class TorchAdapter:
 
     framework = "torch"
     holds_gradients = True
+    dtype_errors = (
+        "dtype|scalar ?type|ScalarType|same type|type .* should be the same|not implemented for '|can't be cast|"
+        "cannot be converted to type|c10::"
+    )
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -216,6 +220,10 @@ class TorchAdapter:
     def spelling(self, value: object) -> str | None:
         """Return the spelling of one of PyTorch's functions, layer classes or operators."""
         return spelling(value)
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give the operations of the graph that autograd recorded; without a gradient there is none."""
+        return made_by(tensor)
 
     compiling = staticmethod(torch.compiler.is_compiling)  # asked for every region that is made
 

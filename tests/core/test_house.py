@@ -29,7 +29,7 @@ FLOORS = (
     ("_argument_names", "_region_decorator", "_spelling_files", "_strict_json"),
     ("vocabulary", "presets", "lists", "policy"),
     ("adapter",),
-    ("amp_warnings", "regions"),
+    ("amp_warnings", "error_notes", "regions"),
     (
         "networks",
         "default_regions",

@@ -32,6 +32,7 @@ from unamp.adapter.contract import (
     How,
     Realisation,
     Support,
+    TellsOfDtypes,
 )
 from unamp.adapter.operations import NamedOperations, Operations
 from unamp.adapter.records import OpRecord
@@ -51,6 +52,7 @@ __all__ = [
     "Operations",
     "Realisation",
     "Support",
+    "TellsOfDtypes",
     "check_version",
     "major_minor",
 ]
