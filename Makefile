@@ -31,7 +31,7 @@ conformance-machines: $(VENV)/.conformance
 	$(RUN) conformance/machines.py $(ONLY)
 
 conformance-opinfo: $(VENV)/.opinfo
-	$(RUN) conformance/opinfo.py $(ONLY)
+	$(RUN) tests/torch/opinfo.py $(ONLY)
 
 conformance-versions: $(VENV)/bin/python
 	$(RUN) conformance/versions.py $(ONLY)

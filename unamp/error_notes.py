@@ -65,8 +65,10 @@ def _decided(adapter: Any, policy: Policy, tensor: Any) -> str | None:
 
 
 def _tensors(adapter: Any, trace: TracebackType | None) -> list[tuple[str, Any]]:
-    """Return floating tensors, by their names, in the innermost frame that has any."""
-    for frame in reversed(list(_frames(trace))):
+    """Return floating tensors, by their names, in the innermost frame that has any, the framework's own code left out."""
+    own = (adapter.framework, "unamp", f"unamp_{adapter.framework}")
+    frames = [frame for frame in _frames(trace) if frame.f_globals.get("__name__", "").partition(".")[0] not in own]
+    for frame in reversed(frames):
         found = [
             (name, tensor)
             for name, tensor in _named(adapter, frame.f_locals)

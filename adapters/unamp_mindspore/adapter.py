@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -27,6 +27,7 @@ class MindSporeAdapter(CapturesNothing):
 
     framework = "mindspore"
     holds_gradients = False
+    dtype_errors = r"d(ata )?type|input type must be same|but got .*Float|type of .* must be"
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -160,6 +161,10 @@ class MindSporeAdapter(CapturesNothing):
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
         decorate(networks, optimizers, decoration)
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give nothing: what a tensor came from is not known."""
+        return iter(())
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

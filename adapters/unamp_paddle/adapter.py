@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ class PaddleAdapter(CapturesNothing):
 
     framework = "paddle"
     holds_gradients = True
+    dtype_errors = r"d(ata )?type|type of data|kernel_key"
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -154,6 +155,10 @@ class PaddleAdapter(CapturesNothing):
         from unamp_paddle.decoration import decorate  # few programs use it
 
         decorate(networks, optimizers, decoration)
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give nothing: what a tensor came from is not known."""
+        return iter(())
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

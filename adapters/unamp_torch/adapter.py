@@ -38,7 +38,7 @@ GAPS = (
         "PyTorch's layer writes its float32 parts into a result of its input's dtype, and raises, as under torch.autocast",
     ),
     Gap(
-        "bilinear in a function that is compiled or exported, under the preset torch-cpu or torch-cuda without lists of your own",
+        "bilinear in a function that is compiled or exported, under the preset torch-cpu or torch-cuda without other lists",
         "PyTorch casts the parts of this operation below where graphs are recorded: it runs in float32, as under "
         "torch.autocast; name it in allow",
     ),

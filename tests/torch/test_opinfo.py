@@ -1,4 +1,4 @@
-"""`conformance/opinfo.py` on a few operators and layers; `make conformance-opinfo` takes all of them."""
+"""`tests/torch/opinfo.py` on a few operators and layers; `make conformance-opinfo` takes all of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "conformance/opinfo.py"
+SCRIPT = Path(__file__).with_name("opinfo.py")
 
 
 def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,7 @@ PyTorch tests its own operators with `OpInfo` and its layers with `ModuleInfo`: 
 made twice, once in either region, with the same random numbers. Results and gradients have to be the same: their dtypes and
 every bit. Inputs are float32; all low; and, where there are several, the first one low, and all but the first.
 
-What differs is listed in ``conformance/opinfo.toml``, with the reason. Anything else fails, and so does what is listed
+What differs is listed in ``tests/torch/opinfo.toml``, with the reason. Anything else fails, and so does what is listed
 there and does not differ. Arguments are names of operators or layers; a run of all takes some minutes.
 """
 
