@@ -49,6 +49,15 @@ GAPS = (
         "https://docs.pytorch.org/docs/stable/sparse.html",
     ),
     Gap(
+        "scaled_dot_product_attention of jagged tensors with widen_results, or denied at O2 and O3",
+        "PyTorch's cast of such a tensor has no backward pass where its gradient is not contiguous: it raises, as the same cast does "
+        "without a region; at O1 denying works",
+    ),
+    Gap(
+        "backward operators that are called by hand at O2 and O3 (aten::max_pool2d_with_indices_backward)",
+        "they follow no rule, and a low gradient beside a float32 input raises, as it does without a region",
+    ),
+    Gap(
         "layers of torch.ao.quantization after an operation that runs low",
         "their operators take float32 alone and are on nobody's list: they raise, as under torch.autocast; deny what comes "
         "before, or widen its result",

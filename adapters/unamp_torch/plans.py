@@ -191,13 +191,27 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
                 table[operator.name] = action
     # A rule for something that an operation is made of does not reach into it: where one would, the operation is intercepted.
     for op, parts in facts().made_of.items():
-        agreeing = (policy.rules[op], Rule.WIDEST, Rule.UNTOUCHED)
-        if all(policy.rules[part] in agreeing for part in parts) or _follows_by_its_parts(policy, op, device):
+        if _agree(policy, op, parts) or _follows_by_its_parts(policy, op, device):
             continue
         for operator in operators(op):
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
                 table[operator.name] = explicit_action(policy, operator, device)
+    for operator, parts in _apart():
+        if operator.name not in table and not _agree(policy, operator.op, parts):
+            table[operator.name] = explicit_action(policy, operator, device)
     return table
+
+
+def _agree(policy: Policy, op: str, parts: Iterable[str]) -> bool:
+    """Return whether rules for what an operation is made of change nothing about its own."""
+    agreeing = (policy.rules[op], Rule.WIDEST, Rule.UNTOUCHED)
+    return all(policy.rules[part] in agreeing for part in parts)
+
+
+@cache
+def _apart() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
+    """Return the operators that are called past the operation that they belong to, with what they are made of."""
+    return tuple((o, parts) for o in _all_operators() if (parts := facts().apart.get(o.overload._schema.name[6:])) is not None)
 
 
 def _to_the_letter(policy: Policy, device: str) -> bool:
