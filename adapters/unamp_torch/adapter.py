@@ -49,9 +49,9 @@ GAPS = (
         "https://docs.pytorch.org/docs/stable/sparse.html",
     ),
     Gap(
-        "scaled_dot_product_attention of jagged tensors with widen_results, or denied at O2 and O3",
-        "PyTorch's cast of such a tensor has no backward pass where its gradient is not contiguous: it raises, as the same cast does "
-        "without a region; at O1 denying works",
+        "scaled_dot_product_attention of jagged tensors with widen_results, or of low ones where it is denied",
+        "PyTorch's cast of such a tensor has no backward pass where its gradient is not contiguous: it raises, as the "
+        "same cast does without a region",
     ),
     Gap(
         "backward operators that are called by hand at O2 and O3 (aten::max_pool2d_with_indices_backward)",
