@@ -18,6 +18,7 @@ from typing import Any
 from unamp.adapter import Adapter, TellsOfDtypes
 from unamp.dtypes import ELIGIBLE
 from unamp.policy import Policy, Rule
+from unamp.presets import preset
 
 __all__ = ["explain"]
 
@@ -44,16 +45,18 @@ def explain(error: BaseException, trace: TracebackType | None, policy: Policy, a
 
 def _note(adapter: Any, policy: Policy, trace: TracebackType | None) -> str:
     said, deny = [], []
+    named = {*preset(policy.preset).allow, *policy.allow}
     for name, tensor in _tensors(adapter, trace):
         dtype = adapter.dtype_of(tensor)
         op = _decided(adapter, policy, tensor) if dtype == policy.dtype else None
         said.append(f"{name} is {dtype}" + (f" (from {op}, which the policy runs in {dtype})" if op else ""))
-        deny.extend([op] if op else [])
+        if op and op not in named:  # what a list allows is seldom what is meant to be float32
+            deny.append(op)
     where = f" At hand: {', '.join(said)}." if said else ""
-    named = f"deny={list(dict.fromkeys(deny))!r}" if deny else "deny=[...], with the operations that make it low"
+    lists = f"deny={list(dict.fromkeys(deny))!r}" if deny else "deny=[...], with the operations that make it low"
     return (
         f"{_BEGINS}raised inside a region of {policy!r}, where what no list names runs in {policy.dtype}.{where} "
-        f"Keep this part in float32: {named}; or unamp.autocast(enabled=False) around it, with float32 inputs. "
+        f"Keep this part in float32: {lists}; or unamp.autocast(enabled=False) around it, with float32 inputs. "
         "unamp.trace() shows every decision."
     )
 
