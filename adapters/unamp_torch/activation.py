@@ -21,7 +21,7 @@ from unamp_torch import exporting as exports
 from unamp_torch import functions, native_cache, patches, plans, state
 from unamp_torch.compiled import library
 from unamp_torch.plans import install_traced, nested
-from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, NATIVE_KEYS, excluded, set_excluded, set_included, thread
+from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, META, TRACED, autocast_key, excluded, set_excluded, set_included, thread
 from unamp_torch.transforming import for_this_level
 
 __all__ = ["Activation", "activation"]
@@ -37,7 +37,7 @@ class Activation:
 
     def __init__(self, plan: plans.Plan) -> None:
         self.plan = plan
-        self._native = tuple((device, NATIVE_KEYS[device]) for device in plan.devices)
+        self._native = tuple((device, key) for device in plan.devices if (key := autocast_key(device)) is not None)
         self._functions = bool(functions.named(plan.policy))
 
     def enter(self) -> object:
@@ -150,9 +150,10 @@ def _switch(plan: state.Plan, *, on: bool) -> None:
 def activation(plan: plans.Plan) -> Realisation:
     """Return the realisation of a plan: compiled, where that is built and can carry the plan out."""
     in_python = Activation(plan)
-    if library is None or functions.named(plan.policy):
+    in_c = {CPU, CUDA, META}.issuperset(plan.devices) and plan.key is not TRACED
+    if library is None or functions.named(plan.policy) or not in_c:
         return in_python
-    devices = sum(1 << (CPU, CUDA).index(device) for device in plan.devices)
+    devices = sum(1 << (CPU, CUDA, META).index(device) for device in plan.devices)
     key = KERNEL_KEYS.index(plan.key)
     return library.Activation(
         plan, plan.compiled, in_python, key, plan.low, devices, plan.autocast, plan.policy.cache, plan.token

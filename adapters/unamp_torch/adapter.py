@@ -17,7 +17,7 @@ from unamp_torch import compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.compiled import library
 from unamp_torch.spellings import made_by, spelling
-from unamp_torch.state import dispatch_key, dtype_name, excluded, set_excluded, thread
+from unamp_torch.state import CUDA, autocast_key, dispatch_key, dtype_name, excluded, set_excluded, thread
 
 __all__ = ["TorchAdapter"]
 
@@ -66,6 +66,15 @@ GAPS = (
         "changing a parameter in place inside a region that stays open",
         "torch's own autocast, which carries out its own lists, keeps the first cast of a parameter until the outermost region "
         "closes; close the region before the optimizer's step, or open it with cache_enabled=False",
+    ),
+    Gap(
+        "meta tensors under torch.inference_mode in a region that names no device",
+        "there they have no dispatch key that a region could use for them alone: they compute in float32; open the region with "
+        'unamp.autocast("meta")',
+    ),
+    Gap(
+        "the preset 'native' on another device than a CPU or CUDA's in explain and traces",
+        "PyTorch's lists for it are followed, but not known by name: every operation is told as untouched",
     ),
     Gap(
         "decorate with master_grad under DistributedDataParallel",
@@ -132,15 +141,36 @@ class TorchAdapter:
         scaling.probe()
 
     def devices(self) -> tuple[str, ...]:
-        """Return the CPU, and a GPU where CUDA finds one."""
-        return ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",)
+        """Return the CPU, and a GPU where PyTorch finds an accelerator of whatever kind (see `device_names`)."""
+        return ("cpu",) if plans.accelerator() is None else ("cpu", "gpu")
+
+    def device_names(self) -> Mapping[str, str]:
+        """Return PyTorch's word for every device that a region can cover here, by its kind."""
+        found = plans.accelerator()
+        return {"cpu": "cpu", **({} if found is None else {"gpu": found}), "meta": "meta"}
+
+    def device_kind(self, device: object) -> str | None:
+        """Return the kind of a `torch.device`, or of the string for one; None where it is neither."""
+        if isinstance(device, str):
+            try:
+                device = torch.device(device)
+            except RuntimeError:
+                return None
+        if not isinstance(device, torch.device):
+            return None
+        kind = plans.device_kind(device.type)
+        if kind not in {*self.device_names(), "gpu"}:
+            raise ValueError(f"torch finds no device {device.type!r} here; it has {', '.join(self.device_names().values())}")
+        return kind
 
     def support(self, device: str, dtype: str) -> Support:
         """Return native for the CPU (where single operators are emulated), and for a GPU what CUDA says."""
         if device == "cpu":
             return Support.NATIVE
-        if not torch.cuda.is_available():
+        if plans.accelerator() is None:
             return Support.UNSUPPORTED
+        if plans.accelerator() != CUDA:
+            return Support.NATIVE  # where single operators are emulated, as on the CPU
         emulated = dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False)
         return Support.EMULATED if emulated else Support.NATIVE
 
@@ -188,12 +218,12 @@ class TorchAdapter:
 
     def device_of(self, tensor: Any) -> str:
         kind: str = tensor.device.type
-        return plans.DEVICES.get(kind, kind)
+        return plans.device_kind(kind)
 
     def native_policy(self, device: str) -> Policy | None:
-        kind = plans.DEVICE_TYPES[device]
+        kind = plans.device_type(device)
         plan = thread.plan
-        if (plan is not None and kind in plan.devices) or not torch.is_autocast_enabled(kind):
+        if (plan is not None and kind in plan.devices) or autocast_key(kind) is None or not torch.is_autocast_enabled(kind):
             return None
         return Policy("O1", dtype_name(torch.get_autocast_dtype(kind)), preset="native")
 
@@ -234,7 +264,7 @@ class TorchAdapter:
         """Give the operations of the graph that autograd recorded; without a gradient there is none."""
         return made_by(tensor)
 
-    compiling = staticmethod(torch.compiler.is_compiling)  # asked for every region that is made
+    compiling = staticmethod(compiling.compiling)  # asked for every region that is made
 
     def make_capturable(self, region: AbstractContextManager[Any, bool | None]) -> int:
         return compiling.make_capturable(region)

@@ -24,6 +24,7 @@ from unamp_conformance.plan import CHECKS, NOTHING_SELECTED, Selection
 from unamp_conformance.reading import load
 from unamp_conformance.report import write as write_page
 from unamp_conformance.results import BadResults, Report, Verdict, save
+from unamp_conformance.subjects import SECOND
 from unamp_conformance.terminal import show_comparison, show_report
 
 __all__ = ["app"]
@@ -45,13 +46,14 @@ Names = list[str] | None
 def conformance(
     context: typer.Context,
     framework: Annotated[Names, typer.Option(help="A framework; all installed ones unless said.")] = None,
-    device: Annotated[Names, typer.Option(help="cpu or gpu; both unless said.")] = None,
+    device: Annotated[Names, typer.Option(help="cpu, gpu, or second (kept on the CPU); cpu and gpu unless said.")] = None,
     preset: Annotated[Names, typer.Option(help="A preset.")] = None,
     level: Annotated[Names, typer.Option(help="A level: O0, OD, O1, O2 or O3.")] = None,
     dtype: Annotated[Names, typer.Option(help="float16 or bfloat16.")] = None,
     network: Annotated[Names, typer.Option(help="A network.")] = None,
     check: Annotated[Names, typer.Option(help=f"A kind of check: {', '.join(CHECKS)}.")] = None,
     op: Annotated[Names, typer.Option(help="An operation in any spelling; * is a wildcard.")] = None,
+    way: Annotated[Names, typer.Option(help="A way of a framework; * is a wildcard.")] = None,
     full: Annotated[bool, typer.Option(help="Probe every operation under every level of every preset.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many processes at a time.")] = min(cores(), 8),
     timeout: Annotated[float, typer.Option(min=1.0, help="After how many seconds a check hangs.")] = 300.0,
@@ -71,9 +73,10 @@ def conformance(
         return
     present = [name for name in installed() if find_spec(name)]
     frameworks = _chosen("framework", framework, installed(), present)
-    devices = _chosen("device", device, DEVICES, DEVICES)
+    devices = _chosen("device", device, (*DEVICES, SECOND), DEVICES)
     try:
-        chosen = {"levels": level, "dtypes": dtype, "presets": preset, "networks": network, "checks": check, "ops": op}
+        chosen = {"levels": level, "dtypes": dtype, "presets": preset, "networks": network, "checks": check}
+        chosen |= {"ops": op, "ways": way}
         selection = Selection.from_dict({**{name: named or [] for name, named in chosen.items()}, "full": full})
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error

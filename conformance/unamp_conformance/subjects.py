@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 
 import unamp
-from unamp.adapter import Adapter, Operations
+from unamp.adapter import Adapter, Operations, Way
 from unamp.adapter.registry import adapter_for
+from unamp.errors import AdapterError
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 
-__all__ = ["Subject", "policy_name"]
+__all__ = ["SECOND", "Subject", "policy_name"]
+
+#: A device beside the CPU that a framework can be given wherever there is one; see `Subject.present`.
+SECOND = "second"
 
 
 def policy_name(policy: Policy) -> str:
@@ -28,7 +34,7 @@ class Subject:
 
     Args:
         framework: its name, which is that of its package too.
-        device: ``"cpu"`` or ``"gpu"``.
+        device: ``"cpu"``, ``"gpu"`` or `SECOND`.
 
     Raises:
         ModuleNotFoundError: where the framework is not installed.
@@ -49,8 +55,23 @@ class Subject:
         """The framework's operations."""
         return self.adapter.operations()
 
+    @cached_property
+    def ways(self) -> Mapping[str, Way]:
+        """The ways in which the framework runs functions, by name; an adapter without ``Operations.ways`` has none.
+
+        Raises:
+            AdapterError: where two have one name.
+        """
+        listed: Sequence[Way] = getattr(self.operations, "ways", tuple)()
+        if twice := [name for name, count in Counter(way.name for way in listed).items() if count > 1]:
+            raise AdapterError(f"{self.framework}: two ways have the name {twice[0]!r}")
+        return {way.name: way for way in listed}
+
     def present(self) -> bool:
-        """Return whether the device is there."""
+        """Return whether the device is there; the second device is made, where the adapter's operations know how."""
+        if self.device == SECOND:
+            make: Callable[[], bool] = getattr(self.operations, "make_second_device", lambda: False)
+            return make()
         return self.device in self.adapter.devices()
 
     def spelled(self) -> list[str]:

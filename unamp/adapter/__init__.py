@@ -6,6 +6,7 @@ they fit:
 ====================  ====================================================================================================
 `contract`            `Adapter` itself, with what it hands out and takes
 `operations`          the namespace that conformance is written against
+`ways`                the ways in which a framework runs a function: compiled, traced, exported, ...
 `registry`            how adapters are found, checked and loaded
 `versions`            the versions of a framework that an adapter works with
 `machine`             what the processor has, and the environment variables that change what frameworks use of it
@@ -21,6 +22,8 @@ they fit:
 ====================  ====================================================================================================
 """
 
+from typing import TYPE_CHECKING, Any
+
 from unamp.adapter.contract import (
     DEVICES,
     Adapter,
@@ -30,6 +33,7 @@ from unamp.adapter.contract import (
     Gap,
     Gradients,
     How,
+    NamesDevices,
     Realisation,
     Support,
     TellsOfDtypes,
@@ -38,8 +42,12 @@ from unamp.adapter.operations import NamedOperations, Operations
 from unamp.adapter.records import OpRecord
 from unamp.adapter.versions import check_version, major_minor
 
+if TYPE_CHECKING:
+    from unamp.adapter.ways import WAY_KINDS, OpenRegion, Way
+
 __all__ = [
     "DEVICES",
+    "WAY_KINDS",
     "Adapter",
     "CapturesNothing",
     "Decoration",
@@ -48,11 +56,23 @@ __all__ = [
     "Gradients",
     "How",
     "NamedOperations",
+    "NamesDevices",
     "OpRecord",
+    "OpenRegion",
     "Operations",
     "Realisation",
     "Support",
     "TellsOfDtypes",
+    "Way",
     "check_version",
     "major_minor",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what conformance alone needs, and whose import takes time that users of regions would wait for."""
+    if name in ("WAY_KINDS", "OpenRegion", "Way"):
+        from unamp.adapter import ways
+
+        return getattr(ways, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,12 +31,14 @@ __all__ = [
     "Gap",
     "Gradients",
     "How",
+    "NamesDevices",
     "Realisation",
     "Support",
     "TellsOfDtypes",
 ]
 
-#: The kinds of device that a region can be limited to.
+#: The kinds of device that every framework may have, and a region can be limited to: a CPU, and whatever accelerator there is.
+#: Others are one framework's own; see `NamesDevices`.
 DEVICES = ("cpu", "gpu")
 
 #: What `Adapter.runtime` tells of one thing.
@@ -327,3 +329,18 @@ class CapturesNothing:
     def leave_captured(self, key: int) -> None:
         """See `Adapter.leave_captured`."""
         raise NotExpressible("this framework's compiler captures no regions")
+
+
+@runtime_checkable
+class NamesDevices(Protocol):
+    """The part of an adapter whose framework has other names for devices than ``"cpu"``, ``"gpu"`` and ``"cuda"``."""
+
+    def device_kind(self, device: object) -> str | None:
+        """Return the kind of device that one of the framework's words or objects stands for; None for anything else.
+
+        Raises:
+            ValueError: for a device that the framework knows, and that is not there.
+        """
+
+    def device_names(self) -> Mapping[str, str]:
+        """Return the framework's word for every device that is there and that a region can cover, by its kind."""

@@ -14,7 +14,9 @@ import torch
 from torch import _VF, Tensor
 from torch.nn import functional as F
 
-from unamp.adapter import NamedOperations
+from unamp.adapter import NamedOperations, Way
+from unamp_torch.conformance.ways import ways
+from unamp_torch.plans import device_type
 
 __all__ = ["TorchOperations"]
 
@@ -44,7 +46,7 @@ class TorchOperations(NamedOperations):
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""
         made = torch.from_numpy(np.array(array, order="C"))
-        return made.to("cuda" if device == "gpu" else device).requires_grad_(requires_grad)
+        return made.to(device_type(device)).requires_grad_(requires_grad)
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
@@ -54,9 +56,20 @@ class TorchOperations(NamedOperations):
         tensor = tensor.to(exact.get(tensor.dtype, tensor.dtype))
         return tensor.cpu().numpy()
 
+    def make_second_device(self) -> bool:
+        """Give this process a second device; see `second_device`."""
+        from unamp_torch.conformance import second_device
+
+        second_device.register()
+        return True
+
     def dtype(self, tensor: Tensor) -> str:
         """Return the name of a tensor's dtype."""
         return str(tensor.dtype).removeprefix("torch.")
+
+    def ways(self) -> tuple[Way, ...]:
+        """Return the ways in which PyTorch runs a function."""
+        return ways()
 
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0

@@ -1,0 +1,86 @@
+"""Functions that are computed again for their gradients, or transformed by `torch.func`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from unamp.adapter import OpenRegion, Way
+from unamp_torch.conformance.ways.opening import Function, Weighed, both, floating, inside, with_leaves
+
+__all__ = ["WAYS"]
+
+
+def _grad(
+    function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int], *, around: bool
+) -> tuple[Any, Sequence[Any]]:
+    differentiated = torch.func.grad_and_value(function if around else inside(function, region), tuple(places))
+    if around:
+        with region():
+            gradients, value = differentiated(*inputs)
+    else:
+        gradients, value = differentiated(*inputs)
+    return value, gradients
+
+
+def _vjp(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+    def of_leaves(*leaves: Any) -> Any:
+        with region():
+            return function(*with_leaves(inputs, places, leaves))
+
+    found: Any = torch.func.vjp(of_leaves, *(inputs[place] for place in places))
+    value, back = found
+    return value, back(torch.ones_like(value))
+
+
+def _reentrant(
+    function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int], *, around: bool
+) -> tuple[Any, Sequence[Any]]:
+    """Checkpoint with gradients that are held: it refuses `torch.autograd.grad`."""
+    leaves = [inputs[place].detach().requires_grad_() for place in places]
+    given = with_leaves(inputs, places, leaves)
+    if around:
+        with region():
+            value = checkpoint(function, *given, use_reentrant=True)
+    else:
+        value = checkpoint(inside(function, region), *given, use_reentrant=True)
+    value.backward()
+    return value.detach(), [leaf.grad for leaf in leaves]
+
+
+def _vmap(function: Function, inputs: Sequence[Any]) -> Any:
+    return torch.vmap(function)(*(tensor.unsqueeze(0) for tensor in inputs))[0]
+
+
+def _jvp(function: Function, inputs: Sequence[Any]) -> Any:
+    places = floating(inputs)
+    primals = tuple(inputs[place] for place in places)
+    return torch.func.jvp(
+        lambda *leaves: function(*with_leaves(inputs, places, leaves)), primals, tuple(map(torch.ones_like, primals))
+    )[0]
+
+
+def _functional_call(function: Function, inputs: Sequence[Any]) -> Any:
+    network = Weighed(function, inputs, floating(inputs))
+    return torch.func.functional_call(network, {f"p{place}": inputs[place] for place in network.places}, tuple(inputs))
+
+
+def _recomputed(function: Function, inputs: Sequence[Any]) -> Any:
+    return checkpoint(function, *inputs, use_reentrant=False)
+
+
+WAYS = (
+    *both("checkpoint", "recomputed", _recomputed),
+    Way("checkpoint, reentrant, region inside", "recomputed", value_and_grad=partial(_reentrant, around=False)),
+    Way("checkpoint, reentrant, region around", "recomputed", value_and_grad=partial(_reentrant, around=True)),
+    Way("func.grad, region inside", "transformed", value_and_grad=partial(_grad, around=False), equal="bound"),
+    Way("func.grad, region around", "transformed", value_and_grad=partial(_grad, around=True), equal="bound"),
+    Way("func.vjp", "transformed", value_and_grad=_vjp, equal="bound"),
+    *both("vmap", "transformed", _vmap, equal="bound", upstream={"lstm": "it has no batching rule for LSTM"}),
+    *both("func.jvp", "transformed", _jvp, gradients=False, upstream={"lstm": "it has no forward gradient of LSTM on the CPU"}),
+    *both("functional_call", "transformed", _functional_call),
+)

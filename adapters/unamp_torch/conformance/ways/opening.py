@@ -1,0 +1,79 @@
+"""Where a way has its region: inside the function that is run in it, or around the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import nn
+
+from unamp.adapter import OpenRegion, Way
+
+__all__ = ["Function", "Holding", "Weighed", "both", "floating", "inside", "with_leaves"]
+
+Function = Callable[..., Any]
+
+#: Runs a function on some inputs in a way that knows of no region.
+Runs = Callable[[Function, Sequence[Any]], Any]
+
+
+class Holding(nn.Module):
+    """A network without parameters whose forward is a function."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        """Call the function."""
+        return self.function(*inputs)
+
+
+def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
+    """Return the places of floating tensors."""
+    return tuple(place for place, tensor in enumerate(inputs) if tensor.is_floating_point())
+
+
+class Weighed(nn.Module):
+    """A network with some of a function's arguments as parameters; what it is called with stands for the others."""
+
+    def __init__(self, function: Function, inputs: Sequence[Any], places: Sequence[int]) -> None:
+        super().__init__()
+        self.function, self.places = function, places
+        for place in places:
+            self.register_parameter(f"p{place}", nn.Parameter(inputs[place].detach().clone()))
+
+    def forward(self, *inputs: Any) -> Any:
+        """Call the function with the parameters."""
+        named = dict(self.named_parameters())
+        return self.function(*(named.get(f"p{place}", tensor) for place, tensor in enumerate(inputs)))
+
+
+def with_leaves(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
+    """Return inputs with others in some places."""
+    found = dict(zip(places, leaves, strict=True))
+    return [found.get(place, tensor) for place, tensor in enumerate(inputs)]
+
+
+def inside(function: Function, region: OpenRegion) -> Function:
+    """Return a function with the region in it."""
+
+    def body(*inputs: Any) -> Any:
+        with region():
+            return function(*inputs)
+
+    return body
+
+
+def both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:
+    """Yield two ways: the region inside the function, and around the whole."""
+
+    def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+        return runs(inside(function, region), inputs)
+
+    def run_around(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+        with region():
+            return runs(function, inputs)
+
+    yield Way(f"{name}, region inside", kind, run_inside, **promised)
+    yield Way(f"{name}, region around", kind, run_around, **promised)

@@ -1,0 +1,73 @@
+"""Networks that are replicated or sharded among processes; here in a group of one process."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import distributed, nn
+from torch.distributed.tensor import DTensor
+
+from unamp.adapter import OpenRegion, Way
+from unamp_torch.conformance.ways.opening import Function, Weighed, inside
+
+__all__ = ["ways"]
+
+
+@contextmanager
+def _group() -> Iterator[None]:
+    """Open a group of this process alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = Path(folder) / "meeting"
+        distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=0, world_size=1)
+        try:
+            yield
+        finally:
+            distributed.destroy_process_group()
+
+
+def _replicate(network: nn.Module) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(network)
+
+
+def _shard(network: nn.Module) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(network, mesh=init_device_mesh("cpu", (1,)))  # in place
+    return network
+
+
+def _trained(place: Callable[[nn.Module], nn.Module], *, around: bool) -> Any:
+    def run(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+        # Parameters of one network must have one dtype here: what has another is an input.
+        weights = [each for each in places if inputs[each].dtype is inputs[places[-1]].dtype]
+        leaves = {each: inputs[each].detach().requires_grad_() for each in places if each not in weights}
+        given = [leaves.get(each, tensor) for each, tensor in enumerate(inputs)]
+        with _group():
+            network = place(Weighed(function if around else inside(function, region), inputs, weights))
+            if around:
+                with region():
+                    value = network(*given)
+            else:
+                value = network(*given)
+            value.backward()
+            named = {name.rpartition(".")[2]: p.grad for name, p in network.named_parameters()}
+            whole = {name: g.full_tensor() if isinstance(g, DTensor) else g for name, g in named.items()}
+            found = {each: whole[f"p{each}"] for each in weights} | {each: leaf.grad for each, leaf in leaves.items()}
+            return value.detach(), [found[each] for each in places]
+
+    return run
+
+
+def ways() -> Iterator[Way]:
+    """Yield the ways of data parallelism."""
+    absent = "" if distributed.is_available() and distributed.is_gloo_available() else "PyTorch was built without gloo"
+    for name, place in {"DistributedDataParallel": _replicate, "fully_shard": _shard}.items():
+        for around in (True, False):
+            where = "around" if around else "inside"
+            run = _trained(place, around=around)
+            yield Way(f"{name}, region {where}", "replicated", value_and_grad=run, absent=absent)
