@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -42,6 +42,7 @@ class MindSporeAdapter(CapturesNothing):
 
     framework = "mindspore"
     holds_gradients = False
+    dtype_errors = r"d(ata )?type|input type must be same|but got .*Float|type of .* must be"
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -203,6 +204,10 @@ class MindSporeAdapter(CapturesNothing):
         from unamp_mindspore.layers import MindSporeLayers  # few programs use it
 
         return MindSporeLayers()
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give nothing: what a tensor came from is not known."""
+        return iter(())
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ class PaddleAdapter(CapturesNothing):
 
     framework = "paddle"
     holds_gradients = True
+    dtype_errors = r"d(ata )?type|type of data|kernel_key"
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -169,6 +170,10 @@ class PaddleAdapter(CapturesNothing):
         from unamp_paddle.layers import PaddleLayers  # few programs use it
 
         return PaddleLayers()
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give nothing: what a tensor came from is not known."""
+        return iter(())
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -56,6 +56,7 @@ class TensorFlowAdapter(CapturesNothing):
 
     framework = "tensorflow"
     holds_gradients = False
+    dtype_errors = r"dtype|(expected|requested) .* (tensor|type)|of type (half|bfloat16|float)"
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -158,6 +159,10 @@ class TensorFlowAdapter(CapturesNothing):
         from unamp_tensorflow.layers import KerasLayers  # few programs use it
 
         return KerasLayers()
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give nothing: what a tensor came from is not known."""
+        return iter(())
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

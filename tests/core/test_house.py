@@ -34,7 +34,7 @@ FLOORS = (
     ("_argument_names", "_region_decorator", "_spelling_files", "_strict_json", "_precision_toml", "_toml_editing"),
     ("vocabulary", "presets", "lists", "policy"),
     ("adapter",),
-    ("amp_warnings", "regions"),
+    ("amp_warnings", "error_notes", "regions"),
     (
         "networks",
         "default_regions",

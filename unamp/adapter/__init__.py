@@ -37,6 +37,7 @@ from unamp.adapter.contract import (
     NamesDevices,
     Realisation,
     Support,
+    TellsOfDtypes,
 )
 from unamp.adapter.operations import NamedOperations, Operations
 from unamp.adapter.records import OpRecord
@@ -62,6 +63,7 @@ __all__ = [
     "Operations",
     "Realisation",
     "Support",
+    "TellsOfDtypes",
     "Way",
     "check_version",
     "major_minor",
