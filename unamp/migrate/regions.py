@@ -111,7 +111,7 @@ def _told(name: str, row: Row | None, call: cst.Call, source: Source) -> tuple[u
     if to not in (*_REGIONS, _NETWORKS):
         return None
     try:
-        values = _values(call, _OWN[to]) if form is None else _of_form(call, form, name, source)
+        values = _values(call, _OWN[to]) if form is None else _of_form(call, form, name.removeprefix(_DIALECTS), source)
         return _of_network(values) if to == _NETWORKS else _of_region(to, values)
     except (Refused, ValueError, TypeError) as error:
         return unamp.Policy(enabled=False), {"policy": f"not told: {error}"}, ""
