@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from unamp.adapter.observing import traces
 from unamp.errors import AmpWarning
+from unamp.policy import Rule
 
 if TYPE_CHECKING:
     from unamp.adapter import Adapter
     from unamp.policy import Policy
 
-__all__ = ["SLOW", "graph_ran", "never_ran", "nothing_covered", "slow_dtype", "unknown_masters"]
+__all__ = ["SLOW", "graph_ran", "never_ran", "nothing_covered", "rules_not_applied", "slow_dtype", "unknown_masters"]
 
 #: So many times slower than float32 is worth a warning.
 SLOW = 3.0
@@ -38,7 +39,8 @@ def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
     """Warn where a region will compute in a dtype that is many times slower than float32 on the only device there is."""
     if not policy.active or (device is None and adapter.devices() != ("cpu",)) or device == "gpu":
         return
-    if policy.delegated(adapter.framework, "cpu") is None:
+    followed = policy.delegated(adapter.framework, "cpu")
+    if followed is None or Rule.LOW not in followed.rules.values():
         return
     factor = adapter.slowdown("cpu", policy.dtype)
     if factor >= SLOW:
@@ -76,6 +78,15 @@ def never_ran(op: str) -> None:
         ("never ran", op),
         f"{op!r} is on your allow list and never ran while it was traced: maybe another operation is what runs "
         "(the trace's table shows which)",
+    )
+
+
+def rules_not_applied(path: str, count: int) -> None:
+    """Warn of a region that is made from a file whose rules for layers no network has."""
+    _once(
+        ("rules", path),
+        f"{path} has {count} rules for layers, which a region does not put on: "
+        "unamp.layer_policies(network, unamp.Precision.read(path).layers) does",
     )
 
 

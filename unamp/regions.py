@@ -133,6 +133,10 @@ class Region:
             _leave(realisations, tokens)
             if not realisations and kind is None:
                 amp_warnings.nothing_covered(self.policy)
+        if error is not None:
+            from unamp import error_notes  # only an error needs it
+
+            error_notes.explain(error, trace, self.policy, registry.adapters_in_use())
 
     def __call__(self, function: F) -> F:
         """Decorate a function, method, generator, coroutine or asynchronous generator function."""

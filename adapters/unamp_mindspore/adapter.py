@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,6 +23,7 @@ from unamp.adapter import (
     Support,
     major_minor,
 )
+from unamp.adapter.layers import Layered
 from unamp.policy import Policy
 from unamp_mindspore import compiling, networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import ELSEWHERE, Activation
@@ -41,6 +42,7 @@ class MindSporeAdapter(CapturesNothing):
 
     framework = "mindspore"
     holds_gradients = False
+    dtype_errors = r"d(ata )?type|input type must be same|but got .*Float|type of .* must be"
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -197,6 +199,15 @@ class MindSporeAdapter(CapturesNothing):
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
         decorate(networks, optimizers, decoration)
+
+    def layered(self) -> Layered:
+        from unamp_mindspore.layers import MindSporeLayers  # few programs use it
+
+        return MindSporeLayers()
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give nothing: what a tensor came from is not known."""
+        return iter(())
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -32,7 +32,7 @@ from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.capturing import capture_hooks, capture_needed
 from unamp_mindspore.decorators import policy_of
-from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks, parser_needed
+from unamp_mindspore.parsing import GraphUnder, graph, layer_rules, parser_hooks, parser_needed
 from unamp_mindspore.resolving import resolving_hooks, resolving_needed
 from unamp_mindspore.state import DTYPES, on_cpu, thread
 
@@ -50,6 +50,9 @@ _lock = threading.RLock()
 
 _ATTRIBUTE = "amp_strategy"
 
+#: The policy of a graph without one, whose layers may have rules.
+_NONE = Policy("O0")
+
 
 @cache
 def strategy(policy: Policy) -> Any:
@@ -58,6 +61,8 @@ def strategy(policy: Policy) -> Any:
     Raises:
         NotExpressible: where it has none on this device.
     """
+    if not policy.active:
+        return amp.create_amp_strategy(amp.AmpLevel.AmpO0, DTYPES["float16"], [], [])
     if policy.dtype == "bfloat16" and on_cpu():
         raise NotExpressible(
             "MindSpore's CPU kernels cannot run a graph in bfloat16; use float16, or call the function without mindspore.jit "
@@ -119,7 +124,9 @@ def _policy_for(target: Any, entry: Any) -> Policy | None:
     """Return the policy of a graph: that of the innermost decorator on its entry, else the one in force at the call."""
     if isinstance(target, nn.Optimizer):  # what updates parameters is not cast
         return None
-    return policy_of(entry, otherwise=_in_force())
+    policy = policy_of(entry, otherwise=_in_force())
+    # With no strategy at its root, a graph would take what it knows of an operation from one layer to the next.
+    return _NONE if policy is None and layer_rules.used else policy
 
 
 def _cell_under_policy(cell: Any, entry: Any) -> AbstractContextManager[str]:
@@ -147,7 +154,7 @@ def _executor_under(executor: Any, policy: Policy) -> Iterator[None]:
     with GraphUnder(policy) if cell is None else _cell_under(cell, policy) as suffix:
         executor._cell_cache_key_extend = extend + suffix
         if cell is None:
-            executor.fn = _copied(inspect.unwrap(function), policy)
+            executor.fn = _copied(inspect.unwrap(function), policy, layer_rules.key)
         try:
             yield
         finally:
@@ -183,8 +190,11 @@ def _warn_if_traced() -> None:
 
 
 @lru_cache(maxsize=256)
-def _copied(function: types.FunctionType, policy: Policy) -> types.FunctionType:
-    """Return a function of its own for a policy: MindSpore keeps what it has parsed by the function's identity."""
+def _copied(function: types.FunctionType, policy: Policy, rules: object) -> types.FunctionType:
+    """Return a function of its own for a policy and the rules of layers.
+
+    MindSpore keeps what it has parsed by the function's identity.
+    """
     copy = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )

@@ -15,6 +15,7 @@ import mindspore
 
 from unamp._compiler_marks import NOT_COMPILED
 from unamp.adapter import major_minor
+from unamp.adapter.layers import RulesInForce
 from unamp.adapter.replacing import CodePatch
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
@@ -26,11 +27,17 @@ if major_minor(mindspore.__version__) < (2, 9):
 else:
     from mindspore.graph._parse import parser
 
-__all__ = ["PART", "GraphUnder", "graph", "parser", "parser_hooks", "parser_needed"]
+__all__ = ["PART", "GraphUnder", "cell_checks", "graph", "layer_rules", "parser", "parser_hooks", "parser_needed"]
 
 
 #: The attribute of functions, modules and namespaces in what an operation is made of, where no rule holds.
 PART = "_unamp_part"
+
+#: The rules that layers have: graphs follow them.
+layer_rules = RulesInForce()
+
+#: What else is asked of the cell whose method is read.
+cell_checks: list[Callable[[Any], None]] = []
 
 
 class _Graph(threading.local):
@@ -63,15 +70,19 @@ class GraphUnder:
     def __enter__(self) -> str:
         self._before = graph.compiled, graph.policy, thread.plan
         graph.compiled, graph.policy, thread.plan = True, self._policy, None
-        return "" if self._policy is None else _suffix(self._policy)
+        return "" if self._policy is None else _suffix(self._policy, layer_rules.key)
 
     def __exit__(self, *error: object) -> None:
         graph.compiled, graph.policy, thread.plan = self._before
 
 
 @lru_cache(maxsize=256)
-def _suffix(policy: Policy) -> str:
-    return f".unamp {policy!r}"
+def _suffix(policy: Policy, rules: frozenset[object] | None) -> str:
+    numbered = "" if rules is None else f" {_numbers.setdefault(rules, len(_numbers))}"
+    return f".unamp {policy!r}{numbered}"
+
+
+_numbers: dict[frozenset[object], int] = {}  # of sets of rules for layers
 
 
 def _parsed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,6 +101,8 @@ def _check(function: Any) -> None:
     reason = getattr(function, NOT_COMPILED, None)
     if reason is not None:
         raise NotExpressible(reason)
+    for check in cell_checks:
+        check(getattr(function, "__self__", None))
     name = getattr(function, "__qualname__", "a function")
     decorated = policy_of(function, otherwise=graph.policy)
     if decorated != graph.policy:

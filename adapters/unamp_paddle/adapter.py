@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ import paddle
 from paddle.base.framework import _dygraph_tracer
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
@@ -30,6 +31,7 @@ class PaddleAdapter(CapturesNothing):
 
     framework = "paddle"
     holds_gradients = True
+    dtype_errors = r"d(ata )?type|type of data|kernel_key"
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -163,6 +165,15 @@ class PaddleAdapter(CapturesNothing):
         from unamp_paddle.decoration import decorate  # few programs use it
 
         decorate(networks, optimizers, decoration)
+
+    def layered(self) -> Layered:
+        from unamp_paddle.layers import PaddleLayers  # few programs use it
+
+        return PaddleLayers()
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give nothing: what a tensor came from is not known."""
+        return iter(())
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -28,13 +28,15 @@ from paddle.jit.sot.utils import paddle_api_config
 
 from unamp import regions
 from unamp._region_decorator import MARK
+from unamp.adapter.layers import RulesInForce
 from unamp.adapter.patching import find
 from unamp.adapter.replacing import CodePatch
 from unamp.amp_warnings import graph_ran
+from unamp.layers.region import LayerRegion
 from unamp_paddle.listing import unpatched
 from unamp_paddle.state import thread
 
-__all__ = ["as_written", "keyed", "keyed_program", "not_simulated", "per_policy"]
+__all__ = ["as_written", "keyed", "keyed_program", "layer_rules", "not_simulated", "per_policy"]
 
 T = TypeVar("T")
 
@@ -45,7 +47,7 @@ _OPTIONS = find("paddle.jit.dy2static.utils", "TransformOptions")
 _NOT_SIMULATED = (
     regions.autocast, regions.auto_cast, regions.policy_region, regions._here, regions.current_policy,
     regions.is_autocast_enabled, regions.get_autocast_dtype, regions.Region.__enter__, regions.Region.__exit__,
-    regions.Region.here, regions.Region.__call__,
+    regions.Region.here, regions.Region.__call__, LayerRegion.here, LayerRegion.finished,
     *(getattr(paddle, name) for name in ("is_autocast_enabled", "get_autocast_dtype") if hasattr(paddle, name)),
 )  # fmt: skip
 # SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and goes on behind them.
@@ -75,7 +77,8 @@ def behind_regions(original: Callable[..., Any]) -> Callable[..., Any]:
         region = vars(func).get(MARK)
         if region is None:
             return original(self, func)
-        inner, owner = func.__wrapped__, ()
+        inner: Any = func.__wrapped__
+        owner: tuple[Any, ...] = ()
         if inspect.ismethod(inner):
             inner, owner = inner.__func__, (inner.__self__,)
         left = is_paddle_func(inner) or not inspect.isfunction(inner)
@@ -98,9 +101,15 @@ if (_translation := find("paddle.jit.dy2static.program_translator", "FunctionCac
     CodePatch(_translation, behind_regions).apply()
 
 
+#: The rules that layers have: what is traced follows them.
+layer_rules = RulesInForce()
+
+
 def _policy() -> Any:
-    plan = thread.plan
-    return None if plan is None else (plan.policy, plan.layer_rule)
+    plan, rules = thread.plan, layer_rules.key
+    if plan is None:
+        return None if rules is None else (None, None, rules)
+    return (plan.policy, plan.layer_rule, rules)
 
 
 def as_written(original: Callable[[Any], Any]) -> Callable[[Any], Any]:

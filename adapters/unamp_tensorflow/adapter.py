@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.layers import Layered
 from unamp.policy import Policy
 from unamp_tensorflow import casting, networks, observing, patches, plans, scaling
 from unamp_tensorflow.activation import Activation
@@ -55,6 +56,7 @@ class TensorFlowAdapter(CapturesNothing):
 
     framework = "tensorflow"
     holds_gradients = False
+    dtype_errors = r"dtype|(expected|requested) .* (tensor|type)|of type (half|bfloat16|float)"
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -152,6 +154,15 @@ class TensorFlowAdapter(CapturesNothing):
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
         decorate(networks, optimizers, decoration)
+
+    def layered(self) -> Layered:
+        from unamp_tensorflow.layers import KerasLayers  # few programs use it
+
+        return KerasLayers()
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give nothing: what a tensor came from is not known."""
+        return iter(())
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

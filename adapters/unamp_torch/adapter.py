@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any
@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from unamp.adapter import Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp_torch import compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.compiled import library
-from unamp_torch.spellings import spelling
+from unamp_torch.spellings import made_by, spelling
 from unamp_torch.state import CUDA, autocast_key, dispatch_key, dtype_name, excluded, set_excluded, thread
 
 __all__ = ["TorchAdapter"]
@@ -38,10 +39,24 @@ GAPS = (
         "PyTorch's layer writes its float32 parts into a result of its input's dtype, and raises, as under torch.autocast",
     ),
     Gap(
+        "bilinear in a function that is compiled or exported, under the preset torch-cpu or torch-cuda without other lists",
+        "PyTorch casts the parts of this operation below where graphs are recorded: it runs in float32, as under "
+        "torch.autocast; name it in allow",
+    ),
+    Gap(
         "products of sparse tensors in the CSR layout on a CPU",
         "PyTorch has no low kernel for them, and its own autocast, which carries out its own lists, casts them: they raise, as "
         "under torch.autocast; deny the operation, or use the COO layout",
         "https://docs.pytorch.org/docs/stable/sparse.html",
+    ),
+    Gap(
+        "scaled_dot_product_attention of jagged tensors with widen_results, or of low ones where it is denied",
+        "PyTorch's cast of such a tensor has no backward pass where its gradient is not contiguous: it raises, as the "
+        "same cast does without a region",
+    ),
+    Gap(
+        "backward operators that are called by hand at O2 and O3 (aten::max_pool2d_with_indices_backward)",
+        "they follow no rule, and a low gradient beside a float32 input raises, as it does without a region",
     ),
     Gap(
         "layers of torch.ao.quantization after an operation that runs low",
@@ -109,6 +124,10 @@ class TorchAdapter:
 
     framework = "torch"
     holds_gradients = True
+    dtype_errors = (
+        "dtype|scalar ?type|ScalarType|same type|type .* should be the same|not implemented for '|can't be cast|"
+        "cannot be converted to type|c10::"
+    )
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -238,9 +257,18 @@ class TorchAdapter:
 
         decorate(networks, optimizers, decoration)
 
+    def layered(self) -> Layered:
+        from unamp_torch.layers import TorchLayers  # few programs use it
+
+        return TorchLayers()
+
     def spelling(self, value: object) -> str | None:
         """Return the spelling of one of PyTorch's functions, layer classes or operators."""
         return spelling(value)
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give the operations of the graph that autograd recorded; without a gradient there is none."""
+        return made_by(tensor)
 
     compiling = staticmethod(compiling.compiling)  # asked for every region that is made
 

@@ -19,6 +19,7 @@ from unamp.adapter.replacing import AttributePatch
 from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import plans
+from unamp_torch.facts import facts
 from unamp_torch.listing import Operator, operators
 from unamp_torch.state import included, thread
 
@@ -135,10 +136,13 @@ def _handler(operator: Operator) -> Callable[..., Any]:
             return record(*args, **kwargs)
         # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its lists are carried out here.
         policy = plan.policy.delegated("torch", plans.device_kind(device))
-        if policy is None or (plan.delegated and not policy.reason(operator.op).origin.startswith("preset ")):
-            return record(*args, **kwargs)  # PyTorch's own has lists, and no level for what is on none of them
-        if plans.only_chooses(policy, operator.op):
+        if policy is None:
+            return record(*args, **kwargs)
+        left = plans.is_left_to_pytorch(policy, operator, device)
+        if plans.only_chooses(policy, operator.op) or (left and operator.composite and operator.op in facts().made_of):
             return operator.overload.decompose(*args, **kwargs)
+        if left or (plan.delegated and not policy.reason(operator.op).origin.startswith("preset ")):
+            return record(*args, **kwargs)  # PyTorch's own has lists, and no level for what is on none of them
         return plans.explicit_action(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
 
     return handle

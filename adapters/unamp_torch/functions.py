@@ -82,6 +82,7 @@ def _differ(policy: Policy, op: str, part: str) -> bool:
 _lock = lock()
 _users: dict[FunctionType, int] = {}
 _originals: dict[FunctionType, CodeType] = {}
+_made: dict[FunctionType, tuple[CodeType, str, Callable[..., Any], CodeType]] = {}  # what each is to call, for its code
 _called_while_tracing: set[Callable[..., Any]] = set()
 
 
@@ -97,7 +98,10 @@ def acquire(policy: Policy, under: Under) -> None:
                 users = _users.get(function, 0)
                 if users == 0:
                     code = function.__code__
-                    name, replacement, instead = _replacement(op, function, code, under)
+                    made = _made.get(function)
+                    if made is None or made[0] is not code:  # somebody else has given it other code since
+                        made = _made[function] = (code, *_replacement(op, function, code, under))
+                    _, name, replacement, instead = made
                     function.__globals__[name] = replacement
                     _call_while_tracing(replacement)
                     function.__code__ = instead
@@ -123,7 +127,6 @@ def _release(needed: Iterable[tuple[str, FunctionType]]) -> None:
             # A call that began before looks its global up later: that stays, until the function is replaced again.
 
 
-@functools.lru_cache(maxsize=64)
 def _replacement(op: str, function: FunctionType, code: CodeType, under: Under) -> tuple[str, Callable[..., Any], CodeType]:
     """Return what a function is to call instead, the global that holds it, and the code that calls it.
 

@@ -35,6 +35,7 @@ __all__ = [
     "how",
     "install_all",
     "install_traced",
+    "is_left_to_pytorch",
     "nested",
     "only_chooses",
     "plan",
@@ -241,6 +242,8 @@ def _all_operators() -> Iterable[Operator]:
 
 @lru_cache(maxsize=256)
 def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
+    if _to_the_letter(policy, device):
+        return _actions_beside_native(policy, device)
     table = {}
     for op, rule in policy.rules.items():
         for operator in () if only_chooses(policy, op) else operators(op):
@@ -249,13 +252,59 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
                 table[operator.name] = action
     # A rule for something that an operation is made of does not reach into it: where one would, the operation is intercepted.
     for op, parts in facts().made_of.items():
-        agreeing = (policy.rules[op], Rule.WIDEST, Rule.UNTOUCHED)
-        if all(policy.rules[part] in agreeing for part in parts) or _follows_by_its_parts(policy, op, device):
+        if _agree(policy, op, parts) or _follows_by_its_parts(policy, op, device):
             continue
         for operator in operators(op):
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
                 table[operator.name] = explicit_action(policy, operator, device)
+    for operator, parts in _apart():
+        if operator.name not in table and not _agree(policy, operator.op, parts):
+            table[operator.name] = explicit_action(policy, operator, device)
     return table
+
+
+def _agree(policy: Policy, op: str, parts: Iterable[str]) -> bool:
+    """Return whether rules for what an operation is made of change nothing about its own."""
+    agreeing = (policy.rules[op], Rule.WIDEST, Rule.UNTOUCHED)
+    return all(policy.rules[part] in agreeing for part in parts)
+
+
+@cache
+def _apart() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
+    """Return the operators that are called past the operation that they belong to, with what they are made of."""
+    return tuple((o, parts) for o in _all_operators() if (parts := facts().apart.get(o.overload._schema.name[6:])) is not None)
+
+
+def _to_the_letter(policy: Policy, device: str) -> bool:
+    """Return whether a policy is PyTorch's own lists for a device, and nothing else.
+
+    There an operation that PyTorch computes with others does what torch's own autocast makes of it: rules reach into it.
+    """
+    own = policy.preset == _NATIVE_LISTS.get(device) and policy.level == "O1"
+    return own and not (policy.allow or policy.deny or policy.widen_results)
+
+
+def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
+    """Return what is left to do beside native autocast where a policy is its own lists.
+
+    It changes nothing that PyTorch answers: it widens what single operators refuse, and gives advice on what is banned.
+    """
+    table = {}
+    for op, rule in policy.rules.items():
+        answered = op in facts().answers or op in facts().made_of or only_chooses(policy, op)
+        for operator in operators(op) if rule in (Rule.WIDEST, Rule.BANNED) else ():
+            native = _native_rule(operator, device)
+            refused = native is Rule.WIDEST or (native is Rule.UNTOUCHED and not operator.composite and not answered)
+            action = _action(policy, rule, operator, device) if refused or rule is Rule.BANNED else None
+            if action is not None:
+                table[operator.name] = action
+    return table
+
+
+def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
+    """Return whether a policy is PyTorch's own lists, and nothing is to be done about an operator that they do not name."""
+    unlisted = _to_the_letter(policy, device) and not _is_listed(operator, device)
+    return unlisted and operator.name not in _actions(policy, device)
 
 
 @lru_cache(maxsize=256)
@@ -263,9 +312,11 @@ def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
         for operator in () if rule is Rule.UNTOUCHED or only_chooses(policy, op) else operators(op):
-            action = explicit_action(policy, operator, device)
             # Under vmap the backward pass of a norm takes no low input with float32 parameters.
             norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
+            if is_left_to_pytorch(policy, operator, device) and not norm:
+                continue
+            action = explicit_action(policy, operator, device)
             table[operator.name] = calls.WithoutLowKernel(action) if norm else action
     return table
 
@@ -335,12 +386,7 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
     if device not in NATIVE_KEYS:
         # Where PyTorch has lists for it, nobody says here what they are: every rule is carried out by a kernel of ours.
         return None if (key := autocast_key(device)) is not None and _has_kernel(operator, key.name) else Rule.UNTOUCHED
-    key_name = NATIVE_KEYS[device].name
-    listed = _has_kernel(operator, key_name)
-    if not listed and _has_kernel(operator, "CompositeImplicitAutograd"):
-        # Another overload or an alias, made of the one that is listed.
-        listed = any(_has_kernel(other, key_name) for other in operators(operator.op, inner=True))
-    if not listed:
+    if not _is_listed(operator, device):
         return Rule.UNTOUCHED
     lists = preset(_NATIVE_LISTS[device])
     if operator.op in lists.allow:
@@ -350,6 +396,15 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
     if operator.op in lists.promote:
         return Rule.WIDEST
     return Rule.BANNED if operator.op in lists.banned else None
+
+
+def _is_listed(operator: Operator, device: str) -> bool:
+    """Return whether native autocast has a kernel for an operator, or for another overload or alias that it is made of."""
+    key = NATIVE_KEYS[device].name
+    if _has_kernel(operator, key):
+        return True
+    others = operators(operator.op, inner=True) if _has_kernel(operator, "CompositeImplicitAutograd") else ()
+    return any(_has_kernel(other, key) for other in others)
 
 
 @cache

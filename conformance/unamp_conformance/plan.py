@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any
 
+from unamp.adapter.layered_networks import LAYER_WAYS
 from unamp.dtypes import LOW_DTYPES, low_dtype
 from unamp.errors import unknown
 from unamp.lists import read
@@ -17,6 +19,7 @@ from unamp.presets import PRESETS, preset
 from unamp.vocabulary import vocabulary
 from unamp_conformance.agreement import NEEDED, NEEDED_OF_OPERATIONS
 from unamp_conformance.behaviours import BEHAVIOURS
+from unamp_conformance.layerchecks import LAYER_CASES
 from unamp_conformance.netchecks import NETWORK_CHECKS
 from unamp_conformance.networks import NETWORKS
 from unamp_conformance.programs import OPERATIONS
@@ -37,6 +40,7 @@ CHECKS: Mapping[str, str] = {
     "agreement": "do frameworks, each in a process of its own, come to the same decisions and numbers, operation by operation?",
     "behaviour": "nesting, exceptions, threads, the cache of casts",
     "ways": "is a policy followed in every way in which a framework runs a function, or refused before it computes?",
+    "layers": "does a rule for layers hold by the numbers, eagerly, compiled and exported, and is it gone once it is removed?",
     "training": "does training with loss scaling come to the loss of float32 training, through an overflow and a restart?",
 }
 
@@ -117,11 +121,11 @@ class Item:
     """One piece of work, done by the worker in one go.
 
     Attributes:
-        kind: ``"operation"``, ``"network"``, ``"behaviour"``, ``"training"`` or ``"way"``.
-        subject: the operation, network or behaviour.
+        kind: ``"operation"``, ``"network"``, ``"behaviour"``, ``"training"``, ``"way"`` or ``"layers"``.
+        subject: the operation, network, behaviour or case of rules for layers.
         policies: the policies, by their names in results.
         checks: the kinds of check that it gives results for.
-        way: the name of the way of the framework in which it runs, where the kind is ``"way"``.
+        way: the name of the way of the framework in which it runs, where the kind is ``"way"`` or ``"layers"``.
     """
 
     kind: str
@@ -161,6 +165,8 @@ def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = ()
                 checks = tuple(c for c in networks if c != "statistics" or network.buffers)
                 for policy in _matrix(selection) if checks else ():
                     yield Item("network", name, {policy_name(policy): policy}, checks)
+    if selection.wants("layers") and not (selection.ops or selection.networks):
+        yield from _layers(selection)
     if selection.wants("ways") and ("ways" in selection.checks or selection.ways or not (selection.ops or selection.networks)):
         yield from _ways(selection, spelled, ways, dear)
     checks = tuple(check for check in ("coverage", "probe") if selection.wants(check) or check in compared)
@@ -168,6 +174,14 @@ def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = ()
         for op in spelled:
             if not selection.ops or op in selection.ops:
                 yield Item("operation", op, _probed(selection, op), checks)
+
+
+def _layers(selection: Selection) -> Iterator[Item]:
+    """Yield the cases of rules for layers in every way; in a quick run each under one dtype, another than the next."""
+    dtypes = selection.dtypes or LOW_DTYPES
+    for number, (way, case) in enumerate(product(LAYER_WAYS, LAYER_CASES)):
+        chosen = dtypes if selection.full or way == "eager" else [dtypes[number % len(dtypes)]]
+        yield Item("layers", case, {f"O1 {dtype} unamp": Policy("O1", dtype) for dtype in chosen}, ("layers",), way)
 
 
 def _matrix(selection: Selection) -> Iterator[Policy]:

@@ -18,6 +18,7 @@ they fit:
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
 `facts`               reading an adapter's data file about its framework's operations
 `spellings`           a framework's objects by their spellings
+`layers`              rules for single layers: the optional part of an adapter
 `wrapping`            a second object for a network, with the same parameters and another method
 ====================  ====================================================================================================
 """
@@ -36,6 +37,7 @@ from unamp.adapter.contract import (
     NamesDevices,
     Realisation,
     Support,
+    TellsOfDtypes,
 )
 from unamp.adapter.operations import NamedOperations, Operations
 from unamp.adapter.records import OpRecord
@@ -61,6 +63,7 @@ __all__ = [
     "Operations",
     "Realisation",
     "Support",
+    "TellsOfDtypes",
     "Way",
     "check_version",
     "major_minor",

@@ -12,7 +12,7 @@ The rules that every adapter keeps:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -34,6 +34,7 @@ __all__ = [
     "NamesDevices",
     "Realisation",
     "Support",
+    "TellsOfDtypes",
 ]
 
 #: The kinds of device that every framework may have, and a region can be limited to: a CPU, and whatever accelerator there is.
@@ -293,6 +294,18 @@ class Adapter(Protocol):
 
     def operations(self) -> Operations:
         """Return the operation namespace for conformance."""
+
+
+@runtime_checkable
+class TellsOfDtypes(Protocol):
+    """What an adapter may have besides, for notes on errors that are about dtypes (`unamp.error_notes`)."""
+
+    @property
+    def dtype_errors(self) -> str:
+        """A regular expression that is found in the messages of the framework's errors about dtypes."""
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give the operations that a tensor came from, the last one first, as far as the framework knows them."""
 
 
 class CapturesNothing:

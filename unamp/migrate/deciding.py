@@ -13,7 +13,7 @@ from unamp.migrate.literals import UNKNOWN, code, literal
 from unamp.migrate.names import Source, Use
 from unamp.migrate.spellings import Form
 
-__all__ = ["Decision", "Outcome", "Target", "decide", "is_used", "plain_arguments"]
+__all__ = ["Decision", "Outcome", "Target", "decide", "inherited", "is_used", "plain_arguments"]
 
 
 class Target(Enum):
@@ -77,6 +77,12 @@ def decide(use: Use, source: Source, target: Target) -> Decision:
             why = refused.why
     if not row.dialect:
         return Decision(Outcome.STAYS, why=why or row.why, hand=row.hand)
+    call = source.nodes.call_of(use.node)
+    if row.form is not None and row.form.to == "unamp.amp_guard" and "use_promote" not in row.form.old and call is not None:
+        level = _argument(call, row.form, "level").strip("'\"").upper()
+        if level not in ("", "O0", "OD", "O1"):
+            promotes = "at O2 its dialect promotes, as Paddle 3 does, and fluid did not"
+            return Decision(Outcome.STAYS, why=promotes, hand="take unamp.amp_guard, which does not either")
     return Decision(Outcome.DIALECT, why=why)
 
 
@@ -102,7 +108,7 @@ def plain_arguments(use: Use, source: Source) -> Sequence[Written] | None:
     new = plan(call.args, row.form, known)
     if row.form.by_device:
         count = sum(each.old is not None for each in new)
-        new[count:count] = _inherited(call, row.form, new, source)
+        new[count:count] = inherited(call, row.form, new, source)
     return new + _excluded(call, row.form, known, source)
 
 
@@ -153,7 +159,7 @@ def _check_result(call: cst.Call, form: Form, source: Source) -> None:
             raise Refused("what its step returns is used: in plain unamp that is whether the step was taken")
 
 
-def _inherited(call: cst.Call, form: Form, new: Sequence[Written], source: Source) -> list[Written]:
+def inherited(call: cst.Call, form: Form, new: Sequence[Written], source: Source) -> list[Written]:
     """Return the dtype of the region around, which torch's regions take over where they name none."""
     said = {each.name: each for each in new}
     enabled = said.get("enabled")

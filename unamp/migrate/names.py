@@ -173,7 +173,7 @@ class _Finder:
             names = {_dotted(each, chain) for each in through}
             several = len(names) > 1 or len(imports) < len(access.referents)
             self.accesses.update(dict.fromkeys(through, 1))
-            self.ours += [Use(chain[-1], name, None, (), several) for name in names if name.startswith("unamp.")]
+            self.ours += [Use(chain[-1], name, None, (), several) for name in sorted(names)[:1] if name.startswith("unamp.")]
             known = [name for name in sorted(names) if self._table.framework_of(name)]
             yield from _as_use(chain, known, tuple(dict.fromkeys(through)), several, self._table)
 

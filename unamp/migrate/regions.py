@@ -9,6 +9,7 @@ import libcst as cst
 
 import unamp
 from unamp.migrate.calls import Refused, given, plan
+from unamp.migrate.deciding import inherited
 from unamp.migrate.findings import RegionPolicy
 from unamp.migrate.literals import UNKNOWN, code, literal, shortened_code, static_dtype
 from unamp.migrate.names import Source, Use
@@ -70,7 +71,7 @@ def region_policies(source: Source, frameworks: Collection[str]) -> list[tuple[c
         framework = row.framework if row is not None else "unamp"
         if row is not None and framework not in frameworks:
             continue
-        told = _told(use.name, row, call)
+        told = _told(use.name, row, call, source)
         if told is not None:
             policy, unknown, where = told
             said = RegionPolicy(0, shortened_code(call), framework, policy.to_data(), unknown, where)
@@ -81,7 +82,7 @@ def region_policies(source: Source, frameworks: Collection[str]) -> list[tuple[c
 def region_words(use: Use, source: Source) -> dict[str, str]:
     """Return what to write by hand for a call that cannot be moved: the region, and what goes with it."""
     call = source.nodes.call_of(use.node)
-    told = _told(use.name, use.row, call) if call is not None else None
+    told = _told(use.name, use.row, call, source) if call is not None else None
     policy = told[0] if told is not None else unamp.Policy()
     if use.row is not None and use.row.framework == "paddle":
         words = [f"{name}={value!r}" for name, value in (("level", policy.level), ("dtype", policy.dtype))]
@@ -101,7 +102,7 @@ def region_words(use: Use, source: Source) -> dict[str, str]:
     return {"region": region, "more": more}
 
 
-def _told(name: str, row: Row | None, call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str] | None:
+def _told(name: str, row: Row | None, call: cst.Call, source: Source) -> tuple[unamp.Policy, dict[str, str], str] | None:
     """Return the policy of a call, the arguments that only a run knows, and what it is for; None for what is no region."""
     if row is not None and row.policy:
         return _READERS[row.policy](call)
@@ -110,7 +111,7 @@ def _told(name: str, row: Row | None, call: cst.Call) -> tuple[unamp.Policy, dic
     if to not in (*_REGIONS, _NETWORKS):
         return None
     try:
-        values = _values(call, _OWN[to]) if form is None else _of_form(call, form, name)
+        values = _values(call, _OWN[to]) if form is None else _of_form(call, form, name.removeprefix(_DIALECTS), source)
         return _of_network(values) if to == _NETWORKS else _of_region(to, values)
     except (Refused, ValueError, TypeError) as error:
         return unamp.Policy(enabled=False), {"policy": f"not told: {error}"}, ""
@@ -128,9 +129,10 @@ def _values(call: cst.Call, order: tuple[str, ...]) -> _Values:
     return _Values(found)
 
 
-def _of_form(call: cst.Call, form: Form, name: str) -> _Values:
+def _of_form(call: cst.Call, form: Form, name: str, source: Source) -> _Values:
     """Return the arguments of the call in plain unamp that a call is written as."""
     new = plan(call.args, form, given(call.args, form, name))
+    new += inherited(call, form, new, source) if form.by_device else []
     return _Values(
         {
             each.name or code(call.args[each.old or 0]): cst.parse_expression(each.code)

@@ -18,7 +18,9 @@ import numpy as np
 from mindspore.common.api import _pynative_executor
 
 from unamp.adapter import NamedOperations, Way
+from unamp.adapter.layered_networks import LayeredNetworks
 from unamp_mindspore.casting import cast
+from unamp_mindspore.conformance.layered import layered
 from unamp_mindspore.conformance.ways import ways
 from unamp_mindspore.conformance.written import WRITTEN
 from unamp_mindspore.facts import facts
@@ -54,6 +56,10 @@ class MindSporeOperations(NamedOperations):
     def ways(self) -> tuple[Way, ...]:
         """Return the ways in which MindSpore runs functions."""
         return ways()
+
+    def layered(self) -> LayeredNetworks:
+        """Return a network with layers, for rules about them."""
+        return layered()
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""

@@ -16,7 +16,9 @@ import paddle
 from paddle.nn import functional as F
 
 from unamp.adapter import NamedOperations, Way
+from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.vocabulary import vocabulary
+from unamp_paddle.conformance.layered import layered
 from unamp_paddle.conformance.rare import RARE
 from unamp_paddle.conformance.ways import ways
 from unamp_paddle.spellings import named
@@ -30,6 +32,10 @@ class PaddleOperations(NamedOperations):
 
     def __init__(self) -> None:
         super().__init__("paddle", _find)
+
+    def layered(self) -> LayeredNetworks:
+        """Return a network with layers, for rules about them."""
+        return layered()
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""

@@ -15,6 +15,8 @@ from torch import _VF, Tensor
 from torch.nn import functional as F
 
 from unamp.adapter import NamedOperations, Way
+from unamp.adapter.layered_networks import LayeredNetworks
+from unamp_torch.conformance.layered import layered
 from unamp_torch.conformance.ways import ways
 from unamp_torch.plans import device_type
 
@@ -42,6 +44,10 @@ class TorchOperations(NamedOperations):
         # two threads make it at once (tanh in one process of four, torch 2.13). That call is made here.
         for function in _VECTORISED:
             function(torch.full((1 << 16,), 0.5))
+
+    def layered(self) -> LayeredNetworks:
+        """Return a network with layers, for rules about them."""
+        return layered()
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""

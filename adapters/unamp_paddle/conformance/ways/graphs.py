@@ -19,7 +19,7 @@ def ways() -> Iterator[Way]:
     """Yield the ways of `paddle.jit`."""
     for name, full_graph in (("AST", True), ("SOT", False)):
         # SOT would simulate the suite's making of regions. Gradients are added up in the order of the program.
-        made = {"made_inside": full_graph, "equal": "bound"}
+        made: dict[str, Any] = {"made_inside": full_graph, "equal": "bound"}
         yield from both(f"to_static {name}", "compiled", _compiling(full_graph=full_graph), **made)
         yield from both(f"to_static {name}, a layer", "compiled", _compiling_layer(full_graph=full_graph), **made)
         yield from both(f"to_static {name}, not_to_static inside", "compiled", _left_out(full_graph=full_graph), **made)

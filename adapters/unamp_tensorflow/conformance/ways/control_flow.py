@@ -156,6 +156,8 @@ def ways() -> Iterator[Way]:
     }
     for name, runs in found.items():
         promised: dict[str, Any] = {"dear": True, "equal": "bits" if name.endswith(", eager") else "bound"}
+        if runs is _py_function:
+            promised["upstream"] = {"lstm": "the gradient of an eager tf.py_function raises where an input is whole numbers"}
         yield from both(name, "control flow", runs, **promised)
     without_gradients: dict[str, Runs] = {
         "tf.numpy_function": _numpy_function,

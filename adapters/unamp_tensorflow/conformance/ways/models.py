@@ -66,7 +66,7 @@ def _model(function: Function, inputs: Sequence[Any]) -> tuple[Any, Any, list[in
         def call(self, row: Any) -> Any:
             given = list(inputs)
             for place, weight in zip(places, self.held, strict=True):
-                given[place] = weight.value
+                given[place] = tf.convert_to_tensor(weight.value)
             result = function(*given)
             self.computed = result.dtype
             return result
