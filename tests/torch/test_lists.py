@@ -163,6 +163,8 @@ def controls(call: Callable[..., Any], entry: Entry, rule: Rule, low: torch.dtyp
     target = {Rule.LOW: low, Rule.FP32: F32}.get(rule)
     if target is None:
         target = F32 if rule is Rule.WIDEST and len(dtypes) > 1 else next(iter(dtypes))
+    if rule is Rule.NARROWEST and len(lows := dtypes - {F32}) == 1:
+        (target,) = lows
     given = converted(entry.args, lambda t: t.to(target))
     results = []
     try:
