@@ -96,7 +96,7 @@ class Plan:
 
     @cached_property
     def intercepts(self) -> bool:
-        """Whether any operator needs a kernel of ours on the plan's key; those for meta tensors have one of their own."""
+        """True where any operator needs a kernel of ours on the plan's key; those for meta tensors have one of their own."""
         return bool(self.on_cpu or self.on_cuda or (self.elsewhere and self.key is TRACED))
 
     @cached_property
@@ -118,7 +118,7 @@ class Plan:
 
     @cached_property
     def compiled(self) -> object:
-        """What the compiled kernels are to do; None where that is nothing."""
+        """The table of the compiled kernels; None where that is nothing."""
         if library is None or not self.intercepts or self.key is TRACED:
             return None
         return compiled_plan(library, self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA))

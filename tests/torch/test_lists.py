@@ -158,7 +158,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def controls(call: Callable[..., Any], entry: Entry, rule: Rule, low: torch.dtype) -> list[Any]:
-    """What the rule comes to, with every cast written out: the results that a region may give."""
+    """Return what the rule comes to, with every cast written out: the results that a region may give."""
     dtypes = {t.dtype for t in tensors(entry.args) if t.dtype in (F32, F16, BF16)}
     target = {Rule.LOW: low, Rule.FP32: F32}.get(rule)
     if target is None:

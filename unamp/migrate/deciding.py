@@ -17,14 +17,14 @@ __all__ = ["Decision", "Outcome", "Target", "decide", "inherited", "is_used", "p
 
 
 class Target(Enum):
-    """What to write: a dialect's import, or plain unamp."""
+    """The two things to write: a dialect's import, or plain unamp."""
 
     DIALECTS = "dialects"
     UNAMP = "unamp"
 
 
 class Outcome(Enum):
-    """What becomes of a use."""
+    """The ways in which a use can end."""
 
     PLAIN = "plain"
     DIALECT = "dialect"
@@ -32,7 +32,7 @@ class Outcome(Enum):
 
 
 class Decision(NamedTuple):
-    """What becomes of a use.
+    """The decision about a use.
 
     Attributes:
         arguments: of a call in plain unamp; None where the name alone is replaced.
