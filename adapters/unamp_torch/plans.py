@@ -104,16 +104,19 @@ class Plan:
         """The same plan, with kernels of ours for every rule, those that native autocast follows included."""
         if self.is_explicit or not self.autocast or self.delegated:
             return self
-        tables = {device: self._explicit(device) for device in (CPU, CUDA) if self._covers(device)}
+        tables = {device: self._explicit(device) for device in (CPU, CUDA, *self.elsewhere) if self._covers(device)}
         _install(tables, TRACED)
-        return replace(self, on_cpu=tables.get(CPU, {}), on_cuda=tables.get(CUDA, {}), key=TRACED, is_explicit=True)
+        others = {device: tables.get(device, own) for device, own in self.elsewhere.items()}
+        return replace(
+            self, on_cpu=tables.get(CPU, {}), on_cuda=tables.get(CUDA, {}), elsewhere=others, key=TRACED, is_explicit=True
+        )
 
     def _covers(self, device: str) -> bool:
         return device in self.devices or (self.beside is not None and device in self.beside.devices)
 
     def _explicit(self, device: str) -> Mapping[str, Action]:
         own = self if device in self.devices else self.beside
-        own_actions = self.on_cpu if device == CPU else self.on_cuda
+        own_actions = {CPU: self.on_cpu, CUDA: self.on_cuda, **self.elsewhere}[device]
         return own_actions if own is None or own.delegated else {**own_actions, **_explicit_actions(own.policy, device)}
 
     @cached_property

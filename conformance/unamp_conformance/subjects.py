@@ -67,8 +67,12 @@ class Subject:
             raise AdapterError(f"{self.framework}: two ways have the name {twice[0]!r}")
         return {way.name: way for way in listed}
 
+    def devices(self) -> tuple[str, ...]:
+        """Return the devices that the framework has here, with the second one where the adapter's operations can make it."""
+        return (*self.adapter.devices(), *((SECOND,) if hasattr(self.operations, "make_second_device") else ()))
+
     def present(self) -> bool:
-        """Return whether the device is there; the second device is made, where the adapter's operations know how."""
+        """Return whether the device is there; the second device is made."""
         if self.device == SECOND:
             make: Callable[[], bool] = getattr(self.operations, "make_second_device", lambda: False)
             return make()
