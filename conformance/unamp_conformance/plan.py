@@ -45,8 +45,9 @@ CHECKS: Mapping[str, str] = {
 }
 
 
-#: The presets that have lists to hold a framework against. Under `none` there are only the user's, which every run probes.
-LISTED = tuple(name for name in PRESETS if name != "none")
+#: The presets that have lists to hold a framework against. Under `none` there are only the user's, which every run probes;
+#: `torch-mps` is `torch-cuda` but for a dozen operations, and runs where it is asked for.
+LISTED = tuple(name for name in PRESETS if name not in ("none", "torch-mps"))
 
 
 #: What to say of a selection that no check fits.
