@@ -155,7 +155,12 @@ class Task:
         if self.ended == "finished":
             own = [gap for gap in gaps.gaps_of(self.framework) if gap.check != "agreement"]
             marked, useless = gaps.apply(
-                own, found, self.version, self.facts, whole=self.selection.whole and self.device != SECOND, others=self._left_out
+                own,
+                found,
+                self.version,
+                self.facts,
+                whole=self.selection.whole and self.device != SECOND,
+                others=self._left_out,
             )
             found = list(marked)
         return FrameworkRun(

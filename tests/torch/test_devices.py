@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,15 @@ def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
     """In a process of its own: PyTorch's second device is there for good."""
     ran = subprocess.run([sys.executable, SCRIPT, device], capture_output=True, text=True, check=True)
     assert json.loads(ran.stdout.splitlines()[-1]) == []
+
+
+@pytest.mark.parametrize("compiled", ["0", ""])
+def test_regions_around_several_devices(compiled: str) -> None:
+    """See the script. With kernels in Python, and with those in C++ where they are built."""
+    environment = {**os.environ, "UNAMP_TORCH_COMPILED": compiled}
+    command = [sys.executable, "-W", "ignore", Path(__file__).parent / "two_devices.py"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("named", [None, "meta", torch.device("meta")])
