@@ -74,6 +74,11 @@ class PaddleAdapter(CapturesNothing):
         return (
             Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
             Gap(
+                "custom devices and XPU",
+                "which low kernels they have, Paddle does not tell beforehand: every low operation is emulated there; no "
+                "such device was there to test it, and Paddle's wheel has a loader for plugins and none to load",
+            ),
+            Gap(
                 "decorate for embeddings with sparse gradients on the CPU",
                 "Paddle has no kernel that makes low ones there, and no cast for them; such a layer stays in float32",
             ),

@@ -1,7 +1,7 @@
 """Frameworks held against each other: identical networks, the same policy, so the same decisions and the same numbers.
 
-One framework on two devices is held against itself in the same way. And the same operations: outside any region each is the function that its canonical signature says, or a known gap of the
-framework that has another.
+One framework on two devices is held against itself in the same way. And the same operations: outside any region each is the
+function that its canonical signature says, or a known gap of the framework that has another.
 """
 
 from __future__ import annotations

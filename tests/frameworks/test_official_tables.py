@@ -149,7 +149,10 @@ def category(name, device):
     return "deny" if wide in casts(op, device, low) else "promote" if wide in casts(op, device, low, wide) else "unknown"
 
 registered = torch._C._dispatch_get_registrations_for_dispatch_key
-found = {device: {name: category(name, device) for name in registered(f"Autocast{device.upper()}")} for device in ("cpu", "mps")}
+found = {
+    device: {name: category(name, device) for name in registered(key)}
+    for device, key in (("cpu", "AutocastCPU"), ("mps", "AutocastMPS"))
+}
 json.dump({**found, "cuda": registered("AutocastCUDA"), "xpu": registered("AutocastXPU")}, sys.stdout)
 """
 

@@ -32,5 +32,7 @@ def test_devices_that_are_not_there(named: object, said: str) -> None:
 
 
 def test_what_is_no_device() -> None:
-    with pytest.raises(TypeError, match="an imported framework's object for a device, or None, not Tensor; valid.*paddle has cpu"):
+    with pytest.raises(
+        TypeError, match="an imported framework's object for a device, or None, not Tensor; valid.*paddle has cpu"
+    ):
         unamp.autocast(paddle.ones([1]))

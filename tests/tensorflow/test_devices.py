@@ -14,7 +14,15 @@ import unamp
 
 @pytest.mark.parametrize(
     "named",
-    ["CPU", "CPU:0", "CPU:1", "/cpu:0", "/device:CPU:1", tf.DeviceSpec(device_type="CPU"), tf.config.list_physical_devices()[0]],
+    [
+        "CPU",
+        "CPU:0",
+        "CPU:1",
+        "/cpu:0",
+        "/device:CPU:1",
+        tf.DeviceSpec(device_type="CPU"),
+        tf.config.list_physical_devices()[0],
+    ],
 )
 def test_a_device_in_tensorflows_words(named: object) -> None:
     region = unamp.autocast(named)
