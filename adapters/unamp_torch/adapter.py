@@ -77,8 +77,9 @@ GAPS = (
     ),
     Gap(
         "meta tensors under torch.inference_mode in a region that names no device",
-        "there they have no dispatch key that a region could use for them alone: they compute in float32; open the region with "
-        'unamp.autocast("meta")',
+        "there they have no dispatch key that a region could use for them alone: the first operation whose rule PyTorch's "
+        "autocast does not follow by itself (softmax, layer_norm, a loss) raises, and what runs before it or without one "
+        'computes in float32; open the region with unamp.autocast("meta")',
     ),
     Gap(
         "the preset 'native' on another device than a CPU, CUDA's, Apple's or Intel's in explain and traces",

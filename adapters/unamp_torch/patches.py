@@ -25,9 +25,9 @@ import torch.utils.checkpoint
 from unamp.adapter.patching import missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
 from unamp_torch import backward, compiling, control_flow, exporting, jagged, native_cache, transforming
-from unamp_torch.calls import NO_KERNEL
+from unamp_torch.calls import NO_KERNEL, refuse_on_meta
 from unamp_torch.compiled import library
-from unamp_torch.state import KERNEL_KEYS, lock, thread
+from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, lock, thread
 
 __all__ = ["HOOKS", "Hook", "acquire", "probe", "release"]
 
@@ -227,6 +227,8 @@ if library is not None:
         torch.compiler.is_exporting,
         BannedOperation,
         NO_KERNEL,
+        refuse_on_meta,
+        META_IN_PYTHON,
         _ready,
         _waiting,
         _imports,

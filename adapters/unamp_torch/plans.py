@@ -122,7 +122,7 @@ class Plan:
         """The table of the compiled kernels; None where that is nothing."""
         if library is None or not self.intercepts or self.key is TRACED:
             return None
-        return compiled_plan(library, self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA))
+        return compiled_plan(library, self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA), META in self.elsewhere)
 
 
 def accelerator() -> str | None:
