@@ -88,8 +88,8 @@ KERNEL_KEYS = tuple(dict.fromkeys((FEW, MANY, TRACED)))
 
 CPU, CUDA, META = "cpu", "cuda", "meta"
 
-#: Where the compiled kernels for meta tensors find those in Python. No tensor has this key: PyTorch leaves one backend at a time
-#: to strangers, the first of three.
+#: Where the compiled kernels for meta tensors find those in Python. No tensor has this key: PyTorch leaves one backend at a
+#: time to strangers, the first of three.
 META_IN_PYTHON = dispatch_key("AutogradPrivateUse3").name
 
 #: The dispatch keys of the native autocast kernels.
