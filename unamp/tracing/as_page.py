@@ -7,7 +7,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from unamp.adapter.records import OpRecord
-from unamp.tracing.tables import Line, dtypes, size
+from unamp.tracing.tables import Line, count, dtypes, percent, shares, size
+from unamp.tracing.work import total_work
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -63,6 +64,8 @@ def render(trace: Traced, title: str) -> str:
             title=title,
             trace=trace,
             lines=lines,
+            works=shares(lines),
+            work=total_work(trace.records),
             rows=_rows(lines),
             stripes=_stripes(trace.records),
             shares=_shares(trace.records),
@@ -86,7 +89,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("unamp"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(bytes=size, dtypes=dtypes, kind=_kind)
+    environment.filters.update(bytes=size, dtypes=dtypes, kind=_kind, percent=percent, zip=zip, count=count)
     environment.globals["signs"] = _SIGNS
     return environment
 
