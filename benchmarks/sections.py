@@ -24,6 +24,7 @@ SECTIONS = {
     "custom": ("on_torch.operations:custom", _OPERATION),
     "custom-steps": ("on_torch.steps:custom", _STEP),
     "o2-steps": ("on_torch.steps:o2", _STEP),
+    "decorated-steps": ("on_torch.decorated:comparisons", Effort(300, 0.002)),
     "aftermath": ("on_torch.aftermath:comparisons", _OPERATION),
     "layers": ("on_torch.layers:comparisons", _OPERATION),
     "scaling": ("on_torch.scaling:comparisons", _OPERATION),
