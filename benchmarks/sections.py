@@ -33,6 +33,7 @@ SECTIONS = {
     "paddle-regions": ("on_paddle.regions:comparisons", _OPERATION),
     "paddle-operations": ("on_paddle.operations:comparisons", _OPERATION),
     "paddle-steps": ("on_paddle.steps:comparisons", _LAYER),
+    "paddle-decorated": ("on_paddle.decorated:comparisons", Effort(300, 0.002)),
     "paddle-aftermath": ("on_paddle.operations:aftermath", _OPERATION),
     "mindspore-regions": ("on_mindspore.regions:comparisons", _OPERATION),
     "mindspore-operations": ("on_mindspore.operations:comparisons", _OPERATION),
