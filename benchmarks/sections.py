@@ -38,6 +38,7 @@ SECTIONS = {
     "mindspore-regions": ("on_mindspore.regions:comparisons", _OPERATION),
     "mindspore-operations": ("on_mindspore.operations:comparisons", _OPERATION),
     "mindspore-steps": ("on_mindspore.steps:comparisons", _STEP),
+    "mindspore-decorated": ("on_mindspore.decorated:comparisons", Effort(60, 0.0)),
     "mindspore-aftermath": ("on_mindspore.operations:aftermath", _OPERATION),
     "tensorflow-regions": ("on_tensorflow.regions:comparisons", _OPERATION),
     "tensorflow-operations": ("on_tensorflow.operations:comparisons", _OPERATION),
