@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from unamp.precision import Precision, region_from
     from unamp.scaling import GradScaler
     from unamp.tracing import Trace, TraceComparison, compare_traces, trace
+    from unamp.tuning import Tuned, TuneReport, tune
 
 __all__ = [
     "LEVELS",
@@ -56,6 +57,8 @@ __all__ = [
     "Rule",
     "Trace",
     "TraceComparison",
+    "TuneReport",
+    "Tuned",
     "amp_guard",
     "auto_cast",
     "auto_mixed_precision",
@@ -74,6 +77,7 @@ __all__ = [
     "policy_region",
     "region_from",
     "trace",
+    "tune",
     "vocabulary",
 ]
 
@@ -96,6 +100,9 @@ _LATE = {
     "layer_policies": "unamp.layers",
     "region_from": "unamp.precision",
     "trace": "unamp.tracing",
+    "TuneReport": "unamp.tuning",
+    "Tuned": "unamp.tuning",
+    "tune": "unamp.tuning",
 }
 
 

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from unamp.adapter import Adapter
     from unamp.policy import Policy
 
-__all__ = ["SLOW", "graph_ran", "never_ran", "nothing_covered", "rules_not_applied", "slow_dtype", "unknown_masters"]
+__all__ = [
+    "SLOW",
+    "graph_ran",
+    "never_ran",
+    "nothing_covered",
+    "rules_not_applied",
+    "slow_dtype",
+    "trivial_answer",
+    "unknown_masters",
+]
 
 #: So many times slower than float32 is worth a warning.
 SLOW = 3.0
@@ -105,6 +114,11 @@ def graph_ran(framework: str, what: str, instead: str) -> None:
         f"a graph of {what} ran in a trace, which sees eager code only: what is in the graph is missing there; {instead}",
         through=(framework, "keras"),
     )
+
+
+def trivial_answer(said: str) -> None:
+    """Warn of a search whose answer could have been had without one."""
+    _once(("trivial", said), f"unamp.tune: {said}")
 
 
 def unknown_masters(framework: str, names: Sequence[str]) -> None:

@@ -1,0 +1,59 @@
+"""Policies that need no search, beside the one that was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unamp.policy import Policy
+from unamp.presets import PRESETS
+from unamp.tracing import trace
+from unamp.tuning.reports import PresetReport
+from unamp.tuning.subject import Subject
+
+__all__ = ["preset_reports", "trivial"]
+
+#: A preset is as good as the answer where so little more of the work is low.
+_LITTLE = 0.02
+
+
+def preset_reports(
+    subject: Subject, batches: Sequence[tuple[Any, Any]], limit: float, may_run: Callable[[], bool]
+) -> list[PresetReport]:
+    """Return how the usual policies do at O1: that of unamp, and that of the framework's own lists.
+
+    Args:
+        subject: the network.
+        batches: batches with their float32 results.
+        limit: the largest error with which a policy holds.
+        may_run: whether a further run may begin.
+    """
+    if subject.base.level != "O3":
+        return []
+    framework = subject.framework()
+    own = [name for name in PRESETS if framework and name.startswith(framework)]
+    found = []
+    for name in [*own[:1], "unamp"]:
+        policy = Policy("O1", subject.base.dtype, preset=name)
+        low, worst, tried = 0.0, 0.0, 0
+        for batch, reference in batches:
+            if worst > limit or not may_run():
+                break
+            ran = trace(values=tried == 0)
+            worst = max(worst, subject.error_under(policy, (), batch, reference, ran))
+            low = subject.low_share(ran) if tried == 0 else low
+            tried += 1
+        if tried == len(batches) or worst > limit:
+            found.append(PresetReport(policy, low, worst, worst <= limit))
+    return found
+
+
+def trivial(dtype: str, low: float, presets: Sequence[PresetReport], *, nothing_held: bool) -> list[str]:
+    """Return what there is to say where the answer could have been had without a search."""
+    if nothing_held:
+        return [f"everything may run in {dtype}: no exception is needed"]
+    good = [found for found in presets if found.holds and found.low >= low - _LITTLE]
+    return [
+        f"O1 of the preset {found.policy.preset} already holds, with {found.low:.1%} of the work low: it needs no rules"
+        for found in sorted(good, key=lambda found: -found.low)[:1]
+    ]
