@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SLOW",
     "graph_ran",
+    "moves_statistics",
     "never_ran",
     "nothing_covered",
     "rules_not_applied",
@@ -113,6 +114,15 @@ def graph_ran(framework: str, what: str, instead: str) -> None:
         ("graph", framework, what),
         f"a graph of {what} ran in a trace, which sees eager code only: what is in the graph is missing there; {instead}",
         through=(framework, "keras"),
+    )
+
+
+def moves_statistics(layers: str) -> None:
+    """Warn of a search that trains: its runs move running statistics, those that overflow too."""
+    _once(
+        ("statistics", layers),
+        f"unamp.tune: the network is in training mode, and every run moves the running statistics of {layers}, also where it "
+        "overflows; tune a copy, or call network.eval() before",
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
+from unamp.amp_warnings import moves_statistics
 from unamp.errors import shortened, unknown
 from unamp.policy import Policy
 from unamp.presets import preset
@@ -16,7 +16,7 @@ from unamp.tuning.places import BY
 from unamp.tuning.searches import EFFORTS
 from unamp.tuning.subject import Subject
 
-__all__ = ["base_policy", "check_arguments", "check_repeatable", "in_training"]
+__all__ = ["base_policy", "check_arguments", "check_repeatable", "warn_of_statistics"]
 
 
 def check_arguments(run: object, batches: object, tolerance: object, margin: object, by: object, effort: object) -> None:
@@ -84,21 +84,29 @@ def check_repeatable(subject: Subject, one: tuple[Any, Trace], other: tuple[Any,
         )
 
 
-def in_training(subject: Subject, wanted: Callable[[str], bool] = lambda kind: True) -> list[str]:
-    """Return the layers that are in training mode, with their classes, of those classes that are wanted."""
+def warn_of_statistics(subject: Subject) -> None:
+    """Warn of norms whose statistics every run of the search will move."""
+    if moving := _layers(subject, "batchnorm", training=True):
+        moves_statistics(_some(moving))
+
+
+def _layers(subject: Subject, kind: str, *, training: bool | None) -> list[str]:
+    """Return layers with their classes: of a kind, and in a mode; None is for layers that know no mode, as Keras' do not."""
     return [
         f"{name or 'the network'} ({type(layer).__name__})"
         for name, layer in subject.names.layers.items()
-        if getattr(layer, "training", False) is True and wanted(type(layer).__name__.lower())
+        if getattr(layer, "training", None) is training and kind in type(layer).__name__.lower()
     ]
 
 
 def _reason(subject: Subject) -> str:
-    dropping = in_training(subject, lambda kind: "drop" in kind)
-    if dropping:
-        return f"dropout is on in {_some(dropping)}; call network.eval() (network.set_train(False) in MindSpore) before"
-    if in_training(subject):
-        return "the network is in training mode; call network.eval() (network.set_train(False) in MindSpore) before"
+    evaluate = "call network.eval() (network.set_train(False) in MindSpore) before"
+    if dropping := _layers(subject, "drop", training=True):
+        return f"dropout is on in {_some(dropping)}; {evaluate}"
+    if dropping := _layers(subject, "drop", training=None):
+        return f"there is dropout in {_some(dropping)}; call the network with training=False"
+    if _layers(subject, "", training=True):
+        return f"the network is in training mode; {evaluate}"
     return "run draws random numbers, or changes what it reads; seed it, and have it begin from the same state each time"
 
 

@@ -115,9 +115,11 @@ class _Search:
         needed = 3 * len(batches) + 1 + 2 * (self.fresh is not None)
         if self.budget.runs < needed:
             raise ValueError(f"a budget of {self.budget.runs} runs ends before the search begins, which takes {needed}")
+        subject.learn_layers()  # what is no network is refused before anything runs
         first = subject.exact(batches[0])
         subject.learn_layers()
         checks.check_repeatable(subject, first, subject.exact(batches[0]), self.limit)
+        checks.warn_of_statistics(subject)
         traced = [first, *map(subject.exact, batches[1:])]
         if self.fresh is not None:
             self.fresh_reference = subject.exact(self.fresh)[0]
