@@ -52,8 +52,8 @@ def networks() -> Iterator[Subject]:
     ms.set_context(pynative_synchronize=True)
     ms.set_seed(0)
     for name, network, batch in (
-        ("ResNet, 4 blocks", ResNet(), lambda seed: ms.Tensor(images(seed, 2, 3, 16, 16))),
-        ("TransformerEncoder, 2 layers", Classifier(), lambda seed: ms.Tensor(words(seed, 128, 2, 16).astype("int32"))),
+        ("ResNet, 4 blocks", ResNet(), lambda seed: ms.Tensor(images(seed, 4, 3, 16, 16))),
+        ("TransformerEncoder, 2 layers", Classifier(), lambda seed: ms.Tensor(words(seed, 128, 4, 16).astype("int32"))),
     ):
         network.set_train(False)
         yield Subject(name, network, network, batch)

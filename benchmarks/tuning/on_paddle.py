@@ -28,14 +28,14 @@ def networks() -> Iterator[Subject]:
     """Give networks of the usual kinds."""
     paddle.seed(0)
     resnet = paddle.vision.models.resnet18(num_classes=10)
-    pictures = lambda seed: paddle.to_tensor(images(seed, 2, 3, 32, 32))  # noqa: E731
+    pictures = lambda seed: paddle.to_tensor(images(seed, 4, 3, 32, 32))  # noqa: E731
     with paddle.no_grad():
         for seed in range(1000, 1005):
             resnet(pictures(seed))
     classifier = Classifier()
     for network, name, batch in (
         (resnet, "ResNet-18 of paddle.vision", pictures),
-        (classifier, "TransformerEncoder, 3 layers", lambda seed: paddle.to_tensor(words(seed, 128, 2, 24))),
+        (classifier, "TransformerEncoder, 3 layers", lambda seed: paddle.to_tensor(words(seed, 128, 4, 24))),
     ):
         network.eval()
         yield Subject(name, network, paddle.no_grad()(network.__call__), batch)

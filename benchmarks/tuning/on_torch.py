@@ -188,15 +188,15 @@ def _next_word(result: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _rows(seed: int) -> Tensor:
-    return torch.from_numpy(images(seed, 4, 32))
+    return torch.from_numpy(images(seed, 8, 32))
 
 
 def _pictures(seed: int) -> Tensor:
-    return torch.from_numpy(images(seed, 2, 3, 16, 16))
+    return torch.from_numpy(images(seed, 4, 3, 16, 16))
 
 
 def _tokens(seed: int) -> Tensor:
-    return torch.from_numpy(words(seed, WORDS, 2, 24))
+    return torch.from_numpy(words(seed, WORDS, 4, 24))
 
 
 def _subject(name: str, network: nn.Module, batch: Callable[[int], Tensor], **tolerance: float) -> Subject:

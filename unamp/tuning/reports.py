@@ -60,6 +60,8 @@ class TuneReport(NamedTuple):
         error: the error on those.
         held_out: the error on the batch that was held out; None where none was, or the search was interrupted.
         all_low: the error without any exception.
+        spread: how much errors differ from batch to batch (their standard deviation, for their mean), which the search allowed
+            for; 0 where it could not be seen.
         low: the share of the work that is low.
         places: every place that could be low, in the order in which they first run.
         tried: what was tried, in order.
@@ -81,6 +83,7 @@ class TuneReport(NamedTuple):
     error: float
     held_out: float | None
     all_low: float
+    spread: float
     low: float
     places: tuple[PlaceReport, ...]
     tried: tuple[Trial, ...]
@@ -107,9 +110,11 @@ class TuneReport(NamedTuple):
         name = f"{self.network}: " if self.network else ""
         held = f"{len(self.held)} of {len(self.places)} places stay in float32"
         batches = f"{self.batches} batch{'es' if self.batches > 1 else ''}"
+        spread = [f"errors differ by {self.spread:.0%} between batches, which was allowed for"] if self.spread >= 0.1 else []
         return [
             f"{name}{self.low:.1%} of the work in {dtype}; {held}",
             f"error {self.error:.2g} {within} on {batches}, {fresh}; everything in {dtype}: {self.all_low:.2g}",
             f"{self.runs} runs, {self.seconds:.1f} s{f'; {self.stopped}' if self.stopped else ''}",
+            *spread,
             *self.remarks,
         ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Budget", "BudgetSpent", "Trial", "Trials"]
+__all__ = ["Budget", "BudgetSpent", "Trial", "Trials", "allowance", "spread_of"]
 
 U = TypeVar("U", bound=Hashable)
 
@@ -45,6 +46,7 @@ class Trials(Generic[U]):
 
     Attributes:
         errors: what is known: for each set the errors of the first batches, in the order in which sets were first asked for.
+        mean_limit: the largest mean of the errors of all batches with which a set holds.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Trials(Generic[U]):
         may_run: Callable[[], bool] = lambda: True,
         told: Callable[[frozenset[U]], None] = lambda held: None,
     ) -> None:
-        self.batches, self.limit = batches, limit
+        self.batches, self.limit, self.mean_limit = batches, limit, math.inf
         self.errors: dict[frozenset[U], list[float]] = {}
         self._measure, self._may_run, self._told = measure, may_run, told
 
@@ -69,7 +71,11 @@ class Trials(Generic[U]):
 
     def holds(self, held: frozenset[U]) -> bool:
         """Return whether a set is enough; the first batch that is beyond the limit ends it."""
-        return all(error <= self.limit for error in self._each(held))
+        return all(error <= self.limit for error in self._each(held)) and self.within(self.errors[held])
+
+    def within(self, errors: Sequence[float]) -> bool:
+        """Return whether the errors of all batches are known, and within the limits."""
+        return len(errors) == self.batches and max(errors) <= self.limit and fmean(errors) <= self.mean_limit
 
     def known(self, held: frozenset[U]) -> float | None:
         """Return the largest error of a set that was seen: of all batches, or one that is beyond the limit; else None."""
@@ -79,7 +85,7 @@ class Trials(Generic[U]):
 
     def best(self, work: Mapping[U, float]) -> frozenset[U] | None:
         """Return the set that is known to hold with the least work held; None where none is."""
-        held = [units for units, errors in self.errors.items() if len(errors) == self.batches and max(errors) <= self.limit]
+        held = [units for units, errors in self.errors.items() if self.within(errors)]
         return min(held, key=lambda units: (sum(map(work.__getitem__, units)), len(units)), default=None)
 
     def _each(self, held: frozenset[U]) -> Iterator[float]:
@@ -94,6 +100,26 @@ class Trials(Generic[U]):
             yield error
 
 
+def spread_of(errors: Iterable[Sequence[float]]) -> float:
+    """Return how much errors differ from batch to batch: their standard deviation, for their mean, over some sets together."""
+    squares, free = 0.0, 0
+    for each in errors:
+        mean = fmean(each)
+        if len(each) > 1 and 0.0 < mean < math.inf:
+            squares += math.fsum((error / mean - 1.0) ** 2 for error in each)
+            free += len(each) - 1
+    return math.sqrt(squares / free) if free else 0.0
+
+
+def allowance(spread: float, batches: int) -> float:
+    """Return how many times the mean of some batches' errors has to fit into what is allowed.
+
+    1.65 standard deviations above the mean are 19 of 20 fresh batches. And the mean of a few batches is itself so uncertain
+    that, of all that a search tries, it would take what those batches happen to like: 1.5 of its own deviations on top.
+    """
+    return 1.0 + spread * (1.65 + 1.5 / math.sqrt(batches))
+
+
 class Trial(NamedTuple):
     """A set that was tried.
 
@@ -101,7 +127,7 @@ class Trial(NamedTuple):
         held: how many units were held in float32.
         low: the share of the work that was low.
         error: the largest error that was seen; where it is beyond the limit, of the batches up to that one.
-        holds: whether it is within the limit on all batches.
+        holds: whether it is within the limits on all batches.
     """
 
     held: int
