@@ -148,7 +148,7 @@ class Search:
 
     def _memory(self) -> resuming.Memory:
         subject = self.subject
-        numbers = {unit: number for number, unit in enumerate(self.units)}
+        numbers = {place: number for number, place in enumerate(subject.places)}
         measure = "norms" if subject.measure is None else getattr(subject.measure, "__qualname__", "the user's")
         network = " ".join(subject.names.classes)
         setting = {"network": network, "base": repr(subject.base), "by": self.by, "measure": measure}
@@ -157,15 +157,19 @@ class Search:
             setting,
             tuple(subject.places),
             tuple(results) or tuple(() for _ in self.references),
-            tuple((frozenset(numbers[unit] for unit in held), tuple(e)) for held, e in self.trials.errors.items()),
+            tuple(
+                (frozenset(numbers[place] for unit in held for place in unit), tuple(errors))
+                for held, errors in self.trials.errors.items()
+            ),
         )
 
     def _remember(self) -> None:
         """Take over what the file to resume from knows."""
         if self.resume is None or not os.path.exists(self.resume):
             return
-        for held, errors in resuming.read(self.resume, self._memory()).tried:
-            self.trials.errors[frozenset(self.units[number] for number in held)] = list(errors)
+        for numbers, errors in resuming.read(self.resume, self._memory()).tried:
+            places = {self.subject.places[number] for number in numbers}
+            self.trials.errors[frozenset(unit for unit in self.units if unit <= places)] = list(errors)
 
     def _write(self) -> None:
         if self.resume is not None:
