@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from unamp._pages import environment
 from unamp.adapter.records import OpRecord
-from unamp.tracing.tables import Line, dtypes, size
+from unamp.tracing.tables import Line, count, dtypes, percent, shares, size
+from unamp.tracing.work import total_work
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -64,6 +65,8 @@ def render(trace: Traced, title: str) -> str:
             title=title,
             trace=trace,
             lines=lines,
+            works=shares(lines),
+            work=total_work(trace.records),
             rows=_rows(lines),
             stripes=_stripes(trace.records),
             shares=_shares(trace.records),
@@ -77,7 +80,7 @@ def render(trace: Traced, title: str) -> str:
 
 def _environment() -> Environment:
     found = environment("a trace's")
-    found.filters.update(bytes=size, dtypes=dtypes, kind=_kind)
+    found.filters.update(bytes=size, dtypes=dtypes, kind=_kind, percent=percent, zip=zip, count=count)
     found.globals["signs"] = _SIGNS
     return found
 

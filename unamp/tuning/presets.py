@@ -39,7 +39,7 @@ def preset_reports(
         for batch, reference in batches:
             if worst > limit or not may_run():
                 break
-            ran = trace(values=tried == 0)
+            ran = trace()
             worst = max(worst, subject.error_under(policy, (), batch, reference, ran))
             low = subject.low_share(ran) if tried == 0 else low
             tried += 1

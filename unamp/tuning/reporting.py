@@ -58,7 +58,7 @@ def _errors_and_share(
     error = search.trials.error(held)
     if interrupted:
         return error, None, search.low(held)
-    ran = trace(values=True)
+    ran = trace()
     if search.fresh is None:
         search.subject.error(places, search.batches[0], search.references[0], ran)
         return error, None, search.subject.low_share(ran)
@@ -83,9 +83,8 @@ def _why(search: Search, unit: Unit, held: frozenset[Unit]) -> str:
 
 def _places(search: Search, why: Mapping[Place, str]) -> tuple[PlaceReport, ...]:
     work, peak = search.subject.work, search.subject.peak
-    total = math.fsum(work.get(place, 0.0) for place in search.subject.places) or 1.0
     return tuple(
-        PlaceReport(*place, work.get(place, 0.0) / total, place in why, peak.get(place, 0.0), why.get(place, ""))
+        PlaceReport(*place, work.get(place, 0.0), place in why, peak.get(place, 0.0), why.get(place, ""))
         for place in search.subject.places
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,11 +11,11 @@ from unamp.layers.applying import LayerNames, layer_names, layer_policies
 from unamp.layers.rules import LayerRule, LayerRules
 from unamp.policy import Policy
 from unamp.regions import policy_region
-from unamp.tracing import Trace, trace
+from unamp.tracing import Trace, Work, share, trace
 from unamp.tuning import measuring
 from unamp.tuning.places import Place, low_places, place_of
 from unamp.tuning.rules import policy_and_rules
-from unamp.tuning.work import work_of
+from unamp.tuning.work import shares, summed, widened_work
 
 __all__ = ["Subject", "in_force"]
 
@@ -43,8 +42,9 @@ class Subject:
         measure: the error of two runs' results, given as they are; None: by norms.
 
     Attributes:
-        work, peak: of every place that ran in float32: the work of all batches, and the largest magnitude of a result.
+        amounts, peak: of every place that ran in float32: the work of all batches, and the largest magnitude of a result.
         places: the places that were low without exceptions, in order.
+        work: the share of each place in the work of those.
         runs: how often `run` was called.
     """
 
@@ -52,6 +52,7 @@ class Subject:
         self, run: Callable[[Any], Any], network: Any, base: Policy, measure: Callable[[Any, Any], Any] | None
     ) -> None:
         self.run, self.network, self.base, self.measure = run, network, base, measure
+        self.amounts: dict[Place, Work] = {}
         self.work: dict[Place, float] = {}
         self.peak: dict[Place, float] = {}
         self.places: list[Place] = []
@@ -74,7 +75,7 @@ class Subject:
         """Add the work and the peaks of a float32 run."""
         for record in ran.records:
             place = self.place(record)
-            self.work[place] = self.work.get(place, 0.0) + work_of(record)
+            self.amounts[place] = summed([self.amounts.get(place, Work()), widened_work(record)])
             if record.values is not None:
                 self.peak[place] = max(self.peak.get(place, 0.0), record.values.max_abs)
 
@@ -82,6 +83,7 @@ class Subject:
         """Add the places that were low in a run without exceptions."""
         found = low_places(ran.records, self.base.dtype, self.names.first, self.names.classes)
         self.places = list(dict.fromkeys([*self.places, *found]))
+        self.work = shares(self.amounts, self.places)
 
     def place(self, record: Any) -> Place:
         """Return where an operation ran."""
@@ -123,9 +125,9 @@ class Subject:
         return measuring.worst_error(reference, other)
 
     def low_share(self, ran: Trace) -> float:
-        """Return the share of a run's work that was low; the trace must have values."""
-        worked = [(record.computed_in == self.base.dtype, work_of(record)) for record in ran.records if record.compute]
-        return sum(work for low, work in worked if low) / (math.fsum(work for _, work in worked) or 1.0)
+        """Return the share of a run's work that was low."""
+        worked = [(record.computed_in == self.base.dtype, widened_work(record)) for record in ran.records if record.compute]
+        return share(summed(work for low, work in worked if low), summed(work for _, work in worked))
 
     def framework(self) -> str:
         """Return the network's framework; ``""`` without a network."""
