@@ -25,7 +25,7 @@ from unamp.tuning.subject import Subject as Searched
 from unamp.tuning.trials import Trials
 
 DTYPES = ("float16", "bfloat16")
-FRESH = 20
+BATCHES, FRESH = 5, 20
 HEAD = ("network", "dtype", "places", "all low", "tolerance", "search", "low", "in float32", "runs", "seconds", "fresh within")
 
 
@@ -64,7 +64,7 @@ def _rows(subjects: Iterator[Subject], *, small: bool) -> Iterator[dict[str, Any
 def _half_of_all_low(subject: Subject, dtype: str) -> float:
     """Return half of the error with everything low, with one digit: some places have to stay in float32."""
     errors = []
-    for seed in range(3):
+    for seed in range(BATCHES):
         batch = subject.batch(seed)
         exact = results_of(subject.run(batch))
         with unamp.policy_region(unamp.Policy("O3", dtype)):
@@ -74,10 +74,17 @@ def _half_of_all_low(subject: Subject, dtype: str) -> float:
 
 
 def _row(subject: Subject, dtype: str, tolerance: float, effort: str, by: str) -> dict[str, Any]:
-    batches = [subject.batch(seed) for seed in range(3)]
+    batches = [subject.batch(seed) for seed in range(BATCHES)]
     began = time.perf_counter()
     tuned = unamp.tune(
-        subject.run, subject.network, batches, held_out=subject.batch(3), dtype=dtype, tolerance=tolerance, effort=effort, by=by
+        subject.run,
+        subject.network,
+        batches,
+        held_out=subject.batch(BATCHES),
+        dtype=dtype,
+        tolerance=tolerance,
+        effort=effort,
+        by=by,
     )
     seconds = time.perf_counter() - began
     report = tuned.report

@@ -5,6 +5,7 @@ Everything held is known to hold. What a search returns holds too, and no single
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
@@ -61,7 +62,13 @@ def by_harm(units: Sequence[U], harm: Mapping[U, float], work: Mapping[U, float]
 
     Squares, because errors of independent roundings add up like that.
     """
-    return sorted(units, key=lambda unit: harm[unit] ** 2 / (work[unit] or 1.0))
+
+    def dear(unit: U) -> float:
+        if work[unit]:
+            return harm[unit] ** 2 / work[unit]
+        return math.inf if harm[unit] else 0.0
+
+    return sorted(units, key=dear)
 
 
 def _without_spare(rest: list[U], holds: Holds[U]) -> frozenset[U]:

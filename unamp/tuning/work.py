@@ -13,7 +13,7 @@ __all__ = ["shares", "summed", "widened_work"]
 
 
 def widened_work(record: OpRecord) -> Work:
-    """Return the work that an operation is in float32, so that a low run and a float32 run agree; nothing where none is known."""
+    """Return the work that an operation is in float32, so that low runs and float32 runs agree; none where it is not known."""
     wide = record._replace(
         inputs=tuple(map(_wide, record.inputs)),
         compute=_wide(record.compute) if record.compute else None,
