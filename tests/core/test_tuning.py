@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import math
+import random
 import subprocess
 import sys
 from datetime import timedelta
@@ -21,9 +22,10 @@ from unamp import LayerRule, OpRecord, Policy, Rule
 from unamp.tuning import resuming
 from unamp.tuning.budgets import budget_of
 from unamp.tuning.places import BY, Place, low_places, units_of
+from unamp.tuning.progress import Step, showing
 from unamp.tuning.rules import policy_and_rules
 from unamp.tuning.searches import by_harm, halves, ranked
-from unamp.tuning.trials import Budget, BudgetSpent, Trials
+from unamp.tuning.trials import Budget, BudgetSpent, Trials, allowance, spread_of
 
 LOW = Policy("O3", "float16")
 
@@ -164,6 +166,61 @@ def test_the_first_batch_beyond_the_limit_ends_a_trial() -> None:
     assert trials.known(frozenset({1})) is None
     assert trials.error(frozenset()) == pytest.approx(1.0, rel=1e-3)  # asked for, the others are run too
     assert [len(errors) for errors in trials.errors.values()] == [3, 3]
+
+
+def test_errors_that_differ_between_batches_leave_less_to_a_search() -> None:
+    assert spread_of([[1.0, 1.0], [2.0, 2.0, 2.0]]) == 0.0
+    assert spread_of([[1.0, 3.0]]) == pytest.approx(0.5 * math.sqrt(2.0))
+    assert spread_of([[1.0, 3.0], [10.0, 30.0]]) == pytest.approx(0.5 * math.sqrt(2.0))  # relative, and of all together
+    assert spread_of([[math.inf, 1.0], [0.0, 0.0], [1.0]]) == 0.0  # where nothing can be seen
+    assert allowance(0.0, 3) == 1.0
+    assert allowance(0.2, 3) > allowance(0.2, 12) > 1.0 + 1.65 * 0.2
+
+
+def test_the_mean_of_all_batches_has_a_limit_of_its_own() -> None:
+    oracle = Oracle([0.09], [1], [1.0, 0.5, 0.5], 0.1)
+    trials = oracle.trials()
+    assert trials.holds(frozenset())
+    trials.mean_limit = 0.05
+    assert not trials.holds(frozenset())
+    assert trials.best({0: 1.0}) is None
+
+
+@pytest.mark.parametrize(("scatter", "batches"), [(0.05, 3), (0.2, 5), (0.4, 8)])
+def test_what_is_found_holds_on_batches_that_nobody_saw(scatter: float, batches: int) -> None:
+    """Errors that scatter anew for every set and batch, as roundings do. What a search has seen of them is a matter of luck."""
+    within = []
+    for seed in range(20):
+        chance = random.Random(seed)
+        oracle = Oracle([chance.random() for _ in range(30)], [chance.randint(1, 100) for _ in range(30)], [1.0], 1.5)
+
+        def scattered(held: frozenset[int], batch: int, oracle: Oracle = oracle, seed: int = seed) -> float:
+            return oracle.error(held, 0) * max(random.Random(f"{seed} {sorted(held)} {batch}").gauss(1.0, scatter), 0.1)
+
+        trials: Trials[int] = Trials(scattered, batches, 0.8 * oracle.limit)
+        trials.mean_limit = oracle.limit / allowance(scatter, batches)
+        held = oracle.search("halves", trials)
+        assert held
+        within += [scattered(held, batch) <= oracle.limit for batch in range(100, 150)]
+    assert sum(within) / len(within) >= 0.95
+
+
+def test_progress_is_a_function_or_a_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Step(runs=34, units=61, held=4, low=0.91)
+    steps: list[Step] = []
+    with showing(steps.append) as told:
+        told(step)
+    assert steps == [step]
+    for quiet in (None, False):  # standard error is no terminal here
+        with showing(quiet) as told:
+            told(step)
+    assert capsys.readouterr().err == ""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich", None)  # as if it were not installed
+    with showing(True) as told:
+        told(step)
+    assert capsys.readouterr().err == "\r34 runs; best so far: 4 of 61 in float32, 91.0% of the work low\n"
 
 
 # --- places and rules -------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def showing(wanted: bool | Progress | None) -> Iterator[Progress]:
     try:
         from rich.console import Console
     except ModuleNotFoundError as error:
-        if error.name != "rich":
+        if str(error.name).partition(".")[0] != "rich":
             raise
         yield lambda step: print(f"\r{step}", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
