@@ -25,7 +25,7 @@ from unamp.tuning.subject import Subject as Searched
 from unamp.tuning.trials import Trials
 
 DTYPES = ("float16", "bfloat16")
-BATCHES, FRESH = 5, 20
+BATCHES, FRESH = 7, 60
 HEAD = ("network", "dtype", "places", "all low", "tolerance", "search", "low", "in float32", "runs", "seconds", "fresh within")
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     module = importlib.import_module(f"benchmarks.tuning.on_{asked.framework}")
     subjects = module.small() if asked.small else module.facts() if asked.facts else module.networks()
     rows = []
-    for row in _rows(subjects, small=asked.small):
+    for row in _rows(subjects, small=asked.small, batches=3 if asked.facts else BATCHES):
         if not rows:
             print("| " + " | ".join(row) + " |\n|" + "---|" * len(row), flush=True)
         print("| " + " | ".join(map(str, row.values())) + " |", flush=True)
@@ -50,21 +50,21 @@ def main() -> None:
         asked.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def _rows(subjects: Iterator[Subject], *, small: bool) -> Iterator[dict[str, Any]]:
+def _rows(subjects: Iterator[Subject], *, small: bool, batches: int) -> Iterator[dict[str, Any]]:
     for subject in subjects:
         for dtype in DTYPES:
-            tolerance = subject.tolerance.get(dtype) or _half_of_all_low(subject, dtype)
+            tolerance = subject.tolerance.get(dtype) or _half_of_all_low(subject, dtype, batches)
             if small:
                 yield from _beside_all_subsets(subject, dtype, tolerance)
                 continue
             for effort, by in (("halves", "place"), ("ranked", "place"), ("halves", "operation")):
-                yield _row(subject, dtype, tolerance, effort, by)
+                yield _row(subject, dtype, tolerance, effort, by, batches)
 
 
-def _half_of_all_low(subject: Subject, dtype: str) -> float:
+def _half_of_all_low(subject: Subject, dtype: str, batches: int) -> float:
     """Return half of the error with everything low, with one digit: some places have to stay in float32."""
     errors = []
-    for seed in range(BATCHES):
+    for seed in range(batches):
         batch = subject.batch(seed)
         exact = results_of(subject.run(batch))
         with unamp.policy_region(unamp.Policy("O3", dtype)):
@@ -73,14 +73,14 @@ def _half_of_all_low(subject: Subject, dtype: str) -> float:
     return 1e-2 if math.isinf(max(errors)) else float(f"{max(errors) / 2:.0e}")
 
 
-def _row(subject: Subject, dtype: str, tolerance: float, effort: str, by: str) -> dict[str, Any]:
-    batches = [subject.batch(seed) for seed in range(BATCHES)]
+def _row(subject: Subject, dtype: str, tolerance: float, effort: str, by: str, count: int) -> dict[str, Any]:
+    batches = [subject.batch(seed) for seed in range(count)]
     began = time.perf_counter()
     tuned = unamp.tune(
         subject.run,
         subject.network,
         batches,
-        held_out=subject.batch(BATCHES),
+        held_out=subject.batch(count),
         dtype=dtype,
         tolerance=tolerance,
         effort=effort,
