@@ -147,6 +147,20 @@ def test_a_preset_that_holds_is_named() -> None:
     assert [preset.policy.preset for preset in found.report.presets if preset.holds] == ["torch-cuda", "unamp"]
 
 
+def test_a_preset_that_bans_an_operation_is_passed_over() -> None:
+    network = _overflowing(3, 1)
+
+    def run(x: Tensor) -> Tensor:
+        chances = torch.sigmoid(network(x).float())
+        return nn.functional.binary_cross_entropy(chances, torch.full_like(chances, 0.5), reduction="none")
+
+    found = unamp.tune(run, network, X, tolerance=0.05)  # in float16 PyTorch raises: a NaN is no chance
+    assert "linear: its result reaches" in found.layers.to_toml()
+    assert "in float16, too, run raises RuntimeError" in found.table()
+    assert "torch-cuda" not in [preset.policy.preset for preset in found.report.presets]
+    assert found.report.within
+
+
 def test_a_base_keeps_its_deny_list() -> None:
     network = _overflowing(3, 1)
     found = unamp.tune(network, network, X, base=Policy("O2", "float16", deny="layer_norm"))
@@ -230,6 +244,14 @@ def test_what_is_out_of_reach_is_an_error() -> None:
 
     with pytest.raises(ValueError, match="with every place in float32 the error is still 1, .* no policy is in reach"):
         unamp.tune(run, network, X)
+
+    def fussy(x: Tensor) -> Tensor:
+        if unamp.current_policy():
+            raise ArithmeticError("not today")
+        return network(x)  # type: ignore[no-any-return]
+
+    with pytest.raises(ValueError, match=r"the error is still inf.*\(run raised ArithmeticError\)"):
+        unamp.tune(fussy, network, X)
     with pytest.raises(ValueError, match="the float32 run gives NaN, and log is the first whose result is not finite"):
         unamp.tune(lambda x: torch.log(network(x) * 0 - 1), network, X)
     with pytest.raises(ValueError, match="nothing ran that .* would have low"):

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from unamp.adapter.records import OpRecord
-from unamp.policy import Rule
+from unamp.dtypes import FLOAT32
+from unamp.policy import Policy, Rule
 
-__all__ = ["BY", "Place", "Unit", "low_places", "place_of", "units_of"]
+__all__ = ["BY", "Place", "Unit", "low_places", "place_of", "places_to_be_low", "units_of"]
 
 #: What is held as one: an operation in a layer, an operation wherever it is, or a layer with what it runs itself.
 BY = ("place", "operation", "layer")
@@ -49,9 +50,21 @@ def place_of(record: OpRecord, names: Mapping[str, str], classes: Iterable[str])
     return Place(found or "", record.op)
 
 
+#: The rules by which a policy has an operation low, or leaves it low.
+_LOW = (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
+
+
 def low_places(records: Iterable[OpRecord], dtype: str, names: Mapping[str, str], classes: Iterable[str]) -> list[Place]:
     """Return the places that computed low because a policy had them, in the order in which they first ran."""
-    ran = (r for r in records if r.computed_in == dtype and r.rule in (Rule.LOW, Rule.WIDEST, Rule.NARROWEST))
+    ran = (record for record in records if record.computed_in == dtype and record.rule in _LOW)
+    return list(dict.fromkeys(place_of(record, names, classes) for record in ran))
+
+
+def places_to_be_low(
+    records: Iterable[OpRecord], policy: Policy, names: Mapping[str, str], classes: Iterable[str]
+) -> list[Place]:
+    """Return the places of a float32 run that a policy would have low."""
+    ran = (record for record in records if record.compute == FLOAT32 and policy.decide(record.op) in _LOW)
     return list(dict.fromkeys(place_of(record, names, classes) for record in ran))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Policy
 from unamp.presets import PRESETS
 from unamp.tracing import trace
@@ -18,34 +20,49 @@ _LITTLE = 0.02
 
 
 def preset_reports(
-    subject: Subject, batches: Sequence[tuple[Any, Any]], limit: float, may_run: Callable[[], bool]
+    subject: Subject,
+    batches: Sequence[tuple[Any, Any]],
+    within: Callable[[Sequence[float]], bool],
+    may_run: Callable[[], bool],
 ) -> list[PresetReport]:
     """Return how the usual policies do at O1: that of unamp, and that of the framework's own lists.
 
     Args:
         subject: the network.
         batches: batches with their float32 results.
-        limit: the largest error with which a policy holds.
+        within: whether the errors of all batches are small enough.
         may_run: whether a further run may begin.
     """
     if subject.base.level != "O3":
         return []
     framework = subject.framework()
     own = [name for name in PRESETS if framework and name.startswith(framework)]
-    found = []
-    for name in [*own[:1], "unamp"]:
-        policy = Policy("O1", subject.base.dtype, preset=name)
-        low, worst, tried = 0.0, 0.0, 0
-        for batch, reference in batches:
-            if worst > limit or not may_run():
-                break
-            ran = trace()
-            worst = max(worst, subject.error_under(policy, (), batch, reference, ran))
-            low = subject.low_share(ran) if tried == 0 else low
-            tried += 1
-        if tried == len(batches) or worst > limit:
-            found.append(PresetReport(policy, low, worst, worst <= limit))
-    return found
+    found = [
+        _report(subject, Policy("O1", subject.base.dtype, preset=name), batches, within, may_run)
+        for name in [*own[:1], "unamp"]
+    ]
+    return [report for report in found if report is not None]
+
+
+def _report(
+    subject: Subject,
+    policy: Policy,
+    batches: Sequence[tuple[Any, Any]],
+    within: Callable[[Sequence[float]], bool],
+    may_run: Callable[[], bool],
+) -> PresetReport | None:
+    """Return how a policy does; None where the budget ends before, and where it cannot run the network at all."""
+    ran, errors = trace(), list[float]()
+    for batch, reference in batches:
+        if not may_run():
+            return None
+        try:
+            errors.append(subject.error_under(policy, (), batch, reference, None if errors else ran))
+        except (BannedOperation, NotExpressible):
+            return None
+        if not math.isfinite(errors[-1]):
+            break
+    return PresetReport(policy, subject.low_share(ran), max(errors), within(errors))
 
 
 def trivial(dtype: str, low: float, presets: Sequence[PresetReport], *, nothing_held: bool) -> list[str]:

@@ -28,7 +28,7 @@ def result_of(search: Search, held: frozenset[Unit]) -> Tuned:
     interrupted = search.stopped.startswith("interrupted")
     error, fresh, low = _errors_and_share(search, held, places, interrupted)
     presets = [] if interrupted or not held else preset_reports(
-        subject, list(zip(search.batches, search.references, strict=True)), search.limit,
+        subject, list(zip(search.batches, search.references, strict=True)), search.trials.within,
         lambda: search.budget.left(subject.runs),
     )  # fmt: skip
     remarks = trivial(policy.dtype, low, presets, nothing_held=not held)
@@ -76,6 +76,8 @@ def _why(search: Search, unit: Unit, held: frozenset[Unit]) -> str:
     without = search.trials.known(held - {unit})
     if without is None:
         return "the search ended before it was tried alone"
+    if held - {unit} in search.raised:
+        return f"in {dtype}, too, run raises {search.raised[held - {unit}]}"
     if math.isinf(without):
         return f"in {dtype}, too, the result is not finite"
     return f"in {dtype}, too, the error is {without:.2g}"

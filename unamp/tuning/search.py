@@ -38,6 +38,7 @@ class Search:
         self.work: dict[Unit, float] = {}
         self.all_low = self.spread = 0.0
         self.stopped = ""
+        self.raised: dict[frozenset[Unit], str] = {}
         self.began = time.perf_counter()
         self.trials: Trials[Unit] = Trials(self._run, len(batches), limit, self._may_run, self._told)
 
@@ -59,10 +60,10 @@ class Search:
         for _, ran in traced:
             subject.learn_work(ran)
         errors = []
-        for batch, reference in zip(batches, self.references, strict=True):
-            with_rules = trace()
-            errors.append(subject.error((), batch, reference, with_rules))
-            subject.learn_places(with_rules)
+        for batch, (reference, exact) in zip(batches, traced, strict=True):
+            low = trace()
+            errors.append(subject.error((), batch, reference, low))
+            subject.learn_places(low, exact)
         self.all_low = max(errors)
         if not subject.places:
             raise ValueError(
@@ -78,7 +79,7 @@ class Search:
         if self.all_low <= self.limit and self._safe():
             return frozenset()
         self._remember()
-        everything = frozenset(self.units)
+        everything, subject = frozenset(self.units), self.subject
         try:
             self._allow_for_spread()
             if self.trials.within(self.trials.errors[frozenset()]):
@@ -87,7 +88,8 @@ class Search:
                 raise ValueError(
                     f"with every place in float32 the error is still {self.trials.known(everything):.2g}, and the search may "
                     f"use {self.limit:.2g}: no policy is in reach; allow a larger tolerance, or look for what is low by itself"
-                )
+                    f"{'' if subject.raised is None else f' (run raised {type(subject.raised).__name__})'}"
+                ) from subject.raised
             return self._searched()
         except BudgetSpent:
             self.stopped = "the budget ended the search: this is the best so far"
@@ -135,7 +137,10 @@ class Search:
         return self.overflows(unit), -self.work[unit]
 
     def _run(self, held: frozenset[Unit], batch: int) -> float:
-        return self.subject.error(frozenset().union(*held), self.batches[batch], self.references[batch])
+        error = self.subject.error(frozenset().union(*held), self.batches[batch], self.references[batch])
+        if self.subject.raised is not None:
+            self.raised[held] = type(self.subject.raised).__name__
+        return error
 
     def _may_run(self) -> bool:
         return bool(self.budget.left(self.subject.runs + (self.fresh is not None)))

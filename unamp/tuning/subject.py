@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from unamp.adapter import registry
+from unamp.errors import AdapterError, BannedOperation, NotExpressible
 from unamp.layers.applying import LayerNames, layer_names, layer_policies
 from unamp.layers.rules import LayerRule, LayerRules
 from unamp.policy import Policy
 from unamp.regions import policy_region
 from unamp.tracing import Trace, Work, share, trace
 from unamp.tuning import measuring
-from unamp.tuning.places import Place, low_places, place_of
+from unamp.tuning.places import Place, low_places, place_of, places_to_be_low
 from unamp.tuning.rules import policy_and_rules
 from unamp.tuning.work import shares, summed, widened_work
 
@@ -46,6 +48,7 @@ class Subject:
         places: the places that were low without exceptions, in order.
         work: the share of each place in the work of those.
         runs: how often `run` was called.
+        raised: what the last run under a policy raised; None where it came to its end.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Subject:
         self.peak: dict[Place, float] = {}
         self.places: list[Place] = []
         self.runs = 0
+        self.raised: Exception | None = None
         self.names = LayerNames((), {}, {})
 
     def exact(self, batch: Any) -> tuple[Any, Trace]:
@@ -79,9 +83,16 @@ class Subject:
             if record.values is not None:
                 self.peak[place] = max(self.peak.get(place, 0.0), record.values.max_abs)
 
-    def learn_places(self, ran: Trace) -> None:
-        """Add the places that were low in a run without exceptions."""
-        found = low_places(ran.records, self.base.dtype, self.names.first, self.names.classes)
+    def learn_places(self, low: Trace, exact: Trace) -> None:
+        """Add the places that were low in a run without exceptions; where that did not come to its end, as the policy says.
+
+        Args:
+            low: the trace of that run.
+            exact: the trace of the float32 run.
+        """
+        found = low_places(low.records, self.base.dtype, self.names.first, self.names.classes)
+        if self.raised is not None:
+            found += places_to_be_low(exact.records, self.base, self.names.first, self.names.classes)
         self.places = list(dict.fromkeys([*self.places, *found]))
         self.work = shares(self.amounts, self.places)
 
@@ -108,14 +119,18 @@ class Subject:
     def error_under(
         self, policy: Policy, rules: Sequence[LayerRule], batch: Any, reference: Any, ran: Trace | None = None
     ) -> float:
-        """Run a batch under a policy and rules, and return its error."""
+        """Run a batch under a policy and rules, and return its error: infinite where `run` raises, as some do at a NaN."""
         self.runs += 1
-        with in_force(self.network, policy, rules):
-            if ran is None:
+        self.raised = None
+        with in_force(self.network, policy, rules), nullcontext() if ran is None else ran:
+            try:
                 given = self.run(batch)
-            else:
-                with ran:
-                    given = self.run(batch)
+            except (AdapterError, BannedOperation, NotExpressible):
+                raise
+            except Exception as error:
+                self.raised = error
+        if self.raised is not None:
+            return math.inf
         return self.difference(reference, self._kept(given))
 
     def difference(self, reference: Any, other: Any) -> float:
