@@ -169,6 +169,7 @@ class Region:
         self._prepared = adapters, realisations
         for adapter in chosen:
             amp_warnings.slow_dtype(adapter, self.policy, self.device)
+            amp_warnings.may_be_faster(adapter, self.policy)
         return realisations
 
 

@@ -19,6 +19,7 @@ from unamp.policy import Policy
 from unamp_paddle import devices, masters, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
+from unamp_paddle.compiled import build_hint, loops
 from unamp_paddle.programs import in_program
 from unamp_paddle.spellings import spelling
 from unamp_paddle.state import DTYPES, Tensor
@@ -68,7 +69,11 @@ class PaddleAdapter(CapturesNothing):
             "build": "cuda" if paddle.is_compiled_with_cuda() else "cpu",
             "mkl": paddle.version.with_mkl == "ON",
             "onednn": bool(paddle.get_flags("FLAGS_use_mkldnn")["FLAGS_use_mkldnn"]),
+            "rounding": "Python" if loops is None else "C",
         }
+
+    def faster(self) -> str | None:
+        return build_hint()
 
     def gaps(self) -> tuple[Gap, ...]:
         return (

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.layered_networks import LayeredNetworks
+from unamp.adapter.observing import untraced
 from unamp_torch.conformance import second_device
 from unamp_torch.conformance.layered import layered
 from unamp_torch.conformance.ways import ways
@@ -43,8 +44,9 @@ class TorchOperations(NamedOperations):
         torch.backends.cudnn.allow_tf32 = False
         # The first call of one of oneMKL's vector functions in a process is exact to five digits only now and then, where
         # two threads make it at once (tanh in one process of four, torch 2.13). That call is made here.
-        for function in _VECTORISED:
-            function(torch.full((1 << 16,), 0.5))
+        with untraced():
+            for function in _VECTORISED:
+                function(torch.full((1 << 16,), 0.5))
 
     def layered(self) -> LayeredNetworks:
         """Return a network with layers, for rules about them."""
