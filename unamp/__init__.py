@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from unamp.precision import Precision, region_from
     from unamp.scaling import GradScaler
     from unamp.tracing import Trace, TraceComparison, compare_traces, trace
+    from unamp.tuning import Tuned, TuneReport, tune
 
 __all__ = [
     "LEVELS",
@@ -57,6 +58,8 @@ __all__ = [
     "Rule",
     "Trace",
     "TraceComparison",
+    "TuneReport",
+    "Tuned",
     "amp_guard",
     "auto_cast",
     "auto_mixed_precision",
@@ -75,6 +78,7 @@ __all__ = [
     "policy_region",
     "region_from",
     "trace",
+    "tune",
     "vocabulary",
 ]
 
@@ -97,6 +101,9 @@ _LATE = {
     "layer_policies": "unamp.layers",
     "region_from": "unamp.precision",
     "trace": "unamp.tracing",
+    "TuneReport": "unamp.tuning",
+    "Tuned": "unamp.tuning",
+    "tune": "unamp.tuning",
 }
 
 

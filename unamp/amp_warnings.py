@@ -30,10 +30,12 @@ __all__ = [
     "SLOW",
     "graph_ran",
     "may_be_faster",
+    "moves_statistics",
     "never_ran",
     "nothing_covered",
     "rules_not_applied",
     "slow_dtype",
+    "trivial_answer",
     "unknown_masters",
 ]
 
@@ -123,6 +125,20 @@ def graph_ran(framework: str, what: str, instead: str) -> None:
         f"a graph of {what} ran in a trace, which sees eager code only: what is in the graph is missing there; {instead}",
         through=(framework, "keras"),
     )
+
+
+def moves_statistics(layers: str) -> None:
+    """Warn of a search that trains: its runs move running statistics, those that overflow too."""
+    _once(
+        ("statistics", layers),
+        f"unamp.tune: the network is in training mode, and every run moves the running statistics of {layers}, also where it "
+        "overflows; tune a copy, or call network.eval() before",
+    )
+
+
+def trivial_answer(said: str) -> None:
+    """Warn of a search whose answer could have been had without one."""
+    _once(("trivial", said), f"unamp.tune: {said}")
 
 
 def unknown_masters(framework: str, names: Sequence[str]) -> None:

@@ -81,7 +81,7 @@ GAPS = (
         'unamp.autocast("meta")',
     ),
     Gap(
-        "the preset 'native' on another device than a CPU or CUDA's in explain and traces",
+        "the preset 'native' on another device than a CPU, CUDA's, Apple's or Intel's in explain and traces",
         "PyTorch's lists for it are followed, but not known by name: every operation is told as untouched",
     ),
     Gap(
