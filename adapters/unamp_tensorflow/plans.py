@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 
 from unamp.adapter import How
 from unamp.adapter.replacing import PatchGroup
-from unamp.policy import Policy, Rule
+from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow.calls import OpTypeAction
@@ -177,7 +177,7 @@ def _all_widest() -> Mapping[str, Rule]:
     return {name: Rule.UNTOUCHED if op.keeps_its_meaning else Rule.WIDEST for name, op in vocabulary().items()}
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def plan(policy: Policy) -> TensorFlowPlan | None:
     """Return the plan for a policy; None where nothing is to be done: a policy that changes nothing, and preset ``native``.
 

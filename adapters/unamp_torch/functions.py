@@ -20,7 +20,7 @@ import torch.nn.functional
 
 from unamp.adapter.performing import differing
 from unamp.adapter.spellings import at_path
-from unamp.policy import Policy, Rule
+from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_torch.casting import ELIGIBLE, cast_floats
@@ -57,7 +57,7 @@ def _present(paths: Iterable[str]) -> tuple[FunctionType, ...]:
 _WRITING = ("adaptive_log_softmax",)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(KEPT_POLICIES)
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     """Return those that a policy names, with their operations: none, for most policies that start from PyTorch's own lists.
 

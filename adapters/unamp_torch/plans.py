@@ -14,7 +14,7 @@ import torch
 
 from unamp.adapter import How
 from unamp.errors import NotExpressible
-from unamp.policy import Policy, Rule
+from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_torch import calls, state
@@ -157,7 +157,7 @@ def plan(policy: Policy, device: str | None) -> Plan:
     return _plan(policy, device, accelerator())
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
     covered = (device_type(device),) if device else tuple(dict.fromkeys((CPU, found or CPU, META)))
     low = DTYPES[policy.dtype]
@@ -199,7 +199,7 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def nested(outer: state.Plan, inner: Plan) -> Plan:
     """Return what is in force where a plan is entered inside another: the inner one, and the outer on devices it leaves out."""
     left = tuple(device for device in outer.devices if device not in inner.devices)
@@ -241,7 +241,7 @@ def _all_operators() -> Iterable[Operator]:
     return (operator for op in vocabulary() for operator in operators(op))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
     if _to_the_letter(policy, device):
         return _actions_beside_native(policy, device)
@@ -320,7 +320,7 @@ def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
     return unlisted and operator.name not in _actions(policy, device)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
