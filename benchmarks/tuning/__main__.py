@@ -150,7 +150,7 @@ def _best_of_all(subject: Subject, dtype: str, tolerance: float, batch: Any) -> 
     searched.learn_work(ran)
     low = unamp.trace()
     all_low = searched.error((), batch, reference, low)
-    searched.learn_places(low)
+    searched.learn_places(low, ran)
     units = units_of(searched.places, "place")
     work = {unit: sum(searched.work[place] for place in unit) for unit in units}
     trials = Trials(lambda held, n: searched.error(frozenset().union(*held), batch, reference), 1, tolerance)
