@@ -120,10 +120,9 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Sequence[An
             with spy:
                 result = run(operator.calling(call))
             if torch._guards.TracingContext.try_get() is None:
-                record = _record(operator, plan, inputs, spy, result)._replace(
-                    input_shapes=tuple(map(_shape, given)), equation=equation(operator.op, args)
-                )
-                observer.report(record, lambda: _values(result))
+                record = _record(operator, plan, inputs, spy, result)
+                shapes, said = tuple(map(_shape, given)), equation(operator.op, args)
+                observer.report(record, lambda: _values(result), input_shapes=shapes, equation=said)
         finally:
             set_excluded(TRACED.key, False)
     return result
@@ -254,4 +253,8 @@ def _flat(args: Any) -> Iterator[torch.Tensor]:
 def _shape(tensor: torch.Tensor) -> Shape:
     if tensor.is_nested:  # each of its tensors has a shape of its own
         return (None,) * tensor.dim()
-    return tuple(size if type(size) is int else None for size in tensor.shape)
+    shape = tuple(tensor.shape)
+    for size in shape:
+        if type(size) is not int:  # a symbol of a compiler's
+            return tuple(size if type(size) is int else None for size in shape)
+    return shape

@@ -132,9 +132,8 @@ class Reporter:
         found = self.floating(result)
         results = self.sizes(found)
         count, moved = casts(record.rule, given, record.compute, results[:1] if first_only else results)
-        if found:
-            record = record._replace(output=results[0][0], output_shape=tuple(found[0].shape))
-        observer.report(record._replace(casts=count, cast_bytes=moved), lambda: self._values(found))
+        output, shape = (results[0][0], tuple(found[0].shape)) if found else (None, None)
+        observer.report(record, lambda: self._values(found), output=output, output_shape=shape, casts=count, cast_bytes=moved)
 
     def _values(self, found: list[Any]) -> Values | None:
         return Values.of(found[0].shape, [self._numbers(tensor) for tensor in found]) if found else None

@@ -69,7 +69,9 @@ class Trace:
         if traces.pauses:
             return
         policy = current_policy()
-        self.records.append(record._replace(policy=policy, values=record.values if self._values else None))
+        kept = record.values if self._values else None
+        same = policy is record.policy and kept is record.values
+        self.records.append(record if same else record._replace(policy=policy, values=kept))
         if policy is not None and policy.allow:
             self._ran_under.setdefault(policy, set()).add(record.op)
         outer = self._open[-1][1] if self._open else None
