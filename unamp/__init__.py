@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from unamp._version import __version__ as __version__
 from unamp.custom_function import custom_bwd, custom_fwd
 from unamp.default_regions import default_region
-from unamp.errors import AdapterError, AmpWarning, BannedOperation, FrameworkNotSupported, NotExpressible
+from unamp.errors import AdapterError, AmpHint, AmpWarning, BannedOperation, FrameworkNotSupported, NotExpressible
 from unamp.explaining import Explanation, explain
 from unamp.networks import auto_mixed_precision
 from unamp.policy import LEVELS, Decision, Policy, Rule
@@ -38,6 +38,7 @@ __all__ = [
     "LEVELS",
     "PRESETS",
     "AdapterError",
+    "AmpHint",
     "AmpWarning",
     "Answer",
     "BannedOperation",

@@ -163,7 +163,8 @@ class WithoutLowKernel:
     action: Action
 
     def __call__(self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
-        return self.action(operator.without_low_kernels(tuple(NATIVE_KEYS), LOW), args, kwargs, dtype)
+        device = operator.eligible.device(args, kwargs)
+        return self.action(operator.without_low_kernels((device,), LOW), args, kwargs, dtype)
 
 
 # --- the kernel ---------------------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def _handler(operator: Operator) -> Callable[..., Any]:
         if plan is None or not plan.autocast or device not in plan.devices:
             return record(*args, **kwargs)
         # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its lists are carried out here.
-        policy = plan.policy.delegated("torch", plans.device_kind(device))
+        policy = plan.policy.delegated("torch", device)
         if policy is None:
             return record(*args, **kwargs)
         left = plans.is_left_to_pytorch(policy, operator, device)
