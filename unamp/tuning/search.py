@@ -84,6 +84,7 @@ class Search:
             self._allow_for_spread()
             if self.trials.within(self.trials.errors[frozenset()]):
                 return frozenset()
+            self._hold_everything(everything)
             if not self.trials.holds(everything):
                 raise ValueError(
                     f"with every place in float32 the error is still {self.trials.known(everything):.2g}, and the search may "
@@ -116,6 +117,16 @@ class Search:
             self.trials.error(held)
         self.spread = spread_of(self.trials.errors[held] for held in unchosen)
         self.trials.mean_limit = self.tolerance / allowance(self.spread, len(self.batches))
+
+    def _hold_everything(self, everything: frozenset[Unit]) -> None:
+        """Run with everything held, and look for what is low still."""
+        if not self._may_run():
+            raise BudgetSpent
+        ran = trace()
+        error = self.subject.error(self.subject.places, self.batches[0], self.references[0], ran)
+        self.subject.learn_unnamed(ran)
+        if not self.subject.unnamed and everything not in self.trials.errors:
+            self.trials.errors[everything] = [error]
 
     def _searched(self) -> frozenset[Unit]:
         everything, base = frozenset(self.units), sorted(self.units, key=self._most_work_first)
