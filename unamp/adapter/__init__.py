@@ -17,6 +17,7 @@ they fit:
 `performing`          what a rule comes to for one call
 `arguments`           tensors in arguments and results, however nested
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
+`shadowing`           computing a reported operation a second time, low: the optional part of reports
 `facts`               reading an adapter's data file about its framework's operations
 `spellings`           a framework's objects by their spellings
 `layers`              rules for single layers: the optional part of an adapter
@@ -30,6 +31,7 @@ from unamp.adapter.contract import (
     DEVICES,
     Adapter,
     CapturesNothing,
+    ComputesShadows,
     Decoration,
     Fact,
     Gap,
@@ -52,6 +54,7 @@ __all__ = [
     "WAY_KINDS",
     "Adapter",
     "CapturesNothing",
+    "ComputesShadows",
     "Decoration",
     "Fact",
     "Gap",

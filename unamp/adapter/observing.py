@@ -156,10 +156,12 @@ class _Traces(threading.local):
     Attributes:
         innermost: the `unamp.trace` that was opened last; None where none is open.
         pauses: how many contexts are open in which nothing is recorded.
+        shadow: the low dtype in which operations are computed a second time; None where no open trace asks for that.
     """
 
     innermost: Any = None
     pauses: int = 0
+    shadow: str | None = None
 
 
 traces = _Traces()
