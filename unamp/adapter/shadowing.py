@@ -12,11 +12,17 @@ from typing import Any
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
 
-__all__ = ["DRAWS", "IN_PLACE", "LeftOut", "shadow"]
+__all__ = ["CHANGES_STATE", "DRAWING", "DRAWS", "IN_PLACE", "LeftOut", "shadow"]
 
 #: Common reasons to leave an operation out.
 DRAWS = "it draws random numbers"
 IN_PLACE = "it changes what it is given"
+CHANGES_STATE = "it changes the state of its layer (running statistics, a seed)"
+
+#: Operations that draw random numbers unless their caller hands some over.
+DRAWING = frozenset(
+    {"fractional_avg_pool2d", "fractional_max_pool2d", "fractional_max_pool3d", "gumbel_softmax", "nce_loss", "rrelu"}
+)
 
 _SHOWN = 200  # characters of a framework's message
 
