@@ -21,6 +21,7 @@ from tensorflow.python.eager.core import _FallbackException
 
 from unamp.adapter.observing import traced
 from unamp.adapter.performing import differing
+from unamp.adapter.shadowing import IN_PLACE, LeftOut
 from unamp.adapter.state import suspended
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
@@ -121,13 +122,21 @@ class OpTypeAction:
             given = [args[n] for n in positions]
             target, emulated = self._target(given)
             result = self._eager(ctx, name, args)
-            observing.report(thread.sink, op_type.op, op_type.name, self._stated, given, args, target, emulated, result)
+            observing.report(
+                thread.sink, op_type.op, op_type.name, self._stated, given, args, target, emulated, result,
+                lambda low: self._second(low, ctx, name, args),
+            )  # fmt: skip
             return result
         if self._may_agree:
             a, b = args[positions[0]], args[positions[1]]
             if type(a) is EagerTensor and type(b) is EagerTensor and a._datatype_enum() == b._datatype_enum():
                 return execute(ctx, op_type.name, name, *args)
         return self._eager(ctx, name, args)
+
+    def _second(self, low: int, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:
+        if self._op_type.changes_state:
+            raise LeftOut(IN_PLACE)
+        return OpTypeAction(self._op_type, Rule.LOW, low)._eager(ctx, name, args)
 
     def _eager(self, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:
         op_type = self._op_type

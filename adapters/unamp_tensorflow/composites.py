@@ -21,7 +21,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import dtypes
 from tensorflow.python.util import nest
 
-from unamp.adapter.observing import traced, unreported
+from unamp.adapter.observing import traced, traces, unreported
 from unamp.adapter.patching import Patch
 from unamp.adapter.performing import differing
 from unamp.adapter.replacing import AttributePatch, CodePatch
@@ -32,7 +32,7 @@ from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, convert, eligible_dtype, eligible_dtypes, execute, tensors
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.listing import always_emulated
-from unamp_tensorflow.state import ELIGIBLE, FLOAT32, Function, Plan, thread
+from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, Plan, thread
 
 __all__ = ["Composite"]
 
@@ -137,9 +137,17 @@ def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> An
         given = list(tensors([args, kwargs]))
         if given:
             given = given[:1] if _activation_only(op) else [*given, *_own_parameters(composite, args)]
+            state = observing.State(args[0] if composite.layers is not None and traces.shadow is not None else None)
             with unreported(thread) as observer:
                 result, target, emulated = _carry_out(composite, op, rule, plan, args, kwargs)
-            observing.report(observer, op, composite.path, rule, given, (*args, *kwargs.values()), target, emulated, result)
+
+            def low(dtype: int) -> Any:
+                state.check()
+                return _carry_out(composite, op, Rule.LOW, plan.low_alone(NAMES[dtype]), args, kwargs)[0]
+
+            observing.report(
+                observer, op, composite.path, rule, given, (*args, *kwargs.values()), target, emulated, result, low
+            )
             return result
     return _carry_out(composite, op, rule, plan, args, kwargs)[0]
 

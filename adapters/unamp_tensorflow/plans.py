@@ -132,6 +132,10 @@ class TensorFlowPlan:
         policy = Policy(self.policy.level, self.policy.dtype)
         return TensorFlowPlan(policy, _all_widest(), key="function", within_composite=True)
 
+    def low_alone(self, dtype: str) -> TensorFlowPlan:
+        """See `unamp_tensorflow.state.Plan`."""
+        return _all_low(dtype)
+
     def for_parts_of_layer(self, op: str, target: int) -> TensorFlowPlan:
         """Return the plan for the parts of a layer that computes in a dtype: its parameters are not among its inputs."""
         if (op, target) not in self._for_layers:
@@ -175,6 +179,12 @@ def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Ru
 @lru_cache(maxsize=1)
 def _all_widest() -> Mapping[str, Rule]:
     return {name: Rule.UNTOUCHED if op.keeps_its_meaning else Rule.WIDEST for name, op in vocabulary().items()}
+
+
+@lru_cache(maxsize=2)
+def _all_low(dtype: str) -> TensorFlowPlan:
+    policy = Policy("O3", dtype)
+    return TensorFlowPlan(policy, policy.rules)
 
 
 @lru_cache(KEPT_POLICIES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -89,6 +90,13 @@ def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: 
     if not next(operator.eligible.tensors(args, kwargs)).is_meta:  # what a meta tensor refuses, a CPU may have
         operator.no_kernel.add((operator.eligible.device(args, kwargs), dtype))
     return result
+
+
+def low_alone(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Apply LOW, whatever policy is in force, with no rule reaching into the operator."""
+    device = operator.eligible.device(args, kwargs)
+    keys = (*(each.key for each in KERNEL_KEYS), _CPU_KEY, _CUDA_KEY, autocast_key(device))
+    return _call_below(keys, lambda *given, **named: low(operator, given, named, dtype), args, kwargs)
 
 
 def low_widened(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
@@ -176,7 +184,8 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Callable[...
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if thread.sink is not None and _is_reported(operator):
-            return observing.report(operator, lambda observed: _run(observed, own_key, keyset, args, kwargs), args, kwargs)
+            run = partial(_run, own_key=own_key, keyset=keyset, args=args, kwargs=kwargs)
+            return observing.report(operator, run, args, kwargs, low_alone)
         return _run(operator, own_key, keyset, args, kwargs)
 
     def kernel_without_keyset(*args: Any, **kwargs: Any) -> Any:

@@ -18,6 +18,7 @@ they fit:
 `memory`              comparing the bytes of two tensors on the CPU
 `arguments`           tensors in arguments and results, however nested
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
+`shadowing`           computing a reported operation a second time, low: the optional part of reports
 `facts`               reading an adapter's data file about its framework's operations
 `spellings`           a framework's objects by their spellings
 `layers`              rules for single layers: the optional part of an adapter
@@ -31,6 +32,7 @@ from unamp.adapter.contract import (
     DEVICES,
     Adapter,
     CapturesNothing,
+    ComputesShadows,
     Decoration,
     Fact,
     Gap,
@@ -54,6 +56,7 @@ __all__ = [
     "WAY_KINDS",
     "Adapter",
     "CapturesNothing",
+    "ComputesShadows",
     "Decoration",
     "Fact",
     "Gap",
