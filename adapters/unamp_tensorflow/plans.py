@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property, lru_cache
 
 from unamp.adapter import How
+from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.replacing import PatchGroup
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
@@ -138,7 +139,7 @@ class TensorFlowPlan:
             low = NAMES[target] if target != FLOAT32 else self.policy.dtype
             policy = Policy(self.policy.level, low)
             rule = Rule.FP32 if target == FLOAT32 else Rule.LOW
-            parts = facts().parts.get(op)
+            parts = keras_facts().parts.get(op)
             if parts is None:
                 rules = {name: was if vocabulary()[name].group in _UNCHANGED else rule for name, was in _all_widest().items()}
             else:  # the rest is an activation of the user's choice, an operation of its own

@@ -19,6 +19,7 @@ they fit:
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
 `facts`               reading an adapter's data file about its framework's operations
 `spellings`           a framework's objects by their spellings
+`keras_models`        models of Keras, whatever it computes with; `keras_masters` are its optimizers' master weights
 `layers`              rules for single layers: the optional part of an adapter
 `wrapping`            a second object for a network, with the same parameters and another method
 ====================  ====================================================================================================
