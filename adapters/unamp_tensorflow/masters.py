@@ -37,7 +37,9 @@ class TensorFlowMasters(MasterWeights):
         with self._distribution_strategy.extended.colocate_vars_with(value):
             return self.add_variable(
                 parameter.shape,
-                initializer=(lambda shape, dtype: tf.cast(value if original is None else original, dtype)) if begun else "zeros",
+                initializer=(lambda shape, dtype: tf.cast(value if original is None else original, dtype))
+                if begun
+                else "zeros",
                 dtype=FLOAT32,
                 name=f"{getattr(parameter, 'path', parameter.name).replace('/', '_').replace(':', '_')}_master_weight",
             )
@@ -54,6 +56,9 @@ class TensorFlowMasters(MasterWeights):
 
     def _unamp_round(self, parameter: Any, master: Any) -> None:
         _assign(parameter, tf.cast(tf.convert_to_tensor(master), parameter.dtype))
+
+    def _unamp_excluded(self, parameter: Any) -> Any:
+        return getattr(parameter, "value", parameter)
 
 
 def _assign(variable: Any, value: Any) -> None:

@@ -15,7 +15,8 @@ from unamp.adapter.keras_models import library
 from unamp.dtypes import LOW_DTYPES
 
 __all__ = [
-    "MasterWeights", "check_new", "give_master_weights", "has_master_weights", "rebuild", "stepped", "with_inner", "with_masters",
+    "MasterWeights", "check_new", "give_master_weights", "has_master_weights", "rebuild", "stepped", "with_inner",
+    "with_masters",
 ]  # fmt: skip
 
 _Optimizer: Any = object  # stands for the optimizer's own class, which comes after `MasterWeights` among the bases
@@ -138,7 +139,12 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
         """Let a parameter take over the rounded value of its master weight."""
         raise NotImplementedError
 
+    def _unamp_excluded(self, parameter: Any) -> Any:
+        """Return what Keras's optimizers remember of a parameter that weight decay leaves out."""
+        return parameter
+
     def build(self, variables: Iterable[Any]) -> None:
+        """Make the master weights of variables, and build Keras's optimizer for those."""
         if self.built:
             return
         parameters = list(variables)
@@ -156,6 +162,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
             super().build(masters)
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        """Step the master weights, and round them into the parameters."""
         with self._unamp_suspended():
             if not self.built and trainable_variables is not None:
                 with library().name_scope(self.name):
@@ -169,6 +176,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
             self._round(given, masters)
 
     def finalize_variable_values(self, var_list: Any) -> None:
+        """Do it for the master weights, and round them into the parameters."""
         with self._unamp_suspended():
             given = list(var_list)
             masters = self._masters_of(given)
@@ -176,20 +184,24 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
             self._round(given, masters)
 
     def load_own_variables(self, store: Any) -> None:
+        """Load the state with the master weights, and round them into the parameters."""
         super().load_own_variables(store)
         self._round(stepped(self), self._trainable_variables)
 
     def set_weights(self, weights: Any) -> None:
+        """Set the state with the master weights, and round them into the parameters."""
         super().set_weights(weights)
         self._round(stepped(self), self._trainable_variables)
 
     def get_config(self) -> dict[str, Any]:
+        """Return a config with the optimizer's own in it."""
         plain: Any = next(each for each in type(self).__mro__ if not issubclass(each, MasterWeights))
         config = super().get_config()
         return {**config, "optimizer": library().utils.serialize_keras_object(plain.from_config(dict(config)))}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Return an optimizer that steps master weights, of the class in the config."""
         made = library().utils.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
         _change_class(made, cls.__mro__[1])
         return made
@@ -213,15 +225,15 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
     def _use_weight_decay(self, variable: Any) -> bool:
         # Exclusions name parameters.
         parameter = self.__dict__["_unamp_of_master"].get(self._var_key(variable), variable)
-        return bool(super()._use_weight_decay(getattr(parameter, "value", parameter)))
+        return bool(super()._use_weight_decay(self._unamp_excluded(parameter)))
 
 
-def _change_class(optimizer: Any, kind: type[MasterWeights]) -> None:
+def _change_class(optimizer: Any, kind: Any) -> None:
     object.__setattr__(optimizer, "__class__", with_masters(type(optimizer), kind))
 
 
 @cache
-def with_masters(of: Any, kind: type[MasterWeights]) -> type:
+def with_masters(of: Any, kind: Any) -> type:
     """Return the subclass of an optimizer's class that steps master weights; Keras can load what it saved from then on."""
     made = type(of.__name__, (kind, of), {"__module__": of.__module__, "__doc__": of.__doc__})
     registered: type = library().utils.register_keras_serializable("unamp", "MasterWeights")(made)

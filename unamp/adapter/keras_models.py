@@ -1,4 +1,4 @@
-"""Models of Keras, for every adapter whose framework Keras computes with. Keras is not imported here, and never on its behalf."""
+"""Models of Keras, for every adapter whose framework Keras computes with. Nothing here imports Keras."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def own_variables(layer: Any) -> list[Any]:
 
 def low_already(layers: Sequence[Any]) -> str | None:
     """Return what is low already in layers that are to be cast, for the error; None where nothing is."""
-    found = [f"parameter {each.path} is {each._dtype}" for of in layers for each in own_variables(of) if each._dtype in LOW_DTYPES]
+    found = [
+        f"parameter {each.path} is {each._dtype}" for of in layers for each in own_variables(of) if each._dtype in LOW_DTYPES
+    ]
     found += [f"layer {layer.name} is {layer.variable_dtype}" for layer in layers if layer.variable_dtype in LOW_DTYPES]
     return found[0] if found else None
 
