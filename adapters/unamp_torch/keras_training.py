@@ -164,7 +164,7 @@ def lower(networks: Sequence[Any], layers: Sequence[Any], decoration: Decoration
 
     Keras' variable stays the object that it is, and so does the parameter inside.
     """
-    _, kept = layers_to_cast(networks, decoration.excluded)
+    _, kept = layers_to_cast(networks, decoration.excluded) if networks else ([], set())
     for layer in layers:
         for variable in own_variables(layer):
             if id(variable) not in kept and variable._value is not None and variable._dtype == "float32":

@@ -229,7 +229,8 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
 
 
 def _change_class(optimizer: Any, kind: Any) -> None:
-    object.__setattr__(optimizer, "__class__", with_masters(type(optimizer), kind))
+    of: Any = type(optimizer)
+    object.__setattr__(optimizer, "__class__", with_masters(of, kind))
 
 
 @cache
