@@ -165,9 +165,9 @@ class _Actions(dict[str, OpTypeAction | None]):
 
 @cache
 def _unchanged(op: str) -> bool:
-    """Return whether an operation keeps its meaning among the parts of a layer. (Moving its parameters about is a part of it.)
+    """Return whether an operation keeps its meaning among the parts of a layer.
 
-    A list of tensors states the dtype of what is put into it.
+    Moving its parameters about is a part of it; but a list of tensors states the dtype of what is put into it.
     """
     return vocabulary()[op].group in ("creation", "random", "cast", "comparison") or op == "tensor_list"
 
