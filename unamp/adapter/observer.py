@@ -69,12 +69,13 @@ class Observer:
         self._values = values
         self.layers = layers
 
-    def report(self, record: OpRecord, values: Callable[[], Values | None]) -> None:
+    def report(self, record: OpRecord, values: Callable[[], Values | None], **found: Any) -> None:
         """Report one operation.
 
         Args:
             record: what ran.
             values: gives the statistics of what came out; it is asked only where they are wanted, and may wait for the device.
+            found: fields of the record that were not known before: to replace some takes as long as to make a new one.
         """
         wanted = values() if self._values else None
-        self._sink(record._replace(framework=self._framework, layer=self.layers.path, values=wanted))
+        self._sink(record._replace(framework=self._framework, layer=self.layers.path, values=wanted, **found))
