@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from unamp.adapter import Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.keras_models import keras_on
 from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
@@ -24,6 +25,11 @@ __all__ = ["TorchAdapter"]
 
 
 GAPS = (
+    Gap(
+        "functions of keras.ops and keras.activations on PyTorch",
+        "Keras casts what comes out of them to a dtype that it works out from their arguments: a product of float32 tensors "
+        "runs low and is float32 again, a softmax of low numbers runs in float32 and is low again; layers are not affected",
+    ),
     Gap(
         "a region object made outside a compiled function and opened by name inside it",
         "torch.compile cannot enter a context manager that it did not see being made: it breaks the graph there, or with "
@@ -123,6 +129,12 @@ def _has_instructions(dtype: str) -> bool | None:
         set_excluded(tracer, off)
 
 
+def _keras() -> Any:
+    from unamp_torch import keras_training  # few programs use it
+
+    return keras_training
+
+
 class TorchAdapter:
     """PyTorch, on the CPU and on CUDA.
 
@@ -218,7 +230,7 @@ class TorchAdapter:
         plans.install_all()
         if thread.plan is not None:
             plans.install_traced(thread.plan)
-        return observing.observe(sink, values)
+        return observing.observe(sink, values, patches)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, torch.Tensor)
@@ -250,18 +262,22 @@ class TorchAdapter:
         return with_method(network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy))
 
     def is_optimizer(self, value: object) -> bool:
-        return isinstance(value, torch.optim.Optimizer)
+        return isinstance(value, torch.optim.Optimizer) or (keras_on("torch") and _keras().is_optimizer(value))
 
     def scale_loss(self, loss: Any, scale: float) -> Any:
         return scaling.scale_loss(loss, scale)
 
     def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
-        return scaling.backward(compute, optimizer)
+        of_keras = not isinstance(optimizer, torch.optim.Optimizer)
+        return _keras().backward(compute, network, optimizer) if of_keras else scaling.backward(compute, optimizer)
 
     def all_finite(self, tensors: Sequence[Any]) -> Any:
         return scaling.all_finite(tensors)
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            of_keras: Gradients = _keras().KerasGradients(optimizer, given)
+            return of_keras
         return scaling.TorchGradients(optimizer, given)
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:

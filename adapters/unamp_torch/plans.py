@@ -39,6 +39,7 @@ __all__ = [
     "nested",
     "only_chooses",
     "plan",
+    "to_the_letter",
 ]
 
 #: The preset that holds PyTorch's own lists for a device type.
@@ -243,9 +244,9 @@ def _all_operators() -> Iterable[Operator]:
 
 @lru_cache(KEPT_POLICIES)
 def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
-    if _to_the_letter(policy, device):
+    if to_the_letter(policy, device):
         return _actions_beside_native(policy, device)
-    if device == META and _to_the_letter(policy, CPU):
+    if device == META and to_the_letter(policy, CPU):
         return _as_native_on_cpu(policy)
     table = {}
     for op, rule in policy.rules.items():
@@ -278,7 +279,7 @@ def _apart() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
     return tuple((o, parts) for o in _all_operators() if (parts := facts().apart.get(o.overload._schema.name[6:])) is not None)
 
 
-def _to_the_letter(policy: Policy, device: str) -> bool:
+def to_the_letter(policy: Policy, device: str) -> bool:
     """Return whether a policy is PyTorch's own lists for a device, and nothing else.
 
     There an operation that PyTorch computes with others does what torch's own autocast makes of it: rules reach into it.
@@ -316,7 +317,7 @@ def _as_native_on_cpu(policy: Policy) -> Mapping[str, Action]:
 
 def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
     """Return whether a policy is PyTorch's own lists, and nothing is to be done about an operator that they do not name."""
-    unlisted = _to_the_letter(policy, device) and not _is_listed(operator, device)
+    unlisted = to_the_letter(policy, device) and not _is_listed(operator, device)
     return unlisted and operator.name not in _actions(policy, device)
 
 
