@@ -1,0 +1,146 @@
+"""One call of a layer of flax, equinox or Keras that is one operation of the vocabulary.
+
+Its parameters are not among its arguments. So its inputs are cast, and it runs under a plan by which all of it computes in one
+dtype: `nnx.Linear` is a product and a sum with a float32 bias, and both are the layer.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from unamp.adapter.observing import traced
+from unamp.adapter.patching import Patch
+from unamp.errors import BannedOperation
+from unamp.policy import Rule
+from unamp.vocabulary import vocabulary
+from unamp_jax import observing
+from unamp_jax.calls import target
+from unamp_jax.casting import cast, eligible_dtype, eligible_dtypes, mapped
+from unamp_jax.composites import code_patch, sizes
+from unamp_jax.facts import facts
+from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, Plan, thread
+
+__all__ = ["LayerCall"]
+
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = dict[str, Any]
+
+
+class LayerCall:
+    """A method that layers are called by; several classes may share one.
+
+    Args:
+        function: the method's function.
+        layers: each class that it is the method of, with the operation that it is.
+
+    Attributes:
+        patch: puts this in its place.
+    """
+
+    def __init__(self, function: types.FunctionType, layers: Mapping[type, tuple[str, str]]) -> None:
+        self._layers = layers
+        self.original: Any = function
+        self.patch: Patch = code_patch(function, self._replacement)
+
+    def _replacement(self, original: Any) -> Any:
+        self.original = original
+
+        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            plan: Plan | None = CONTEXT.value
+            if plan is None:
+                return original(layer, *args, **kwargs)
+            return self._perform(plan, layer, args, kwargs)
+
+        return call
+
+    def _perform(self, plan: Plan, layer: Any, args: Args, kwargs: Kwargs) -> Any:
+        op, path = next((self._layers[of] for of in type(layer).__mro__ if of in self._layers), ("", ""))
+        op = _of_rank(op, layer)
+        if not op or plan.follows_parts(op):
+            return self.original(layer, *args, **kwargs)
+        if _states_dtype(layer):
+            with CONTEXT(None):
+                return self.original(layer, *args, **kwargs)
+        rule = plan.rule(op)
+        norm = vocabulary()[op].group == "norm"
+        found = eligible_dtypes(args, kwargs)
+        if rule is Rule.BANNED and found:
+            raise BannedOperation(plan.ban(op))
+        own = parameter_dtypes(layer)
+        seen = found[:1] if norm else [*found, *own]
+        if not seen or not plan.policy.active:
+            return self._unchanged(plan, layer, op, path, rule, seen, args, kwargs)
+        with CONTEXT(None):
+            wanted = target(Rule.WIDEST if rule is Rule.UNTOUCHED else rule, plan.low, seen)
+            result = self._carry_out(plan, layer, op, norm, wanted, args, kwargs)
+            if rule is Rule.LOW and plan.policy.widen_results:
+                result = mapped(cast, FLOAT32, result)
+            self._report(layer, op, path, rule, seen, wanted, result, args, kwargs)
+        return result
+
+    def _carry_out(self, plan: Plan, layer: Any, op: str, norm: bool, wanted: Any, args: Args, kwargs: Kwargs) -> Any:
+        if wanted is None:
+            with CONTEXT(plan.within(op, Rule.WIDEST)):
+                return self.original(layer, *args, **kwargs)
+        args, kwargs = mapped(cast, wanted, args), mapped(cast, wanted, kwargs)
+        if norm:  # its parameters and running statistics stay float32
+            return mapped(cast, wanted, self.original(layer, *args, **kwargs))
+        with CONTEXT(plan.within(op, Rule.FP32 if wanted is FLOAT32 else Rule.LOW)):
+            result = self.original(layer, *args, **kwargs)
+        return result if op in facts().parts else mapped(cast, wanted, result)  # there an activation's result comes last
+
+    def _unchanged(
+        self, plan: Plan, layer: Any, op: str, path: str, rule: Rule, seen: list[Any], args: Args, kwargs: Kwargs
+    ) -> Any:
+        with CONTEXT(None if thread.sink is not None or plan.policy.active else plan):
+            result = self.original(layer, *args, **kwargs)
+            if seen:
+                self._report(layer, op, path, rule, seen, None, result, args, kwargs)
+        return result
+
+    def _report(
+        self, layer: Any, op: str, path: str, rule: Rule, seen: list[Any], wanted: Any, result: Any, args: Args, kwargs: Kwargs
+    ) -> None:
+        if thread.sink is not None and traced(op):
+            given = sizes((args, kwargs)) + [(dtype, 0) for dtype in seen[len(sizes((args, kwargs))) :]]
+            observing.report(thread.sink, op, path, rule, given[: len(seen)], seen, wanted, result)
+
+
+def parameter_dtypes(layer: Any) -> list[Any]:
+    """Return the dtypes of a layer's own parameters; flax's linen keeps them elsewhere, and says what they are."""
+    found = [dtype for value in vars(layer).values() if (dtype := eligible_dtype(value)) is not None]
+    if found:
+        return found
+    variables = getattr(layer, "_trainable_variables", None)
+    if variables is not None:  # Keras
+        return [dtype for value in variables if (dtype := eligible_dtype(value)) is not None]
+    stated = getattr(layer, "param_dtype", None)
+    try:
+        dtype = np.dtype(stated) if stated is not None else None
+    except TypeError:
+        return []
+    return [dtype] if dtype in ELIGIBLE else []
+
+
+def _states_dtype(layer: Any) -> bool:
+    """Return whether a user named the dtype that a layer computes in: flax's ``dtype=``, a mixed policy of Keras."""
+    policy = getattr(layer, "dtype_policy", None)
+    if policy is not None:
+        return bool(policy.compute_dtype != policy.variable_dtype)
+    return type(layer).__module__.startswith("flax.") and getattr(layer, "dtype", None) is not None
+
+
+def _of_rank(op: str, layer: Any) -> str:
+    """Return the operation that a layer is where its class serves every rank."""
+    ranks = facts().ranks.get(op)
+    if ranks is None:
+        return op
+    rank = getattr(layer, "num_spatial_dims", None)
+    if rank is None:
+        size = getattr(layer, "kernel_size", ())
+        rank = 1 if isinstance(size, int) else len(size)
+    return ranks.get(str(rank + 2), op)
