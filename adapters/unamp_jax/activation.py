@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from unamp_jax import patches
-from unamp_jax.plans import without_policy
+from unamp.policy import Policy
+from unamp_jax import patches, plans
 from unamp_jax.state import CONTEXT, Plan, thread
 
 __all__ = ["Activation"]
@@ -15,21 +15,23 @@ class Activation:
     """`unamp.adapter.Realisation` for JAX.
 
     Args:
-        plan: the plan; None where there is nothing to do.
+        policy: the policy; None where there is nothing to do.
     """
 
-    __slots__ = ("plan",)
+    __slots__ = ("_active", "policy")
 
-    def __init__(self, plan: Plan | None) -> None:
-        self.plan = plan
+    def __init__(self, policy: Policy | None) -> None:
+        self.policy = policy
+        self._active = policy is not None and plans.plan(policy) is not None
 
     def enter(self) -> object:
-        """Put the plan in force."""
-        plan = self.plan
-        if plan is not None:
+        """Put the policy's plan in force."""
+        plan: Plan | None = None
+        if self._active and self.policy is not None:
             patches.acquire()
+            plan = plans.plan(self.policy)
         if thread.sink is not None:
-            plan = without_policy() if plan is None else plan.observed
+            plan = plans.without_policy() if plan is None else plan.observed
         context = CONTEXT(plan)
         context.__enter__()
         return context
@@ -37,5 +39,5 @@ class Activation:
     def exit(self, token: Any) -> None:
         """Put back what `enter` found."""
         token.__exit__(None, None, None)
-        if self.plan is not None:
+        if self._active:
             patches.release()

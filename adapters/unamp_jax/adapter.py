@@ -94,7 +94,7 @@ class JaxAdapter(CapturesNothing):
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         if device is not None and device not in self.devices():
             return Activation(None)
-        return Activation(plans.plan(policy))
+        return Activation(policy)
 
     def how(self, op: str, policy: Policy, device: str) -> How:
         return plans.how(op, policy, device)

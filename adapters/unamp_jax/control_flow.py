@@ -81,7 +81,7 @@ def switch(original: Function) -> Function:
 
 
 def _operands(operands: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    given = [value for value in named.values() if not (type(value) is object)]  # what stands for "none given"
+    given = [value for value in named.values() if type(value) is not object]  # what stands for "none given"
     return operands or tuple(given)
 
 
@@ -91,7 +91,9 @@ def _agreeing(branches: tuple[Function, ...], operands: tuple[Any, ...]) -> tupl
     if len({jax.tree.structure(shape) for shape in shapes}) > 1:
         return branches  # JAX says what is wrong
     wide = jax.tree.map(_widest, *shapes)
-    if all(a.dtype == dtype for shape in shapes for a, dtype in zip(jax.tree.leaves(shape), jax.tree.leaves(wide), strict=True)):
+    if all(
+        a.dtype == dtype for shape in shapes for a, dtype in zip(jax.tree.leaves(shape), jax.tree.leaves(wide), strict=True)
+    ):
         return branches
     return tuple(_ending_in(branch, wide) for branch in branches)
 

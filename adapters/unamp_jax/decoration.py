@@ -83,7 +83,9 @@ def _excluded(given: Sequence[Any], nnx: Any) -> tuple[tuple[type, ...], list[An
 def _pairs(networks: Sequence[Any], optimizers: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Return each optimizer with the network whose parameters it steps, which it does not hold."""
     if len(networks) != 1 and len(networks) != len(optimizers) and optimizers:
-        raise NotExpressible("an optimizer of nnx does not hold its network: give one network, or one for each optimizer, in order")
+        raise NotExpressible(
+            "an optimizer of nnx does not hold its network: give one network, or one for each optimizer, in order"
+        )
     for optimizer in optimizers:
         if has_master_weights(optimizer):
             raise ValueError("the optimizer is decorated already")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from unamp_jax import calls, control_flow, custom_rules, training
 from unamp_jax.composites import code_patch
 from unamp_jax.facts import facts
 from unamp_jax.finding import innermost, patches_of, with_rules
-from unamp_jax.spellings import libraries
+from unamp_jax.spellings import PALLAS, libraries
 from unamp_jax.state import thread
 
 __all__ = ["acquire", "installed", "layer_patches", "probe", "release"]
@@ -71,13 +71,16 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
 )
 
 #: The same in modules that may be imported later, or never: a kernel is typed by its references.
-_LATER: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
-    ("jax._src.pallas.pallas_call", "_trace_kernel_to_jaxpr", suspending(thread)),
-)
+_LATER: tuple[tuple[str, str, Callable[[Function], Function]], ...] = ((PALLAS, "_trace_kernel_to_jaxpr", suspending(thread)),)
 
 
-def _held() -> AbstractContextManager[None]:
-    return installed.held()
+@contextmanager
+def _held() -> Iterator[None]:
+    acquire()
+    try:
+        yield
+    finally:
+        release()
 
 
 @cache
@@ -95,10 +98,11 @@ def _hooks() -> PatchGroup:
 
 @cache
 def _of_library(library: str) -> PatchGroup:
-    """Return those of a library that is imported; what JAX itself imports late is there from the first region after that."""
+    """Return those of a library that is imported."""
+    if library == PALLAS:
+        return PatchGroup(_changes(_LATER))
     functions = patches_of(library)
-    later = _changes(_LATER) if library == "jax" else ()
-    return PatchGroup([*later, *_suspended(library, functions), *training.patches(library), *functions])
+    return PatchGroup([*_suspended(library, functions), *training.patches(library), *functions])
 
 
 def _changes(hooks: Iterable[tuple[str, str, Callable[[Function], Function]]]) -> Iterator[Patch]:
@@ -111,13 +115,18 @@ def _changes(hooks: Iterable[tuple[str, str, Callable[[Function], Function]]]) -
 def _suspended(library: str, others: Iterable[Patch]) -> Iterator[Patch]:
     taken = {patch.function for patch in others if isinstance(patch, CodePatch)}
     for module, paths in facts().suspended.items():
-        if module.partition(".")[0] != library.partition(".")[0]:
-            continue
-        for path in paths:
+        for path in paths if _home(module) == library else ():
             function = innermost(find(module, path))
             if isinstance(function, types.FunctionType) and function not in taken:
                 taken.add(function)
                 yield code_patch(function, suspending(thread))
+
+
+def _home(module: str) -> str:
+    """Return the library that a module is a part of; flax's own core is linen's."""
+    if module.startswith("flax.") and not module.startswith("flax.nnx"):
+        return "flax.linen"
+    return next((name for name in ("flax.nnx", "optax", "equinox", "keras") if module.startswith(name)), "jax")
 
 
 @cache

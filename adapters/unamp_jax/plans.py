@@ -12,7 +12,7 @@ from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_jax.composites import emulates
 from unamp_jax.facts import facts
-from unamp_jax.spellings import primitives
+from unamp_jax.spellings import libraries, primitives
 from unamp_jax.state import DTYPES, PrimitiveRule
 
 __all__ = ["JaxPlan", "how", "plan", "without_policy"]
@@ -80,11 +80,18 @@ def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Ru
     return {**rules, **{op: rules[other] for op, other in named.items()}} if named else rules
 
 
-@lru_cache(maxsize=256)
 def plan(policy: Policy) -> JaxPlan | None:
-    """Return the plan for a policy; None where nothing is to be done: JAX has no AMP of its own that ``native`` could mean."""
+    """Return the plan for a policy; None where nothing is to be done: JAX has no AMP of its own that ``native`` could mean.
+
+    It is another one once another library is imported: what was traced before knew nothing of that library's functions.
+    """
     if not policy.active or preset(policy.preset).delegates:
         return None
+    return _made(policy, libraries())
+
+
+@lru_cache(maxsize=256)
+def _made(policy: Policy, known: tuple[str, ...]) -> JaxPlan:
     return JaxPlan(policy, policy.rules)
 
 

@@ -16,10 +16,13 @@ import jax
 from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
 
-__all__ = ["keras_in_use", "libraries", "library_of", "named", "primitives", "spelled", "spelling"]
+__all__ = ["PALLAS", "keras_in_use", "libraries", "library_of", "named", "primitives", "spelled", "spelling"]
+
+#: The module of JAX's own that is imported late, and counts as a library.
+PALLAS = "jax._src.pallas.pallas_call"
 
 #: By the names of their modules.
-_LIBRARIES = ("flax.linen", "flax.nnx", "optax", "equinox", "keras")
+_LIBRARIES = (PALLAS, "flax.linen", "flax.nnx", "optax", "equinox", "keras")
 
 
 def keras_in_use() -> bool:

@@ -17,7 +17,7 @@ from unamp.adapter.state import Plan as AnyPlan
 from unamp.adapter.state import ThreadState
 from unamp.policy import Rule
 
-__all__ = ["CONTEXT", "DTYPES", "ELIGIBLE", "FLOAT32", "Array", "PrimitiveRule", "Plan", "thread"]
+__all__ = ["CONTEXT", "DTYPES", "ELIGIBLE", "FLOAT32", "Array", "Plan", "PrimitiveRule", "thread"]
 
 #: A name for readers: to a type checker it is `Any`.
 Array: TypeAlias = jax.Array

@@ -9,8 +9,8 @@ from typing import Any
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch
 from unamp.adapter.state import suspending
-from unamp_jax.state import DTYPES, FLOAT32, thread
 from unamp_jax.casting import eligible_dtype
+from unamp_jax.state import DTYPES, FLOAT32, thread
 
 __all__ = ["keras_input", "layer_calls", "patches"]
 

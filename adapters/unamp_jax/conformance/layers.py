@@ -97,9 +97,7 @@ def _group_norm(input: Array, groups: int, weight: Array, bias: Array) -> Array:
     return first(_applied(linen.GroupNorm(groups, epsilon=1e-5), {"scale": weight, "bias": bias}, last(input)))
 
 
-def _instance_norm(
-    input: Array, mean: Array, variance: Array, weight: Array, bias: Array, *, use_input_stats: bool
-) -> Array:
+def _instance_norm(input: Array, mean: Array, variance: Array, weight: Array, bias: Array, *, use_input_stats: bool) -> Array:
     return first(_applied(linen.InstanceNorm(epsilon=1e-5), {"scale": weight, "bias": bias}, last(input)))
 
 

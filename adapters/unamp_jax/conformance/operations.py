@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import config
+from jax._src import config, core
 
 from unamp.adapter import NamedOperations
 from unamp.dtypes import LOW_DTYPES
@@ -47,12 +47,12 @@ class JaxOperations(NamedOperations):
 
     def numpy(self, tensor: Any) -> np.ndarray:
         """Return an array's values; low dtypes arrive as float32."""
-        values = np.asarray(tensor.value if isinstance(tensor, Statistic) else tensor)
+        values = np.asarray(_there(tensor))
         return values.astype(np.float32) if values.dtype.name in LOW_DTYPES else values
 
     def dtype(self, tensor: Any) -> str:
         """Return the name of an array's dtype."""
-        return dtype_of(tensor.value if isinstance(tensor, Statistic) else tensor)
+        return dtype_of(_there(tensor))
 
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Array], *, loss_scale: float = 1.0
@@ -69,6 +69,14 @@ class JaxOperations(NamedOperations):
                 return value, list(gradients)
             (_, value), gradients = jax.value_and_grad(scaled, argnums=tuple(range(len(inputs))), has_aux=True)(*inputs)
             return value, list(gradients)
+
+
+def _there(tensor: Any) -> Any:
+    """Return the array that a tensor of `value_and_grad` stands for, which is there from the start."""
+    found = tensor.value if isinstance(tensor, Statistic) else tensor
+    while isinstance(found, core.Tracer):
+        found = found.primal
+    return found
 
 
 def _find(op: str) -> Callable[..., Any] | None:
