@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax._src import core
+from jax._src.interpreters import partial_eval
 
 from unamp.adapter.patching import find
 from unamp.dtypes import LOW_DTYPES
@@ -50,13 +51,12 @@ def scale_loss(loss: Any, scale: float) -> Any:
 
 
 def _is_staged(tracer: Any) -> bool:
-    """Return whether a tracer stands for a number that is not there yet, below all transformations that have theirs."""
-    while isinstance(tracer, core.Tracer):
-        below = getattr(tracer, "primal", None)
-        below = getattr(tracer, "val", None) if below is None else below
-        if below is None:
+    """Return whether a tracer stands for a number that is not there yet, below the transformations that have theirs."""
+    trace = tracer._trace
+    while trace is not None:
+        if isinstance(trace, partial_eval.DynamicJaxprTrace):
             return True
-        tracer = below
+        trace = getattr(trace, "parent_trace", None)
     return False
 
 
