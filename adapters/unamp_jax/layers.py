@@ -76,7 +76,11 @@ class LayerCall:
             return self._unchanged(plan, layer, op, path, rule, seen, args, kwargs)
         with CONTEXT(None):
             wanted = target(Rule.WIDEST if rule is Rule.UNTOUCHED else rule, plan.low, seen)
-            result = self._carry_out(plan, layer, op, norm, wanted, args, kwargs)
+            sink, thread.sink = thread.sink, None  # what a layer is made of is its own affair
+            try:
+                result = self._carry_out(plan, layer, op, norm, wanted, args, kwargs)
+            finally:
+                thread.sink = sink
             if rule is Rule.LOW and plan.policy.widen_results:
                 result = mapped(cast, FLOAT32, result)
             self._report(layer, op, path, rule, seen, wanted, result, args, kwargs)

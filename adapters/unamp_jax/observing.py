@@ -43,6 +43,12 @@ def _scope() -> str | None:
     return ".".join(filter(None, names.split("/"))) or None
 
 
+def _own_name(layer: Any) -> str:
+    """Return the name that a layer of linen's or Keras's has itself; else its class."""
+    name = getattr(layer, "name", None)
+    return name if isinstance(name, str) else type(layer).__name__
+
+
 def leaves_with_dtypes(value: Any) -> Iterator[Any]:
     """Return the arrays in a value, however deep."""
     return (leaf for leaf in jax.tree.leaves(value) if hasattr(leaf, "dtype") and hasattr(leaf, "shape"))
@@ -70,7 +76,7 @@ def observe(
     without_region = acquire()
     try:
         following = layers()
-        observer = Observer("jax", sink, values, JaxLayers(named))
+        observer = Observer("jax", sink, values, JaxLayers(named, _own_name))
         plan: Plan | None = CONTEXT.value
         with (
             following.held() if following is not None else nullcontext(),
