@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 os.environ["KERAS_BACKEND"] = "jax"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"  # for replicas, before JAX asks
+# Before JAX asks: replicas, and no time spent on making programs fast that run once.
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
 
 import equinox  # noqa: F401 - a library that is imported has its layers patched
 import flax.linen
