@@ -25,7 +25,7 @@ GAPS = (
         "programs that were compiled or exported outside (jax.stages.Compiled, jax.export.Exported, a jaxpr)",
         "they are finished; a region does not change them",
     ),
-    Gap("the inside of a Pallas kernel, of ffi_call and of callbacks", "they are typed by what they are handed, and left alone"),
+    Gap("the inside of a Pallas kernel, of ffi_call and of callbacks", "they are left alone"),
     Gap(
         "a region limited to the CPU on a machine with a GPU, or the other way round",
         "where a traced function runs is decided later, so such a region covers both",
@@ -45,9 +45,15 @@ GAPS = (
         "unamp_jax.with_master_weights wraps an optax transformation",
     ),
     Gap("master_grad and save_dtype", "gradients and parameters are values, which can be cast where they are made or saved"),
-    Gap("the scaler and the one-call training cells of mindspore.amp", "a loss that closes over its network has no gradient in JAX"),
+    Gap(
+        "the training cell of mindspore.amp (build_train_network)",
+        "JAX differentiates functions of their arguments, and a loss that closes over its network has no gradient",
+    ),
     Gap("the preset 'native'", "JAX has no AMP of its own"),
-    Gap("loops and branches in their keyword forms of old (true_fun=, operand=)", "their branches are not made to agree in their dtypes"),
+    Gap(
+        "jax.lax.cond with the operands between its functions, a form of old",
+        "its branches are not made to agree in their dtypes; JAX raises where they differ",
+    ),
     Gap("values of operations inside jax.vmap, in a trace", "there are as many as the batch has members"),
 )  # fmt: skip
 

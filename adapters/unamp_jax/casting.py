@@ -74,7 +74,7 @@ def cast(value: Any, dtype: Any) -> Any:
 def narrowed(value: Any, found: Any, dtype: Any) -> Array:
     """Return a tensor of one eligible dtype in another one.
 
-    A compiler that fuses a bfloat16 result with its cast to float32 leaves the rounding out. `reduce_precision` does not let it.
+    A compiler that fuses a bfloat16 result with its cast to float32 leaves the rounding out, but for `reduce_precision`.
     """
     if not isinstance(value, _KINDS):
         value = value.__jax_array__()

@@ -1,7 +1,7 @@
 """One call of a composite operation: a function of Python code that is one operation of the vocabulary.
 
-`jax.nn.softmax` is six primitives: its own rule holds for all of them. Its inputs are cast, and it runs with no policy in force.
-A function gets other code while a region is open; that reaches whoever imported it before, operators of arrays, and what
+`jax.nn.softmax` is six primitives: its own rule holds for all of them. Its inputs are cast, and it runs with no policy in
+force. A function gets other code while a region is open; that reaches whoever imported it before, operators of arrays, and what
 `jax.jit` holds. Layers are in `layers`.
 """
 

@@ -24,8 +24,8 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
     for value in (*networks, *optimizers):
         if nnx is None or not isinstance(value, (nnx.Module, nnx.Optimizer)):
             raise NotExpressible(
-                f"{type(value).__name__} has no parameters that can be changed where they are; unamp_jax.low_parameters returns "
-                "low ones, and unamp_jax.with_master_weights wraps an optax transformation"
+                f"{type(value).__name__} has no parameters that can be changed where they are; unamp_jax.low_parameters "
+                "returns low ones, and unamp_jax.with_master_weights wraps an optax transformation"
             )
     if decoration.master_grad:
         raise NotExpressible("JAX's gradients are values: cast them where you add them up, and leave master_grad out")
@@ -64,7 +64,8 @@ def _variables(networks: Sequence[Any], decoration: Decoration, nnx: Any) -> Ite
 
 def _leaves(network: Any, nnx: Any) -> list[Any]:
     state = nnx.graphlib.variables if hasattr(nnx, "graphlib") and hasattr(nnx.graphlib, "variables") else nnx.variables
-    return [leaf for leaf in jax.tree.leaves(state(network, nnx.Param), is_leaf=lambda v: isinstance(v, nnx.Variable))]
+    found: list[Any] = jax.tree.leaves(state(network, nnx.Param), is_leaf=lambda v: isinstance(v, nnx.Variable))
+    return found
 
 
 def _excluded(given: Sequence[Any], nnx: Any) -> tuple[tuple[type, ...], list[Any]]:

@@ -10,6 +10,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+import jax
 import numpy as np
 
 from unamp.adapter.observing import traced
@@ -76,6 +77,8 @@ class LayerCall:
             return self._unchanged(plan, layer, op, path, rule, seen, args, kwargs)
         with CONTEXT(None):
             wanted = target(Rule.WIDEST if rule is Rule.UNTOUCHED else rule, plan.low, seen)
+            if wanted is None and norm and seen[0] is not FLOAT32:
+                wanted = seen[0]  # flax's answers in the dtype of its parameters
             sink, thread.sink = thread.sink, None  # what a layer is made of is its own affair
             try:
                 result = self._carry_out(plan, layer, op, norm, wanted, args, kwargs)
@@ -122,6 +125,9 @@ def parameter_dtypes(layer: Any) -> list[Any]:
     variables = getattr(layer, "_trainable_variables", None)
     if variables is not None:  # Keras
         return [dtype for value in variables if (dtype := eligible_dtype(value)) is not None]
+    given = getattr(layer, "variables", None) if getattr(layer, "scope", None) is not None else None
+    if given:
+        return eligible_dtypes(*jax.tree.leaves(given.get("params", {})))
     stated = getattr(layer, "param_dtype", None)
     try:
         dtype = np.dtype(stated) if stated is not None else None

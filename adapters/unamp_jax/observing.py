@@ -99,9 +99,17 @@ def _name(dtype: Any) -> str:
 
 
 def report(
-    observer: Observer, op: str, native: str, rule: Rule, given: list[tuple[Any, int]], found: list[Any], target: Any, result: Any,
-    *, emulated: bool = False,
-) -> None:  # fmt: skip
+    observer: Observer,
+    op: str,
+    native: str,
+    rule: Rule,
+    given: list[tuple[Any, int]],
+    found: list[Any],
+    target: Any,
+    result: Any,
+    *,
+    emulated: bool = False,
+) -> None:
     """Report one operation.
 
     Args:

@@ -42,8 +42,8 @@ class Plan(AnyPlan, Protocol):
         """The policy's dtype."""
 
     @property
-    def primitives(self) -> Mapping[str, PrimitiveRule]:
-        """The rules for primitives, by name."""
+    def primitives(self) -> Mapping[str, PrimitiveRule | None]:
+        """The rules for primitives, by name; None for those that are left alone."""
 
     @property
     def observed(self) -> Plan:
@@ -63,7 +63,7 @@ class Thread(ThreadState[Plan]):
     """One thread's state; see `unamp.adapter.state.ThreadState`. Its plan is in `CONTEXT`."""
 
     @property
-    def plan(self) -> Plan | None:  # type: ignore[override]
+    def plan(self) -> Plan | None:
         """The plan in force, or None."""
         found: Plan | None = CONTEXT.value
         return found

@@ -134,10 +134,6 @@ def _histc(input: Array, *, bins: int, min: float, max: float) -> Array:
     return jnp.histogram(input, bins, (min, max))[0]
 
 
-def _truth(function: Function) -> Function:
-    return lambda *tensors, **kwargs: function(*(tensor != 0 for tensor in tensors), **kwargs)
-
-
 def _batched(lhs: Array, rhs: Array) -> Array:
     return lax.batch_matmul(lhs, rhs)
 
@@ -155,8 +151,8 @@ _REDUCTIONS: dict[str, Function] = {
         "trapezoid cross".split()
     },
     **{name: _axis(getattr(jax.nn, name)) for name in ("log_softmax", "logsumexp", "softmax")},
-    "all": _truth(_axis(jnp.all)),
-    "any": _truth(_axis(jnp.any)),
+    "all": _axis(jnp.all),
+    "any": _axis(jnp.any),
     "argsort": lambda input, *, dim, stable: jnp.argsort(input, axis=dim, stable=stable),
     "cummax": _cumulated(lax.cummax),
     "cummin": _cumulated(lax.cummin),
@@ -176,6 +172,7 @@ _PRODUCTS: dict[str, Function] = {
     "bmm": _batched,
     "correlation": lambda a, b: jnp.correlate(a, b),
     "grouped_mm": _grouped,
+    "matmul": jnp.matmul,
     "scaled_dot_product_attention": _attention,
     "tensordot": lambda a, b, *, dims: jnp.tensordot(a, b, axes=dims),
 }
@@ -196,6 +193,7 @@ _LOSSES: dict[str, Function] = {
 }
 
 _SHAPES: dict[str, Function] = {
+    "cat": lambda tensors, dim=0: jnp.concatenate(tensors, axis=dim),
     "block_diag": jax.scipy.linalg.block_diag,
     "broadcast_tensors": lambda *tensors: jnp.broadcast_arrays(*tensors),
     "expand": lambda input, shape: lax.broadcast(input[0], (shape[0],)),
@@ -260,7 +258,7 @@ _OTHERS: dict[str, Function] = {
     "bitcast": lambda input, dtype: lax.bitcast_convert_type(input, "int32" if input.dtype.itemsize == 4 else dtype),
     "bitwise_shift": jnp.left_shift,
     "blackman_window": _window(jnp.blackman),
-    "bucketize": lambda input, boundaries: jnp.digitize(input, boundaries),
+    "bucketize": lambda input, boundaries: jnp.digitize(input, boundaries, right=True),
     "cast": lambda input, dtype: jnp.asarray(input).astype(dtype),
     "clamp": lambda input, low, high: jnp.clip(input, low, high),
     "detach": lax.stop_gradient,
@@ -270,10 +268,10 @@ _OTHERS: dict[str, Function] = {
     "interpolate": _interpolate,
     "isclose": lambda a, b, *, rtol, atol: jnp.isclose(a, b, rtol=rtol, atol=atol),
     "kaiser_window": _window(lambda size: jnp.kaiser(size, 12.0)),
-    "logical_and": _truth(jnp.logical_and),
-    "logical_not": _truth(jnp.logical_not),
-    "logical_or": _truth(jnp.logical_or),
-    "logical_xor": _truth(jnp.logical_xor),
+    "logical_and": jnp.logical_and,
+    "logical_not": jnp.logical_not,
+    "logical_or": jnp.logical_or,
+    "logical_xor": jnp.logical_xor,
     "mul": lambda a, b: operator.mul(a, b) if isinstance(b, float) else jnp.multiply(a, b),
     "mvlgamma": lambda input, p: jax.scipy.special.multigammaln(input, p),
     "one_hot": lambda input: jax.nn.one_hot(input, 5),
