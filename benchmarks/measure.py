@@ -90,7 +90,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one contender came to.
+    """The measurement of one contender.
 
     Attributes:
         seconds: the median of its rounds.

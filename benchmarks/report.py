@@ -1,4 +1,4 @@
-"""What was measured, as a table for people and as JSON."""
+"""A run's measurements, as a table for people and as JSON."""
 
 from __future__ import annotations
 

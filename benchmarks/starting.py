@@ -1,4 +1,4 @@
-"""What it costs to import unamp, and what the first region of a process costs."""
+"""The cost of importing unamp, and of the first region of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MkDocs does not do by itself: pages for the files at the root of the repository, and links that lead out of the site.
+"""Do what MkDocs does not do by itself: pages for the files at the root of the repository, and links that lead out of the site.
 
 README.md is the front page, CONTRIBUTING.md and CHANGELOG.md are pages. A link to any other file of the repository becomes its
 path: the site does not hold the source.

@@ -1,11 +1,12 @@
 """docs/examples/library.py on one framework: decisions, whose policy counts, numbers, training.
 
-Each framework's folder calls these with its own tensors, parameters and optimizer.
+Each framework's folder holds the library to every one of `PROMISES` with its own tensors, parameters and optimizer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import documents  # noqa: F401 - it puts docs/examples on the path
@@ -21,7 +22,7 @@ LOW = ("float16", "bfloat16")
 
 
 class Framework(NamedTuple):
-    """What a test needs of a framework and the library does not."""
+    """The pieces of a framework that a test needs and the library does not."""
 
     tensor: Callable[[Any], Any]
     parameter: Callable[[Any], Any]
@@ -144,3 +145,13 @@ def training_steps_lower_the_loss(framework: Framework) -> None:
     assert step
     assert float(framework.numpy(loss)) < 0.8 * losses[0]
     assert unamp.current_policy() is None
+
+
+#: What the library promises on every framework.
+PROMISES: dict[str, Callable[[Framework], None]] = {
+    "default": default_is_in_force_where_nothing_is,
+    "denied": denied_softmax_is_what_the_policy_says,
+    "callers": regions_of_the_caller_go_before,
+    **{f"numbers-{dtype}": partial(numbers_agree_with_numpy, dtype=dtype) for dtype in LOW},
+    "training": training_steps_lower_the_loss,
+}

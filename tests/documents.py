@@ -101,7 +101,7 @@ def every_command() -> list[tuple[Path, list[str]]]:
 
 
 def conventions(framework: str) -> dict[str, str]:
-    """What docs/moving.md says that a framework's layers do: the column of its table."""
+    """Return what docs/moving.md says that a framework's layers do: the column of its table."""
     text = (ROOT / "docs" / "moving.md").read_text("utf-8")
     _, _, table = text.partition("## What differs without a word")
     rows = [

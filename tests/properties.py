@@ -204,7 +204,7 @@ class _Run:
             return None
 
     def works(self, op: str, inputs: Sequence[Any]) -> bool:
-        """Whether the framework's own function in float32 is right: some give what they find in memory for no numbers."""
+        """Return whether the framework's function in float32 is right: some give what they find in memory for no numbers."""
         result = self.plainly(op, [self.cast(value, "float32") for value in inputs])
         if result is None:
             return False

@@ -35,7 +35,7 @@ NEEDS = {"keras_torch": "tensorflow"}
 
 
 def suites() -> Iterator[tuple[str, Path, dict[str, str]]]:
-    """What to run: what to call it, its folder, and what its environment adds."""
+    """Yield what to run: what to call it, its folder, and what its environment adds."""
     folders = sorted(path for path in HERE.iterdir() if any(path.glob("test_*.py")))
     for folder in sorted(folders, key=lambda path: LONGEST.index(path.name) if path.name in LONGEST else len(LONGEST)):
         if NEEDS.get(folder.name, folder.name) in without_wheels():

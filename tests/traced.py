@@ -1,4 +1,4 @@
-"""What `unamp.trace` promises on every framework. Each framework's folder asks it of its own networks."""
+"""The promises of `unamp.trace` on every framework. Each framework's folder asks it of its own networks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def values_are_those_of(record: OpRecord, result: np.ndarray) -> None:
 
 
 def another_thread_is_not_recorded(call: Callable[[], object]) -> None:
-    """What it runs is nothing of this thread's trace."""
+    """Check that what it runs is nothing of this thread's trace."""
     with unamp.trace() as trace:
         thread = threading.Thread(target=call)
         thread.start()

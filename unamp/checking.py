@@ -44,7 +44,7 @@ class Answer(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What `check` found: an answer for every framework and device that was asked about.
+    """The findings of `check`: an answer for every framework and device that was asked about.
 
     Attributes:
         policy: the policy.
@@ -61,7 +61,7 @@ class Checked(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether the policy can be followed everywhere that was asked about."""
+        """Return whether the policy can be followed everywhere that was asked about."""
         return not self.refused
 
     def require(self) -> None:

@@ -52,6 +52,7 @@ def conformance(
     network: Annotated[Names, typer.Option(help="A network.")] = None,
     check: Annotated[Names, typer.Option(help=f"A kind of check: {', '.join(CHECKS)}.")] = None,
     op: Annotated[Names, typer.Option(help="An operation in any spelling; * is a wildcard.")] = None,
+    way: Annotated[Names, typer.Option(help="A way of a framework; * is a wildcard.")] = None,
     full: Annotated[bool, typer.Option(help="Probe every operation under every level of every preset.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many processes at a time.")] = min(cores(), 8),
     timeout: Annotated[float, typer.Option(min=1.0, help="After how many seconds a check hangs.")] = 300.0,
@@ -73,7 +74,8 @@ def conformance(
     frameworks = _chosen("framework", framework, installed(), present)
     devices = _chosen("device", device, DEVICES, DEVICES)
     try:
-        chosen = {"levels": level, "dtypes": dtype, "presets": preset, "networks": network, "checks": check, "ops": op}
+        chosen = {"levels": level, "dtypes": dtype, "presets": preset, "networks": network, "checks": check}
+        chosen |= {"ops": op, "ways": way}
         selection = Selection.from_dict({**{name: named or [] for name, named in chosen.items()}, "full": full})
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error

@@ -45,6 +45,7 @@ class KnownGap:
         where: what of the machine and of the framework on it the gap needs, by the names of `unamp.adapter.machine.facts`,
             e.g. ``{onednn_bfloat16 = false}``. All must hold: a value is what the fact is, a list what it is one of, and for
             a number a range such as ``">=2"``.
+        ways: the ways in which it is so, where the check is ``ways``.
     """
 
     check: str
@@ -55,10 +56,14 @@ class KnownGap:
     policies: tuple[str, ...] = ("*",)
     devices: tuple[str, ...] = ("*",)
     where: Mapping[str, Any] = field(default_factory=dict)
+    ways: tuple[str, ...] = ("*",)
 
     def covers(self, result: Result) -> bool:
         """Return whether a result is of this gap."""
-        pairs = ((result.subject, self.subjects), (result.policy, self.policies), (result.device, self.devices))
+        pairs = (
+            *((result.subject, self.subjects), (result.policy, self.policies), (result.device, self.devices)),
+            (result.way, self.ways),
+        )
         return result.check == self.check and all(any(fnmatchcase(v, p) for p in patterns) for v, patterns in pairs)
 
     def applies_to(self, version: str, facts: Mapping[str, Fact]) -> bool:
@@ -156,7 +161,7 @@ def apply(
 
 def mark(result: Result, gap: KnownGap) -> Result:
     """Return a result as a gap that covers it makes it: expected where it failed, and an error where it passed."""
-    if result.status in ("failed", "crashed", "hung"):
+    if result.status in ("lost", "failed", "crashed", "hung"):
         return replace(result, status="gap", reason=f"{gap.reason} {gap.link}".strip())
     if result.status == "passed":
         return replace(result, status="fixed", message="passes; take it out of the known gaps", reason=gap.reason)
@@ -186,7 +191,7 @@ def _gap(entry: object, where: str) -> KnownGap:
 def _check_kinds(entry: Mapping[str, object], where: str) -> None:
     """Raise BadGaps where a value is not text, or not a list of texts: the text "fft_*" would be five patterns, the last *."""
     for name, value in entry.items():
-        if name in ("subjects", "policies", "devices"):
+        if name in ("subjects", "policies", "devices", "ways"):
             if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
                 raise BadGaps(f"{where}: {name} must be a list of texts such as ['fft_*'], not {value!r}")
         elif name != "where" and not isinstance(value, str):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from unamp.dtypes import LOW_DTYPES, low_dtype
@@ -17,6 +19,7 @@ from unamp_conformance.agreement import NEEDED, NEEDED_OF_OPERATIONS
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.netchecks import NETWORK_CHECKS
 from unamp_conformance.networks import NETWORKS
+from unamp_conformance.programs import OPERATIONS
 from unamp_conformance.subjects import policy_name
 from unamp_conformance.training import QUICK
 
@@ -33,6 +36,7 @@ CHECKS: Mapping[str, str] = {
     "statistics": "are running statistics updated, and in float32?",
     "agreement": "do frameworks, each in a process of its own, come to the same decisions and numbers, operation by operation?",
     "behaviour": "nesting, exceptions, threads, the cache of casts",
+    "ways": "is a policy followed in every way in which a framework runs a function, or refused before it computes?",
     "training": "does training with loss scaling come to the loss of float32 training, through an overflow and a restart?",
 }
 
@@ -56,6 +60,7 @@ class Selection:
         levels, presets, networks: names of them.
         dtypes: low dtypes, in any spelling.
         checks: kinds of check.
+        ways: names of ways of a framework, with ``*`` as a wildcard.
         ops: operations, in any spelling; with ``*`` as a wildcard, or a group (``group:norm``). Kept by canonical names.
             Where networks or operations are named, nothing else is run; both can be.
         full: probe every operation under every policy, not only under those that can show a rule broken; with every feed
@@ -72,6 +77,7 @@ class Selection:
     checks: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     full: bool = False
+    ways: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         valid = {"levels": LEVELS, "presets": PRESETS, "networks": NETWORKS, "checks": CHECKS}
@@ -85,15 +91,15 @@ class Selection:
     @property
     def whole(self) -> bool:
         """Return whether nothing was left out."""
-        return not any((self.levels, self.dtypes, self.presets, self.networks, self.checks, self.ops))
+        return not any((self.levels, self.dtypes, self.presets, self.networks, self.checks, self.ops, self.ways))
 
     def nothing(self) -> bool:
-        """Return whether no framework has a check that fits."""
-        return next(items(self, tuple(vocabulary())), None) is None
+        """Return whether no framework has a check that fits. What ways there are only a framework's adapter knows."""
+        return next(items(self, tuple(vocabulary()), self.ways or ("any",)), None) is None
 
     def wants(self, check: str) -> bool:
-        """Return whether a kind of check is selected."""
-        return not self.checks or check in self.checks
+        """Return whether a kind of check is selected. Whoever names ways asks for these alone."""
+        return check in self.checks if self.checks else check == "ways" or not self.ways
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for results and for the worker; `from_dict` is the inverse."""
@@ -111,28 +117,32 @@ class Item:
     """One piece of work, done by the worker in one go.
 
     Attributes:
-        kind: ``"operation"``, ``"network"``, ``"behaviour"`` or ``"training"``.
+        kind: ``"operation"``, ``"network"``, ``"behaviour"``, ``"training"`` or ``"way"``.
         subject: the operation, network or behaviour.
         policies: the policies, by their names in results.
         checks: the kinds of check that it gives results for.
+        way: the name of the way of the framework in which it runs, where the kind is ``"way"``.
     """
 
     kind: str
     subject: str
     policies: Mapping[str, Policy]
     checks: tuple[str, ...]
+    way: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for the runner, to which a policy is its name."""
-        return {"kind": self.kind, "subject": self.subject, "policies": list(self.policies), "checks": list(self.checks)}
+        return {**vars(self), "policies": list(self.policies), "checks": list(self.checks)}
 
 
-def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
+def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = (), dear: Collection[str] = ()) -> Iterator[Item]:
     """Yield the items of a selection.
 
     Args:
         selection: what to run.
         spelled: the operations that the framework has.
+        ways: the names of the ways in which it runs functions.
+        dear: those of which a run takes seconds.
     """
     if selection.wants("behaviour") and not (selection.ops or selection.networks):
         for name in BEHAVIOURS:
@@ -151,6 +161,8 @@ def items(selection: Selection, spelled: Sequence[str]) -> Iterator[Item]:
                 checks = tuple(c for c in networks if c != "statistics" or network.buffers)
                 for policy in _matrix(selection) if checks else ():
                     yield Item("network", name, {policy_name(policy): policy}, checks)
+    if selection.wants("ways"):
+        yield from _ways(selection, spelled, ways, dear)
     checks = tuple(check for check in ("coverage", "probe") if selection.wants(check) or check in compared)
     if checks and (selection.ops or not selection.networks):
         for op in spelled:
@@ -165,6 +177,39 @@ def _matrix(selection: Selection) -> Iterator[Policy]:
             presets = selection.presets or LISTED
             for name in presets if level != "O0" else presets[:1]:
                 yield Policy(level, dtype, preset=name)
+
+
+def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dear: Collection[str]) -> Iterator[Item]:
+    """Yield for every way its networks and operations, each with the policies under which it is run.
+
+    A full run has all of them under every level and dtype. A quick one goes round: under each level and dtype a way meets one
+    network and two operations, others under the next, and others than the next way does. A dear way meets one network under
+    every fourth.
+    """
+    networks = [name for name in NETWORKS if name in selection.networks or not (selection.networks or selection.ops)]
+    ops = [op for op in OPERATIONS if op in spelled and (op in selection.ops or not (selection.networks or selection.ops))]
+    levels = selection.levels or tuple(level for level in LEVELS if selection.full or level != "O0")
+    cells = [(level, dtype) for level in levels for dtype in selection.dtypes or LOW_DTYPES]
+    presets = selection.presets or LISTED
+    for way in ways:
+        if selection.ways and not any(fnmatchcase(way, pattern) for pattern in selection.ways):
+            continue
+        start, found = zlib.crc32(way.encode()), defaultdict[str, dict[str, Policy]](dict)
+        for number, (level, dtype) in enumerate(cells, start):
+            # Half of the policies are the default preset's, the others go round.
+            policy = Policy(level, dtype, preset=presets[number // 2 % len(presets)] if number % 2 else presets[0])
+            chosen = [*networks, *ops] if selection.full or selection.networks or selection.ops else _met(networks, ops, number)
+            if way in dear and not selection.full:
+                chosen = chosen[:1] if number % 4 == 0 else []
+            for subject in chosen:
+                found[subject][policy_name(policy)] = policy
+        for subject, policies in found.items():
+            yield Item("way", subject, policies, ("ways",), way)
+
+
+def _met(networks: Sequence[str], ops: Sequence[str], number: int) -> list[str]:
+    """Return one network and two operations, others for each number."""
+    return [every[n % len(every)] for every, n in ((networks, number), (ops, 2 * number), (ops, 2 * number + 1)) if every]
 
 
 def _trained(selection: Selection) -> Iterator[Policy]:
@@ -210,6 +255,6 @@ _ALWAYS = (PRESETS[0], "native")
 _DRAWN = [(name, dtype) for name in LISTED for dtype in LOW_DTYPES if name not in _ALWAYS]
 
 
-def left_out(selection: Selection, ops: Sequence[str]) -> Iterator[Item]:
+def left_out(selection: Selection, ops: Sequence[str], ways: Sequence[str] = ()) -> Iterator[Item]:
     """Return the items of a full run under the same selection, where this one is not full."""
-    return iter(()) if selection.full else items(replace(selection, full=True), ops)
+    return iter(()) if selection.full else items(replace(selection, full=True), ops, ways)

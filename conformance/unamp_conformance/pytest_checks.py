@@ -13,10 +13,10 @@ from unamp.adapter import machine
 from unamp.adapter.registry import installed
 from unamp.errors import AdapterError
 from unamp_conformance.gaps import KnownGap, gaps_of, in_vain, that_hold
-from unamp_conformance.plan import NOTHING_SELECTED, Item, Selection, items
+from unamp_conformance.plan import NOTHING_SELECTED, Item, Selection
 from unamp_conformance.results import Result
 from unamp_conformance.subjects import Subject
-from unamp_conformance.worker import perform
+from unamp_conformance.worker import perform, planned
 
 __all__ = ["Check", "parameters"]
 
@@ -49,7 +49,8 @@ class Check:
 
     def expected(self) -> Result:
         """Return the result where all is well."""
-        return Result(self.kind, self.work.item.subject, self.policy, self.work.subject.device, "passed")
+        item, device = self.work.item, self.work.subject.device
+        return Result(self.kind, item.subject, self.policy, device, "passed", way=item.way)
 
     def run(self) -> None:
         """Do it; what is wrong fails the calling test."""
@@ -58,14 +59,17 @@ class Check:
             pytest.fail(f"its example call cannot be used: see the test coverage-{self.work.item.subject}", pytrace=False)
         if result.status == "not applicable":
             pytest.skip(f"not applicable: {result.message}")
-        if result.status != "passed":
+        if result.status == "not run":
+            pytest.skip(f"not run: {result.message}")
+        if result.status not in ("passed", "refused"):
             pytest.fail("\n".join([result.message, *_told(result.details)]), pytrace=False)
 
     @property
     def name(self) -> str:
         """A test's name, without spaces, so that it can be pasted into a command."""
         subject, policy = self.work.subject, self.policy.split() if self.policy != "-" else ()
-        return "-".join((subject.framework, subject.device, self.kind, self.work.item.subject, *policy))
+        way = self.work.item.way.replace(",", "").split()
+        return "-".join((subject.framework, subject.device, self.kind, *way, self.work.item.subject, *policy))
 
 
 def _told(details: Mapping[str, Any]) -> Iterator[str]:
@@ -100,7 +104,7 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
     if wrong := in_vain(gaps_of(framework), version, facts):
         raise pytest.UsageError(wrong[0])
     known = that_hold(framework, version, facts)
-    work = (check for item in items(selection, subject.spelled()) for check in _checks(subject, item, selection.full, known))
+    work = (check for item in planned(subject, selection) for check in _checks(subject, item, selection.full, known))
     found = [_parameter(check, known) for check in work]
     if not found:
         raise pytest.UsageError(f"nothing was selected: {NOTHING_SELECTED}")

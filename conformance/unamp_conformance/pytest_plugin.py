@@ -21,6 +21,7 @@ _SELECTING = {
     "network": "a network",
     "check": "a kind of check",
     "op": "an operation, * is a wildcard",
+    "way": "a way of the framework, * is a wildcard",
 }
 
 

@@ -30,18 +30,21 @@ __all__ = [
 ]
 
 #: The version of the file's layout. A reader refuses every other one.
-SCHEMA = 2
+SCHEMA = 3
 
-#: The versions that a reader takes: before 2 there was no status "not applicable".
-READABLE = (1, SCHEMA)
+#: The versions that a reader takes. Before 2 there was no status "not applicable"; before 3 there were no ways, and with them
+#: no status "lost" and none "refused".
+READABLE = (1, 2, SCHEMA)
 
 #: What a check can come to.
 STATUSES = {
     "passed": "as the policy says",
+    "refused": "this way of the framework is refused before anything is computed, as the adapter says",
+    "lost": "in this way of the framework the policy is lost in silence: another precision, and no error",
     "failed": "not as the policy says",
     "gap": "failed, as the file of known gaps says",
     "fixed": "passes although the file of known gaps says that it fails",
-    "not applicable": "the framework has no such operation",
+    "not applicable": "the framework has no such operation, or cannot run it in this way",
     "not run": "the device is absent, or the framework's process ended before",
     "crashed": "the framework's process died in this check",
     "hung": "the framework's process did not finish this check in time",
@@ -50,9 +53,11 @@ STATUSES = {
 #: What each status looks like besides its colour, for those who cannot see colours.
 SIGNS = {
     "passed": "●",
+    "refused": "⊘",
     "gap": "◐",
     "not applicable": "·",
     "not run": "○",
+    "lost": "▼",
     "failed": "✗",
     "fixed": "!",
     "crashed": "☠",
@@ -60,7 +65,7 @@ SIGNS = {
 }
 
 #: The statuses that make a run fail.
-UNEXPECTED = frozenset({"failed", "fixed", "crashed", "hung"})
+UNEXPECTED = frozenset({"lost", "failed", "fixed", "crashed", "hung"})
 
 
 class Verdict(IntEnum):
@@ -98,6 +103,7 @@ class Result:
         reason: for a known gap, why.
         details: observations; ``error`` and ``bound`` where numbers were compared, ``trace`` where one helps.
         seconds: how long it took.
+        way: the way of the framework in which the subject ran, where that is what was checked.
     """
 
     check: str
@@ -109,11 +115,12 @@ class Result:
     reason: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    way: str = ""
 
     @property
     def key(self) -> str:
         """The name of the check, the same in every run."""
-        return f"{self.check}/{self.subject}/{self.policy}/{self.device}"
+        return f"{self.check}/{f'{self.way}/' * bool(self.way)}{self.subject}/{self.policy}/{self.device}"
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 
 import unamp
-from unamp.adapter import Adapter, Operations
+from unamp.adapter import Adapter, Operations, Way
 from unamp.adapter.registry import adapter_for
+from unamp.errors import AdapterError
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
@@ -48,6 +51,18 @@ class Subject:
     def operations(self) -> Operations:
         """The framework's operations."""
         return self.adapter.operations()
+
+    @cached_property
+    def ways(self) -> Mapping[str, Way]:
+        """The ways in which the framework runs functions, by name; an adapter without ``Operations.ways`` has none.
+
+        Raises:
+            AdapterError: where two have one name.
+        """
+        listed: Sequence[Way] = getattr(self.operations, "ways", tuple)()
+        if twice := [name for name, count in Counter(way.name for way in listed).items() if count > 1]:
+            raise AdapterError(f"{self.framework}: two ways have the name {twice[0]!r}")
+        return {way.name: way for way in listed}
 
     def present(self) -> bool:
         """Return whether the device is there."""

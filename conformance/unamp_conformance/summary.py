@@ -21,7 +21,7 @@ class Cell:
     @property
     def status(self) -> str:
         """The worst of the statuses."""
-        order = ("crashed", "hung", "failed", "fixed", "not run", "gap", "passed", "not applicable")
+        order = ("lost", "crashed", "hung", "failed", "fixed", "not run", "gap", "refused", "passed", "not applicable")
         return next((status for status in order if self.counts.get(status)), "not run")
 
 
@@ -48,7 +48,7 @@ def matrix(run: FrameworkRun) -> Matrix:
     cells: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     columns: dict[str, None] = {}
     for result in run.results:
-        if result.check in ("probe", "item") or result.policy == "-":  # of operations
+        if result.check in ("probe", "item", "ways") or result.policy == "-":  # of operations
             continue
         column = " ".join(result.policy.split()[:2])
         columns[column] = None

@@ -22,12 +22,13 @@ class Planned(NamedTuple):
     subject: str
     policies: tuple[str, ...]
     checks: tuple[str, ...]
+    way: str = ""
 
     @property
     def name(self) -> str:
         """The name, for people."""
         policy = self.policies[0] if len(self.policies) == 1 else ""
-        return f"{self.subject} {policy}".strip()
+        return " ".join(filter(None, (self.subject, policy, self.way)))
 
 
 class Task:
@@ -120,7 +121,10 @@ class Task:
             return
         begun = self._doing.pop(item)
         if begun:
-            lost = (Result(c, begun["subject"], begun["policy"], self.device, status, message) for c in begun["checks"])
+            way = self.items[item].way
+            lost = (
+                Result(c, begun["subject"], begun["policy"], self.device, status, message, way=way) for c in begun["checks"]
+            )
             self._found.setdefault(item, []).extend(lost)
         policies = {result.policy for result in self._found.get(item, ())}
         if (not begun or begun["policy"] != "-") and not policies.issuperset(self.items[item].policies):
@@ -161,7 +165,7 @@ class Task:
         )
 
     def _plan(self, items: Sequence[Mapping[str, Any]]) -> None:
-        self.items = [Planned(i["kind"], i["subject"], tuple(i["policies"]), tuple(i["checks"])) for i in items]
+        self.items = [Planned(i["kind"], i["subject"], tuple(i["policies"]), tuple(i["checks"]), i.get("way", "")) for i in items]
         self.planned = True
         if self._kept is not None:
             plan = {"selection": self.selection.as_dict(), "items": items}
@@ -172,10 +176,11 @@ class Task:
     def _left_out(self) -> Iterator[Result]:
         """Yield what a full run would check and this one does not."""
         ops = [item.subject for item in self.items if item.kind == "operation"]
-        for item in left_out(self.selection, ops):
+        ways = list(dict.fromkeys(item.way for item in self.items if item.way))
+        for item in left_out(self.selection, ops, ways):
             for check in item.checks:
                 for policy in item.policies:
-                    yield Result(check, item.subject, policy, self.device, "not run")
+                    yield Result(check, item.subject, policy, self.device, "not run", way=item.way)
 
     def _finish(self, item: int) -> None:
         del self._doing[item]

@@ -34,8 +34,9 @@ from unamp_conformance.reference import Reference
 from unamp_conformance.results import Result, sayable
 from unamp_conformance.subjects import Subject
 from unamp_conformance.training import QUICK, STEPS, check_training
+from unamp_conformance.ways import Finding, check_way
 
-__all__ = ["main", "perform"]
+__all__ = ["main", "perform", "planned"]
 
 Say = Callable[..., None]
 Outcomes = Mapping[str, Outcome]  # by check what is wrong, empty where nothing is, and the observations
@@ -59,13 +60,19 @@ def main() -> None:
         return say("unusable", why=f"{type(error).__name__}: {error}")
     if not subject.present():
         return None
-    work = list(items(selection, subject.spelled()))
+    work = planned(subject, selection)
     say("planned", items=[item.as_dict() for item in work])
     for line in sys.stdin:
         order = json.loads(line)
         _do(subject, work[order["item"]], order["without"], selection.full, say)
         say("finished", item=order["item"])
     return None
+
+
+def planned(subject: Subject, selection: Selection) -> list[Item]:
+    """Return the items of a selection on a framework, with the ways that its adapter lists."""
+    dear = {name for name, way in subject.ways.items() if way.dear}
+    return list(items(selection, subject.spelled(), subject.ways, dear))
 
 
 def perform(subject: Subject, item: Item, *, full: bool = False) -> list[Result]:
@@ -99,6 +106,8 @@ def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -
     """Return the steps of an item, but for policies that are done already: their process died in the middle of the item."""
     if item.kind == "operation":
         return _operation(subject, item, without, full)
+    if item.kind == "way":
+        return _way(subject, item, without)
     kinds: Mapping[str, Callable[[Subject, Item, Policy], Outcomes]] = {
         "network": _network,
         "behaviour": _behaviour,
@@ -135,6 +144,20 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
     for name, policy in item.policies.items():
         if name not in without:
             yield _Step(name, asked.checks, partial(_guarded, subject, asked, name, partial(look, policy)))
+
+
+def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_Step]:
+    def look(name: str, policy: Policy) -> Iterator[Result]:
+        try:
+            found = check_way(subject, subject.ways[item.way], item.subject, policy)
+        except Lacking as error:
+            found = Finding("not applicable", f"{subject.framework} has no operation {error}")
+        except Exception as error:
+            found = Finding("failed", *_last_words(error))
+        yield Result("ways", item.subject, name, subject.device, found.status, found.message, "", found.details, way=item.way)
+
+    left = ((name, policy) for name, policy in item.policies.items() if name not in without)
+    return (_Step(name, item.checks, partial(look, name, policy)) for name, policy in left)
 
 
 @lru_cache(maxsize=4)  # who asks about an operation again, soon does

@@ -27,7 +27,7 @@ def as_json(*arguments: str) -> Any:
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
-    """What went to standard error, without the frame and the line breaks of the box around it."""
+    """Return what went to standard error, without the frame and the line breaks of the box around it."""
     return " ".join(done.stderr.replace("│", " ").split())
 
 
@@ -99,7 +99,7 @@ def test_bad_arguments_are_one_message_and_no_traceback(arguments: tuple[str, ..
 
 
 def text_of(*arguments: str) -> str:
-    """What a command prints, without a process of its own: that takes a second each time."""
+    """Return what a command prints, without a process of its own: that takes a second each time."""
     from unamp.cli.commands import app
 
     done = CliRunner().invoke(app, list(arguments))

@@ -18,11 +18,11 @@ O1, O2 = Policy("O1", "bfloat16"), Policy("O2", "bfloat16")
 def test_decorated_function(fake: Any) -> None:
     @policy_region(O1)
     def f(a: int, *, b: int = 2) -> tuple[object, int]:
-        """What f does."""
+        """Do f."""
         return current_policy(), a + b
 
     assert f(1, b=4) == (O1, 5)
-    assert (f.__name__, f.__doc__) == ("f", "What f does.")
+    assert (f.__name__, f.__doc__) == ("f", "Do f.")
     assert str(inspect.signature(f)) == "(a: 'int', *, b: 'int' = 2) -> 'tuple[object, int]'"
     assert current_policy() is None
 

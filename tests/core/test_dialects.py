@@ -168,7 +168,7 @@ def test_a_dialect_imports_no_framework() -> None:
 
 
 def assigned(path: str) -> dict[str, ast.expr]:
-    """What a file of an installed framework assigns at the top level."""
+    """Return what a file of an installed framework assigns at the top level."""
     return {ast.unparse(node.targets[0]): node.value for node in parsed(path).body if isinstance(node, ast.Assign)}
 
 

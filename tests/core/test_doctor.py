@@ -94,7 +94,7 @@ def test_a_framework_that_is_well_is_reported_with_all_it_can_do(
 
 
 def found(*reports: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """What `doctor.examine_all` gives for some reports."""
+    """Return what `doctor.examine_all` gives for some reports."""
     return {"processor": "Some processor", "instruction sets": ["avx", "avx2"], "variables": {}, "frameworks": reports, **more}
 
 

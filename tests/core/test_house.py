@@ -1,4 +1,4 @@
-"""Who may import whom: conformance, unamp, entry point, adapter, framework; and inside each, no arrow runs back up.
+"""Imports go one way: conformance, unamp, entry point, adapter, framework; and inside each, no arrow runs back up.
 
 docs/architecture.md tells it in words. Here imports are read from the source, those inside functions and those for a type
 checker included.

@@ -1,4 +1,4 @@
-"""What is told of the machine: instruction sets, and the variables that change what frameworks use of them."""
+"""Facts about the machine: instruction sets, and the variables that change what frameworks use of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unamp.adapter import machine
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the system tells of its processor; nothing until it is written."""
+    """Return what the system tells of its processor; nothing until it is written."""
     path = tmp_path / "cpuinfo"
     monkeypatch.setattr(machine, "_CPUINFO", path)
     return path

@@ -1,4 +1,4 @@
-"""What is built is complete: installed outside the checkout, without the checkout, it works."""
+"""A built wheel is complete: installed outside the checkout, without the checkout, it works."""
 
 from __future__ import annotations
 

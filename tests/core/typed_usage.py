@@ -1,4 +1,4 @@
-"""What users write, as a type checker sees it: `mypy` reads this file, nothing runs it."""
+"""Users' code, as a type checker sees it: `mypy` reads this file, nothing runs it."""
 
 from __future__ import annotations
 

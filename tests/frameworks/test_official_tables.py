@@ -234,7 +234,7 @@ sys.stdout.write("\\n" + answer)
 
 
 def ask(framework: str, script: str, *arguments: str, stdin: str = "") -> object:
-    """What a script says on its last line, run where it may import the framework."""
+    """Return what a script says on its last line, run where it may import the framework."""
     place(framework)
     command = [sys.executable, "-W", "ignore", "-c", script, *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)

@@ -6,6 +6,7 @@ they fit:
 ====================  ====================================================================================================
 `contract`            `Adapter` itself, with what it hands out and takes
 `operations`          the namespace that conformance is written against
+`ways`                the ways in which a framework runs a function: compiled, traced, exported, ...
 `registry`            how adapters are found, checked and loaded
 `versions`            the versions of a framework that an adapter works with
 `machine`             what the processor has, and the environment variables that change what frameworks use of it
@@ -36,9 +37,11 @@ from unamp.adapter.contract import (
 from unamp.adapter.operations import NamedOperations, Operations
 from unamp.adapter.records import OpRecord
 from unamp.adapter.versions import check_version, major_minor
+from unamp.adapter.ways import WAY_KINDS, OpenRegion, Way
 
 __all__ = [
     "DEVICES",
+    "WAY_KINDS",
     "Adapter",
     "CapturesNothing",
     "Decoration",
@@ -48,9 +51,11 @@ __all__ = [
     "How",
     "NamedOperations",
     "OpRecord",
+    "OpenRegion",
     "Operations",
     "Realisation",
     "Support",
+    "Way",
     "check_version",
     "major_minor",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from unamp.adapter.ways import Way
 from unamp.vocabulary import vocabulary
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ class Operations(Protocol):
 
     Every operation has the canonical signature of its name (that of PyTorch's function): tensors first, attributes by
     keyword. See `unamp_conformance.cases` for the signatures that are used.
+
+    Where the framework runs functions in other ways than eagerly, ``ways()`` returns them: see `unamp.adapter.ways`.
     """
 
     def __hash__(self) -> int:
@@ -80,6 +83,10 @@ class NamedOperations:
     def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Any:
         """See `Operations.buffer`: a tensor, where tensors can be updated."""
         return self.tensor(array, device=device)  # type: ignore[attr-defined]
+
+    def ways(self) -> Sequence[Way]:
+        """Return the ways in which the framework runs a function, see `unamp.adapter.ways`: none unless said."""
+        return ()
 
     def _lookup(self, op: str) -> Callable[..., Any] | None:
         if op not in self._found:

@@ -1,4 +1,4 @@
-"""What a rule comes to for one call, whatever the framework.
+"""A rule carried out for one call, whatever the framework.
 
 `target` is for every adapter. `Operator` and `Performer` are for those that replace a framework's functions and cast in
 Python, call by call. A device may have no kernels for a low dtype. There, low is *emulated*: inputs are rounded to low, the

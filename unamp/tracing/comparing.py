@@ -48,7 +48,7 @@ class Compared(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether the error is within the bound."""
+        """Return whether the error is within the bound."""
         return self.error is None or self.error <= self.bound
 
 
@@ -80,7 +80,7 @@ class TraceComparison:
 
     @property
     def within(self) -> bool:
-        """Whether the precision of each operation explains its error."""
+        """Return whether the precision of each operation explains its error."""
         return all(c.within for c in self.operations)
 
     def table(self, limit: int | None = None) -> str:

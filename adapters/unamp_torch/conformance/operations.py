@@ -14,7 +14,8 @@ import torch
 from torch import _VF, Tensor
 from torch.nn import functional as F
 
-from unamp.adapter import NamedOperations
+from unamp.adapter import NamedOperations, Way
+from unamp_torch.conformance.ways import ways
 
 __all__ = ["TorchOperations"]
 
@@ -57,6 +58,10 @@ class TorchOperations(NamedOperations):
     def dtype(self, tensor: Tensor) -> str:
         """Return the name of a tensor's dtype."""
         return str(tensor.dtype).removeprefix("torch.")
+
+    def ways(self) -> tuple[Way, ...]:
+        """Return the ways in which PyTorch runs a function."""
+        return ways()
 
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0

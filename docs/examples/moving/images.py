@@ -1,4 +1,4 @@
-"""What both scripts of a pair train on: random images of four kinds, and how training goes."""
+"""Data and training loop of both scripts of a pair: random images of four kinds, and how training goes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,82 @@
+"""Functions that an operator takes and calls: branches, loops, scans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._higher_order_ops import associative_scan, scan
+from torch._higher_order_ops.map import map as map_over
+
+from unamp.adapter import Way
+from unamp_torch.conformance.ways.opening import Function, Holding, both
+
+__all__ = ["ways"]
+
+Runs = Callable[[Function, Sequence[Any]], Any]
+
+
+def _like_result(function: Function, inputs: Sequence[Any]) -> Tensor:
+    """Return zeros like the result: what a loop starts with must be like what it carries on."""
+    with torch.no_grad():
+        return torch.zeros_like(function(*inputs))
+
+
+def _cond(function: Function, inputs: Sequence[Any]) -> Any:
+    return torch.cond(torch.tensor(True), lambda *given: function(*given), lambda *given: function(*given).neg(), tuple(inputs))
+
+
+def _while_loop(function: Function, inputs: Sequence[Any]) -> Any:
+    def body(n: Tensor, result: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        return n + 1, function(*given), *(tensor.clone() for tensor in given)
+
+    carried = torch.tensor(0), _like_result(function, inputs), *inputs
+    return torch.while_loop(lambda n, *_: n < 2, body, carried)[1]
+
+
+def _scan(function: Function, inputs: Sequence[Any]) -> Any:
+    start = torch.zeros(1)
+    return scan(lambda carry, x: (carry + x, function(*inputs)), start, torch.ones(2, 1))[1][0]
+
+
+def _map(function: Function, inputs: Sequence[Any]) -> Any:
+    return map_over(lambda x, *given: function(*given), torch.ones(2, 1), *inputs)[0]
+
+
+def _associative_scan(function: Function, inputs: Sequence[Any]) -> Any:
+    result = _like_result(function, inputs)
+    stacked = torch.stack([result, result])
+    return associative_scan(lambda a, b: function(*inputs), stacked, 0, combine_mode="generic")[1]
+
+
+def _exported_cond(function: Function, inputs: Sequence[Any]) -> Any:
+    branches = Holding(partial(_cond_of, function))
+    return torch.export.export(branches, tuple(inputs)).module()(*inputs)
+
+
+def _cond_of(function: Function, *inputs: Any) -> Any:
+    chosen = inputs[0].float().sum().isfinite()
+    return torch.cond(chosen, lambda *given: function(*given), lambda *given: function(*given).neg(), tuple(inputs))
+
+
+def _compiled_cond(function: Function, inputs: Sequence[Any]) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(partial(_cond_of, function), backend="aot_eager", fullgraph=True)(*inputs)
+
+
+def ways() -> Iterator[Way]:
+    """Yield the ways of control flow."""
+    found: dict[str, Runs] = {
+        "torch.cond": _cond,
+        "while_loop": _while_loop,
+        "scan": _scan,
+        "map": _map,
+        "associative_scan": _associative_scan,
+        "cond, exported": _exported_cond,
+        "cond, compiled aot_eager": _compiled_cond,
+    }
+    for name, runs in found.items():
+        yield from both(name, "control flow", runs)
