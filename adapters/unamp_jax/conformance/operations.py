@@ -16,12 +16,13 @@ import jax
 import numpy as np
 from jax._src import config, core
 
-from unamp.adapter import NamedOperations
+from unamp.adapter import NamedOperations, Way
 from unamp.dtypes import LOW_DTYPES
 from unamp.vocabulary import vocabulary
 from unamp_jax.casting import dtype_of
 from unamp_jax.conformance.bindings import BINDINGS
 from unamp_jax.conformance.layers import LAYERS, Statistic
+from unamp_jax.conformance.ways import ways
 from unamp_jax.spellings import library_of, named
 from unamp_jax.state import Array
 
@@ -46,6 +47,10 @@ class JaxOperations(NamedOperations):
         """Return a home whose value a layer replaces: arrays do not change."""
         return Statistic(self.tensor(array, device=device))
 
+    def ways(self) -> tuple[Way, ...]:
+        """Return the ways in which JAX runs a function."""
+        return ways()
+
     def numpy(self, tensor: Any) -> np.ndarray:
         """Return an array's values; low dtypes arrive as float32."""
         values = np.asarray(_there(tensor))
@@ -64,7 +69,7 @@ class JaxOperations(NamedOperations):
             value = function(*leaves)
             return value if loss_scale == 1.0 else value * jax.numpy.asarray(loss_scale, value.dtype), value
 
-        with config.enable_x64(True), jax.disable_jit():
+        with config.enable_x64(True):
             if loss_scale == 1.0:
                 value, gradients = jax.value_and_grad(function, argnums=tuple(range(len(inputs))))(*inputs)
                 return value, list(gradients)
