@@ -44,8 +44,16 @@ TRANSFORMED = {
 }
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
-@pytest.mark.parametrize("name", TRANSFORMED)
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        *((name, "O1") for name in TRANSFORMED),
+        ("grad", "O2"),
+        ("jit of vmap of grad of jit", "O2"),
+        ("hessian", "O2"),
+        ("vjp", "O2"),
+    ],
+)
 def test_transformations_agree_with_float32_within_the_dtype_and_differ_from_it(name, level):
     function = TRANSFORMED[name](network)
     plain = jax.tree.leaves(function(W, X))
@@ -108,8 +116,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize(("jit", "level"), [(False, "O2"), (True, "O1")], ids=["eager", "jit"])
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_and_branches_keep_their_dtypes(name, level, jit):
     loop = jax.jit(LOOPS[name]) if jit else LOOPS[name]

@@ -100,7 +100,8 @@ def _in_a_thread(function: Function, region: OpenRegion, inputs: Sequence[Any]) 
 
 
 def _decorated(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    return region()(function)(*inputs)
+    decorate: Any = region()
+    return decorate(function)(*inputs)
 
 
 def ways() -> tuple[Way, ...]:
