@@ -6,11 +6,12 @@ RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help browser conformance conformance-machines conformance-versions test bench lint format tables docs dist clean
+.PHONY: help browser conformance conformance-machines conformance-opinfo conformance-versions test bench lint format tables docs dist clean
 
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
 	@echo "make conformance-machines   the same under settings that make this processor behave as another one (half an hour)"
+	@echo "make conformance-opinfo   the preset torch-cpu against torch.autocast, bit for bit, on all of PyTorch's own example calls (minutes)"
 	@echo "make conformance-versions   the same for older and newer frameworks, an environment for each (hours, and many GB to load)"
 	@echo "make test          lint, then every test; continuous integration runs this"
 	@echo "make bench         unamp side by side with what you would write instead"
@@ -28,6 +29,9 @@ conformance: $(VENV)/.conformance
 conformance-machines: $(VENV)/.conformance
 	@$(RUN) conformance/wheels.py
 	$(RUN) conformance/machines.py $(ONLY)
+
+conformance-opinfo: $(VENV)/.opinfo
+	$(RUN) tests/torch/opinfo.py $(ONLY)
 
 conformance-versions: $(VENV)/bin/python
 	$(RUN) conformance/versions.py $(ONLY)
@@ -77,11 +81,12 @@ $(VENV)/.compiled: $(wildcard adapters/unamp_*/compiled/*) constraints.txt
 
 # One environment grows with what is asked of it: the frameworks are large.
 $(VENV)/.conformance: EXTRAS = frameworks,conformance
+$(VENV)/.opinfo: EXTRAS = opinfo
 $(VENV)/.lint: EXTRAS = lint
 $(VENV)/.bench: EXTRAS = bench
 $(VENV)/.docs: EXTRAS = docs
 $(VENV)/.dev: EXTRAS = dev
-$(VENV)/.conformance $(VENV)/.lint $(VENV)/.bench $(VENV)/.docs $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.conformance $(VENV)/.opinfo $(VENV)/.lint $(VENV)/.bench $(VENV)/.docs $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing unamp[$(EXTRAS)] into $(VENV)"
 	@$(INSTALL) --editable '.[$(EXTRAS)]'
 	@touch $@

@@ -25,6 +25,7 @@ SECTIONS = {
     "custom-steps": ("on_torch.steps:custom", _STEP),
     "o2-steps": ("on_torch.steps:o2", _STEP),
     "aftermath": ("on_torch.aftermath:comparisons", _OPERATION),
+    "layers": ("on_torch.layers:comparisons", _OPERATION),
     "scaling": ("on_torch.scaling:comparisons", _OPERATION),
     "import": ("starting:importing", _PROCESS),
     "first-region": ("starting:first_region", Effort(10, 0.0)),

@@ -166,7 +166,7 @@ class _Run:
         dtypes = [self.ops.dtype(value) for value in inputs]
         if rule is Rule.UNTOUCHED and len(set(dtypes)) > 1:
             return  # what a framework makes of it is its own affair
-        if rule in (Rule.UNTOUCHED, Rule.WIDEST) and {*dtypes} <= {*LOW_DTYPES} and self.plainly(op, inputs) is None:
+        if rule.leaves_agreeing and {*dtypes} <= {*LOW_DTYPES} and self.plainly(op, inputs) is None:
             return  # it has no kernel for the low dtype, and the rule asks for no cast
         result = self.watched(op, inputs, rule) if self.network.watched else self.call(op, inputs)
         self.check(op, inputs, rule, policy, result)
@@ -248,6 +248,9 @@ class _Run:
 def _computed(rule: Rule, policy: Policy, dtypes: Sequence[str]) -> str:
     if rule is Rule.LOW:
         return policy.dtype
+    low = {*dtypes} - {"float32"}
+    if rule is Rule.NARROWEST and len(low) == 1:
+        return low.pop()
     if rule is Rule.FP32 or len(set(dtypes)) > 1:
         return "float32"
     return dtypes[0]

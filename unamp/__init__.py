@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from unamp.adapter.records import OpRecord
     from unamp.checking import Answer, Checked, check
     from unamp.decoration import decorate
+    from unamp.layers import LayerPolicies, LayerRule, LayerRules, layer_policies
+    from unamp.precision import Precision, region_from
     from unamp.scaling import GradScaler
     from unamp.tracing import Trace, TraceComparison, compare_traces, trace
 
@@ -43,9 +45,13 @@ __all__ = [
     "Explanation",
     "FrameworkNotSupported",
     "GradScaler",
+    "LayerPolicies",
+    "LayerRule",
+    "LayerRules",
     "NotExpressible",
     "OpRecord",
     "Policy",
+    "Precision",
     "Region",
     "Rule",
     "Trace",
@@ -64,7 +70,9 @@ __all__ = [
     "explain",
     "get_autocast_dtype",
     "is_autocast_enabled",
+    "layer_policies",
     "policy_region",
+    "region_from",
     "trace",
     "vocabulary",
 ]
@@ -76,11 +84,17 @@ _LATE = {
     "Checked": "unamp.checking",
     "check": "unamp.checking",
     "GradScaler": "unamp.scaling",
+    "LayerPolicies": "unamp.layers",
+    "LayerRule": "unamp.layers",
+    "LayerRules": "unamp.layers",
     "OpRecord": "unamp.adapter.records",
+    "Precision": "unamp.precision",
     "Trace": "unamp.tracing",
     "TraceComparison": "unamp.tracing",
     "compare_traces": "unamp.tracing",
     "decorate": "unamp.decoration",
+    "layer_policies": "unamp.layers",
+    "region_from": "unamp.precision",
     "trace": "unamp.tracing",
 }
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["WHEN_ASKED", "not_converted", "once_per_trace"]
+__all__ = ["NOT_COMPILED", "WHEN_ASKED", "converted_by_adapter", "not_compiled", "not_converted", "once_per_trace"]
 
 #: Called when a compiler asks about a mark, as it may before anything else of ours ran. The registry of adapters puts in what
 #: loads them: its adapter tells a compiler the rest.
 WHEN_ASKED: list[Callable[[], object]] = []
+
+#: The attribute of a function that says why no graph can be compiled from its source.
+NOT_COMPILED = "__unamp_not_compiled__"
+
+#: The attribute of Paddle's options for its compilers.
+_OPTIONS = "___jit_transform_options___"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +45,23 @@ class _RunAsItIs:
 _AS_IT_IS = _RunAsItIs()
 
 
+class _AskTheAdapter(_RunAsItIs):
+    """The options of a function that is converted: the adapter, which asking loads, knows how."""
+
+    def need_transform(self, mode: object) -> bool:
+        super().need_transform(mode)
+        return True
+
+
+_ASK_THE_ADAPTER = _AskTheAdapter()
+
+
+def converted_by_adapter(function: object) -> None:
+    """Mark a function that reads as another one to compilers, so that an adapter is there when it is converted."""
+    if not hasattr(function, _OPTIONS):
+        setattr(function, _OPTIONS, _ASK_THE_ADAPTER)
+
+
 def not_converted(function: F) -> F:
     """Mark a function that a compiler which converts Python code calls as it is.
 
@@ -46,5 +69,19 @@ def not_converted(function: F) -> F:
     TensorFlow's AutoGraph knows functions by that it leaves alone.
     """
     function.autograph_info__ = {}  # type: ignore[attr-defined]
-    setattr(function, "___jit_transform_options___", _AS_IT_IS)  # noqa: B010 - inside a function the name would be mangled
+    setattr(function, _OPTIONS, _AS_IT_IS)
     return function
+
+
+def not_compiled(reason: str) -> Callable[[F], F]:
+    """Mark a function that a compiler cannot read, for adapters whose compilers read source.
+
+    Args:
+        reason: what is wrong and what to do, for the error.
+    """
+
+    def mark(function: F) -> F:
+        setattr(function, NOT_COMPILED, reason)
+        return function
+
+    return mark

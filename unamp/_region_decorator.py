@@ -2,6 +2,8 @@
 
 A generator or coroutine hands control back at every `yield` and `await`. The context must not stay open then: the code
 that runs in between belongs to somebody else. So each step is entered and left by itself.
+
+A compiler that reads the source behind a decorator never runs it. For its adapter the decorator leaves a mark.
 """
 
 from __future__ import annotations
@@ -9,17 +11,28 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
-__all__ = ["decorate"]
+from unamp._compiler_marks import converted_by_adapter
+
+__all__ = ["MARK", "decorate"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Context = AbstractContextManager[Any]
 
+#: The attribute of a decorated function that holds what decorates it.
+MARK = "__unamp_region__"
 
-def decorate(context: Callable[[], Context], function: F) -> F:
-    """Return `function` with its body inside what `context` returns, for every step anew."""
+
+def decorate(context: Callable[[], Context], function: F, mark: object) -> F:
+    """Return `function` with its body inside what `context` returns, for every step anew.
+
+    Args:
+        context: called for each step.
+        function: the function.
+        mark: kept in the result's attribute `MARK`; its method ``regions`` returns what `context` opens, the innermost last.
+    """
     import inspect  # slow to import, and a region used as a context manager does not need it
 
     wrapper: Callable[..., Any]
@@ -61,6 +74,10 @@ def decorate(context: Callable[[], Context], function: F) -> F:
             with context():
                 return function(*args, **kwargs)
 
+    setattr(wrapper, MARK, mark)
+    converted_by_adapter(wrapper)
+    with suppress(TypeError, ValueError):  # some builtins have none
+        wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return wrapper  # type: ignore[return-value]
 
 

@@ -12,16 +12,18 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unamp.adapter.observing import traces
 from unamp.errors import AmpWarning
+from unamp.policy import Rule
 
 if TYPE_CHECKING:
     from unamp.adapter import Adapter
     from unamp.policy import Policy
 
-__all__ = ["SLOW", "graph_ran", "never_ran", "nothing_covered", "slow_dtype"]
+__all__ = ["SLOW", "graph_ran", "never_ran", "nothing_covered", "rules_not_applied", "slow_dtype", "unknown_masters"]
 
 #: So many times slower than float32 is worth a warning.
 SLOW = 3.0
@@ -37,7 +39,8 @@ def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
     """Warn where a region will compute in a dtype that is many times slower than float32 on the only device there is."""
     if not policy.active or (device is None and adapter.devices() != ("cpu",)) or device == "gpu":
         return
-    if policy.delegated(adapter.framework, "cpu") is None:
+    followed = policy.delegated(adapter.framework, "cpu")
+    if followed is None or Rule.LOW not in followed.rules.values():
         return
     factor = adapter.slowdown("cpu", policy.dtype)
     if factor >= SLOW:
@@ -78,6 +81,15 @@ def never_ran(op: str) -> None:
     )
 
 
+def rules_not_applied(path: str, count: int) -> None:
+    """Warn of a region that is made from a file whose rules for layers no network has."""
+    _once(
+        ("rules", path),
+        f"{path} has {count} rules for layers, which a region does not put on: "
+        "unamp.layer_policies(network, unamp.Precision.read(path).layers) does",
+    )
+
+
 def graph_ran(framework: str, what: str, instead: str) -> None:
     """Warn of a graph that ran under a trace, which sees what runs eagerly.
 
@@ -92,6 +104,16 @@ def graph_ran(framework: str, what: str, instead: str) -> None:
         ("graph", framework, what),
         f"a graph of {what} ran in a trace, which sees eager code only: what is in the graph is missing there; {instead}",
         through=(framework, "keras"),
+    )
+
+
+def unknown_masters(framework: str, names: Sequence[str]) -> None:
+    """Warn of master weights in a loaded state that no parameter of the optimizer has."""
+    listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    _once(
+        ("unknown masters", framework, *names),
+        f"the optimizer's loaded state has master weights of parameters that it does not have ({listed}): they are dropped; "
+        "master weights start as what the parameters are; give the network the parameter names that were saved",
     )
 
 

@@ -12,11 +12,14 @@ from unamp.errors import shortened
 from unamp.policy import Policy
 from unamp.regions import current_policy, is_autocast_enabled, policy_region
 
-__all__ = ["custom_bwd", "custom_fwd"]
+__all__ = ["CAST_INPUTS", "custom_bwd", "custom_fwd"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OFF = Policy(enabled=False)
+
+#: The attribute of a forward that holds the dtype of its inputs, for adapters whose compilers run no decorators.
+CAST_INPUTS = "__unamp_cast_inputs__"
 
 
 @overload
@@ -51,6 +54,7 @@ def custom_fwd(
         with policy_region(_OFF):
             return fwd(ctx, *_cast(args, target), **_cast(kwargs, target))
 
+    setattr(forward, CAST_INPUTS, target)
     return forward
 
 

@@ -13,7 +13,7 @@ from unamp.errors import unknown
 from unamp.policy import Policy
 from unamp.regions import policy_region
 
-__all__ = ["auto_mixed_precision", "call_under"]
+__all__ = ["auto_mixed_precision", "call_under", "returns_float32"]
 
 Network = TypeVar("Network")
 
@@ -48,7 +48,8 @@ def auto_mixed_precision(
     adapter = owner(network, "network")
     if adapter is None:
         raise TypeError(
-            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, keras.Model, flax.nnx.Module, flax.linen.Module or equinox.Module, of a framework that is "
+            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, keras.Model, flax.nnx.Module, "
+            "flax.linen.Module or equinox.Module, of a framework that is "
             f"imported and has an adapter installed; not {type(network).__name__}"
         )
     wrapped: Network = adapter.wrap(network, policy) if policy.active else network
@@ -56,7 +57,7 @@ def auto_mixed_precision(
 
 
 def call_under(adapter: Adapter, policy: Policy, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `call` under `policy`: cast its floating inputs at O2 and O3, and return float32.
+    """Call `call` under `policy`: cast its floating inputs at O2 and O3, and return float32 where `returns_float32` says so.
 
     For adapters, to carry out `Adapter.wrap`.
     """
@@ -71,4 +72,9 @@ def call_under(adapter: Adapter, policy: Policy, call: Callable[..., Any], *args
         args, kwargs = cast(args, policy.dtype), cast(kwargs, policy.dtype)
     with policy_region(policy, framework=adapter.framework):
         result = call(*args, **kwargs)
-    return cast(result, "float32")
+    return cast(result, "float32") if returns_float32(policy) else result
+
+
+def returns_float32(policy: Policy) -> bool:
+    """Return whether a network under a policy returns float32: at O1, where its operations do (``widen_results``)."""
+    return policy.level in ("O2", "O3") or policy.widen_results

@@ -39,10 +39,16 @@ class Rule(Enum):
     LOW = "low"
     FP32 = "float32"
     WIDEST = "widest"
+    NARROWEST = "narrowest"
     BANNED = "banned"
 
     def __repr__(self) -> str:
         return self.name
+
+    @property
+    def leaves_agreeing(self) -> bool:
+        """Return whether inputs of one dtype keep it."""
+        return self in (Rule.UNTOUCHED, Rule.WIDEST, Rule.NARROWEST)
 
 
 class Decision(NamedTuple):
@@ -163,13 +169,48 @@ class Policy:
         return type(self), self._values
 
     def __repr__(self) -> str:
+        changed = [f"{name}={value!r}" for name, value in self._said().items()]
+        return f"Policy({', '.join([repr(self.level), repr(self.dtype), *changed])})"
+
+    def _said(self) -> dict[str, Any]:
+        """Return what differs from the usual, besides level and dtype, lists in the fewest words."""
         fields = list(zip(_ARGUMENTS, self._values, Policy()._values, strict=True))
         said = {name: value for name, value, usual in fields[2:] if value != usual}
         said |= {name: words(said[name]) for name in ("allow", "deny") if name in said}
         if self._denies_everything:
             said = {name: value for name, value in said.items() if name not in ("deny", "preset")} | {"deny": EVERYTHING}
-        changed = [f"{name}={value!r}" for name, value in said.items()]
-        return f"Policy({', '.join([repr(self.level), repr(self.dtype), *changed])})"
+        return said
+
+    def stated(self) -> dict[str, Any]:
+        """Return the arguments that a person would write for an equal policy, lists in the fewest words."""
+        said = {name: list(value) if isinstance(value, tuple) else value for name, value in self._said().items()}
+        if self._denies_everything:
+            said["deny"] = [EVERYTHING]
+        return {"level": self.level, "dtype": self.dtype, **said}
+
+    def to_toml(self) -> str:
+        """Return the policy as the text of a `precision.toml`, which `from_toml` reads; see `unamp.Precision` for more."""
+        from unamp import _precision_toml  # slow to import, and `import unamp` must stay cheap
+
+        return _precision_toml.dump(_precision_toml.Contents(self.stated()))
+
+    @classmethod
+    def from_toml(cls, text: str) -> Policy:
+        """Return the policy in the text of a `precision.toml`.
+
+        Raises:
+            ValueError: for what is no such text, and where it has rules for layers, too: `unamp.Precision` reads both.
+        """
+        from unamp import _precision_toml
+
+        found = _precision_toml.load(text)
+        if found.layers or found.policy is None:
+            what = "rules for layers, too" if found.layers else "no policy"
+            raise ValueError(f"this file has {what}: read it with unamp.Precision.from_toml")
+        try:
+            return cls(**found.policy)
+        except TypeError as error:
+            raise ValueError(f"this is no precision file: {error}") from error
 
     def replace(self, **changes: Any) -> Policy:
         """Return the same policy but for some arguments."""
@@ -278,7 +319,7 @@ def _decide(policy: Policy, op: Operation, lists: Preset) -> Decision:
         return decision(Rule.UNTOUCHED, f"{op.group} operations keep their meaning")
     for follows in ("infer", "clear"):
         if op.name in lists.listed(follows, policy.dtype) and level == "O1":
-            return decision(Rule.WIDEST, f"{whose}: {follows} list")
+            return decision(Rule.NARROWEST, f"{whose}: {follows} list")
     if policy._denies_everything:
         return decision(Rule.FP32, f"your deny list: {EVERYTHING}")
     rule = {"OD": Rule.FP32, "O1": Rule.WIDEST, "O2": Rule.WIDEST if policy.promote else Rule.LOW}[level]

@@ -26,7 +26,7 @@ class Preset(NamedTuple):
         allow: the operations that run in the low dtype.
         deny: the operations that run in float32. `deny_o2` replaces it at level O2 where that list is shorter.
         promote: the operations listed as running in the widest of their inputs' dtypes.
-        infer, clear: TensorFlow's lists of operations that follow their neighbours.
+        infer, clear: TensorFlow's lists of operations that run low where an input is low.
         by_dtype: the lists that differ for a low dtype: for each dtype, those lists by their names.
         banned: the operations that raise, each with its advice.
         implied: entries of `allow` and `deny` that the official lists do not name, each with the listed operations that the

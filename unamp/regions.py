@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp._region_decorator import decorate
-from unamp.adapter import DEVICES, Adapter, Realisation, registry
+from unamp.adapter import DEVICES, Adapter, NamesDevices, Realisation, registry
 from unamp.errors import shortened
 from unamp.lists import is_word, operation_name
 from unamp.policy import Policy
@@ -133,12 +133,20 @@ class Region:
             _leave(realisations, tokens)
             if not realisations and kind is None:
                 amp_warnings.nothing_covered(self.policy)
+        if error is not None:
+            from unamp import error_notes  # only an error needs it
+
+            error_notes.explain(error, trace, self.policy, registry.adapters_in_use())
 
     def __call__(self, function: F) -> F:
         """Decorate a function, method, generator, coroutine or asynchronous generator function."""
         if not callable(function) or isinstance(function, type):
             raise TypeError(f"a region decorates functions and methods, not {function!r:.80}")
-        return decorate(self.here, function)
+        return decorate(self.here, function, self)
+
+    def regions(self) -> tuple[Region, ...]:
+        """Return what opens where this decorates a function: the region alone."""
+        return (self,)
 
     @not_converted
     def here(self) -> Region | CapturedRegion:
@@ -176,7 +184,7 @@ def _leave(realisations: tuple[Realisation, ...], tokens: list[object]) -> None:
 
 @not_converted
 def autocast(
-    device_type: str | None = None,
+    device_type: object = None,
     dtype: object = None,
     enabled: bool = True,
     cache_enabled: bool | None = None,
@@ -191,7 +199,10 @@ def autocast(
     """Return a region in the spelling of `torch.autocast`, with levels and lists.
 
     Args:
-        device_type: ``"cpu"``, ``"gpu"`` (or ``"cuda"``), or None: wherever the tensors are.
+        device_type: ``"cpu"``, ``"gpu"`` (or ``"cuda"``): whatever accelerator a framework has; or the word or object of an
+            imported framework for one of its devices (``"cuda:0"``, ``"mps"``, ``torch.device("meta")``), which limits the
+            region to that kind of device, and where no other framework has that to that framework. None: wherever the
+            tensors are.
         dtype: the low precision; see `Policy`. None is float16 on a GPU and bfloat16 on the CPU, as in torch; with no
             ``device_type`` a GPU counts where there is one.
         enabled: False switches mixed precision off inside.
@@ -273,7 +284,7 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
     """
     if framework is None and device is None:
         return _state.open[-1][0].policy if _state.open else None
-    device = _device(device)
+    device, framework = _place(device, framework)[0], framework
     adapter = None if framework is None else registry.adapter_for(framework)
     for region, _, _ in reversed(_state.open):
         if region.covers(framework, device):
@@ -320,9 +331,10 @@ def close_down_to(depth: int) -> None:
         _leave(*_state.open.pop()[1:])
 
 
-def _autocast(device_type: str | None, dtype: object, *rest: Any) -> Region:
+def _autocast(device_type: object, dtype: object, *rest: Any) -> Region:
     level, allow, deny, preset, enabled, promote, cache, framework = rest
-    device = _device(device_type)
+    device, owner = _place(device_type, framework)
+    framework = framework or owner
     if dtype is None:
         dtype = _default_dtype(device, framework)
     policy = Policy(level, dtype, allow, deny, preset, enabled, promote, cache=cache)
@@ -400,17 +412,28 @@ def _key_for(framework: str, make: Callable[..., Region], *arguments: Any) -> in
 _BARE = "{0} is called before it decorates: write @unamp.{0}() above the function"
 
 
-def _device(device_type: str | None) -> str | None:
+def _place(device_type: object, framework: str | None) -> tuple[str | None, str | None]:
+    """Return the kind of device that is meant, and the framework whose word that is; None for what every framework may have."""
     if device_type is None or device_type in DEVICES:
-        return device_type
-    if callable(device_type):
-        raise TypeError(_BARE.format("autocast"))
+        return device_type, None
+    if isinstance(device_type, str):
+        word, _, index = device_type.partition(":")
+        word = "gpu" if word == "cuda" else word
+        if word in DEVICES and (index.isdigit() or word == device_type or device_type == "cuda"):
+            return word, None
+    adapters = [a for a in registry.adapters_in_use() if framework in (None, a.framework)]
+    for adapter in adapters:
+        kind = adapter.device_kind(device_type) if isinstance(adapter, NamesDevices) else None
+        if kind is not None:
+            return kind, None if kind in DEVICES else adapter.framework
     if not isinstance(device_type, str):
+        if callable(device_type):
+            raise TypeError(_BARE.format("autocast"))
         raise TypeError(f"device_type must be a string or None, not {type(device_type).__name__}")
-    if device_type == "cuda":
-        return "gpu"
+    named = {a.framework: ", ".join(a.device_names().values()) for a in adapters if isinstance(a, NamesDevices)}
     raise ValueError(
         f"unknown device_type {shortened(device_type)}; valid: 'cpu', 'gpu', 'cuda', or None for wherever the tensors are"
+        + "".join(f"; {framework} has {devices}" for framework, devices in named.items())
     )
 
 

@@ -7,10 +7,11 @@ from typing import Any
 from unamp_mindspore import patches
 from unamp_mindspore.capturing import go_on, pause
 from unamp_mindspore.compiling import check_not_traced
+from unamp_mindspore.own_amp import switch_off, switch_on
 from unamp_mindspore.plans import Plan, without_policy
 from unamp_mindspore.state import thread
 
-__all__ = ["Activation"]
+__all__ = ["ELSEWHERE", "Activation"]
 
 
 class Activation:
@@ -24,14 +25,18 @@ class Activation:
 
     def enter(self) -> object:
         """Put the plan in force."""
-        plan, outer = self.plan, thread.plan
-        weights = thread.weights
+        plan, outer, weights, masked = self.plan, thread.plan, thread.weights, switch_off()
         if plan is None:
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
                 thread.plan = without_policy(reporting=thread.sink is not None)
-            return outer, weights
-        check_not_traced()
+            return outer, weights, masked
+        try:
+            check_not_traced()
+        except BaseException:
+            if masked:
+                switch_on()
+            raise
         if thread.captures:
             pause()
         patches.acquire()
@@ -40,12 +45,28 @@ class Activation:
         elif weights is None:
             thread.weights = {}
         thread.plan = plan if thread.sink is None else plan.observed
-        return outer, weights
+        return outer, weights, masked
 
     def exit(self, token: Any) -> None:
         """Put back what `enter` found."""
-        thread.plan, thread.weights = token
+        thread.plan, thread.weights, masked = token
+        if masked:
+            switch_on()
         if self.plan is not None:
             patches.release()
             if thread.captures and thread.plan is None:
                 go_on()
+
+
+class _Elsewhere:
+    """A region for a device on which this process does not compute: what is around it stays in force."""
+
+    def enter(self) -> object:
+        """Change nothing."""
+        return None
+
+    def exit(self, token: Any) -> None:
+        """Put back nothing."""
+
+
+ELSEWHERE = _Elsewhere()

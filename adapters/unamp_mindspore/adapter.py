@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import mindspore
+import numpy as np
 from mindspore import nn
 
-from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter import (
+    CapturesNothing,
+    Decoration,
+    Fact,
+    Gap,
+    Gradients,
+    How,
+    Operations,
+    OpRecord,
+    Realisation,
+    Support,
+    major_minor,
+)
+from unamp.adapter.layers import Layered
 from unamp.policy import Policy
 from unamp_mindspore import compiling, networks, observing, patches, plans, scaling
-from unamp_mindspore.activation import Activation
+from unamp_mindspore.activation import ELSEWHERE, Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.spellings import spelling
-from unamp_mindspore.state import DTYPES, Tensor, device
+from unamp_mindspore.state import DTYPES, Tensor
+from unamp_mindspore.state import device as device_in_use
 
 __all__ = ["MindSporeAdapter"]
 
@@ -27,6 +42,7 @@ class MindSporeAdapter(CapturesNothing):
 
     framework = "mindspore"
     holds_gradients = False
+    dtype_errors = r"d(ata )?type|input type must be same|but got .*Float|type of .* must be"
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -42,7 +58,7 @@ class MindSporeAdapter(CapturesNothing):
 
     def devices(self) -> tuple[str, ...]:
         """Return the device that this process computes on, and the CPU."""
-        return tuple(dict.fromkeys(("cpu", device())))
+        return tuple(dict.fromkeys(("cpu", device_in_use())))
 
     def support(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if device == "cpu" else Support.NATIVE
@@ -53,7 +69,12 @@ class MindSporeAdapter(CapturesNothing):
 
     def runtime(self) -> Mapping[str, Fact]:
         """MindSpore's kernels for the CPU are oneDNN's and its own; which instruction sets they use, it does not tell."""
-        return {"build": device(), "threads": int(mindspore.get_context("runtime_num_threads"))}
+        return {
+            "build": device_in_use(),
+            "threads": int(mindspore.get_context("runtime_num_threads")),
+            # No version so far (2.10) is compiled for NumPy 2.
+            "built_for_this_numpy": major_minor(np.__version__) < (2, 0),
+        }
 
     def gaps(self) -> tuple[Gap, ...]:
         return (
@@ -73,6 +94,10 @@ class MindSporeAdapter(CapturesNothing):
                 "it, and custom_fwd(cast_inputs=...) there, raises NotExpressible when the graph is compiled",
             ),
             Gap(
+                "functions that are decorated before mindspore is imported, and only called by mindspore.jit",
+                "nothing loads the adapter then, and the compiler runs no decorators: import mindspore before you decorate",
+            ),
+            Gap(
                 'graphs that mindspore.jit captures with capture_mode="trace"',
                 'MindSpore\'s strategy does not reach them: called in a region they raise NotExpressible; use "ast"',
             ),
@@ -86,9 +111,21 @@ class MindSporeAdapter(CapturesNothing):
             ),
             Gap(
                 "build_train_network of unamp.dialects.mindspore in GRAPH_MODE",
-                "what it returns is no Cell: forward and backward run as in PyNative mode, under the policy",
+                "forward and backward run as in PyNative mode, under the policy; as part of a graph it raises NotExpressible",
             ),
-            Gap("bans in compiled graphs", "a graph cannot raise: a banned operation runs in float32"),
+            Gap(
+                "layers and methods of Tensor in compiled graphs",
+                "what they are made of follows its own rules there: at O1 nn.MSELoss of a low tensor is low; ops.mse_loss is "
+                "one operation, and float32",
+            ),
+            Gap(
+                "functools.partial and lru_cache in compiled graphs",
+                "Python runs them when the graph runs, out of reach of the policy: in a region they raise NotExpressible",
+            ),
+            Gap(
+                "the preset 'tensorflow' at O1 in compiled graphs",
+                "MindSpore's strategy widens inputs that differ; an operation that follows its low input raises NotExpressible",
+            ),
             Gap(
                 "views of a low tensor, by index, inside a region on the CPU",
                 "MindSpore has no kernel for their gradient in bfloat16, so low[0] is a copy; low[0] = ... changes low",
@@ -100,11 +137,13 @@ class MindSporeAdapter(CapturesNothing):
             Gap(
                 "the first call that takes plain numbers, and asnumpy() of a bfloat16 tensor, with NumPy 2",
                 "MindSpore 2.10 is compiled with NumPy 1: with a region and without, that one call may raise SystemError, and "
-                "asnumpy() raises TypeError: cast to float32 before it, or install numpy<2",
+                "asnumpy() raises TypeError: cast to float32 before it, or install numpy<2; `unamp doctor` says which it is",
             ),
         )
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
+        if device not in (None, device_in_use()):
+            return ELSEWHERE
         return Activation(plans.plan(policy, device), cache=policy.cache)
 
     def how(self, op: str, policy: Policy, device: str) -> How:
@@ -127,7 +166,7 @@ class MindSporeAdapter(CapturesNothing):
         return dtype_name(tensor.dtype)
 
     def device_of(self, tensor: Any) -> str:
-        return device()
+        return device_in_use()
 
     def native_policy(self, device: str) -> Policy | None:
         """Return None: MindSpore's own AMP changes networks, and is in force nowhere else."""
@@ -160,6 +199,15 @@ class MindSporeAdapter(CapturesNothing):
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
         decorate(networks, optimizers, decoration)
+
+    def layered(self) -> Layered:
+        from unamp_mindspore.layers import MindSporeLayers  # few programs use it
+
+        return MindSporeLayers()
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give nothing: what a tensor came from is not known."""
+        return iter(())
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

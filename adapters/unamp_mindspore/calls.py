@@ -14,7 +14,7 @@ from typing import Any
 
 from mindspore._c_expression import typing as _typing
 
-from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer
+from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer, differing
 from unamp.policy import Policy, Rule
 from unamp_mindspore import observing
 from unamp_mindspore.casting import NESTING, cast, each, map_floats, rounded, to_low
@@ -63,7 +63,7 @@ def carry_out(plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any])
     elif seen.count(seen[0]) == len(seen):
         dtype = seen[0]
     else:
-        dtype = FLOAT32 if rule is Rule.WIDEST else None
+        dtype = differing(rule, FLOAT32, seen)
     if dtype is not None:
         to = cast if dtype is FLOAT32 else rounded
         args = each(to, dtype, args)

@@ -16,7 +16,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
@@ -32,8 +32,8 @@ from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.capturing import capture_hooks, capture_needed
 from unamp_mindspore.decorators import policy_of
-from unamp_mindspore.graph_scaling import scaling_hooks, scaling_needed
-from unamp_mindspore.parsing import graph, graph_under, parser_hooks, parser_needed
+from unamp_mindspore.parsing import GraphUnder, graph, layer_rules, parser_hooks, parser_needed
+from unamp_mindspore.resolving import resolving_hooks, resolving_needed
 from unamp_mindspore.state import DTYPES, on_cpu, thread
 
 if major_minor(mindspore.__version__) < (2, 9):
@@ -50,6 +50,9 @@ _lock = threading.RLock()
 
 _ATTRIBUTE = "amp_strategy"
 
+#: The policy of a graph without one, whose layers may have rules.
+_NONE = Policy("O0")
+
 
 @cache
 def strategy(policy: Policy) -> Any:
@@ -58,6 +61,8 @@ def strategy(policy: Policy) -> Any:
     Raises:
         NotExpressible: where it has none on this device.
     """
+    if not policy.active:
+        return amp.create_amp_strategy(amp.AmpLevel.AmpO0, DTYPES["float16"], [], [])
     if policy.dtype == "bfloat16" and on_cpu():
         raise NotExpressible(
             "MindSpore's CPU kernels cannot run a graph in bfloat16; use float16, or call the function without mindspore.jit "
@@ -65,6 +70,11 @@ def strategy(policy: Policy) -> Any:
         )
     if policy.widen_results:
         raise NotExpressible("MindSpore's strategy for graphs cannot widen results; use widen_results=False, or PYNATIVE_MODE")
+    if Rule.NARROWEST in policy.rules.values():
+        raise NotExpressible(
+            f"MindSpore's strategy for graphs widens inputs that differ, where the preset {policy.preset!r} casts them down "
+            "for some operations; use another preset, or call the function without mindspore.jit and in PYNATIVE_MODE"
+        )
     return amp.create_amp_strategy(amp.AmpLevel.AmpAuto, DTYPES[policy.dtype], *_lists(policy))
 
 
@@ -114,29 +124,41 @@ def _policy_for(target: Any, entry: Any) -> Policy | None:
     """Return the policy of a graph: that of the innermost decorator on its entry, else the one in force at the call."""
     if isinstance(target, nn.Optimizer):  # what updates parameters is not cast
         return None
-    return policy_of(entry, otherwise=_in_force())
+    policy = policy_of(entry, otherwise=_in_force())
+    # With no strategy at its root, a graph would take what it knows of an operation from one layer to the next.
+    return _NONE if policy is None and layer_rules.used else policy
+
+
+def _cell_under_policy(cell: Any, entry: Any) -> AbstractContextManager[str]:
+    """Have a cell compiled, looked up and run as the graph of its policy; give what the graph's name ends with."""
+    policy = _policy_for(cell, entry)
+    return GraphUnder(None) if policy is None else _cell_under(cell, policy)
 
 
 @contextmanager
-def _executor_under_policy(executor: Any) -> Iterator[None]:
+def _cell_under(cell: Any, policy: Policy) -> Iterator[str]:
+    with _lock, _attached(cell, policy), GraphUnder(policy) as suffix:
+        yield suffix
+
+
+def _executor_under_policy(executor: Any) -> AbstractContextManager[Any]:
     """Have a `_JitExecutor` compile, look up and run the graph of its policy."""
-    function, cell, extend = executor.fn, executor.obj, executor._cell_cache_key_extend
+    function, cell = executor.fn, executor.obj
     policy = _policy_for(cell, function if cell is None else getattr(cell, function.__name__, function))
-    if policy is None:
-        with graph_under(None):
-            yield
-        return
-    executor._cell_cache_key_extend = extend + _key(policy)
-    try:
+    return GraphUnder(None) if policy is None else _executor_under(executor, policy)
+
+
+@contextmanager
+def _executor_under(executor: Any, policy: Policy) -> Iterator[None]:
+    function, cell, extend = executor.fn, executor.obj, executor._cell_cache_key_extend
+    with GraphUnder(policy) if cell is None else _cell_under(cell, policy) as suffix:
+        executor._cell_cache_key_extend = extend + suffix
         if cell is None:
-            executor.fn = _copied(inspect.unwrap(function), policy)
-            with graph_under(policy):
-                yield
-        else:
-            with _lock, _attached(cell, policy), graph_under(policy):
-                yield
-    finally:
-        executor.fn, executor._cell_cache_key_extend = function, extend
+            executor.fn = _copied(inspect.unwrap(function), policy, layer_rules.key)
+        try:
+            yield
+        finally:
+            executor.fn, executor._cell_cache_key_extend = function, extend
 
 
 def _executor_runs(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,8 +190,11 @@ def _warn_if_traced() -> None:
 
 
 @lru_cache(maxsize=256)
-def _copied(function: types.FunctionType, policy: Policy) -> types.FunctionType:
-    """Return a function of its own for a policy: MindSpore keeps what it has parsed by the function's identity."""
+def _copied(function: types.FunctionType, policy: Policy, rules: object) -> types.FunctionType:
+    """Return a function of its own for a policy and the rules of layers.
+
+    MindSpore keeps what it has parsed by the function's identity.
+    """
     copy = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
@@ -182,14 +207,12 @@ def _cell_runs(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `Cell.compile_and_run`, so that each policy has a graph of its own."""
 
     def compile_and_run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-        policy = _policy_for(self, self.construct)
         _warn_if_traced()
-        if policy is None:
-            with graph_under(None):
+        with _cell_under_policy(self, self.construct) as suffix:
+            if not suffix:
                 return original(self, *args, **kwargs)
-        with _lock, _attached(self, policy), graph_under(policy):
             phase = self.phase
-            self.phase = phase + _key(policy)
+            self.phase = phase + suffix
             try:
                 return original(self, *args, **kwargs)
             finally:
@@ -204,19 +227,10 @@ def _cell_compiles(original: Callable[..., Any]) -> Callable[..., Any]:
     def compile(self: Any, obj: nn.Cell, *args: Any, phase: str = "predict", **kwargs: Any) -> Any:
         if graph.compiled:
             return original(self, obj, *args, phase=phase, **kwargs)
-        policy = _policy_for(obj, obj.construct)
-        if policy is None:
-            with graph_under(None):
-                return original(self, obj, *args, phase=phase, **kwargs)
-        with _lock, _attached(obj, policy), graph_under(policy):
-            return original(self, obj, *args, phase=phase + _key(policy), **kwargs)
+        with _cell_under_policy(obj, obj.construct) as suffix:
+            return original(self, obj, *args, phase=phase + suffix, **kwargs)
 
     return compile
-
-
-@cache
-def _key(policy: Policy) -> str:
-    return f".unamp {policy!r}"
 
 
 def _trace_begins(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -267,7 +281,7 @@ def install() -> None:
         CodePatch(nn.Cell.compile_and_run, _cell_runs),
         CodePatch(api._CellGraphExecutor.compile, _cell_compiles),
         *parser_hooks(),
-        *scaling_hooks(),
+        *resolving_hooks(),
         *capture_hooks(),
     ):
         patch.apply()
@@ -278,4 +292,4 @@ def needed() -> list[tuple[Any, str]]:
     strategies = [(amp, "create_amp_strategy"), (amp, "AmpLevel")]
     captured = [*capture_needed(), (jit_trace, "_jit_trace_begin")]
     compiled = [(api._JitExecutor, "compile"), (nn.Cell, "compile_and_run"), (api._CellGraphExecutor, "compile")]
-    return [*compiled, *strategies, *captured, *parser_needed(), *scaling_needed()]
+    return [*compiled, *strategies, *captured, *parser_needed(), *resolving_needed()]

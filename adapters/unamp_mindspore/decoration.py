@@ -148,7 +148,7 @@ def _holders(optimizer: Any) -> list[Any]:
 
 
 class _MasterWeights:
-    """What is put before an optimizer's own class."""
+    """The methods that are put before those of an optimizer's own class."""
 
     def __call__(self: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         if mindspore.get_context("mode") == mindspore.GRAPH_MODE:

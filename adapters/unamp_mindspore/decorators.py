@@ -1,15 +1,14 @@
-"""What unamp's decorators on a function would do, for a compiler that reads the source behind them and never runs them."""
+"""The marks that unamp's decorators leave on a function, for a compiler that reads the source behind them and runs none."""
 
 from __future__ import annotations
 
-import types
-from collections.abc import Iterator
 from typing import Any
 
-from unamp import _region_decorator, custom_function
+from unamp._region_decorator import MARK
+from unamp.custom_function import CAST_INPUTS
 from unamp.policy import Policy
-from unamp.regions import Region
 from unamp_mindspore.plans import plan
+from unamp_mindspore.state import device
 
 __all__ = ["cast_inputs_of", "policy_of"]
 
@@ -25,24 +24,22 @@ def policy_of(function: Any, otherwise: Policy | None) -> Policy | None:
         None where nothing is changed.
     """
     policy = otherwise
-    for held in _closures(function, _region_decorator.__file__):
-        region = getattr(held.get("context"), "__self__", None)
-        if isinstance(region, Region) and region.framework in (None, "mindspore"):
-            made = plan(region.policy, region.device)
-            policy = None if made is None else made.policy
+    while function is not None:
+        mark = getattr(function, MARK, None)
+        if mark is not None:
+            for region in mark.regions():
+                if region.covers("mindspore", device()):
+                    made = plan(region.policy, region.device)
+                    policy = None if made is None else made.policy
+        function = getattr(function, "__wrapped__", None)
     return policy
 
 
 def cast_inputs_of(function: Any) -> str | None:
     """Return the dtype to which `unamp.custom_fwd` casts the inputs of a function; None: to none."""
-    targets = (held.get("target") for held in _closures(function, custom_function.__file__))
-    return next((target for target in targets if target is not None), None)
-
-
-def _closures(function: Any, file: str) -> Iterator[dict[str, Any]]:
-    """Return what the wrappers around a function that a file of unamp's makes have closed over, the outermost first."""
     while function is not None:
-        code = getattr(function, "__code__", None)
-        if isinstance(code, types.CodeType) and code.co_filename == file:
-            yield dict(zip(code.co_freevars, (cell.cell_contents for cell in function.__closure__ or ()), strict=True))
+        target: str | None = getattr(function, CAST_INPUTS, None)
+        if target is not None:
+            return target
         function = getattr(function, "__wrapped__", None)
+    return None

@@ -1,4 +1,4 @@
-"""What MindSpore's operations do without being asked; `data/operators.toml` holds it, with the explanations."""
+"""Facts about MindSpore's operations; `data/operators.toml` holds them, with the explanations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Facts", "facts"]
 
 @dataclass(frozen=True)
 class Facts:
-    """What MindSpore's operations do without being asked.
+    """Facts about MindSpore's operations.
 
     Attributes:
         views: operations that run natively in every dtype on the CPU: they return a view, or move data only.

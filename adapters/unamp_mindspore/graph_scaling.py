@@ -6,7 +6,6 @@ sets from then on. None of it follows the policy of the graph around it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import mindspore
@@ -14,21 +13,19 @@ from mindspore import Parameter, ops
 from mindspore._c_expression import amp as strategies
 from mindspore.ops.functional import mixed_precision_cast
 
-from unamp.adapter.replacing import CodePatch
 from unamp.adapter.state import suspended
 from unamp.errors import NotExpressible
 from unamp.loss_scale import LossScale
-from unamp_mindspore.parsing import parser
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, thread
 
-__all__ = ["scaling_hooks", "scaling_needed"]
+__all__ = ["CASTS_NOTHING", "in_graphs"]
 
 #: MindSpore's strategy that casts nothing: a function without one takes over that of the graph around it.
-_CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
+CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
 
 
 def _without_policy(function: Any) -> Any:
-    function.amp_strategy = _CASTS_NOTHING
+    function.amp_strategy = CASTS_NOTHING
     return function
 
 
@@ -85,7 +82,7 @@ class _GraphScaler:
 
 
 class _InGraphs:
-    """What a scaler outside has of the one in graphs."""
+    """The hold that a scaler outside has on the one in graphs."""
 
     def __init__(self, state: LossScale) -> None:
         _check(state)
@@ -129,30 +126,14 @@ def _check(state: LossScale) -> None:
         )
 
 
-def _resolved(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `resolve_symbol`, which the compiler asks what a name stands for."""
+def in_graphs(found: Any) -> Any:
+    """Return what stands in graphs for `all_finite` and for a scaler; anything else as it is."""
+    from unamp.dialects.mindspore import _scalers  # few graphs have one in them
 
-    def resolve_symbol(namespace: Any, symbol: str) -> Any:
-        # What it finds may be anything, with any __eq__ and __hash__.
-        found = original(namespace, symbol)
-        from unamp.dialects.mindspore import _scalers  # few graphs have one in them
-
-        if found is _scalers.all_finite:
-            return _all_finite
-        if not isinstance(found, _scalers._Scaling):
-            return found
-        if found._in_graphs is None:
-            found._in_graphs = _InGraphs(found._state)
-        return found._in_graphs.scaler
-
-    return resolve_symbol
-
-
-def scaling_hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore's parser that must know about loss scalers."""
-    return (CodePatch(parser.resolve_symbol, _resolved),)
-
-
-def scaling_needed() -> list[tuple[Any, str]]:
-    """Return what must be there, as objects and the names of attributes."""
-    return [(parser, "resolve_symbol"), (strategies.AmpLevel, "AmpO0")]
+    if found is _scalers.all_finite:
+        return _all_finite
+    if not isinstance(found, _scalers._Scaling):
+        return found
+    if found._in_graphs is None:
+        found._in_graphs = _InGraphs(found._state)
+    return found._in_graphs.scaler

@@ -22,7 +22,7 @@ from unamp_mindspore.operators import Operator
 from unamp_mindspore.spellings import named, primitive, spelled
 from unamp_mindspore.state import Tensor, thread
 
-__all__ = ["codes", "covers", "methods", "operators", "primitive_call"]
+__all__ = ["codes", "covers", "functions", "methods", "operators", "primitive_call"]
 
 
 def _left_alone(op: str) -> bool:
@@ -105,11 +105,11 @@ def _hands_on(value: Any, op: str) -> bool:
     if isinstance(target, Primitive):
         name = type(target).__name__
         return primitive(name) is type(target) and spelled().get(name) == op
-    return isinstance(target, types.FunctionType) and _functions().get(target) == op
+    return isinstance(target, types.FunctionType) and functions().get(target) == op
 
 
 @cache
-def _functions() -> dict[types.FunctionType, str]:
+def functions() -> dict[types.FunctionType, str]:
     """Return the functions that the vocabulary has a name for, and their operations."""
     found: dict[types.FunctionType, str] = {}
     for path, op in spelled().items():

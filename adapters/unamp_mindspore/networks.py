@@ -13,10 +13,11 @@ from mindspore import nn
 from mindspore._c_expression import Cell_
 from mindspore.ops.functional import mixed_precision_cast
 
+from unamp._compiler_marks import not_compiled
 from unamp.adapter import Adapter
 from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
-from unamp.networks import call_under
+from unamp.networks import call_under, returns_float32
 from unamp.policy import Policy
 from unamp_mindspore.compiling import strategy
 from unamp_mindspore.state import DTYPES, FLOAT32
@@ -25,7 +26,7 @@ __all__ = ["wrap"]
 
 
 class _InGraphs:
-    """What a graph is compiled from."""
+    """The `construct` that a graph is compiled from."""
 
     unamp_network: Any
     unamp_low: Any
@@ -34,14 +35,24 @@ class _InGraphs:
         return mixed_precision_cast(FLOAT32, self.unamp_network(*mixed_precision_cast(self.unamp_low, inputs)))
 
 
-class _Refused:
-    """What no graph can be compiled from."""
+class _AsTheyCome:
+    """The same at O1, where inputs and results stay as they are."""
+
+    unamp_network: Any
 
     def construct(self, *inputs):  # type: ignore[no-untyped-def]
-        raise ValueError(
-            "this network of unamp.auto_mixed_precision cannot be part of a graph: MindSpore has no strategy for its policy "
-            "(O1's results in float32, and bfloat16 on a CPU); use O2 or O3 with float16, or PYNATIVE_MODE"
-        )
+        return self.unamp_network(*inputs)
+
+
+class _Refused:
+    """The `construct` that no graph can be compiled from."""
+
+    @not_compiled(
+        "this network of unamp.auto_mixed_precision cannot be part of a graph: MindSpore has no strategy for its policy "
+        "(O1's results in float32, and bfloat16 on a CPU); use O2 or O3 with float16, or PYNATIVE_MODE without mindspore.jit"
+    )
+    def construct(self, *inputs: Any) -> None:
+        """Never run, and never compiled."""
 
 
 def wrap(adapter: Adapter, network: nn.Cell, policy: Policy) -> nn.Cell:
@@ -54,7 +65,7 @@ def wrap(adapter: Adapter, network: nn.Cell, policy: Policy) -> nn.Cell:
     )
     try:
         type(inner).amp_strategy = strategy(policy)
-        construct: Any = _InGraphs.construct
+        construct: Any = (_InGraphs if returns_float32(policy) else _AsTheyCome).construct
     except NotExpressible:
         construct = _Refused.construct
     kind: Any = type(outer)

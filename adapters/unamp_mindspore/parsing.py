@@ -1,21 +1,22 @@
-"""What MindSpore's compiler reads: the source behind every decorator.
+"""Decorators of unamp's in the source that MindSpore's compiler reads.
 
-A decorator of unamp's deep inside a graph would be lost in silence. The compiler makes a parser for each function that it gets
-to, and there it is noticed.
+It reads the source behind every decorator, so one deep inside a graph would be lost in silence. The compiler makes a parser for
+each function that it gets to, and there the decorator is noticed.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import mindspore
 
+from unamp._compiler_marks import NOT_COMPILED
 from unamp.adapter import major_minor
+from unamp.adapter.layers import RulesInForce
 from unamp.adapter.replacing import CodePatch
-from unamp.adapter.state import suspended
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp_mindspore.decorators import cast_inputs_of, policy_of
@@ -26,7 +27,17 @@ if major_minor(mindspore.__version__) < (2, 9):
 else:
     from mindspore.graph._parse import parser
 
-__all__ = ["graph", "graph_under", "parser", "parser_hooks", "parser_needed"]
+__all__ = ["PART", "GraphUnder", "cell_checks", "graph", "layer_rules", "parser", "parser_hooks", "parser_needed"]
+
+
+#: The attribute of functions, modules and namespaces in what an operation is made of, where no rule holds.
+PART = "_unamp_part"
+
+#: The rules that layers have: graphs follow them.
+layer_rules = RulesInForce()
+
+#: What else is asked of the cell whose method is read.
+cell_checks: list[Callable[[Any], None]] = []
 
 
 class _Graph(threading.local):
@@ -44,29 +55,54 @@ class _Graph(threading.local):
 graph = _Graph()
 
 
-@contextmanager
-def graph_under(policy: Policy | None) -> Iterator[None]:
-    """Have this thread compile, or run, a graph under a policy. No other is in force: the compiler runs operations, too."""
-    before = graph.compiled, graph.policy
-    graph.compiled, graph.policy = True, policy
-    try:
-        with suspended(thread):
-            yield
-    finally:
-        graph.compiled, graph.policy = before
+class GraphUnder:
+    """Have this thread compile, or run, a graph under a policy. No other is in force: the compiler runs operations, too.
+
+    Entered, it gives what the name under which MindSpore keeps the graph ends with.
+    """
+
+    # Every call of a compiled function makes one, with a policy or without.
+    __slots__ = ("_before", "_policy")
+
+    def __init__(self, policy: Policy | None) -> None:
+        self._policy = policy
+
+    def __enter__(self) -> str:
+        self._before = graph.compiled, graph.policy, thread.plan
+        graph.compiled, graph.policy, thread.plan = True, self._policy, None
+        return "" if self._policy is None else _suffix(self._policy, layer_rules.key)
+
+    def __exit__(self, *error: object) -> None:
+        graph.compiled, graph.policy, thread.plan = self._before
+
+
+@lru_cache(maxsize=256)
+def _suffix(policy: Policy, rules: frozenset[object] | None) -> str:
+    numbered = "" if rules is None else f" {_numbers.setdefault(rules, len(_numbers))}"
+    return f".unamp {policy!r}{numbered}"
+
+
+_numbers: dict[frozenset[object], int] = {}  # of sets of rules for layers
 
 
 def _parsed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `Parser.__init__`, so that a decorator whose policy is not the graph's raises."""
+    """Wrap `Parser.__init__`, so that what would be lost in a graph raises, and a part's names are found as parts."""
 
     def __init__(self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
         _check(fn)
         original(self, fn, *args, **kwargs)
+        if getattr(fn, PART, False):
+            vars(self.global_namespace)[PART] = vars(self.closure_namespace)[PART] = True
 
     return __init__
 
 
 def _check(function: Any) -> None:
+    reason = getattr(function, NOT_COMPILED, None)
+    if reason is not None:
+        raise NotExpressible(reason)
+    for check in cell_checks:
+        check(getattr(function, "__self__", None))
     name = getattr(function, "__qualname__", "a function")
     decorated = policy_of(function, otherwise=graph.policy)
     if decorated != graph.policy:

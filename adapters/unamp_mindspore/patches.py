@@ -31,6 +31,7 @@ from unamp_mindspore.casting import cast, convert, forget
 from unamp_mindspore.decorators import cast_inputs_of
 from unamp_mindspore.entries import function
 from unamp_mindspore.listing import codes, methods, primitive_call
+from unamp_mindspore.own_amp import own_hooks, own_needed
 from unamp_mindspore.plans import without_policy
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
@@ -206,7 +207,7 @@ def _hooks() -> tuple[CodePatch, ...]:
 @cache
 def _everything() -> tuple[Any, ...]:
     inherited = MethodsPatch(Tensor, {name: function(operator, _arguments(name)) for name, operator in methods().items()})
-    return inherited, PatchGroup((primitive_call, *_hooks(), *compiling.hooks(), *codes().values()))
+    return inherited, PatchGroup((primitive_call, *_hooks(), *own_hooks(), *compiling.hooks(), *codes().values()))
 
 
 def _arguments(name: str) -> int | None:
@@ -236,7 +237,7 @@ def probe() -> None:
     ]
     needed += [(Tensor, "__matmul__"), (nn_func, "linear"), (Primitive, "__call__"), (ops, "Cast"), (nn.Conv2d, "construct")]
     needed += [(recompute, "_RecomputeCell")]
-    needed += [(api._pynative_executor._executor, "requires_grad"), *compiling.needed()]
+    needed += [(api._pynative_executor._executor, "requires_grad"), *compiling.needed(), *own_needed()]
     for home, name in needed:
         if getattr(home, name, None) is None:
             where = getattr(home, "__name__", type(home).__name__)

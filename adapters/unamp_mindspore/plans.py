@@ -24,7 +24,7 @@ __all__ = ["Plan", "how", "plan", "without_policy"]
 
 
 class Plan:
-    """What is done in MindSpore for one policy.
+    """A policy made ready for MindSpore.
 
     Attributes:
         policy: the policy, with lists of its own.

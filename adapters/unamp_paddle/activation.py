@@ -10,6 +10,7 @@ from unamp.adapter.state import suspended
 from unamp_paddle import patches
 from unamp_paddle.native import switched_off
 from unamp_paddle.plans import Plan, without_policy
+from unamp_paddle.programs import check_ir
 from unamp_paddle.state import CPU_ONLY, expects_gpu, thread
 
 __all__ = ["Activation"]
@@ -30,14 +31,21 @@ class Activation:
         self._cache = cache and plan is not None
 
     def enter(self) -> object:
-        """Put the plan in force."""
+        """Put the plan in force.
+
+        Raises:
+            NotExpressible: where programs are built that no policy reaches.
+        """
         plan, outer = self.plan, thread.plan
         weights = thread.weights
+        in_dynamic_mode = _in_dynamic_mode()
         if plan is None:
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
                 thread.plan = without_policy(reporting=thread.sink is not None)
-            return outer, weights, None if CPU_ONLY and _in_dynamic_mode() else switched_off()
+            return outer, weights, None if CPU_ONLY and in_dynamic_mode else switched_off()
+        if not in_dynamic_mode:
+            check_ir()
         if plan.delegated:
             native = _entered(plan)
             thread.plan = None
@@ -46,7 +54,7 @@ class Activation:
         if plan.natively:
             plan, native = _beside_paddles_own(plan)
         patches.acquire(plan)
-        if native is None and not (CPU_ONLY and _in_dynamic_mode()):
+        if native is None and not (CPU_ONLY and in_dynamic_mode):
             native = switched_off()
         if not self._cache:
             thread.weights = None

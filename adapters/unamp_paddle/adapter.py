@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ import paddle
 from paddle.base.framework import _dygraph_tracer
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
@@ -18,8 +19,9 @@ from unamp.policy import Policy
 from unamp_paddle import masters, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
+from unamp_paddle.programs import in_program
 from unamp_paddle.spellings import spelling
-from unamp_paddle.state import DTYPES, Tensor, Value
+from unamp_paddle.state import DTYPES, Tensor
 
 __all__ = ["PaddleAdapter"]
 
@@ -29,6 +31,7 @@ class PaddleAdapter(CapturesNothing):
 
     framework = "paddle"
     holds_gradients = True
+    dtype_errors = r"d(ata )?type|type of data|kernel_key"
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -86,8 +89,16 @@ class PaddleAdapter(CapturesNothing):
                 "Paddle's compiler wants one dtype: cast in the branches, or use full_graph=False, which chooses in Python",
             ),
             Gap(
-                "static programs built by hand (paddle.enable_static)",
-                "a region covers eager mode and paddle.jit.to_static; static.amp decorates programs of one's own",
+                "programs of the old IR (FLAGS_enable_pir_api=0, paddle.pir_utils.OldIrGuard)",
+                "they append operators by name, which no region sees: opening one there raises; use PIR, Paddle's default",
+            ),
+            Gap(
+                "decorate and GradScaler.scale in programs built by hand (paddle.enable_static)",
+                "both raise: parameters have no numbers there, and the scale would be a constant; Paddle's own scaler works",
+            ),
+            Gap(
+                "programs that were built, traced or loaded outside of a region (paddle.static.Program, paddle.jit.load)",
+                "they are finished, under the policy in which they were built: a region around Executor.run changes nothing",
             ),
         )
 
@@ -110,7 +121,7 @@ class PaddleAdapter(CapturesNothing):
         return observing.observe(sink, values, unchanging, patches.release)
 
     def is_tensor(self, value: object) -> bool:
-        return isinstance(value, (Tensor, Value))
+        return isinstance(value, Tensor) or in_program(value)
 
     def cast(self, tensor: Any, dtype: str) -> Any:
         return cast(tensor, DTYPES[dtype])
@@ -154,6 +165,15 @@ class PaddleAdapter(CapturesNothing):
         from unamp_paddle.decoration import decorate  # few programs use it
 
         decorate(networks, optimizers, decoration)
+
+    def layered(self) -> Layered:
+        from unamp_paddle.layers import PaddleLayers  # few programs use it
+
+        return PaddleLayers()
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give nothing: what a tensor came from is not known."""
+        return iter(())
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -15,10 +15,11 @@ from typing import Any
 
 import paddle
 
-from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer
+from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer, differing
 from unamp.policy import Policy, Rule
 from unamp_paddle import observing
 from unamp_paddle.casting import NESTING, cast, chosen, each, floats, lowered, map_floats, owned, rounded, to_low
+from unamp_paddle.facts import facts
 from unamp_paddle.native import without_paddles_own
 from unamp_paddle.operators import Operator
 from unamp_paddle.rounding import as_it_is, follow, in_place
@@ -94,8 +95,10 @@ def quick(operator: Operator, rule: Rule) -> Quick | None:
     if not (CPU_ONLY and operator.plain):
         return None
     if operator.view:
-        return _move if not operator.composite and rule in (Rule.UNTOUCHED, Rule.WIDEST) else None
-    return {Rule.LOW: _call_low, Rule.FP32: _call_float32, Rule.WIDEST: _call_widest}.get(rule)
+        return _move if not operator.composite and rule.leaves_agreeing else None
+    return {
+        Rule.LOW: _call_low, Rule.FP32: _call_float32, Rule.WIDEST: _call_widest, Rule.NARROWEST: _call_narrowest
+    }.get(rule)  # fmt: skip
 
 
 def _call_low(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -109,6 +112,16 @@ def _call_widest(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]
         return NotImplemented
     if seen.count(seen[0]) == len(seen) and seen[0] is not FLOAT32:
         return _emulate(operator, seen[0], seen, args, kwargs)
+    return _call_with(operator, cast, FLOAT32, args, kwargs)
+
+
+def _call_narrowest(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    seen = _dtypes(args, kwargs)
+    if not seen:
+        return NotImplemented
+    dtype = seen[0] if seen.count(seen[0]) == len(seen) else differing(Rule.NARROWEST, FLOAT32, seen)
+    if dtype is not FLOAT32:
+        return _emulate(operator, dtype, seen, args, kwargs)
     return _call_with(operator, cast, FLOAT32, args, kwargs)
 
 
@@ -200,7 +213,10 @@ class _Performer(Performer[Plan, Operator]):
         return _rounding(operator, seen)
 
     def lowered(self, operator: Operator, result: Any, dtype: Any) -> Any:
-        return lowered(result, dtype, operator.rounded)
+        internal = facts().intermediate.get(operator.name.rpartition(".")[2])
+        if internal is None or _in_dynamic_mode():
+            return lowered(result, dtype, operator.rounded)
+        return tuple(each if n in internal else lowered(each, dtype, operator.rounded) for n, each in enumerate(result))
 
     def activation(self, kwargs: dict[str, Any]) -> str | None:
         return next((name for name in ("x", "input") if name in kwargs), None)

@@ -9,34 +9,45 @@ program, a piece of translated bytecode, or the dtype that an operation answers 
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import pathlib
 import textwrap
 import threading
 import tomllib
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import paddle
 import paddle.jit.sot  # only its first use would load it, and keys must be complete from the first
 from paddle.base import core
+from paddle.jit.dy2static.convert_call_func import is_paddle_func
 from paddle.jit.sot.opcode_translator import skip_files
 from paddle.jit.sot.utils import paddle_api_config
 
 from unamp import regions
+from unamp._region_decorator import MARK
+from unamp.adapter.layers import RulesInForce
+from unamp.adapter.patching import find
+from unamp.adapter.replacing import CodePatch
 from unamp.amp_warnings import graph_ran
+from unamp.layers.region import LayerRegion
 from unamp_paddle.listing import unpatched
 from unamp_paddle.state import thread
 
-__all__ = ["as_written", "keyed", "keyed_program", "not_simulated", "per_policy"]
+__all__ = ["as_written", "keyed", "keyed_program", "layer_rules", "not_simulated", "per_policy"]
 
 T = TypeVar("T")
+
+#: Paddle's options of single functions, where this version has them.
+_OPTIONS = find("paddle.jit.dy2static.utils", "TransformOptions")
 
 #: What opens a region or asks about one; and what they call, in case the simulation is already inside.
 _NOT_SIMULATED = (
     regions.autocast, regions.auto_cast, regions.policy_region, regions._here, regions.current_policy,
     regions.is_autocast_enabled, regions.get_autocast_dtype, regions.Region.__enter__, regions.Region.__exit__,
-    regions.Region.here, regions.Region.__call__,
+    regions.Region.here, regions.Region.__call__, LayerRegion.here, LayerRegion.finished,
     *(getattr(paddle, name) for name in ("is_autocast_enabled", "get_autocast_dtype") if hasattr(paddle, name)),
 )  # fmt: skip
 # SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and goes on behind them.
@@ -59,9 +70,46 @@ def not_simulated(build: Callable[[], T]) -> T:
         core.set_eval_frame(simulation)
 
 
+def behind_regions(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the translation of a function's source, which is that behind all decorators, so that a region's are not lost."""
+
+    def _convert(self: Any, func: Any) -> Any:
+        region = vars(func).get(MARK)
+        if region is None:
+            return original(self, func)
+        inner: Any = func.__wrapped__
+        owner: tuple[Any, ...] = ()
+        if inspect.ismethod(inner):
+            inner, owner = inner.__func__, (inner.__self__,)
+        left = is_paddle_func(inner) or not inspect.isfunction(inner)
+        if not left and (_OPTIONS is None or _OPTIONS.check_fn_need_transform(inner, _OPTIONS.ToStaticMode.AST)):
+            inner = self.convert_with_cache(inner)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with ExitStack() as stack:
+                for each in region.regions():
+                    stack.enter_context(each)
+                return inner(*owner, *args, **kwargs)
+
+        return run
+
+    return _convert
+
+
+# A function may be translated before any region is open, so this stays.
+if (_translation := find("paddle.jit.dy2static.program_translator", "FunctionCache._convert")) is not None:
+    CodePatch(_translation, behind_regions).apply()
+
+
+#: The rules that layers have: what is traced follows them.
+layer_rules = RulesInForce()
+
+
 def _policy() -> Any:
-    plan = thread.plan
-    return None if plan is None else (plan.policy, plan.layer_rule)
+    plan, rules = thread.plan, layer_rules.key
+    if plan is None:
+        return None if rules is None else (None, None, rules)
+    return (plan.policy, plan.layer_rule, rules)
 
 
 def as_written(original: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -14,7 +14,19 @@ from paddle.nn import Layer
 from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
-from unamp_paddle.masters import MASTER_WEIGHTS, Masters, add_up_wide, alias, exchange_memory, low_parameters
+from unamp.amp_warnings import unknown_masters
+from unamp_paddle.masters import (
+    MASTER_WEIGHTS,
+    Masters,
+    add_up_wide,
+    alias,
+    assign_master,
+    check_masters,
+    exchange_memory,
+    low_parameters,
+    parameters,
+)
+from unamp_paddle.programs import refuse_decoration
 from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, dtype_of
 
 __all__ = ["decorate"]
@@ -28,10 +40,14 @@ _STATISTICS = (_BatchNormBase, paddle.nn.BatchNorm)
 
 def decorate(networks: Sequence[Layer], optimizers: Sequence[Any], decoration: Decoration) -> None:
     """See `unamp.adapter.Adapter.decorate`."""
+    refuse_decoration()
     chosen = _to_cast(networks, decoration.excluded)
+    loaded: dict[str, Any] = {}
     for optimizer in optimizers:
         _check_fresh(optimizer)
-    weights = {id(parameter): _lower(parameter, decoration) for parameter in chosen}
+        if decoration.master_weights:
+            loaded |= _loaded(optimizer)
+    weights = {id(parameter): _lower(parameter, decoration, loaded.get(parameter.name)) for parameter in chosen}
     if decoration.master_weights or not paddle.is_compiled_with_cuda():  # on the CPU there are no low kernels
         for optimizer in optimizers:
             _adopt(optimizer, weights, kept=decoration.master_weights)
@@ -88,17 +104,33 @@ def _gives_sparse_gradients(layer: Layer) -> bool:
 def _check_fresh(optimizer: Any) -> None:
     if hasattr(optimizer, "_unamp_masters"):
         raise ValueError(f"this {type(optimizer).__name__} is decorated already")
-    if optimizer._accumulators or optimizer._accumulators_holder or optimizer._master_weights:
+    if optimizer._accumulators:
         raise ValueError(
-            f"this {type(optimizer).__name__} has taken steps, or has loaded some: decorate it as it is made, and load after"
+            f"this {type(optimizer).__name__} has taken steps: decorate it before its first, or load its state into a new one"
         )
 
 
-def _lower(parameter: Any, decoration: Decoration) -> Any:
-    """Cast a parameter where it is; what it was is its master weight."""
+def _loaded(optimizer: Any) -> dict[str, Any]:
+    """Return the master weights that an optimizer has loaded before it is decorated, by the names of its parameters.
+
+    Raises:
+        ValueError: for one of another shape than its parameter.
+    """
+    weights, own = optimizer._master_weights, {parameter.name for parameter in parameters(optimizer)}
+    known = {name: weight for name, weight in weights.items() if name in own}
+    check_masters(optimizer, known)
+    if lost := sorted(weights.keys() - own):
+        unknown_masters("paddle", lost)
+    return known
+
+
+def _lower(parameter: Any, decoration: Decoration, loaded: Any) -> Any:
+    """Cast a parameter where it is; what it was, or what was loaded for it, is its master weight."""
     low = DTYPES[decoration.dtype]
     with paddle.no_grad():
         master = alias(parameter)
+        if loaded is not None:
+            assign_master(loaded, master)
         exchange_memory(parameter, _cast(master, low))
         gradient = parameter._grad_ivar()
         if gradient is not None and dtype_of(gradient) is FLOAT32 and not decoration.master_grad:
@@ -132,7 +164,7 @@ class _Saved:
 
 
 class _Network:
-    """What stands in front of a network's own class: Paddle loads values of a parameter's own dtype only."""
+    """Stands in front of a network's own class: Paddle loads values of a parameter's own dtype only."""
 
     _unamp_class: type
 
@@ -189,7 +221,7 @@ def _adopt(optimizer: Any, weights: dict[int, Any], *, kept: bool) -> None:
 
 
 class _Optimizer:
-    """What stands in front of an optimizer's own class."""
+    """Stands in front of an optimizer's own class."""
 
     _unamp_masters: Masters
 
@@ -210,7 +242,7 @@ class _Optimizer:
 
     def set_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
         masters, weights = self._unamp_masters, state_dict.get(MASTER_WEIGHTS, {})
-        masters.check(weights)
+        check_masters(self, weights)
         with masters.exchanged():
             super().set_state_dict({name: each for name, each in state_dict.items() if name != MASTER_WEIGHTS})  # type: ignore[misc]
             masters.load(weights)

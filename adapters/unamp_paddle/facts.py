@@ -1,4 +1,4 @@
-"""What Paddle's operations do without being asked; `data/operators.toml` holds it, with the explanations."""
+"""Facts about Paddle's operations, of `data/operators.toml`, which explains them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Facts", "facts"]
 
 @dataclass(frozen=True)
 class Facts:
-    """What Paddle's operations do without being asked.
+    """The things that Paddle's operations do without being asked.
 
     Attributes:
         views: forward functions that return a view, which must share memory in eager mode.
@@ -25,6 +25,7 @@ class Facts:
         filling: forward functions that fill their tensor with random numbers, whatever it holds.
         legacy: functions of `paddle._legacy_C_ops` that the vocabulary does not name, and that compute in float32.
         choosing: operations whose results hold their inputs' numbers, or zeros.
+        intermediate: places among the results of forward functions that only their gradients read.
         made_of: functions in Python that compute with several operations, which have rules of their own.
         transparent: layers and functions whose parts follow their own rules, unless a user's list names the composite.
     """
@@ -38,6 +39,7 @@ class Facts:
     choosing: frozenset[str]
     legacy: frozenset[str]
     synonyms: Mapping[str, str]
+    intermediate: Mapping[str, tuple[int, ...]]
     made_of: Mapping[str, tuple[str, ...]]
 
 

@@ -29,6 +29,8 @@ __all__ = [
     "Masters",
     "add_up_wide",
     "alias",
+    "assign_master",
+    "check_masters",
     "exchange_memory",
     "low_parameters",
     "masters_of",
@@ -111,28 +113,11 @@ class Masters:
             for parameter in low_parameters(self._owner()):
                 self._master(parameter)
 
-    def check(self, weights: Mapping[str, Any]) -> None:
-        """Check master weights that are to be loaded.
-
-        Raises:
-            ValueError: for one that no parameter has, or of another shape.
-        """
-        own = {parameter.name: parameter for parameter in parameters(self._owner())}
-        for name, weight in weights.items():
-            if name not in own:
-                raise ValueError(f"the optimizer has no parameter {name}, whose master weight is to be loaded")
-            if list(weight.shape) != list(own[name].shape):
-                raise ValueError(
-                    f"the loaded master weight of {name} has the shape {list(weight.shape)}, "
-                    f"the parameter has {list(own[name].shape)}"
-                )
-
     def load(self, weights: Mapping[str, Any]) -> None:
         """Take master weights over, while they are exchanged; the parameters will follow."""
         for each in self._exchanged or ():
             if (weight := weights.get(each.parameter.name)) is not None:
-                weight = weight if isinstance(weight, _Tensor) else paddle.to_tensor(weight)
-                _assign_out_(_cast(weight, FLOAT32), each.master)
+                assign_master(weight, each.master)
 
     def _outside(self, argument: Any, policy: Policy | None) -> Any:
         """Return an argument of a step; a closure sees the low parameters, and the caller's policy."""
@@ -199,6 +184,29 @@ class _Exchange:
         gradient = self.parameter._grad_ivar()
         if self._gradient is not None and gradient is not None:
             exchange_memory(gradient, self._gradient)
+
+
+def check_masters(optimizer: Any, weights: Mapping[str, Any]) -> None:
+    """Check master weights that are to be loaded.
+
+    Raises:
+        ValueError: for one that no parameter has, or of another shape.
+    """
+    own = {parameter.name: parameter for parameter in parameters(optimizer)}
+    for name, weight in weights.items():
+        if name not in own:
+            raise ValueError(f"the optimizer has no parameter {name}, whose master weight is to be loaded")
+        if list(weight.shape) != list(own[name].shape):
+            raise ValueError(
+                f"the loaded master weight of {name} has the shape {list(weight.shape)}, "
+                f"the parameter has {list(own[name].shape)}"
+            )
+
+
+def assign_master(weight: Any, master: Any) -> None:
+    """Write a loaded master weight, a tensor or an array, to where the optimizer's own is."""
+    weight = weight if isinstance(weight, _Tensor) else paddle.to_tensor(weight)
+    _assign_out_(_cast(weight, FLOAT32), master)
 
 
 def add_up_wide(parameter: Any) -> None:

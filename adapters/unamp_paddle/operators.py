@@ -27,11 +27,12 @@ class Operator(performing.Operator):
     Attributes:
         composite: whether it is Python code that computes with forward functions.
         direct: whether it is Python code that reaches no forward function.
+        in_programs: whether it is arithmetic of the values that programs are made of, which is C++ behind Python.
         plain: whether nothing is to be known about it but perhaps `composite` or `view`.
         rounded: how the result is rounded where low is emulated, if not in the usual way; see `rounding.narrow`.
     """
 
-    __slots__ = ("_lacks_low", "_native", "composite", "direct", "plain", "rounded")
+    __slots__ = ("_lacks_low", "_native", "composite", "direct", "in_programs", "plain", "rounded")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Operator(performing.Operator):
         super().__init__(op, name, call, **kinds)
         self.composite = composite
         self.direct = direct
+        self.in_programs = name.startswith("Value.")
         self._native: list[bool] | None = None
         self._lacks_low: bool | None = None
         self.plain = not (self.layer or self.in_place or direct or self.which is not None or self.activation_only)

@@ -20,14 +20,14 @@ from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup
 from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
-from unamp_paddle import bindings, compiling, native
+from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.listing import ARITHMETIC, COMPARISONS, tensor_operators
 from unamp_paddle.plans import Plan, without_policy
 from unamp_paddle.state import Tensor, dtype_of, thread
 
-__all__ = ["acquire", "installed", "probe", "release"]
+__all__ = ["acquire", "compilers", "installed", "probe", "release"]
 
 # --- functions of Paddle that must know about regions ----------------------------------------------------------------------
 
@@ -139,6 +139,15 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
+    ("paddle.base.framework", "Block.append_op", programs.refusing),
+)
+if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every version has
+    _HOOKS += (
+        ("paddle.amp.auto_cast", "is_autocast_enabled", native.told_of_region),
+        ("paddle.amp.auto_cast", "get_autocast_dtype", native.told_of_dtype),
+    )
+#: Those of Paddle's compilers, which must know about the rules of layers, too.
+_COMPILERS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),
     ("paddle.jit.dy2static.utils", "parse_arg_and_kwargs", compiling.as_written),
     ("paddle.jit.dy2static.utils", "parse_varargs_name", compiling.as_written),
@@ -147,11 +156,6 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.jit.sot.symbolic.compile_cache", "CompileSIRCache.key_fn", compiling.keyed),
     ("paddle.jit.sot.opcode_translator.executor.executor_cache", "OpcodeExecutorCache.__call__", compiling.per_policy),
 )
-if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every version has
-    _HOOKS += (
-        ("paddle.amp.auto_cast", "is_autocast_enabled", native.told_of_region),
-        ("paddle.amp.auto_cast", "get_autocast_dtype", native.told_of_dtype),
-    )
 #: Functions of C++ that Paddle looks up in a module at every call.
 _BUILTIN_HOOKS = (("run_backward", _backward), ("run_partial_grad", _backward))
 
@@ -160,6 +164,11 @@ _BUILTIN_HOOKS = (("run_backward", _backward), ("run_partial_grad", _backward))
 def _hook(number: int) -> CodePatch:
     module, path, replacement = _HOOKS[number]
     return CodePatch(find(module, path), replacement)
+
+
+@cache
+def _compilers() -> tuple[PatchGroup]:
+    return (PatchGroup(tuple(CodePatch(find(module, path), replacement) for module, path, replacement in _COMPILERS)),)
 
 
 # --- putting in and taking out ---------------------------------------------------------------------------------------------
@@ -197,6 +206,17 @@ def _group() -> PatchGroup:
 def acquire(plan: Plan) -> None:
     """Apply the patches that a region under this plan needs, until `release`."""
     installed.acquire(plan, plan.patches)
+    try:
+        compilers.acquire()
+    except BaseException:
+        installed.release()
+        raise
+
+
+def release() -> None:
+    """Undo what a region needed, where it was the last."""
+    compilers.release()
+    installed.release()
 
 
 def _forget() -> None:
@@ -204,7 +224,7 @@ def _forget() -> None:
 
 
 installed = Patches(_needed_always, _forget)
-release = installed.release
+compilers = Patches(_compilers)
 
 
 def probe() -> None:
@@ -213,11 +233,11 @@ def probe() -> None:
     Raises:
         FrameworkNotSupported: naming the version of Paddle and what is missing.
     """
-    paths = [(module, path) for module, path, _ in _HOOKS if module in sys.modules]
+    paths = [(module, path) for module, path, _ in (*_HOOKS, *_COMPILERS) if module in sys.modules]
     paths += [("paddle.base", f"core.eager.{name}") for name, _ in _BUILTIN_HOOKS]
     paths += [("paddle._C_ops", name) for name in ("matmul", "cast", "assign_out_", "rnn", "conv2d")]
     paths += [("paddle.nn.functional.conv", "_conv_nd"), ("paddle.nn.layer.rnn", "RNNBase.forward")]
-    paths += [("paddle", "Tensor._inplace_version")]
+    paths += [("paddle", "Tensor._inplace_version"), ("paddle.jit.dy2static.program_translator", "FunctionCache._convert")]
     paths += [("paddle.base", "core._get_amp_attrs"), ("paddle.base", "core.set_eval_frame")]
     paths += [("paddle.base", "core.AmpLevel.O0"), ("paddle.base.framework", "_dygraph_tracer")]
     paths += [("paddle.base", "core._get_registered_phi_kernels"), ("paddle.framework", "_current_expected_place")]

@@ -31,7 +31,7 @@ _CHANGES = (Rule.LOW, Rule.BANNED)  # float32 inputs, too
 
 
 class Plan:
-    """What is done in PaddlePaddle for one policy.
+    """A policy made ready for PaddlePaddle.
 
     Attributes:
         policy: the policy, with lists of its own.
@@ -106,6 +106,8 @@ class Plan:
         if op in facts().transparent:
             return op in self.policy.allow or op in self.policy.deny
         rule = self.rule(op)
+        if operator.in_programs:  # a low tensor is computed with in float32, whatever the rule
+            return True
         if operator.direct:
             return self.reporting or rule not in _KEEPS
         if operator.view and vocabulary()[op].group != "comparison":

@@ -136,7 +136,7 @@ class _Numbers:
 
 
 class _Shared:
-    """What a low tensor and its views have in common.
+    """The things that a low tensor and its views have in common.
 
     Attributes:
         low: their dtype.

@@ -7,9 +7,9 @@ from typing import Any
 
 import paddle
 
-from unamp.errors import NotExpressible
 from unamp_paddle.masters import masters_of, parameters
-from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, Value, dtype_of
+from unamp_paddle.programs import refuse_scaling
+from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, dtype_of
 
 __all__ = ["PaddleGradients", "all_finite", "backward", "scale_loss"]
 
@@ -20,11 +20,7 @@ _scale_, _squared_norm = paddle._C_ops.scale_, paddle._C_ops.squared_l2_norm
 
 def scale_loss(loss: Any, scale: float) -> Any:
     """See `unamp.adapter.Adapter.scale_loss`. Paddle has no product of low tensors on the CPU: every one becomes float32."""
-    if type(loss) is Value:
-        raise NotExpressible(
-            "paddle.jit.to_static makes the loss scale a constant of its program with full_graph=True; "
-            "scale the loss outside of the function that is compiled"
-        )
+    refuse_scaling(loss)
     return (loss.cast(FLOAT32) if dtype_of(loss) in LOW else loss) * scale
 
 

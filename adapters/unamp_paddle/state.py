@@ -77,7 +77,7 @@ class Plan(CallPlan, Protocol):
 
     @property
     def natively(self) -> bool:
-        """Whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU."""
+        """True where Paddle's own AMP, in force beside it, sees to forward functions on a GPU."""
 
     @property
     def layer_rule(self) -> Rule | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.layers import Layered
 from unamp.policy import Policy
 from unamp_tensorflow import casting, networks, observing, patches, plans, scaling
 from unamp_tensorflow.activation import Activation
@@ -37,6 +38,11 @@ GAPS = (
         "GradScaler.scale inside tf.function",
         "the scale of that moment would stay in the graph; scale the loss outside, or hand the function the scale as a tensor",
     ),
+    Gap(
+        "what grappler decides because of a later operation (preset 'tensorflow')",
+        "it rewrites whole graphs: an infer operation before a denied one alone, or one whose result is fetched, is float32 "
+        "there; here it follows its low inputs. A list of tensors that states float32 stays float32",
+    ),
     Gap("the preset 'native'", "TensorFlow's own rewriter, grappler, works on whole graphs and for the whole process"),
 )
 
@@ -50,6 +56,7 @@ class TensorFlowAdapter(CapturesNothing):
 
     framework = "tensorflow"
     holds_gradients = False
+    dtype_errors = r"dtype|(expected|requested) .* (tensor|type)|of type (half|bfloat16|float)"
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -74,7 +81,7 @@ class TensorFlowAdapter(CapturesNothing):
         return 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
-        """Whether oneDNN is in use is what TensorFlow's own tests ask; where another version tells them otherwise, nobody."""
+        """Return the build, oneDNN (which TensorFlow's own tests ask; not every version may tell) and threads."""
         try:
             from tensorflow.python.util._pywrap_util_port import IsMklEnabled
         except ImportError:
@@ -147,6 +154,15 @@ class TensorFlowAdapter(CapturesNothing):
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
         decorate(networks, optimizers, decoration)
+
+    def layered(self) -> Layered:
+        from unamp_tensorflow.layers import KerasLayers  # few programs use it
+
+        return KerasLayers()
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give nothing: what a tensor came from is not known."""
+        return iter(())
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

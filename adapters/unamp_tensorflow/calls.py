@@ -20,6 +20,7 @@ from tensorflow.python.eager import execute as recording
 from tensorflow.python.eager.core import _FallbackException
 
 from unamp.adapter.observing import traced
+from unamp.adapter.performing import differing
 from unamp.adapter.state import suspended
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
@@ -32,6 +33,8 @@ from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, thread
 __all__ = ["OpTypeAction", "add_node", "execute_eagerly", "must_record"]
 
 _must_record = recording.must_record_gradient
+
+_LOOKS_AT_INPUTS = (Rule.WIDEST, Rule.NARROWEST)
 
 
 def execute_eagerly(ctx: Any, op: str, name: Any, *args: Any) -> Any:
@@ -101,12 +104,12 @@ class OpTypeAction:
         self._makes_numbers = op_type.op is not None and vocabulary()[op_type.op].group in ("creation", "random")
         self._complete = all(has_kernel(op_type.name, number) for number in NAMES)
         pair = len(op_type.positions) == 2 and not op_type.lists and not op_type.fixed
-        self._may_agree = pair and self._complete and self._rule is Rule.WIDEST
+        self._may_agree = pair and self._complete and self._rule in _LOOKS_AT_INPUTS
 
     @property
     def needless(self) -> bool:
         """Return whether there is nothing to be done, whatever the inputs."""
-        return self._rule is Rule.WIDEST and not self._op_type.several and self._complete
+        return self._rule in _LOOKS_AT_INPUTS and not self._op_type.several and self._complete
 
     # Everything that an eager operation passes through is written out: one more call costs a microsecond.
 
@@ -200,9 +203,12 @@ class OpTypeAction:
         if self._op_type.fixed:
             number = next(iter(found)) if len(found) == 1 else FLOAT32
             return number, not has_kernel(self._op_type.name, number)
-        if len(found) > 1:
-            return FLOAT32, False
         agreed = next(iter(found), 0)
+        if len(found) > 1:
+            agreed = differing(rule, FLOAT32, [*found])
+            if agreed != FLOAT32:
+                return agreed, not has_kernel(self._op_type.name, agreed)
+            return FLOAT32, False
         if agreed and agreed != FLOAT32 and not has_kernel(self._op_type.name, agreed):
             return agreed, True
         return 0, False

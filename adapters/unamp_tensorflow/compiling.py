@@ -16,22 +16,26 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 
+from unamp.adapter.layers import RulesInForce
 from unamp.amp_warnings import graph_ran
 from unamp_tensorflow.casting import cast_back, eligible_dtype
 from unamp_tensorflow.state import FLOAT32, Function, thread
 
 __all__ = [
-    "branches", "dataset_reduce", "dataset_scan", "dataset_statement", "if_statement", "indexed_case", "keyed",
+    "branches", "dataset_reduce", "dataset_scan", "dataset_statement", "if_statement", "indexed_case", "keyed", "layer_rules",
     "while_loop", "while_statement",
 ]  # fmt: skip
 
 _EAGERLY = "call tf.config.run_functions_eagerly(True) before, or compile a Keras model with run_eagerly=True"
 
+#: The rules that layers have: what is traced follows them.
+layer_rules = RulesInForce()
+
 # Each function here returns what stands in for a function of TensorFlow, given that function.
 
 
 def keyed(original: Function) -> Function:
-    """Put the policy in force into the key of a function's graphs."""
+    """Put the policy in force, and the rules of layers, into the key of a function's graphs."""
 
     def make_function_context(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
@@ -42,11 +46,13 @@ def keyed(original: Function) -> Function:
                 "tf.function",
                 "call tf.config.run_functions_eagerly(True) before, or pass run_eagerly=True to fit",
             )
-        if plan is None or not plan.policy.active:
+        policy = plan.key if plan is not None and plan.policy.active else None
+        rules = layer_rules.key
+        if policy is None and rules is None:
             return made
         outside = made.context
         # Any of its fields would do: they are compared, and not looked at.
-        return made._replace(context=outside._replace(variable_policy=(outside.variable_policy, plan.key)))
+        return made._replace(context=outside._replace(variable_policy=(outside.variable_policy, policy, rules)))
 
     return make_function_context
 

@@ -23,6 +23,7 @@ from tensorflow.python.util import nest
 
 from unamp.adapter.observing import traced, unreported
 from unamp.adapter.patching import Patch
+from unamp.adapter.performing import differing
 from unamp.adapter.replacing import AttributePatch, CodePatch
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
@@ -157,7 +158,7 @@ def _carry_out(composite: Composite, op: str, rule: Rule, plan: Plan, args: Args
     target = _target(rule, plan.low, found)
     if not target:
         # All is float32, or the framework's own affair; but a layer's activation still has a rule of its own.
-        has_activation = op in facts().parts and rule is Rule.WIDEST
+        has_activation = op in facts().parts and rule is not Rule.UNTOUCHED
         parts = plan.for_parts_of_layer(op, FLOAT32) if has_activation else plan.for_parts
         return _call(parts, composite, args, kwargs), found[0], False
     if target == FLOAT32:
@@ -200,11 +201,11 @@ def _target(rule: Rule, low: int, found: list[int]) -> int:
         return low
     if rule is Rule.FP32:
         return FLOAT32
-    if rule is Rule.WIDEST:
-        if len(set(found)) > 1:
-            return FLOAT32
-        return 0 if found[0] == FLOAT32 else found[0]
-    return 0
+    if rule is Rule.UNTOUCHED:
+        return 0
+    if len({*found}) > 1:
+        return int(differing(rule, FLOAT32, found))
+    return 0 if found[0] == FLOAT32 else found[0]
 
 
 def _has_numbers(args: Args, kwargs: Kwargs) -> bool:

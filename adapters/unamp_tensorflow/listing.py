@@ -21,7 +21,7 @@ from unamp.vocabulary import vocabulary
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32
 
-__all__ = ["OpType", "always_emulated", "has_kernel", "op_types", "raw_names"]
+__all__ = ["OpType", "always_emulated", "has_kernel", "op_type", "op_types", "raw_names"]
 
 _RESOURCE = tf.resource.as_datatype_enum
 
@@ -92,24 +92,42 @@ def _matches(argument: Any, attr: str | None) -> bool:
 @cache
 def op_types() -> Mapping[str, OpType]:
     """Return every operation type with a floating input, by its name."""
+    made = map(op_type, _registered()[0])
+    return {each.name: each for each in made if each is not None}
+
+
+@cache
+def op_type(name: str) -> OpType | None:
+    """Return one operation type; None where it has no floating input. A model meets a few dozens of the thousand."""
+    definitions, spelled = _registered()
+    if (definition := definitions.get(name)) is None:
+        return None
+    made = OpType(definition, spelled.get(name))
+    return made if made.positions else None
+
+
+@cache
+def _registered() -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """Return TensorFlow's definitions of operation types, and the vocabulary's names of them."""
     everything = op_def_pb2.OpList()
     everything.ParseFromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
     spelled = {s: op.name for op in vocabulary().values() for s in op.spellings.get("tensorflow", ())}
-    made = (OpType(definition, spelled.get(definition.name)) for definition in everything.op)
-    return {each.name: each for each in made if each.positions}
+    return {definition.name: definition for definition in everything.op}, spelled
 
 
 @cache
 def has_kernel(name: str, dtype: int) -> bool:
     """Return whether an operation type runs in a dtype somewhere on this machine; TensorFlow places it there by itself."""
-    op_type = op_types()[name]
-    if dtype != FLOAT32 and op_type.op is not None and always_emulated(op_type.op):
+    found = op_type(name)
+    if found is None:
+        raise KeyError(name)
+    if dtype != FLOAT32 and found.op is not None and always_emulated(found.op):
         return False
-    if op_type.allowed is not None and dtype not in op_type.allowed:
+    if found.allowed is not None and dtype not in found.allowed:
         return False
     registered = kernels.get_registered_kernels_for_op(name).kernel
     return not registered or any(
-        kernel.device_type in _devices() and _takes(kernel, op_type.attr, dtype) for kernel in registered
+        kernel.device_type in _devices() and _takes(kernel, found.attr, dtype) for kernel in registered
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp.networks import returns_float32
 from unamp.policy import Policy
 from unamp.regions import policy_region
 from unamp_tensorflow.casting import cast, convert
@@ -46,7 +47,7 @@ def _model_class() -> type:
                 inputs = convert(cast, DTYPES[self.policy.dtype], inputs)
             with policy_region(self.policy, framework="tensorflow"):
                 result = self.network(inputs, training=training, **rest)
-            return convert(cast, FLOAT32, result)
+            return convert(cast, FLOAT32, result) if returns_float32(self.policy) else result
 
         def get_config(self) -> dict[str, Any]:
             network = keras.utils.serialize_keras_object(self.network)

@@ -26,7 +26,7 @@ from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import Function, Plan, thread
 
-__all__ = ["acquire", "installed", "probe", "release"]
+__all__ = ["acquire", "compilers", "installed", "probe", "release"]
 
 # --- their life --------------------------------------------------------------------------------------------------------------
 
@@ -35,6 +35,17 @@ def acquire(plan: Plan) -> None:
     """Apply the patches that a plan needs, as far as they are not applied: a region opens in some thread."""
     with_keras = keras_in_use()
     installed.acquire((plan, with_keras), lambda: (*([_keras_patches()] if with_keras else ()), *plan.patches))
+    try:
+        compilers.acquire()
+    except BaseException:
+        installed.release()
+        raise
+
+
+def release() -> None:
+    """Undo what a region needed, where it was the last."""
+    compilers.release()
+    installed.release()
 
 
 def _forget() -> None:
@@ -45,8 +56,12 @@ def _base() -> Iterable[Patch]:
     return (_patches(),)
 
 
+def _compilers() -> Iterable[Patch]:
+    return _changed_compilers()
+
+
 installed = Patches(_base, _forget)
-release = installed.release
+compilers = Patches(_compilers)
 
 
 @contextmanager
@@ -66,7 +81,6 @@ Hooks: TypeAlias = tuple[tuple[str, str, Callable[[Function], Function]], ...]
 _HOOKS: Hooks = (
     ("tensorflow.python.framework.op_def_library", "_apply_op_helper", calls.add_node),
     ("tensorflow.python.eager.execute", "must_record_gradient", calls.must_record),
-    ("tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", compiling.keyed),
     # A graph's results pass through an `Identity` of TensorFlow's own, which is nobody's operation.
     ("tensorflow.python.framework.auto_control_deps", "AutomaticControlDependencies.mark_as_return", suspending(thread)),
     # Loops and branches, as they are called and as AutoGraph makes them: their values have one dtype each.
@@ -90,6 +104,7 @@ _HOOKS: Hooks = (
     ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_add", stated_dtypes.assigning),
     ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_sub", stated_dtypes.assigning),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
+    ("tensorflow.python.ops.script_ops", "py_func_common", stated_dtypes.numpy_function),
     # A backward pass runs in the dtypes of its forward. Its operations are executed by the same two functions.
     ("tensorflow.python.eager.imperative_grad", "imperative_grad", suspending(thread)),
     ("tensorflow.python.ops.gradients_util", "_GradientsHelper", suspending(thread)),
@@ -104,6 +119,11 @@ _HOOKS: Hooks = (
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaContext._merge_call", training.merging),
 )
 
+#: What makes a function's keys, which must know about the rules of layers, too.
+_COMPILERS: Hooks = (
+    ("tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", compiling.keyed),
+)
+
 #: The same of Keras, which may be imported later, or never.
 _KERAS_HOOKS: Hooks = (("keras.src.dtype_policies.dtype_policy", "DTypePolicy.convert_input", training.keras_input),)
 
@@ -113,6 +133,11 @@ def _patches() -> PatchGroup:
     """Return those that every region needs."""
     fast = AttributePatch(pywrap_tfe, "TFE_Py_FastPathExecute", lambda own: calls.execute_eagerly)
     return PatchGroup([fast, *_changes(_HOOKS), *_suspended(of_keras=False)])
+
+
+@cache
+def _changed_compilers() -> tuple[Patch, ...]:
+    return tuple(_changes(_COMPILERS))
 
 
 @cache
@@ -142,7 +167,7 @@ def probe() -> None:
     Raises:
         FrameworkNotSupported: naming the version of TensorFlow and what is missing.
     """
-    for module, path, _ in _HOOKS:
+    for module, path, _ in (*_HOOKS, *_COMPILERS):
         if not isinstance(find(module, path, importing=True), types.FunctionType):
             raise _missing(f"function {module}.{path}")
     if not callable(getattr(pywrap_tfe, "TFE_Py_FastPathExecute", None)):

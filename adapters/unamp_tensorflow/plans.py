@@ -18,7 +18,7 @@ from unamp_tensorflow.calls import OpTypeAction
 from unamp_tensorflow.composites import Composite
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.finding import functions, keras
-from unamp_tensorflow.listing import always_emulated, has_kernel, op_types
+from unamp_tensorflow.listing import always_emulated, has_kernel, op_type, op_types
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, FLOAT32, NAMES
 
@@ -72,14 +72,14 @@ class TensorFlowPlan:
         return _Actions(self._action)
 
     def _action(self, name: str) -> OpTypeAction | None:
-        op_type = op_types().get(name)
-        if op_type is None or (op_type.op is not None and vocabulary()[op_type.op].group == "cast"):
+        found = op_type(name)
+        if found is None or (found.op is not None and vocabulary()[found.op].group == "cast"):
             return None
-        rule = self.rule(op_type.op)
+        rule = self.rule(found.op)
         if not self.policy.active:
-            return OpTypeAction(op_type, rule, 0)
-        ban = self.ban(op_type.op) if rule is Rule.BANNED else ""
-        made = OpTypeAction(op_type, rule, self.low, widen=self.policy.widen_results, ban=ban)
+            return OpTypeAction(found, rule, 0)
+        ban = self.ban(found.op) if rule is Rule.BANNED else ""
+        made = OpTypeAction(found, rule, self.low, widen=self.policy.widen_results, ban=ban)
         return made if self._reporting or not made.needless else None
 
     @cached_property
@@ -206,6 +206,6 @@ def how(op: str, policy: Policy, device: str) -> How:
     mine = [each for each in op_types().values() if each.op == op]
     if rule is Rule.LOW and mine and not any(has_kernel(each.name, made.low) for each in mine):
         return How.EMULATED
-    if rule in (Rule.UNTOUCHED, Rule.WIDEST) and mine and not any(e.several for e in mine if "Grad" not in e.name):
+    if rule.leaves_agreeing and mine and not any(e.several for e in mine if "Grad" not in e.name):
         return How.NATIVE
     return How.INTERCEPTED

@@ -57,7 +57,7 @@ class Plan(AnyPlan, Protocol):
 
     @property
     def within_composite(self) -> bool:
-        """Whether this is for the parts of a composite operation: composite operations among them follow no rule."""
+        """Return whether this is for the parts of a composite operation: composite operations among them follow no rule."""
 
     @property
     def cast_only(self) -> Mapping[str, int]:

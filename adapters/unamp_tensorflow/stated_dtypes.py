@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from unamp.adapter.state import suspended
@@ -15,7 +16,7 @@ from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, cast_back, convert, eligible_dtype
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, Function, thread
 
-__all__ = ["assigning", "packing", "python_function", "tensor_array"]
+__all__ = ["assigning", "numpy_function", "packing", "python_function", "tensor_array"]
 
 # Each function here returns what stands in for a function of TensorFlow, given that function.
 
@@ -95,6 +96,31 @@ def python_function(original: Function) -> Function:
         original(self, run, Tout, *rest, **named)
 
     return __init__
+
+
+def numpy_function(original: Function) -> Function:
+    """Let a function that is handed to `tf.numpy_function` in a graph follow the policy, and return the stated dtypes."""
+
+    def py_func_common(func: Function, inp: Any, Tout: Any, *rest: Any, **named: Any) -> Any:  # noqa: N803 - TensorFlow's
+        region = innermost_region()
+        if thread.plan is None or region is None or tf.executing_eagerly():
+            return original(func, inp, Tout, *rest, **named)
+        stated = [tf.as_dtype(dtype) for dtype in (Tout if isinstance(Tout, (list, tuple)) else [Tout])]
+
+        def run(*args: Any) -> Any:
+            with region:
+                results = func(*args)
+            if isinstance(results, (list, tuple)):
+                return [_array(result, dtype) for result, dtype in zip(results, stated, strict=False)]
+            return _array(results, stated[0]) if stated else results
+
+        return original(run, inp, Tout, *rest, **named)
+
+    return py_func_common
+
+
+def _array(value: Any, dtype: Any) -> Any:
+    return np.asarray(value, dtype.as_numpy_dtype) if eligible_dtype(value) and dtype.as_datatype_enum in ELIGIBLE else value
 
 
 def _stated(value: Any, dtype: int) -> Any:

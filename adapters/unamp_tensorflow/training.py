@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
+from unamp.adapter.state import suspending
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, eligible_dtype
 from unamp_tensorflow.state import DTYPES, FLOAT32, Function, Plan, thread
@@ -42,8 +44,8 @@ def custom_gradient(held: Callable[[Plan], AbstractContextManager[None]]) -> Cal
             @functools.wraps(function)
             def forward(*inputs: Any, **keywords: Any) -> Any:
                 result, gradient = function(*inputs, **keywords)
-                if again:  # the forward pass runs a second time, under the policy of the first
-                    return result, region(gradient)
+                if again:
+                    return result, suspending(thread)(_recomputing(gradient, region))
                 return result, _assisted(gradient, parts, held, inputs)
 
             return original(forward, args, kwargs)
@@ -71,6 +73,24 @@ def _assisted(
                 thread.plan = before
 
     return run
+
+
+def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[Any]) -> Function:
+    """Return a gradient of `tf.recompute_grad` in which the function runs again in the region of its first time.
+
+    What else it does with the inputs follows no rule: it would hand the function, and in the end the gradients, low ones.
+    """
+    cells = dict(zip(gradient.__code__.co_freevars, gradient.__closure__ or (), strict=True))
+    function = cells["f"].cell_contents
+
+    def again(*args: Any, **kwargs: Any) -> Any:
+        with region:
+            return function(*args, **kwargs)
+
+    closure = tuple(types.CellType(again) if name == "f" else cell for name, cell in cells.items())
+    made = types.FunctionType(gradient.__code__, gradient.__globals__, gradient.__name__, gradient.__defaults__, closure)
+    made.__kwdefaults__ = gradient.__kwdefaults__
+    return functools.wraps(gradient)(made)
 
 
 def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:

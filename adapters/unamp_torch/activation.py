@@ -21,7 +21,7 @@ from unamp_torch import exporting as exports
 from unamp_torch import functions, native_cache, patches, plans, state
 from unamp_torch.compiled import library
 from unamp_torch.plans import install_traced, nested
-from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, NATIVE_KEYS, excluded, set_excluded, set_included, thread
+from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, META, TRACED, autocast_key, excluded, set_excluded, set_included, thread
 from unamp_torch.transforming import for_this_level
 
 __all__ = ["Activation", "activation"]
@@ -31,14 +31,19 @@ Native = tuple[str, torch._C.DispatchKey, bool, torch.dtype]
 
 
 class Activation:
-    """A plan, put in force by settings of native autocast and of the dispatcher; see `unamp.adapter.Realisation`."""
+    """A plan, put in force by settings of native autocast and of the dispatcher; see `unamp.adapter.Realisation`.
+
+    Args:
+        plan: the plan.
+        replaces: whether it replaces functions of Python code that the policy names; who enters it has done so otherwise.
+    """
 
     __slots__ = ("_functions", "_native", "plan")
 
-    def __init__(self, plan: plans.Plan) -> None:
+    def __init__(self, plan: plans.Plan, *, replaces: bool = True) -> None:
         self.plan = plan
-        self._native = tuple((device, NATIVE_KEYS[device]) for device in plan.devices)
-        self._functions = bool(functions.named(plan.policy))
+        self._native = tuple((device, key) for device in plan.devices if (key := autocast_key(device)) is not None)
+        self._functions = replaces and bool(functions.named(plan.policy))
 
     def enter(self) -> object:
         """Put the plan in force."""
@@ -147,13 +152,36 @@ def _switch(plan: state.Plan, *, on: bool) -> None:
         library.set_plan(plan.compiled)
 
 
+class _Replacing:
+    """A compiled activation of a policy that names functions of Python code, which are replaced from here."""
+
+    __slots__ = ("_activation", "_policy")
+
+    def __init__(self, activation: Realisation, policy: Policy) -> None:
+        self._activation, self._policy = activation, policy
+
+    def enter(self) -> object:
+        functions.acquire(self._policy, _under)
+        try:
+            return self._activation.enter()
+        except BaseException:
+            functions.release(self._policy)
+            raise
+
+    def exit(self, token: object) -> None:
+        self._activation.exit(token)
+        functions.release(self._policy)
+
+
 def activation(plan: plans.Plan) -> Realisation:
     """Return the realisation of a plan: compiled, where that is built and can carry the plan out."""
-    in_python = Activation(plan)
-    if library is None or functions.named(plan.policy):
-        return in_python
-    devices = sum(1 << (CPU, CUDA).index(device) for device in plan.devices)
+    in_c = {CPU, CUDA, META}.issuperset(plan.devices) and plan.key is not TRACED
+    if library is None or not in_c:
+        return Activation(plan)
+    in_python = Activation(plan, replaces=False)
+    devices = sum(1 << (CPU, CUDA, META).index(device) for device in plan.devices)
     key = KERNEL_KEYS.index(plan.key)
-    return library.Activation(
+    compiled = library.Activation(
         plan, plan.compiled, in_python, key, plan.low, devices, plan.autocast, plan.policy.cache, plan.token
     )
+    return _Replacing(compiled, plan.policy) if functions.named(plan.policy) else compiled

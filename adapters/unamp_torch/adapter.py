@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any
@@ -10,14 +10,15 @@ from typing import Any
 import torch
 
 from unamp.adapter import Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp_torch import compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.compiled import library
-from unamp_torch.spellings import spelling
-from unamp_torch.state import dispatch_key, dtype_name, excluded, set_excluded, thread
+from unamp_torch.spellings import made_by, spelling
+from unamp_torch.state import CUDA, autocast_key, dispatch_key, dtype_name, excluded, set_excluded, thread
 
 __all__ = ["TorchAdapter"]
 
@@ -38,10 +39,24 @@ GAPS = (
         "PyTorch's layer writes its float32 parts into a result of its input's dtype, and raises, as under torch.autocast",
     ),
     Gap(
+        "bilinear in a function that is compiled or exported, under the preset torch-cpu or torch-cuda without other lists",
+        "PyTorch casts the parts of this operation below where graphs are recorded: it runs in float32, as under "
+        "torch.autocast; name it in allow",
+    ),
+    Gap(
         "products of sparse tensors in the CSR layout on a CPU",
         "PyTorch has no low kernel for them, and its own autocast, which carries out its own lists, casts them: they raise, as "
         "under torch.autocast; deny the operation, or use the COO layout",
         "https://docs.pytorch.org/docs/stable/sparse.html",
+    ),
+    Gap(
+        "scaled_dot_product_attention of jagged tensors with widen_results, or of low ones where it is denied",
+        "PyTorch's cast of such a tensor has no backward pass where its gradient is not contiguous: it raises, as the "
+        "same cast does without a region",
+    ),
+    Gap(
+        "backward operators that are called by hand at O2 and O3 (aten::max_pool2d_with_indices_backward)",
+        "they follow no rule, and a low gradient beside a float32 input raises, as it does without a region",
     ),
     Gap(
         "layers of torch.ao.quantization after an operation that runs low",
@@ -52,6 +67,15 @@ GAPS = (
         "changing a parameter in place inside a region that stays open",
         "torch's own autocast, which carries out its own lists, keeps the first cast of a parameter until the outermost region "
         "closes; close the region before the optimizer's step, or open it with cache_enabled=False",
+    ),
+    Gap(
+        "meta tensors under torch.inference_mode in a region that names no device",
+        "there they have no dispatch key that a region could use for them alone: they compute in float32; open the region with "
+        'unamp.autocast("meta")',
+    ),
+    Gap(
+        "the preset 'native' on another device than a CPU or CUDA's in explain and traces",
+        "PyTorch's lists for it are followed, but not known by name: every operation is told as untouched",
     ),
     Gap(
         "decorate with master_grad under DistributedDataParallel",
@@ -100,6 +124,10 @@ class TorchAdapter:
 
     framework = "torch"
     holds_gradients = True
+    dtype_errors = (
+        "dtype|scalar ?type|ScalarType|same type|type .* should be the same|not implemented for '|can't be cast|"
+        "cannot be converted to type|c10::"
+    )
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -114,15 +142,36 @@ class TorchAdapter:
         scaling.probe()
 
     def devices(self) -> tuple[str, ...]:
-        """Return the CPU, and a GPU where CUDA finds one."""
-        return ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",)
+        """Return the CPU, and a GPU where PyTorch finds an accelerator of whatever kind (see `device_names`)."""
+        return ("cpu",) if plans.accelerator() is None else ("cpu", "gpu")
+
+    def device_names(self) -> Mapping[str, str]:
+        """Return PyTorch's word for every device that a region can cover here, by its kind."""
+        found = plans.accelerator()
+        return {"cpu": "cpu", **({} if found is None else {"gpu": found}), "meta": "meta"}
+
+    def device_kind(self, device: object) -> str | None:
+        """Return the kind of a `torch.device`, or of the string for one; None where it is neither."""
+        if isinstance(device, str):
+            try:
+                device = torch.device(device)
+            except RuntimeError:
+                return None
+        if not isinstance(device, torch.device):
+            return None
+        kind = plans.device_kind(device.type)
+        if kind not in {*self.device_names(), "gpu"}:
+            raise ValueError(f"torch finds no device {device.type!r} here; it has {', '.join(self.device_names().values())}")
+        return kind
 
     def support(self, device: str, dtype: str) -> Support:
         """Return native for the CPU (where single operators are emulated), and for a GPU what CUDA says."""
         if device == "cpu":
             return Support.NATIVE
-        if not torch.cuda.is_available():
+        if plans.accelerator() is None:
             return Support.UNSUPPORTED
+        if plans.accelerator() != CUDA:
+            return Support.NATIVE  # where single operators are emulated, as on the CPU
         emulated = dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False)
         return Support.EMULATED if emulated else Support.NATIVE
 
@@ -170,12 +219,12 @@ class TorchAdapter:
 
     def device_of(self, tensor: Any) -> str:
         kind: str = tensor.device.type
-        return plans.DEVICES.get(kind, kind)
+        return plans.device_kind(kind)
 
     def native_policy(self, device: str) -> Policy | None:
-        kind = plans.DEVICE_TYPES[device]
+        kind = plans.device_type(device)
         plan = thread.plan
-        if (plan is not None and kind in plan.devices) or not torch.is_autocast_enabled(kind):
+        if (plan is not None and kind in plan.devices) or autocast_key(kind) is None or not torch.is_autocast_enabled(kind):
             return None
         return Policy("O1", dtype_name(torch.get_autocast_dtype(kind)), preset="native")
 
@@ -208,11 +257,20 @@ class TorchAdapter:
 
         decorate(networks, optimizers, decoration)
 
+    def layered(self) -> Layered:
+        from unamp_torch.layers import TorchLayers  # few programs use it
+
+        return TorchLayers()
+
     def spelling(self, value: object) -> str | None:
         """Return the spelling of one of PyTorch's functions, layer classes or operators."""
         return spelling(value)
 
-    compiling = staticmethod(torch.compiler.is_compiling)  # asked for every region that is made
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give the operations of the graph that autograd recorded; without a gradient there is none."""
+        return made_by(tensor)
+
+    compiling = staticmethod(compiling.compiling)  # asked for every region that is made
 
     def make_capturable(self, region: AbstractContextManager[Any, bool | None]) -> int:
         return compiling.make_capturable(region)

@@ -13,13 +13,29 @@ from typing import Any
 
 import torch
 
+from unamp.adapter.performing import differing
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp_torch import observing
 from unamp_torch.casting import ELIGIBLE, cast_floats
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.listing import Operator
-from unamp_torch.state import CPU, CUDA, FEW, LOW, NATIVE_KEYS, TRACED, excluded, set_excluded, thread
+from unamp_torch.state import (
+    CPU,
+    CUDA,
+    FEW,
+    KERNEL_KEYS,
+    LOW,
+    META,
+    NATIVE_KEYS,
+    TRACED,
+    Plan,
+    autocast_key,
+    dispatch_key,
+    excluded,
+    set_excluded,
+    thread,
+)
 
 __all__ = [
     "NO_KERNEL",
@@ -28,8 +44,10 @@ __all__ = [
     "WithoutLowKernel",
     "emulated",
     "in_float32",
+    "in_narrowest",
     "in_widest",
     "kernel_of",
+    "kernel_on_meta",
     "low",
     "low_widened",
     "untouched",
@@ -66,7 +84,8 @@ def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: 
         if not any(phrase in str(error) for phrase in NO_KERNEL):
             raise
     result = emulated(operator, args, kwargs, dtype)
-    operator.no_kernel.add((operator.eligible.device(args, kwargs), dtype))
+    if not next(operator.eligible.tensors(args, kwargs)).is_meta:  # what a meta tensor refuses, a CPU may have
+        operator.no_kernel.add((operator.eligible.device(args, kwargs), dtype))
     return result
 
 
@@ -105,6 +124,14 @@ def in_widest(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], d
     elif operator.no_kernel and dtypes and (operator.eligible.device(args, kwargs), *dtypes) in operator.no_kernel:
         return emulated(operator, args, kwargs, *dtypes)
     return operator.call(*args, **kwargs)
+
+
+def in_narrowest(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Apply NARROWEST: low where inputs differ, as LOW in the dtype of the low ones; else as WIDEST."""
+    dtypes = [t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE]
+    if len({*dtypes}) > 1 and (found := differing(Rule.NARROWEST, torch.float32, dtypes)) is not torch.float32:
+        return low(operator, args, kwargs, found)
+    return in_widest(operator, args, kwargs, dtype)
 
 
 def untouched(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
@@ -153,7 +180,7 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Callable[...
         return kernel(None, *args, **kwargs) if thread.sink is not None else _run(operator, own_key, None, args, kwargs)
 
     def kernel_of_a_factory(*args: Any, **kwargs: Any) -> Any:
-        return _call_below((own_key, _CPU_KEY, _CUDA_KEY), operator, args, kwargs)
+        return _call_below((own_key, _CPU_KEY, _CUDA_KEY), operator.call, args, kwargs)
 
     if not (operator.eligible.positions or operator.eligible.keywords):
         chosen: Callable[..., Any] = kernel_of_a_factory
@@ -191,6 +218,9 @@ def _run(operator: Operator, own_key: torch._C.DispatchKey, keyset: Any, args: S
         key, other = _CUDA_KEY, _CPU_KEY
         if not excluded(key):
             action, device = plan.on_cuda.get(operator.name), CUDA
+    elif (rest := _action_elsewhere(plan, operator, device := lead.device.type)) is not None:
+        keys = (own_key, _CPU_KEY, _CUDA_KEY, autocast_key(device))
+        return _call_below(keys, lambda *given, **named: rest(operator, given, named, plan.low_on(device)), args, kwargs)
     if action is None:
         return _pass_on(operator, own_key, keyset, args, kwargs)
     dtype = plan.low if plan.beside is None else plan.low_on(device)
@@ -218,13 +248,24 @@ def _lead(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> to
     return next(operator.eligible.tensors(args, kwargs), None)
 
 
-def _call_below(keys: Iterable[torch._C.DispatchKey], operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Call an operator with dispatch keys excluded: what takes no tensor that a rule could cast, no rule reaches into."""
-    ours = [key for key in keys if not excluded(key)]
+def _action_elsewhere(plan: Plan, operator: Operator, device: str) -> Action | None:
+    """Return what is done about a call on a device that is neither a CPU nor CUDA's."""
+    table = plan.elsewhere.get(device)
+    if table is None:
+        return None
+    key = autocast_key(device)
+    return None if key is not None and excluded(key) else table.get(operator.name)
+
+
+def _call_below(
+    keys: Iterable[torch._C.DispatchKey | None], call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Call something with dispatch keys excluded: no rule reaches into it."""
+    ours = [key for key in keys if key is not None and not excluded(key)]
     for key in ours:
         set_excluded(key, True)
     try:
-        return operator.call(*args, **kwargs)
+        return call(*args, **kwargs)
     finally:
         for key in ours:
             set_excluded(key, False)
@@ -249,3 +290,44 @@ _BELOW = torch._C._dispatch_keyset_full_after(FEW.key) & torch._C._dispatch_keys
 
 #: Python's numbers arrive as they are where a tensor is expected; PyTorch's redispatch does not take them.
 _NUMBERS = frozenset({int, float, bool, complex})
+
+
+# --- meta tensors ------------------------------------------------------------------------------------------------------------
+#
+# They have no key of native autocast's, and no other that a region could include for them alone. Kernels of ours take the place
+# of autograd's for them, and hand calls on to the same kernels of autograd by another key, that of backends without one.
+
+_ALL_KEYS = (*(each.key for each in KERNEL_KEYS), _CPU_KEY, _CUDA_KEY)
+_AUTOGRAD_AND_META = torch._C.DispatchKeySet(dispatch_key("AutogradOther")) | torch._C.DispatchKeySet(dispatch_key("Meta"))
+
+
+def kernel_on_meta(operator: Operator) -> Callable[..., Any]:
+    """Return an operator's kernel for meta tensors."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        plan = thread.plan
+        if plan is None or (excluded(_CPU_KEY) and excluded(_CUDA_KEY)):  # in an action, or switched off by PyTorch's own means
+            return _past_autograd(operator, args, kwargs)
+        lead = _lead(operator, args, kwargs)
+        action = None if lead is None else _action_elsewhere(plan, operator, lead.device.type)
+        if action is None:
+            return _past_autograd(operator, args, kwargs)
+        return _call_below(_ALL_KEYS, lambda *given, **named: action(operator, given, named, plan.low_on(META)), args, kwargs)
+
+    run_uncompiled(kernel)
+    return kernel
+
+
+def _past_autograd(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Call what kernels of ours replaced."""
+    if operator.composite:
+        return operator.overload.decompose(*args, **kwargs)
+    lead = _lead(operator, args, kwargs)
+    if lead is not None and any(type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args)):
+        # A number where a tensor is expected: of a meta tensor nothing but its dtype is asked.
+        args = [
+            torch.scalar_tensor(a, dtype=torch.result_type(lead, a), device=META) if type(a) in _NUMBERS and i in places else a
+            for places in (operator.eligible.positions,)
+            for i, a in enumerate(args)
+        ]
+    return operator.overload._handle.redispatch_boxed(_AUTOGRAD_AND_META, *args, **kwargs)

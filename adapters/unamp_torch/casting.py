@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from unamp_torch.state import DTYPES, thread
+from unamp_torch.state import CPU, DTYPES, META, thread
 
 __all__ = ["ELIGIBLE", "Eligible", "cast", "cast_floats", "cast_weight"]
 
@@ -105,8 +105,9 @@ class Eligible:
                 yield from (item for item in value if isinstance(item, torch.Tensor))
 
     def device(self, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-        """Return the device type of the first of those."""
-        return next((tensor.device.type for tensor in self.tensors(args, kwargs)), "cpu")
+        """Return the device type whose kernels count: that of the first of those, and the CPU for a meta tensor."""
+        found = next((tensor.device.type for tensor in self.tensors(args, kwargs)), CPU)
+        return CPU if found == META else found
 
     def convert(
         self, dtype: torch.dtype, args: Sequence[Any], kwargs: dict[str, Any], *, keep: bool = False

@@ -114,6 +114,26 @@ _captured: dict[int, _Region] = {}
 _keys: dict[_Region, int] = {}
 
 
+def compiling() -> bool:
+    """Return whether torch's compiler is tracing the calling code.
+
+    Raises:
+        NotExpressible: where `torch.fx.symbolic_trace` is. It records calls, not what a region does around them: the graph
+            would compute outside of the region, in silence.
+    """
+    if torch.compiler.is_compiling():
+        return True
+    if torch.fx._symbolic_trace._is_fx_tracing_flag and not _records_operators():
+        raise NotExpressible("torch.fx.symbolic_trace records no region: open it around the graph where that is called")
+    return False
+
+
+def _records_operators() -> bool:
+    """Return whether it is `make_fx` that traces, which records what operators do."""
+    recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return recorder is not None and recorder.get_proxy_mode() is not None
+
+
 def make_capturable(region: _Region) -> int:
     """Return a number under which a graph can open a region; regions that a graph may open are kept for good."""
     _allow_in_graph()

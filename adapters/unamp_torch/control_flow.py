@@ -59,6 +59,27 @@ def let_pass(key: KernelKey) -> None:
     for name, operator in tuple(known.items()):
         if not name.startswith(_STOPPED):
             operator.fallthrough(key.key)
+            _leave_alone_between(operator)
+
+
+def _leave_alone_between(operator: Any) -> None:
+    """Have rules reach into an operator's functions only: not to where it stacks or splits what these take and return."""
+    kernels = getattr(operator, "py_kernels", {})
+    kernel = kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+    if kernel is not None and not hasattr(kernel, "of_unamp"):
+        kernels[torch._C.DispatchKey.CompositeExplicitAutograd] = _between(kernel)
+
+
+def _between(kernel: Callable[..., R]) -> Callable[..., R]:
+    def outside(*args: Any, **kwargs: Any) -> R:
+        plan, region = thread.plan, innermost_region()
+        if plan is None or plan.delegated or region is None:
+            return kernel(*args, **kwargs)
+        with suspended():
+            return kernel(*(region(each) if callable(each) else each for each in args), **kwargs)
+
+    outside.of_unamp = True  # type: ignore[attr-defined]
+    return outside
 
 
 def remembering(original: Any) -> Any:

@@ -19,8 +19,9 @@ from unamp.adapter.replacing import AttributePatch
 from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import plans
+from unamp_torch.facts import facts
 from unamp_torch.listing import Operator, operators
-from unamp_torch.state import CPU, included, thread
+from unamp_torch.state import included, thread
 
 __all__ = ["acquire", "exporting", "recording", "records_above", "release", "tracing"]
 
@@ -134,11 +135,14 @@ def _handler(operator: Operator) -> Callable[..., Any]:
         if plan is None or not plan.autocast or device not in plan.devices:
             return record(*args, **kwargs)
         # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its lists are carried out here.
-        policy = plan.policy.delegated("torch", "cpu" if device == CPU else "gpu")
+        policy = plan.policy.delegated("torch", plans.device_kind(device))
         if policy is None:
             return record(*args, **kwargs)
-        if plans.only_chooses(policy, operator.op):
+        left = plans.is_left_to_pytorch(policy, operator, device)
+        if plans.only_chooses(policy, operator.op) or (left and operator.composite and operator.op in facts().made_of):
             return operator.overload.decompose(*args, **kwargs)
+        if left or (plan.delegated and not policy.reason(operator.op).origin.startswith("preset ")):
+            return record(*args, **kwargs)  # PyTorch's own has lists, and no level for what is on none of them
         return plans.explicit_action(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
 
     return handle

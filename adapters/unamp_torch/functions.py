@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional
 
+from unamp.adapter.performing import differing
 from unamp.adapter.spellings import at_path
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
@@ -81,6 +82,7 @@ def _differ(policy: Policy, op: str, part: str) -> bool:
 _lock = lock()
 _users: dict[FunctionType, int] = {}
 _originals: dict[FunctionType, CodeType] = {}
+_made: dict[FunctionType, tuple[CodeType, str, Callable[..., Any], CodeType]] = {}  # what each is to call, for its code
 _called_while_tracing: set[Callable[..., Any]] = set()
 
 
@@ -96,7 +98,10 @@ def acquire(policy: Policy, under: Under) -> None:
                 users = _users.get(function, 0)
                 if users == 0:
                     code = function.__code__
-                    name, replacement, instead = _replacement(op, function, code, under)
+                    made = _made.get(function)
+                    if made is None or made[0] is not code:  # somebody else has given it other code since
+                        made = _made[function] = (code, *_replacement(op, function, code, under))
+                    _, name, replacement, instead = made
                     function.__globals__[name] = replacement
                     _call_while_tracing(replacement)
                     function.__code__ = instead
@@ -122,7 +127,6 @@ def _release(needed: Iterable[tuple[str, FunctionType]]) -> None:
             # A call that began before looks its global up later: that stays, until the function is replaced again.
 
 
-@functools.lru_cache(maxsize=64)
 def _replacement(op: str, function: FunctionType, code: CodeType, under: Under) -> tuple[str, Callable[..., Any], CodeType]:
     """Return what a function is to call instead, the global that holds it, and the code that calls it.
 
@@ -141,12 +145,13 @@ def _under_its_rule(op: str, function: FunctionType, code: CodeType, under: Unde
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
-        if plan is None or plan.delegated or (rule := plan.policy.rules[op]) not in (Rule.LOW, Rule.FP32, Rule.WIDEST):
+        if plan is None or plan.delegated or (rule := plan.policy.rules[op]) in (Rule.UNTOUCHED, Rule.BANNED):
             return original(*args, **kwargs)
         with under(_of_every_operation(rule, plan.policy.dtype), plan.device):
-            if rule is Rule.WIDEST:
-                dtypes = {arg.dtype for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)}
-                dtype = torch.float32 if len(dtypes.intersection(ELIGIBLE)) > 1 else None
+            if rule in (Rule.WIDEST, Rule.NARROWEST):
+                tensors = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor))
+                dtypes = [tensor.dtype for tensor in tensors if tensor.dtype in ELIGIBLE]
+                dtype = differing(rule, torch.float32, dtypes) if len({*dtypes}) > 1 else None
             else:
                 dtype = plan.low if rule is Rule.LOW else torch.float32
             if dtype is not None:
@@ -168,7 +173,7 @@ def _call_while_tracing(replacement: Callable[..., Any]) -> None:
 @cache
 def _of_every_operation(rule: Rule, dtype: str) -> Policy:
     """Return the policy that runs every operation low, every one in float32, or every one in its inputs' dtype."""
-    if rule is Rule.WIDEST:
+    if rule in (Rule.WIDEST, Rule.NARROWEST):
         return Policy(enabled=False)
     if rule is Rule.LOW:
         return Policy("O3", dtype)

@@ -11,9 +11,9 @@ from unamp_torch.calls import Action, Banned
 from unamp_torch.compiled import Library, library
 from unamp_torch.control_flow import let_pass
 from unamp_torch.listing import Operator
-from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, TRACED, KernelKey, lock
+from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, TRACED, KernelKey, autocast_key, lock
 
-__all__ = ["compiled_plan", "install"]
+__all__ = ["compiled_plan", "install", "install_on_meta", "let_autocast_pass"]
 
 _lock = lock()
 _fallthrough: list[torch.library.Library] = []
@@ -44,6 +44,38 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
                 _installed.add((key, operator.name))
 
 
+_on_meta: list[torch.library.Library] = []
+_installed_on_meta: set[str] = set()
+
+
+def install_on_meta(wanted: Iterable[Operator]) -> None:
+    """Register kernels that meta tensors alone reach, so that every other tensor's operators stay as fast as they are."""
+    with _lock:
+        if not _on_meta:
+            _on_meta.append(torch.library.Library("aten", "IMPL", "AutogradMeta"))
+        for operator in wanted:
+            if operator.name not in _installed_on_meta:
+                _on_meta[0].impl(_without_namespace(operator), calls.kernel_on_meta(operator))
+                _installed_on_meta.add(operator.name)
+
+
+_passes: dict[str, torch.library.Library] = {}
+
+
+def let_autocast_pass(device_type: str) -> None:
+    """Let operators pass native autocast's key for a device type, where its backend says nothing of autocast.
+
+    That key tells whether somebody inside a region switched mixed precision off by PyTorch's own means.
+    """
+    key = autocast_key(device_type)
+    if key is None:
+        return
+    with _lock:
+        if device_type not in _passes and not torch._C._dispatch_has_backend_fallback(key):
+            _passes[device_type] = torch.library.Library("_", "IMPL")
+            _passes[device_type].fallback(torch.library.fallthrough_kernel, key.name)
+
+
 def _without_namespace(operator: Operator) -> str:
     return operator.name.removeprefix("aten::")
 
@@ -58,6 +90,7 @@ _ACTION_NUMBERS: dict[Action, int] = {
     calls.in_float32: 3,
     calls.in_widest: 4,
     calls.untouched: 5,
+    calls.in_narrowest: 7,
 }
 _BANNED_NUMBER = 6
 

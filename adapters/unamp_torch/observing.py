@@ -202,7 +202,8 @@ class _Spy(TorchDispatchMode):
 
     def casts(self, rule: Rule, low: torch.dtype, *, emulated: bool) -> tuple[int, int]:
         """Return how many casts a rule took, and how many bytes they read and wrote."""
-        target = low if rule is Rule.LOW else torch.float32 if rule in (Rule.FP32, Rule.WIDEST) else None
+        wide = torch.float32 if rule in (Rule.FP32, Rule.WIDEST) else None
+        target = low if rule in (Rule.LOW, Rule.NARROWEST) else wide
         moved = []
         for step, old, new, size in self.cast:
             # Emulation casts low, back to float32, and the result low again: a device with a kernel would do the first alone.

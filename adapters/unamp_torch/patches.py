@@ -24,7 +24,7 @@ import torch.utils.checkpoint
 
 from unamp.adapter.patching import missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
-from unamp_torch import backward, compiling, control_flow, exporting, native_cache, transforming
+from unamp_torch import backward, compiling, control_flow, exporting, jagged, native_cache, transforming
 from unamp_torch.calls import NO_KERNEL
 from unamp_torch.compiled import library
 from unamp_torch.state import KERNEL_KEYS, lock, thread
@@ -67,6 +67,7 @@ HOOKS = (
     Hook("torch._functorch.eager_transforms", "_jvp_increment_nesting", transforming.under_grad),
     Hook("torch._functorch.eager_transforms", "_jvp_decrement_nesting", transforming.without_level),
     Hook("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key),
+    Hook("torch.nested._internal.sdpa", "_autocast", jagged.casting),
     *(Hook(module, function, control_flow.remembering) for module, function in control_flow.OPERATORS.items()),
     *(Hook(module, "materialize_as_graph", control_flow.graphing) for module in control_flow.OPERATORS),
 )

@@ -6,13 +6,14 @@ left: for each kind of device, the operators whose rule differs, each with the a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 
 import torch
 
 from unamp.adapter import How
+from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
@@ -21,29 +22,24 @@ from unamp_torch.calls import Action
 from unamp_torch.compiled import library
 from unamp_torch.compiling import token
 from unamp_torch.facts import facts
-from unamp_torch.kernels import compiled_plan, install
+from unamp_torch.kernels import compiled_plan, install, install_on_meta, let_autocast_pass
 from unamp_torch.listing import Operator, operators
-from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, TRACED, KernelKey, Token
+from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, TRACED, KernelKey, Token, autocast_key
 
 __all__ = [
-    "DEVICES",
-    "DEVICE_TYPES",
     "Plan",
+    "accelerator",
+    "device_kind",
+    "device_type",
     "explicit_action",
     "how",
     "install_all",
     "install_traced",
+    "is_left_to_pytorch",
     "nested",
     "only_chooses",
     "plan",
 ]
-
-#: PyTorch's device type for each kind of device.
-DEVICE_TYPES = {"cpu": CPU, "gpu": CUDA}
-
-DEVICES = {device_type: device for device, device_type in DEVICE_TYPES.items()}
-
-_KEY_NAMES = {CPU: "AutocastCPU", CUDA: "AutocastCUDA"}
 
 #: The preset that holds PyTorch's own lists for a device type.
 _NATIVE_LISTS = {CPU: "torch-cpu", CUDA: "torch-cuda"}
@@ -60,6 +56,7 @@ class Plan:
         autocast: whether native autocast is on.
         delegated: whether it is PyTorch's own AMP and nothing else (preset ``native``).
         on_cpu, on_cuda: the operators that need more than native autocast, by name, with what is done about them.
+        elsewhere: the same for other device types, where every rule that changes anything is carried out by kernels of ours.
         token: what tells it from other plans for `torch.compile`.
         device: the kind of device that was asked for.
         beside: the plan around it, which stays in force on devices that this one does not cover.
@@ -74,6 +71,7 @@ class Plan:
     delegated: bool = False
     on_cpu: Mapping[str, Action] = field(default_factory=dict)
     on_cuda: Mapping[str, Action] = field(default_factory=dict)
+    elsewhere: Mapping[str, Mapping[str, Action]] = field(default_factory=dict)
     token: Token = ()
     device: str | None = None
     key: KernelKey = FEW
@@ -82,11 +80,14 @@ class Plan:
 
     def low_on(self, device: str, /) -> torch.dtype:
         """Return the low dtype for a device type."""
-        return self.beside.low if self.beside is not None and device in self.beside.devices else self.low
+        around = self.beside
+        return around.low_on(device) if around is not None and device not in self.devices else self.low
 
     def rule(self, op: str, /) -> Rule:
         """Return the rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
-        stated = self.policy.delegated("torch", DEVICES[self.devices[0]])
+        # Of the lists of PyTorch's own AMP those for a CPU and for CUDA are known.
+        listed = not self.delegated or self.devices[0] in NATIVE_KEYS
+        stated = self.policy.delegated("torch", device_kind(self.devices[0])) if listed else None
         return stated.rules[op] if stated is not None else Rule.UNTOUCHED
 
     def only_chooses(self, op: str, /) -> bool:
@@ -95,8 +96,8 @@ class Plan:
 
     @cached_property
     def intercepts(self) -> bool:
-        """Whether any operator needs a kernel of ours."""
-        return bool(self.on_cpu or self.on_cuda)
+        """Whether any operator needs a kernel of ours on the plan's key; those for meta tensors have one of their own."""
+        return bool(self.on_cpu or self.on_cuda or (self.elsewhere and self.key is TRACED))
 
     @cached_property
     def explicit(self) -> Plan:
@@ -118,30 +119,83 @@ class Plan:
     @cached_property
     def compiled(self) -> object:
         """What the compiled kernels are to do; None where that is nothing."""
-        if library is None or not self.intercepts or self.is_explicit:
+        if library is None or not self.intercepts or self.key is TRACED:
             return None
         return compiled_plan(library, self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA))
 
 
-@lru_cache(maxsize=256)
+def accelerator() -> str | None:
+    """Return the device type of the accelerator that PyTorch finds; None where there is none.
+
+    ``"cuda"`` is ROCm's too; others are ``"mps"``, ``"xpu"``, and the name of any backend that somebody brought along.
+    """
+    if torch.cuda.is_available():
+        return CUDA
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return None if found is None else found.type
+
+
+def device_type(kind: str) -> str:
+    """Return PyTorch's device type for a kind of device: ``"gpu"`` is whatever accelerator there is."""
+    return (accelerator() or CUDA) if kind == "gpu" else kind
+
+
+def device_kind(device_type: str) -> str:
+    """Return the kind of device that a device type is."""
+    return "gpu" if device_type in (CUDA, accelerator()) else device_type
+
+
 def plan(policy: Policy, device: str | None) -> Plan:
-    """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever tensors can be in this process.
+    """Return the plan for a policy on a kind of device, ``"cpu"``, ``"gpu"`` or ``"meta"``, or (None) wherever tensors can be.
 
     The kernels that it needs are installed with it.
+
+    Raises:
+        NotExpressible: where the policy is PyTorch's own AMP, and the device has none.
     """
-    covered = (DEVICE_TYPES[device],) if device else (CPU, CUDA) if torch.cuda.is_available() else (CPU,)
+    return _plan(policy, device, accelerator())
+
+
+@lru_cache(maxsize=256)
+def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
+    covered = (device_type(device),) if device else tuple(dict.fromkeys((CPU, found or CPU, META)))
     low = DTYPES[policy.dtype]
     if not policy.active:
         # A compiled function may ask what is in force: switched off is not the same as nothing.
         return Plan(policy, low, covered, autocast=False, device=device, token=token("off"))
     if preset(policy.preset).delegates:
-        return Plan(policy, low, covered, autocast=True, delegated=True, device=device)
+        native = tuple(each for each in covered if autocast_key(each) is not None)
+        if not native or not all(map(torch.amp.is_autocast_available, native)):
+            raise NotExpressible(
+                f"PyTorch's own AMP, which the preset {policy.preset!r} stands for, does nothing on {device!r}"
+            )
+        for kind in native:
+            if kind not in NATIVE_KEYS:
+                let_autocast_pass(kind)
+        return Plan(policy, low, native, autocast=True, delegated=True, device=device)
     actions = {kind: _actions(policy, kind) for kind in covered}
+    others = {kind: table for kind, table in actions.items() if kind not in NATIVE_KEYS}
+    tables = {CPU: actions.get(CPU, {}), CUDA: actions.get(CUDA, {})}
+    changes = any(tables.values())
     key = FEW if policy.level == "O1" and not policy.widen_results else MANY
-    _install(actions, key)
-    carried = token((policy, covered)) if any(actions.values()) else ()
-    on_cpu, on_cuda = actions.get(CPU, {}), actions.get(CUDA, {})
-    return Plan(policy, low, covered, autocast=True, on_cpu=on_cpu, on_cuda=on_cuda, token=carried, device=device, key=key)
+    if others.keys() - {META} or covered == (META,):
+        key = TRACED  # its kernels see the tensors of every device
+    if META in covered:
+        install_on_meta(_named(others[META]))
+    _install({**tables, **others} if key is TRACED else tables, key)
+    for kind in others.keys() - {META}:
+        let_autocast_pass(kind)
+    carried = token((policy, covered)) if changes or key is TRACED else ()
+    return Plan(
+        *(policy, low, covered),
+        autocast=True,
+        on_cpu=tables[CPU],
+        on_cuda=tables[CUDA],
+        elsewhere=others,
+        token=carried,
+        device=device,
+        key=key,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -151,10 +205,15 @@ def nested(outer: state.Plan, inner: Plan) -> Plan:
     if not left or not outer.autocast:
         return inner
     on_cpu, on_cuda = (outer if device in left else inner for device in (CPU, CUDA))
-    actions = {CPU: on_cpu.on_cpu, CUDA: on_cuda.on_cuda}
-    _install(actions, MANY)
-    carried = token((outer.policy, outer.devices, inner.policy, inner.devices)) if any(actions.values()) else ()
-    return replace(inner, token=carried, key=MANY, beside=outer, on_cpu=actions[CPU], on_cuda=actions[CUDA])
+    tables = {CPU: on_cpu.on_cpu, CUDA: on_cuda.on_cuda}
+    others = {**{kind: table for kind, table in outer.elsewhere.items() if kind in left}, **inner.elsewhere}
+    if left == (META,) and inner.autocast:
+        return replace(inner, elsewhere=others, beside=outer)
+    key = TRACED if META in left or TRACED in (outer.key, inner.key) else MANY
+    _install({**tables, **others} if key is TRACED else tables, key)
+    intercepts = any(tables.values()) or key is TRACED
+    carried = token((outer.policy, outer.devices, inner.policy, inner.devices)) if intercepts else ()
+    return replace(inner, token=carried, key=key, beside=outer, on_cpu=tables[CPU], on_cuda=tables[CUDA], elsewhere=others)
 
 
 def install_all() -> None:
@@ -165,13 +224,16 @@ def install_all() -> None:
 @cache
 def install_traced(plan: state.Plan) -> None:
     """Install a kernel for every other operator that a plan has a rule or an action for, for `unamp.trace`."""
-    acted = {*plan.on_cpu, *plan.on_cuda}
+    acted = {*plan.on_cpu, *plan.on_cuda}.union(*plan.elsewhere.values())
     install((o for o in _all_operators() if o.name in acted or plan.rule(o.op) is not Rule.UNTOUCHED), TRACED)
 
 
 def _install(actions: Mapping[str, Mapping[str, Action]], key: KernelKey) -> None:
-    names = set().union(*actions.values())
-    install((operator for operator in _all_operators() if operator.name in names), key)
+    install(_named(set().union(*actions.values())), key)
+
+
+def _named(names: Container[str]) -> Iterable[Operator]:
+    return (operator for operator in _all_operators() if operator.name in names)
 
 
 def _all_operators() -> Iterable[Operator]:
@@ -180,6 +242,8 @@ def _all_operators() -> Iterable[Operator]:
 
 @lru_cache(maxsize=256)
 def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
+    if _to_the_letter(policy, device):
+        return _actions_beside_native(policy, device)
     table = {}
     for op, rule in policy.rules.items():
         for operator in () if only_chooses(policy, op) else operators(op):
@@ -188,13 +252,59 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
                 table[operator.name] = action
     # A rule for something that an operation is made of does not reach into it: where one would, the operation is intercepted.
     for op, parts in facts().made_of.items():
-        agreeing = (policy.rules[op], Rule.WIDEST, Rule.UNTOUCHED)
-        if all(policy.rules[part] in agreeing for part in parts) or _follows_by_its_parts(policy, op, device):
+        if _agree(policy, op, parts) or _follows_by_its_parts(policy, op, device):
             continue
         for operator in operators(op):
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
                 table[operator.name] = explicit_action(policy, operator, device)
+    for operator, parts in _apart():
+        if operator.name not in table and not _agree(policy, operator.op, parts):
+            table[operator.name] = explicit_action(policy, operator, device)
     return table
+
+
+def _agree(policy: Policy, op: str, parts: Iterable[str]) -> bool:
+    """Return whether rules for what an operation is made of change nothing about its own."""
+    agreeing = (policy.rules[op], Rule.WIDEST, Rule.UNTOUCHED)
+    return all(policy.rules[part] in agreeing for part in parts)
+
+
+@cache
+def _apart() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
+    """Return the operators that are called past the operation that they belong to, with what they are made of."""
+    return tuple((o, parts) for o in _all_operators() if (parts := facts().apart.get(o.overload._schema.name[6:])) is not None)
+
+
+def _to_the_letter(policy: Policy, device: str) -> bool:
+    """Return whether a policy is PyTorch's own lists for a device, and nothing else.
+
+    There an operation that PyTorch computes with others does what torch's own autocast makes of it: rules reach into it.
+    """
+    own = policy.preset == _NATIVE_LISTS.get(device) and policy.level == "O1"
+    return own and not (policy.allow or policy.deny or policy.widen_results)
+
+
+def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
+    """Return what is left to do beside native autocast where a policy is its own lists.
+
+    It changes nothing that PyTorch answers: it widens what single operators refuse, and gives advice on what is banned.
+    """
+    table = {}
+    for op, rule in policy.rules.items():
+        answered = op in facts().answers or op in facts().made_of or only_chooses(policy, op)
+        for operator in operators(op) if rule in (Rule.WIDEST, Rule.BANNED) else ():
+            native = _native_rule(operator, device)
+            refused = native is Rule.WIDEST or (native is Rule.UNTOUCHED and not operator.composite and not answered)
+            action = _action(policy, rule, operator, device) if refused or rule is Rule.BANNED else None
+            if action is not None:
+                table[operator.name] = action
+    return table
+
+
+def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
+    """Return whether a policy is PyTorch's own lists, and nothing is to be done about an operator that they do not name."""
+    unlisted = _to_the_letter(policy, device) and not _is_listed(operator, device)
+    return unlisted and operator.name not in _actions(policy, device)
 
 
 @lru_cache(maxsize=256)
@@ -202,9 +312,11 @@ def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
         for operator in () if rule is Rule.UNTOUCHED or only_chooses(policy, op) else operators(op):
-            action = explicit_action(policy, operator, device)
             # Under vmap the backward pass of a norm takes no low input with float32 parameters.
-            norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST)
+            norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
+            if is_left_to_pytorch(policy, operator, device) and not norm:
+                continue
+            action = explicit_action(policy, operator, device)
             table[operator.name] = calls.WithoutLowKernel(action) if norm else action
     return table
 
@@ -234,7 +346,7 @@ def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
 def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Action | None:
     """Return the action that carries out a rule for an operator; None where PyTorch follows it by itself."""
     native = rule if _follows_by_its_parts(policy, operator.op, device) else _native_rule(operator, device)
-    missing = [dtype for kind, dtype in operator.no_kernel if kind == device]
+    missing = [dtype for kind, dtype in operator.no_kernel if kind == (CPU if device == META else device)]
     if rule is Rule.LOW:
         if policy.widen_results:
             return calls.low_widened
@@ -250,6 +362,8 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
         # Native autocast's own promotion raises for the low dtype that is not the region's.
         promotes = operator.eligible.single or operator.op in facts().promotes
         return None if native is Rule.UNTOUCHED and promotes and not missing else calls.in_widest
+    if rule is Rule.NARROWEST:
+        return None if native is Rule.UNTOUCHED and operator.eligible.single and not missing else calls.in_narrowest
     return None if native is Rule.UNTOUCHED else calls.untouched
 
 
@@ -260,6 +374,8 @@ def explicit_action(policy: Policy, operator: Operator, device: str) -> Action:
         return calls.in_float32
     if rule is Rule.WIDEST:
         return calls.in_widest
+    if rule is Rule.NARROWEST:
+        return calls.in_narrowest
     return _action(policy, rule, operator, device) or (calls.low if rule is Rule.LOW else calls.untouched)
 
 
@@ -267,11 +383,10 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
     """Return the rule that native autocast follows; None where this version of PyTorch lists it and our tables do not."""
     if device == CPU and vocabulary()[operator.op].group == "recurrent":
         return None  # only oneDNN's path, taken for some calls, is listed, and it alone answers in the low dtype
-    listed = _has_kernel(operator, _KEY_NAMES[device])
-    if not listed and _has_kernel(operator, "CompositeImplicitAutograd"):
-        # Another overload or an alias, made of the one that is listed.
-        listed = any(_has_kernel(other, _KEY_NAMES[device]) for other in operators(operator.op, inner=True))
-    if not listed:
+    if device not in NATIVE_KEYS:
+        # Where PyTorch has lists for it, nobody says here what they are: every rule is carried out by a kernel of ours.
+        return None if (key := autocast_key(device)) is not None and _has_kernel(operator, key.name) else Rule.UNTOUCHED
+    if not _is_listed(operator, device):
         return Rule.UNTOUCHED
     lists = preset(_NATIVE_LISTS[device])
     if operator.op in lists.allow:
@@ -281,6 +396,15 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
     if operator.op in lists.promote:
         return Rule.WIDEST
     return Rule.BANNED if operator.op in lists.banned else None
+
+
+def _is_listed(operator: Operator, device: str) -> bool:
+    """Return whether native autocast has a kernel for an operator, or for another overload or alias that it is made of."""
+    key = NATIVE_KEYS[device].name
+    if _has_kernel(operator, key):
+        return True
+    others = operators(operator.op, inner=True) if _has_kernel(operator, "CompositeImplicitAutograd") else ()
+    return any(_has_kernel(other, key) for other in others)
 
 
 @cache
@@ -295,8 +419,8 @@ def how(op: str, policy: Policy, device: str) -> How:
         return How.NATIVE if "torch" in vocabulary()[op].spellings else How.ABSENT
     if not policy.active or policy.delegated("torch", device) is not policy:
         return How.NATIVE
-    table = _actions(policy, DEVICE_TYPES[device])
+    table = _actions(policy, device_type(device))
     if not any(operator.name in table for operator in found):
         return How.NATIVE
-    emulated = policy.rules[op] is Rule.LOW and op in facts().lacking.get((DEVICE_TYPES[device], policy.dtype), ())
+    emulated = policy.rules[op] is Rule.LOW and op in facts().lacking.get((device_type(device), policy.dtype), ())
     return How.EMULATED if emulated else How.INTERCEPTED

@@ -12,7 +12,7 @@ import torch.nn.functional
 from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
 
-__all__ = ["spelling"]
+__all__ = ["made_by", "spelling"]
 
 
 def spelling(value: object) -> str | None:
@@ -40,3 +40,19 @@ def _names() -> ObjectNames:
 def _places(name: str) -> Iterator[Any]:
     for path in (name, f"nn.functional.{name}", f"Tensor.{name}"):
         yield at_path(torch, path)
+
+
+def made_by(tensor: torch.Tensor) -> Iterator[str]:
+    """Give the operations that a tensor came from, the last one first, from the graph that autograd recorded."""
+    node = tensor.grad_fn
+    while node is not None:
+        name = node.name().rstrip("0123456789").removesuffix("Backward").lower()
+        if op := _of_graphs().get(name):
+            yield op
+        node = node.next_functions[0][0] if node.next_functions else None
+
+
+@cache
+def _of_graphs() -> dict[str, str]:
+    """Return operations by the names that autograd has for their operators, but for its capitals."""
+    return {name.replace("_", ""): op for name, op in vocabulary().spelled("torch").items()}

@@ -22,6 +22,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -40,11 +41,13 @@ __all__ = [
     "KERNEL_KEYS",
     "LOW",
     "MANY",
+    "META",
     "NATIVE_KEYS",
     "TRACED",
     "KernelKey",
     "Plan",
     "Token",
+    "autocast_key",
     "dispatch_key",
     "dtype_name",
     "excluded",
@@ -82,10 +85,19 @@ FEW, TRACED, _BELOW_FUNCTORCH = (
 MANY = TRACED if library is None else _BELOW_FUNCTORCH
 KERNEL_KEYS = tuple(dict.fromkeys((FEW, MANY, TRACED)))
 
-CPU, CUDA = "cpu", "cuda"
+CPU, CUDA, META = "cpu", "cuda", "meta"
 
 #: The dispatch keys of the native autocast kernels.
 NATIVE_KEYS = {CPU: torch._C.DispatchKey.AutocastCPU, CUDA: torch._C.DispatchKey.AutocastCUDA}
+
+
+@cache
+def autocast_key(device_type: str) -> torch._C.DispatchKey | None:
+    """Return the dispatch key of native autocast for a device type; None where PyTorch has none for it, as for ``"meta"``."""
+    if device_type == torch._C._get_privateuse1_backend_name():
+        return torch._C._parse_dispatch_key("AutocastPrivateUse1")
+    return torch._C._parse_dispatch_key(f"Autocast{device_type.upper()}")
+
 
 #: PyTorch's dtype for each name of those that rules cast.
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ELIGIBLE}
@@ -131,6 +143,10 @@ class Plan(state.Plan, Protocol):
     @property
     def on_cuda(self) -> Mapping[str, Callable[..., Any]]:
         """The same on a GPU."""
+
+    @property
+    def elsewhere(self) -> Mapping[str, Mapping[str, Callable[..., Any]]]:
+        """The same on every other device type that it covers."""
 
     @property
     def beside(self) -> Plan | None:

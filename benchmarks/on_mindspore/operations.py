@@ -1,4 +1,4 @@
-"""What one operation costs inside a region, beside one in another thread, and after the last one has closed."""
+"""The cost of one operation inside a region, beside one in another thread, and after the last one has closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one operation costs inside a region, and after the last one has closed."""
+"""Time of one operation inside a region, and after the last one has closed."""
 
 from __future__ import annotations
 

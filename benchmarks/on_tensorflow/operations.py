@@ -1,4 +1,4 @@
-"""What one eager operation costs inside a region and after the last one has closed, and what a function's trace costs."""
+"""Measure one eager operation inside a region and after the last one has closed, and the trace of a function."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _compared(first: FrameworkRun, second: FrameworkRun) -> Comparison:
 
 
 def _by_name(run: FrameworkRun) -> dict[_Name, Result]:
-    return {(r.check, r.subject, r.policy): r for r in run.results}
+    return {(r.check, " in ".join(filter(None, (r.subject, r.way))), r.policy): r for r in run.results}
 
 
 def _title(run: FrameworkRun) -> str:

@@ -27,13 +27,14 @@ def write(report: Report, path: Path) -> None:
             skipped=str(sum(r.status in ("not run", "not applicable", "gap") for r in run.results) + absent),
         )  # fmt: skip
         for result in run.results:
+            what = " in ".join(filter(None, (result.subject, result.way)))
             case = ET.SubElement(
                 suite, "testcase", classname=_clean(f"{run.framework}.{run.device}.{result.check}"),
-                name=_clean(f"{result.subject} [{result.policy}]"), time=f"{result.seconds:.6f}",
+                name=_clean(f"{what} [{result.policy}]"), time=f"{result.seconds:.6f}",
             )  # fmt: skip
             if result.status in UNEXPECTED:
                 ET.SubElement(case, "failure", type=result.status, message=_clean(result.message))
-            elif result.status != "passed":
+            elif result.status not in ("passed", "refused"):
                 ET.SubElement(case, "skipped", message=_clean(result.reason or result.message))
         for problem in run.problems:
             case = ET.SubElement(suite, "testcase", classname=_clean(f"{run.framework}.gaps"), name=_clean(problem))

@@ -2,6 +2,7 @@
 
 - `forgetting` gives an adapter's own regions a policy that leaves one operation alone: what is left is the adapter as it is,
   but for that operation.
+- `forgetting_a_way` gives an adapter a way in which its regions have no effect, or that of another dtype.
 - `pretending` stands around an adapter's operations and gets every rule wrong in one manner: it changes dtype tags only,
   rounds inputs only, computes in the other low dtype, or computes the gradient in float32.
 
@@ -14,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from types import MappingProxyType
@@ -22,7 +23,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from unamp.adapter import Operations, machine
+from unamp.adapter import OpenRegion, Operations, Way, machine
+from unamp.adapter.ways import Opened
 from unamp.dtypes import ELIGIBLE
 from unamp.policy import Policy, Rule
 from unamp.regions import Region
@@ -34,7 +36,18 @@ from unamp_conformance.results import Result
 from unamp_conformance.subjects import Subject
 from unamp_conformance.worker import perform
 
-__all__ = ["MANNERS", "Verdict", "candidates", "choose", "forgetting", "pretending", "probed", "telling", "verdicts"]
+__all__ = [
+    "MANNERS",
+    "Verdict",
+    "candidates",
+    "choose",
+    "forgetting",
+    "forgetting_a_way",
+    "pretending",
+    "probed",
+    "telling",
+    "verdicts",
+]
 
 _DTYPE = "bfloat16"
 
@@ -73,6 +86,46 @@ class _Forgetting(Subject):
 def forgetting(subject: Subject, op: str) -> Subject:
     """Return the framework as it is, with regions that leave one operation alone."""
     return _Forgetting(subject.framework, subject.device, subject, op)
+
+
+# --- a way that forgets the policy ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _ForgettingWay(Subject):
+    """A framework that forgets the policy in one of its ways, or follows another."""
+
+    real: Subject
+    forgotten: str
+    dtype: str | None
+
+    @property
+    def operations(self) -> Operations:
+        return self.real.operations
+
+    @cached_property
+    def ways(self) -> Mapping[str, Way]:
+        way = self.real.ways[self.forgotten]
+        return {
+            **self.real.ways,
+            way.name: replace(way, run=self._spoilt(way.run), value_and_grad=self._spoilt(way.value_and_grad)),
+        }
+
+    def _spoilt(self, run: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        """Return what runs a function with regions that are lost, or of another dtype."""
+        if run is None:
+            return None
+
+        def spoilt(function: Callable[..., Any], region: OpenRegion, *rest: Any) -> Any:
+            wrong = Policy("O1", "bfloat16" if self.dtype is None else self.dtype, enabled=self.dtype is not None)
+            return run(function, lambda: cast(Opened, self.real.region(wrong)), *rest)
+
+        return spoilt
+
+
+def forgetting_a_way(subject: Subject, way: str, dtype: str | None = None) -> Subject:
+    """Return the framework with a way in which every region is switched off; where a dtype is given, is one at O1 with that."""
+    return _ForgettingWay(subject.framework, subject.device, subject, way, dtype)
 
 
 # --- every operation wrong in one manner -----------------------------------------------------------------------------------

@@ -69,10 +69,13 @@ def _misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> tuple[s
     eligible = [dtype for dtype in record.inputs if dtype in ELIGIBLE]
     if not eligible or record.compute is None or wanted is Rule.UNTOUCHED:
         return None
+    dtypes = {*eligible}
+    low = dtypes - {"float32"}
     expected = {
         Rule.LOW: policy.dtype,
         Rule.FP32: "float32",
-        Rule.WIDEST: eligible[0] if len(set(eligible)) == 1 else "float32",
+        Rule.WIDEST: eligible[0] if len(dtypes) == 1 else "float32",
+        Rule.NARROWEST: low.pop() if len(low) == 1 else "float32",
     }[wanted]
     computed = record.computed_in or policy.dtype
     if computed != expected:

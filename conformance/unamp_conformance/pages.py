@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -12,13 +12,13 @@ from unamp.adapter.machine import INSTRUCTION_SETS, said
 from unamp_conformance import plots, summary
 from unamp_conformance.evidence import Evidence, evidence, number, ratio
 from unamp_conformance.plan import CHECKS
-from unamp_conformance.results import STATUSES, UNEXPECTED, FrameworkRun, Report
+from unamp_conformance.results import STATUSES, UNEXPECTED, FrameworkRun, Report, Result
 from unamp_conformance.summary import Cell
 
 __all__ = ["Page", "Pair", "Section"]
 
 #: The statuses in the order in which they are counted for people: what must not be overlooked comes first.
-_ORDER = (*(s for s in STATUSES if s in UNEXPECTED), "gap", "not applicable", "not run", "passed")
+_ORDER = (*(s for s in STATUSES if s in UNEXPECTED), "gap", "not applicable", "not run", "refused", "passed")
 
 
 class Page:
@@ -80,9 +80,12 @@ class Page:
         identifier of a place in the page or the number of a text.
         """
         checks, statuses, notes = _Numbers(CHECKS), _Numbers(STATUSES), _Numbers(())
-        runs = {
-            str(section.number): section.cells(checks, statuses, notes) for section in self.frameworks if section.matrix.rows
-        }
+        runs: dict[str, Any] = {}
+        for section in self.frameworks:
+            if section.matrix.rows:
+                runs[str(section.number)] = section.cells(checks, statuses, notes)
+            if section.ways.rows:
+                runs[f"{section.number}-ways"] = section.ways_cells(checks, statuses, notes)
         return {"runs": runs, "checks": list(checks), "statuses": list(statuses), "notes": list(notes)}
 
 
@@ -95,6 +98,7 @@ class Section:
         self.id = f"run-{number}"
         self.compares = bool(run.results) and all(result.check == "agreement" for result in run.results)
         self.matrix = summary.matrix(run)
+        self.ways = summary.ways(run)
         self.operations = summary.operations(run)
         self.totals = summary.totals(run.results)
         self.wrong = summary.unexpected(run)
@@ -144,8 +148,22 @@ class Section:
     @property
     def columns(self) -> list[tuple[str, list[str]]]:
         """The matrix's columns: levels, each with its dtypes."""
-        parts = [column.partition(" ") for column in self.matrix.columns]
-        return [(level, [dtype for _, _, dtype in group]) for level, group in groupby(parts, key=lambda part: part[0])]
+        return _by_level(self.matrix.columns)
+
+    @property
+    def ways_columns(self) -> list[tuple[str, list[str]]]:
+        """The columns of the matrix of ways."""
+        return _by_level(self.ways.columns)
+
+    @cached_property
+    def ways_numbers(self) -> dict[str, int]:
+        """The rows of the matrix of ways by number."""
+        return {row: number for number, row in enumerate(self.ways.rows)}
+
+    @property
+    def lost(self) -> int:
+        """Return in how many checks a policy was lost in silence, which nobody expects."""
+        return self.totals.get("lost", 0)
 
     @cached_property
     def row_numbers(self) -> dict[str, int]:
@@ -171,13 +189,34 @@ class Section:
 
     def cells(self, checks: _Numbers, statuses: _Numbers, notes: _Numbers) -> dict[int, Any]:
         """Return for `Page.cells` the checks by the numbers of row and column, as HTML alters some names, and by preset."""
+        of_networks = (
+            (self.row_numbers[r.subject], " ".join(r.policy.split()[2:]), r)
+            for r in self.run.results
+            if r.subject in self.matrix.rows and r.check not in ("probe", "item", "ways") and r.policy != "-"
+        )
+        return self._entries(of_networks, self.matrix.columns, checks, statuses, notes)
+
+    def ways_cells(self, checks: _Numbers, statuses: _Numbers, notes: _Numbers) -> dict[int, Any]:
+        """Return the same of the matrix of ways, by what ran in each and by preset."""
+        of_ways = (
+            (self.ways_numbers[r.way], " ".join((r.subject, *r.policy.split()[2:])), r)
+            for r in self.run.results
+            if r.check == "ways"
+        )
+        return self._entries(of_ways, self.ways.columns, checks, statuses, notes)
+
+    def _entries(
+        self,
+        results: Iterable[tuple[int, str, Result]],
+        named: Sequence[str],
+        checks: _Numbers,
+        statuses: _Numbers,
+        notes: _Numbers,
+    ) -> dict[int, Any]:
         places = {id(shown.result): place for found in self.evidence.values() for place, shown in found}
-        columns = {column: number for number, column in enumerate(self.matrix.columns)}
+        columns = {column: number for number, column in enumerate(named)}
         cells: dict[int, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-        for result in self.run.results:
-            if result.subject not in self.matrix.rows or result.check in ("probe", "item") or result.policy == "-":
-                continue
-            words = result.policy.split()
+        for row, line, result in results:
             entry: list[Any] = [checks[result.check], statuses[result.status]]
             entry += [_digits(result.details.get(name)) for name in ("error", "bound")]
             if result.status != "passed":
@@ -185,7 +224,7 @@ class Section:
                 entry.append(places.get(id(result)) or notes[said])
             while entry[-1] is None:
                 entry.pop()
-            cells[self.row_numbers[result.subject]][columns[" ".join(words[:2])]][" ".join(words[2:])].append(entry)
+            cells[row][columns[" ".join(result.policy.split()[:2])]][line].append(entry)
         return cells
 
 
@@ -225,6 +264,11 @@ class _Numbers(dict[str, int]):
     def __missing__(self, text: str) -> int:
         self[text] = len(self)
         return self[text]
+
+
+def _by_level(columns: Iterable[str]) -> list[tuple[str, list[str]]]:
+    parts = [column.partition(" ") for column in columns]
+    return [(level, [dtype for _, _, dtype in group]) for level, group in groupby(parts, key=lambda part: part[0])]
 
 
 def _digits(value: object) -> float | None:

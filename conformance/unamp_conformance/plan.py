@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any
 
+from unamp.adapter.layered_networks import LAYER_WAYS
 from unamp.dtypes import LOW_DTYPES, low_dtype
 from unamp.errors import unknown
 from unamp.lists import read
@@ -17,6 +19,7 @@ from unamp.presets import PRESETS, preset
 from unamp.vocabulary import vocabulary
 from unamp_conformance.agreement import NEEDED, NEEDED_OF_OPERATIONS
 from unamp_conformance.behaviours import BEHAVIOURS
+from unamp_conformance.layerchecks import LAYER_CASES
 from unamp_conformance.netchecks import NETWORK_CHECKS
 from unamp_conformance.networks import NETWORKS
 from unamp_conformance.programs import OPERATIONS
@@ -37,6 +40,7 @@ CHECKS: Mapping[str, str] = {
     "agreement": "do frameworks, each in a process of its own, come to the same decisions and numbers, operation by operation?",
     "behaviour": "nesting, exceptions, threads, the cache of casts",
     "ways": "is a policy followed in every way in which a framework runs a function, or refused before it computes?",
+    "layers": "does a rule for layers hold by the numbers, eagerly, compiled and exported, and is it gone once it is removed?",
     "training": "does training with loss scaling come to the loss of float32 training, through an overflow and a restart?",
 }
 
@@ -117,11 +121,11 @@ class Item:
     """One piece of work, done by the worker in one go.
 
     Attributes:
-        kind: ``"operation"``, ``"network"``, ``"behaviour"``, ``"training"`` or ``"way"``.
-        subject: the operation, network or behaviour.
+        kind: ``"operation"``, ``"network"``, ``"behaviour"``, ``"training"``, ``"way"`` or ``"layers"``.
+        subject: the operation, network, behaviour or case of rules for layers.
         policies: the policies, by their names in results.
         checks: the kinds of check that it gives results for.
-        way: the name of the way of the framework in which it runs, where the kind is ``"way"``.
+        way: the name of the way of the framework in which it runs, where the kind is ``"way"`` or ``"layers"``.
     """
 
     kind: str
@@ -148,7 +152,7 @@ def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = ()
         for name in BEHAVIOURS:
             for dtype in selection.dtypes or LOW_DTYPES:
                 yield Item("behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",))
-    if "training" in selection.checks or not (selection.checks or selection.ops or selection.networks):
+    if "training" in selection.checks or not (selection.checks or selection.ops or selection.networks or selection.ways):
         for name in NETWORKS if selection.full else QUICK:
             if name in (selection.networks or NETWORKS):
                 for policy in _trained(selection):
@@ -161,13 +165,23 @@ def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = ()
                 checks = tuple(c for c in networks if c != "statistics" or network.buffers)
                 for policy in _matrix(selection) if checks else ():
                     yield Item("network", name, {policy_name(policy): policy}, checks)
-    if selection.wants("ways"):
+    if selection.wants("layers") and not (selection.ops or selection.networks):
+        yield from _layers(selection)
+    if selection.wants("ways") and ("ways" in selection.checks or selection.ways or not (selection.ops or selection.networks)):
         yield from _ways(selection, spelled, ways, dear)
     checks = tuple(check for check in ("coverage", "probe") if selection.wants(check) or check in compared)
     if checks and (selection.ops or not selection.networks):
         for op in spelled:
             if not selection.ops or op in selection.ops:
                 yield Item("operation", op, _probed(selection, op), checks)
+
+
+def _layers(selection: Selection) -> Iterator[Item]:
+    """Yield the cases of rules for layers in every way; in a quick run each under one dtype, another than the next."""
+    dtypes = selection.dtypes or LOW_DTYPES
+    for number, (way, case) in enumerate(product(LAYER_WAYS, LAYER_CASES)):
+        chosen = dtypes if selection.full or way == "eager" else [dtypes[number % len(dtypes)]]
+        yield Item("layers", case, {f"O1 {dtype} unamp": Policy("O1", dtype) for dtype in chosen}, ("layers",), way)
 
 
 def _matrix(selection: Selection) -> Iterator[Policy]:
@@ -182,9 +196,8 @@ def _matrix(selection: Selection) -> Iterator[Policy]:
 def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dear: Collection[str]) -> Iterator[Item]:
     """Yield for every way its networks and operations, each with the policies under which it is run.
 
-    A full run has all of them under every level and dtype. A quick one goes round: under each level and dtype a way meets one
-    network and two operations, others under the next, and others than the next way does. A dear way meets one network under
-    every fourth.
+    A full run has all of them under every level and dtype. A quick one goes round: under one level and dtype a way meets a
+    network, under the next two operations, others each time, and others than the next way does. A dear way meets one operation.
     """
     networks = [name for name in NETWORKS if name in selection.networks or not (selection.networks or selection.ops)]
     ops = [op for op in OPERATIONS if op in spelled and (op in selection.ops or not (selection.networks or selection.ops))]
@@ -197,10 +210,12 @@ def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dea
         start, found = zlib.crc32(way.encode()), defaultdict[str, dict[str, Policy]](dict)
         for number, (level, dtype) in enumerate(cells, start):
             # Half of the policies are the default preset's, the others go round.
-            policy = Policy(level, dtype, preset=presets[number // 2 % len(presets)] if number % 2 else presets[0])
+            policy = Policy(level, dtype, preset=presets[number // 4 % len(presets)] if number // 2 % 2 else presets[0])
             chosen = [*networks, *ops] if selection.full or selection.networks or selection.ops else _met(networks, ops, number)
             if way in dear and not selection.full:
-                chosen = chosen[:1] if number % 4 == 0 else []
+                chosen = (
+                    (ops or networks)[start % len(ops or networks) :][:1] if number - start == start // 2 % len(cells) else []
+                )
             for subject in chosen:
                 found[subject][policy_name(policy)] = policy
         for subject, policies in found.items():
@@ -208,8 +223,9 @@ def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dea
 
 
 def _met(networks: Sequence[str], ops: Sequence[str], number: int) -> list[str]:
-    """Return one network and two operations, others for each number."""
-    return [every[n % len(every)] for every, n in ((networks, number), (ops, 2 * number), (ops, 2 * number + 1)) if every]
+    """Return one network for an even number, two operations for an odd one, others for each number."""
+    chosen = [(ops, number - 1), (ops, number)] if number % 2 else [(networks, number // 2)]
+    return [every[n % len(every)] for every, n in chosen if every]
 
 
 def _trained(selection: Selection) -> Iterator[Policy]:

@@ -49,12 +49,14 @@ class Program:
         source: the function's text.
         ops: the operations that it calls.
         arguments: the names of its arguments.
+        scalar: whether it returns a scalar to be differentiated as it is.
     """
 
     name: str
     source: str
     ops: tuple[str, ...]
     arguments: tuple[str, ...]
+    scalar: bool = False
 
     @property
     def network(self) -> Network | None:
@@ -134,7 +136,7 @@ def program(name: str, *, scalar: bool = False) -> Program:
         arguments, result = _operation(note, name, scalar)
     body = "\n".join([*note.lines, f"    return {result}"])
     used = tuple(n for n in arguments if any(n in _words(line) for line in note.lines))
-    return Program(name, f"def {name}({', '.join(used)}):\n{body}\n", tuple(note.ops), used)
+    return Program(name, f"def {name}({', '.join(used)}):\n{body}\n", tuple(note.ops), used, scalar)
 
 
 def _network(note: Any, network: Network, scalar: bool) -> tuple[Sequence[str], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,10 @@ from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 
-__all__ = ["Subject", "policy_name"]
+__all__ = ["SECOND", "Subject", "policy_name"]
+
+#: A device beside the CPU that a framework can be given wherever there is one; see `Subject.present`.
+SECOND = "second"
 
 
 def policy_name(policy: Policy) -> str:
@@ -31,7 +34,7 @@ class Subject:
 
     Args:
         framework: its name, which is that of its package too.
-        device: ``"cpu"`` or ``"gpu"``.
+        device: ``"cpu"``, ``"gpu"`` or `SECOND`.
 
     Raises:
         ModuleNotFoundError: where the framework is not installed.
@@ -65,7 +68,10 @@ class Subject:
         return {way.name: way for way in listed}
 
     def present(self) -> bool:
-        """Return whether the device is there."""
+        """Return whether the device is there; the second device is made, where the adapter's operations know how."""
+        if self.device == SECOND:
+            make: Callable[[], bool] = getattr(self.operations, "make_second_device", lambda: False)
+            return make()
         return self.device in self.adapter.devices()
 
     def spelled(self) -> list[str]:

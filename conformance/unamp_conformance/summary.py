@@ -1,4 +1,4 @@
-"""Results gathered for people: the matrix of networks and policies, the operations, what went wrong."""
+"""Results gathered for people: the matrices of networks and of ways, the operations, what went wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from unamp.policy import LEVELS
 from unamp_conformance.results import UNEXPECTED, FrameworkRun, Result
 
-__all__ = ["Cell", "Matrix", "matrix", "operations", "totals", "unexpected"]
+__all__ = ["Cell", "Matrix", "matrix", "operations", "totals", "unexpected", "ways"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A table of cells: rows are networks and behaviours, columns are policies."""
+    """A table of cells: rows are networks and behaviours, or ways; columns are levels with dtypes."""
 
     columns: tuple[str, ...]
     rows: Mapping[str, Mapping[str, Cell]]
@@ -45,16 +45,27 @@ def unexpected(run: FrameworkRun) -> list[Result]:
 
 def matrix(run: FrameworkRun) -> Matrix:
     """Return the networks by policy, a column for each level and dtype; presets are counted together."""
+    # But for what is of operations, and of ways.
+    of_networks = (r for r in run.results if r.check not in ("probe", "item", "ways") and r.policy != "-")
+    return _table((result.subject, result) for result in of_networks)
+
+
+def ways(run: FrameworkRun) -> Matrix:
+    """Return the ways of the framework by policy; networks, operations and presets are counted together."""
+    return _table((result.way, result) for result in run.results if result.check == "ways")
+
+
+def _table(rows: Iterable[tuple[str, Result]]) -> Matrix:
     cells: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    columns: dict[str, None] = {}
-    for result in run.results:
-        if result.check in ("probe", "item", "ways") or result.policy == "-":  # of operations
-            continue
-        column = " ".join(result.policy.split()[:2])
-        columns[column] = None
-        cells[result.subject][column].append(result.status)
-    ordered = sorted(columns, key=_level)  # as found they begin with what regions promise at O1
-    return Matrix(tuple(ordered), {row: {c: Cell(Counter(s)) for c, s in found.items()} for row, found in cells.items()})
+    for row, result in rows:
+        cells[row][_column(result.policy)].append(result.status)
+    # As found they begin with what regions promise at O1.
+    columns = sorted({column: None for found in cells.values() for column in found}, key=_level)
+    return Matrix(tuple(columns), {row: {c: Cell(Counter(s)) for c, s in found.items()} for row, found in cells.items()})
+
+
+def _column(policy: str) -> str:
+    return " ".join(policy.split()[:2])
 
 
 def _level(column: str) -> int:

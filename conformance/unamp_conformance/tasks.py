@@ -165,7 +165,9 @@ class Task:
         )
 
     def _plan(self, items: Sequence[Mapping[str, Any]]) -> None:
-        self.items = [Planned(i["kind"], i["subject"], tuple(i["policies"]), tuple(i["checks"]), i.get("way", "")) for i in items]
+        self.items = [
+            Planned(i["kind"], i["subject"], tuple(i["policies"]), tuple(i["checks"]), i.get("way", "")) for i in items
+        ]
         self.planned = True
         if self._kept is not None:
             plan = {"selection": self.selection.as_dict(), "items": items}

@@ -25,9 +25,11 @@ __all__ = ["show_comparison", "show_report"]
 #: Every status in the style that the terminal's matrix has for it.
 _STYLES = {
     "passed": "green",
+    "refused": "cyan",
     "gap": "yellow",
     "not applicable": "dim",
     "not run": "dim",
+    "lost": "bold white on red",
     "failed": "bold red",
     "fixed": "bold magenta",
     "crashed": "bold red",
@@ -45,12 +47,13 @@ def show_report(console: Console, report: Report, output: Path, *, matrices: boo
         console: where to.
         report: the run.
         output: the folder of its files.
-        matrices: print each framework's matrix of networks and policies too.
+        matrices: print each framework's matrices of networks and of ways by policies too.
     """
     if matrices:
         for run in report.runs:
-            if (found := summary.matrix(run)).rows:
-                console.print(_matrix(run, found))
+            for what, found in (("networks", summary.matrix(run)), ("ways", summary.ways(run))):
+                if found.rows:
+                    console.print(_matrix(f"{_heading(run)}: {what}", found))
         console.print("  ".join(f"{SIGNS[status]} {status}" for status in _STYLES), style="dim")
     console.print(_overview(report))
     if absent := [f"{run.framework} on {run.device}" for run in report.runs if run.ended == "not run"]:
@@ -94,8 +97,8 @@ def _heading(run: FrameworkRun) -> str:
     return f"{run.framework} {run.version}, {run.device}"
 
 
-def _matrix(run: FrameworkRun, found: summary.Matrix) -> Table:
-    table = Table(title=escape(_heading(run)), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+def _matrix(title: str, found: summary.Matrix) -> Table:
+    table = Table(title=escape(title), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True, min_width=min(max(map(len, found.rows)), _WIDEST))
     for column in found.columns:
         level, dtype = column.split()
@@ -112,9 +115,12 @@ def _show_wrong(console: Console, run: FrameworkRun) -> None:
         console.print(Text(f"{heading}: {run.ended}", style="bold red"), soft_wrap=True)
     wrong = summary.unexpected(run)
     if wrong:
-        console.print(Text(f"{heading}: {len(wrong):,} went wrong", style="bold red"))
-    for result in wrong[:_SHOWN]:
-        line = f"  {result.status}: {result.check} {result.subject} [{result.policy}]: {result.message}"
+        silent = sum(result.status == "lost" for result in wrong)
+        told = f", {silent:,} of them lost in silence" * bool(silent)
+        console.print(Text(f"{heading}: {len(wrong):,} went wrong{told}", style="bold red"))
+    for result in sorted(wrong, key=lambda result: result.status != "lost")[:_SHOWN]:
+        what = " in ".join(filter(None, (result.subject, result.way)))
+        line = f"  {result.status}: {result.check} {what} [{result.policy}]: {result.message}"
         console.print(Text(line[:400], style="red"), soft_wrap=True)
     if len(wrong) > _SHOWN:
         console.print(f"  ... and {len(wrong) - _SHOWN:,} more; the report has all of them")

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ContextDecorator
+from contextlib import ContextDecorator, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 import unamp
 from unamp.adapter import OpenRegion, Way
+from unamp.adapter.ways import Opened
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Policy, Rule
 from unamp_conformance.netruns import LOSS_SCALE, NetworkRun
-from unamp_conformance.networks import NETWORKS, Functions
+from unamp_conformance.networks import NETWORKS, Functions, Lacking
 from unamp_conformance.programs import Program, function, program
 from unamp_conformance.reference import Reference, relative_error
 from unamp_conformance.rounding import UNIT_ROUNDOFF, on_grid, round_to
@@ -28,6 +29,10 @@ __all__ = ["Finding", "check_way"]
 #: How far one operation may be off in another way, in unit roundoffs of its result: each way rounds once on its own, and in
 #: float32 sums are added up in an order of its own, too (see `unamp_conformance.reference.bounds`).
 _ROUNDINGS = {"float32": 2.0 * 16.0, "float16": 2.0, "bfloat16": 2.0}
+
+
+#: A run that is not held to bits lost its policy where it is nearer to another precision than this, of eager's distance.
+_SURELY = 0.05
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,11 @@ class _Seen:
     loss: np.ndarray | None = None
 
 
-class _Nothing(ContextDecorator, AbstractContextManager[None]):
+class _Nothing(ContextDecorator):
     """A region that does nothing."""
+
+    def __enter__(self) -> None:
+        return None
 
     def __exit__(self, *raised: object) -> None:
         return None
@@ -64,6 +72,28 @@ def _eagerly(body: Callable[..., Any], region: OpenRegion, inputs: Sequence[Any]
 
 #: What every way is held against.
 EAGER = Way("eager", "eager", _eagerly)
+
+
+def _eager_gradients(subject: Subject) -> Way:
+    """Return what ways that differentiate by themselves are held against."""
+
+    def run(
+        body: Callable[..., Any], region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]
+    ) -> tuple[Any, Sequence[Any]]:
+        def loss(*leaves: Any) -> Any:
+            return _eagerly(body, region, _with(inputs, places, leaves))
+
+        return subject.operations.value_and_grad(loss, [inputs[place] for place in places])
+
+    return Way("eager", "eager", value_and_grad=run)
+
+
+def _with(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
+    """Return the inputs with others in some places."""
+    given = list(inputs)
+    for place, leaf in zip(places, leaves, strict=True):
+        given[place] = leaf
+    return given
 
 
 def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
@@ -81,16 +111,30 @@ def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
         return _impossible(subject, way, name, reason)
     if reason := way.refusal(policy):
         return _refused(subject, way, name, policy, reason)
-    scalar, low = way.run is None, _fed(subject, policy, name)
+    # What is kept for gradients can make another kernel compute: the eager run keeps them where the way does.
+    alike = (name, way.run is None, way.gradients, low := _fed(subject, policy, name))
     try:
-        eager = _eager(subject, name, scalar, low, policy)
+        eager = _eager(subject, *alike, policy)
+    except Lacking:
+        raise
     except BannedOperation as error:
         return _banned(subject, way, name, low, policy, error)
+    except Exception as error:  # other checks say so
+        return Finding("not applicable", f"eagerly it fails too: {_line(error)}")
     try:
-        seen = _run(subject, way, program(name, scalar=scalar), low, policy)
+        seen = _run(subject, way, program(name, scalar=way.run is None), low, policy)
     except Exception as error:
         return _raised(error)
-    return _judged(subject, way, name, policy, eager, seen, _eager(subject, name, scalar, low, None))
+    return _judged(subject, way, name, policy, eager, seen, _others(subject, alike, policy))
+
+
+def _others(subject: Subject, alike: tuple[str, bool, bool, tuple[int, ...]], policy: Policy) -> dict[str, _Seen]:
+    """Return what the same comes to eagerly in other precisions: outside of every region, and in the other low dtype."""
+    other = next(dtype for dtype in LOW_DTYPES if dtype != policy.dtype)
+    found = {"float32": _eager(subject, *alike, None)}
+    with suppress(Exception):  # not everything that runs in one of them runs in the other
+        found[other] = _eager(subject, *alike, policy.replace(dtype=other))
+    return found
 
 
 # --- where it does not run ---------------------------------------------------------------------------------------------
@@ -163,12 +207,14 @@ def _fed(subject: Subject, policy: Policy, name: str) -> tuple[int, ...]:
         return ()
     places = asked.case.eligible(asked.inputs())
     rule = subject.rule(policy, name)
-    return tuple(places if rule is Rule.FP32 else places[:1] if rule is Rule.WIDEST else ())
+    return tuple(places if rule is Rule.FP32 else places[:1] if rule in (Rule.WIDEST, Rule.NARROWEST) else ())
 
 
 @lru_cache(maxsize=1024)
-def _eager(subject: Subject, name: str, scalar: bool, low: tuple[int, ...], policy: Policy | None) -> _Seen:
-    return _run(subject, EAGER, program(name, scalar=scalar), low, policy)
+def _eager(subject: Subject, name: str, scalar: bool, gradients: bool, low: tuple[int, ...], policy: Policy | None) -> _Seen:
+    if scalar:
+        return _run(subject, _eager_gradients(subject), program(name, scalar=True), low, policy)
+    return _run(subject, EAGER, program(name), low, policy, gradients=gradients)
 
 
 def _run(
@@ -176,7 +222,7 @@ def _run(
 ) -> _Seen:
     """Run a program in a way; the policy None stands for no region."""
     ops = subject.operations
-    region: OpenRegion = _Nothing if policy is None else lambda: subject.region(policy)
+    region: OpenRegion = _Nothing if policy is None else lambda: cast(Opened, subject.region(policy))
     body, places = function(asked, ops), asked.differentiable()
     tensors = [
         (ops.buffer if place in asked.buffers() else ops.tensor)(array, device=subject.device)
@@ -186,21 +232,19 @@ def _run(
     tensors = [ops["cast"](tensor, fed) if place in low else tensor for place, tensor in enumerate(tensors)]
     run, own = way.run, way.value_and_grad
     if own is not None:
-        value, found = own(body, region, tensors)
-        return _seen(subject, value, {place: found[place] for place in places})
+        value, found = own(body, region, tensors, places)
+        return _seen(subject, value, dict(zip(places, found, strict=True)))
     assert run is not None
     if not (way.gradients and gradients and places):
         return _seen(subject, run(body, region, tensors), None)
     kept: list[Any] = []
 
     def loss(*leaves: Any) -> Any:
-        given = list(tensors)
-        for place, leaf in zip(places, leaves, strict=True):
-            given[place] = leaf
-        kept.append(run(body, region, given))
+        kept.append(run(body, region, _with(tensors, places, leaves)))
         return _loss(subject, asked, region, kept[-1])
 
-    value, found = ops.value_and_grad(loss, [tensors[place] for place in places], loss_scale=LOSS_SCALE)
+    scale = LOSS_SCALE if asked.network else 1.0
+    value, found = ops.value_and_grad(loss, [tensors[place] for place in places], loss_scale=scale)
     return _seen(subject, kept[-1], dict(zip(places, found, strict=True)), value)
 
 
@@ -234,9 +278,11 @@ def _seen(subject: Subject, value: Any, gradients: dict[int, Any] | None, loss: 
 # --- judging -----------------------------------------------------------------------------------------------------------
 
 
-def _judged(subject: Subject, way: Way, name: str, policy: Policy, eager: _Seen, seen: _Seen, outside: _Seen) -> Finding:
-    """Return what a run in a way comes to beside the eager one, and the one outside of every region."""
-    if complaint := _precision(eager, seen, outside, exact=way.equal == "bits"):
+def _judged(
+    subject: Subject, way: Way, name: str, policy: Policy, eager: _Seen, seen: _Seen, others: dict[str, _Seen]
+) -> Finding:
+    """Return what a run in a way comes to beside the eager one, and eager ones in other precisions."""
+    if complaint := _precision(eager, seen, others, exact=way.equal == "bits"):
         return Finding("lost", f"lost in silence: {complaint}", _beside(eager, seen))
     asked = program(name, scalar=way.run is None)
     if way.equal == "bits":
@@ -249,24 +295,38 @@ def _judged(subject: Subject, way: Way, name: str, policy: Policy, eager: _Seen,
     return Finding("failed" if message else "passed", message, details | (_beside(eager, seen) if message else {}))
 
 
-def _precision(eager: _Seen, seen: _Seen, outside: _Seen, *, exact: bool) -> str:
+def _precision(eager: _Seen, seen: _Seen, others: dict[str, _Seen], *, exact: bool) -> str:
     """Return how a result shows another precision than the eager one; empty where it does not."""
     if seen.dtype != eager.dtype:
         return f"the result is {seen.dtype}, eagerly {eager.dtype}"
     if seen.gradients is not None and seen.gradient_dtypes != eager.gradient_dtypes:
         return f"gradients are {_listed(seen.gradient_dtypes)}, eagerly {_listed(eager.gradient_dtypes)}"
-    if seen.values.shape != eager.values.shape or eager.values.size == 1:  # one number is on any grid by chance
+    if seen.values.shape != eager.values.shape:
         return ""
-    for low in LOW_DTYPES:
+    for low in LOW_DTYPES if eager.values.size > 1 else ():  # one number is on any grid by chance
         eagerly, here = on_grid(eager.values, low), on_grid(seen.values, low)
         if eagerly != here:
             return f"the numbers are {'' if here else 'not '}on the grid of {low}, eagerly they are{'' if eagerly else ' not'}"
-    # Computed in float32, whatever the tag is: then the result is that of float32, or that one rounded.
-    plain = outside.values if eager.dtype not in LOW_DTYPES else round_to(outside.values, eager.dtype)
-    apart, told = relative_error(seen.values, eager.values), relative_error(plain, eager.values)
-    if exact and relative_error(seen.values, plain) < 0.5 * min(apart, told):
-        return "the numbers are those of float32"
+    for precision, other in others.items():
+        if _nearer(eager, seen, other, exact=exact):
+            return f"the numbers are those of {precision}"
     return ""
+
+
+def _nearer(eager: _Seen, seen: _Seen, other: _Seen, *, exact: bool) -> bool:
+    """Return whether the numbers are those of a run in another precision, whatever the tag is, or those rounded."""
+    if other.values.shape != eager.values.shape:
+        return False
+    plain = round_to(other.values, eager.dtype) if eager.dtype in LOW_DTYPES else other.values
+    every = [(eager.values, seen.values, plain)] if eager.values.size > 1 else []
+    eagerly, here, there = (run.gradients or {} for run in (eager, seen, other))
+    every += [(eagerly[place], here[place], there[place]) for place in eagerly.keys() & here.keys() & there.keys()]
+    apart, plainly, told = (sum(_square(three[a], three[b]) for three in every) for a, b in ((0, 1), (1, 2), (0, 2)))
+    return plainly < (0.25 * min(apart, told) if exact else _SURELY**2 * told)
+
+
+def _square(values: np.ndarray, other: np.ndarray) -> float:
+    return relative_error(values, other) ** 2 if values.shape == other.shape else float("inf")
 
 
 def _listed(dtypes: frozenset[str]) -> str:
@@ -290,8 +350,9 @@ def _near(asked: Program, low: str, eager: _Seen, seen: _Seen) -> tuple[str, dic
     def allowed(dtype: str) -> float:
         return len(asked.ops) * _ROUNDINGS[dtype] * UNIT_ROUNDOFF[dtype]
 
-    found = {"the result": (_apart(seen.values, eager.values), allowed(eager.dtype))}
-    backward = 4.0 * max(map(allowed, ("float32", low)))
+    lowest = max(map(allowed, ("float32", low)))  # a scalar is float32, and comes of low results
+    found = {"the result": (_apart(seen.values, eager.values), lowest if asked.scalar else allowed(eager.dtype))}
+    backward = 4.0 * lowest
     if seen.gradients is not None:
         for place, gradient in (eager.gradients or {}).items():
             arrived = seen.gradients.get(place, np.empty(0))
@@ -326,7 +387,12 @@ def _finite(error: float) -> float | None:
 
 
 def _apart(values: np.ndarray, other: np.ndarray) -> float:
-    return relative_error(values, other) if values.shape == other.shape else float("inf")
+    if values.shape != other.shape:
+        return float("inf")
+    finite = np.isfinite(values)
+    if (finite != np.isfinite(other)).any():  # an overflow is one in both
+        return float("inf")
+    return relative_error(values[finite], other[finite]) if finite.any() else 0.0
 
 
 def _beside(eager: _Seen, seen: _Seen) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.cases import cases
+from unamp_conformance.layerchecks import check_layers
 from unamp_conformance.netchecks import Outcome, check_network
 from unamp_conformance.networks import NETWORKS, Lacking
 from unamp_conformance.opchecks import check_operation
@@ -106,7 +107,7 @@ def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -
     """Return the steps of an item, but for policies that are done already: their process died in the middle of the item."""
     if item.kind == "operation":
         return _operation(subject, item, without, full)
-    if item.kind == "way":
+    if item.kind in ("way", "layers"):
         return _way(subject, item, without)
     kinds: Mapping[str, Callable[[Subject, Item, Policy], Outcomes]] = {
         "network": _network,
@@ -149,12 +150,16 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
 def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_Step]:
     def look(name: str, policy: Policy) -> Iterator[Result]:
         try:
-            found = check_way(subject, subject.ways[item.way], item.subject, policy)
+            if item.kind == "layers":
+                found = check_layers(subject, item.way, item.subject, policy)
+            else:
+                found = check_way(subject, subject.ways[item.way], item.subject, policy)
         except Lacking as error:
             found = Finding("not applicable", f"{subject.framework} has no operation {error}")
         except Exception as error:
             found = Finding("failed", *_last_words(error))
-        yield Result("ways", item.subject, name, subject.device, found.status, found.message, "", found.details, way=item.way)
+        (check,) = item.checks
+        yield Result(check, item.subject, name, subject.device, found.status, found.message, "", found.details, way=item.way)
 
     left = ((name, policy) for name, policy in item.policies.items() if name not in without)
     return (_Step(name, item.checks, partial(look, name, policy)) for name, policy in left)
@@ -224,3 +229,5 @@ def _last_words(error: Exception) -> Outcome:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # not every thread of a framework lets a process end (PyTorch's, for a second device)

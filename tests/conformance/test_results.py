@@ -7,6 +7,9 @@ from dataclasses import MISSING, fields, replace
 from importlib import resources
 
 import pytest
+from hostile import cut, spoilt
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 from unamp_conformance import junit
 from unamp_conformance.cli import app
@@ -269,3 +272,24 @@ def test_numbers_that_json_lacks_are_never_written(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
         save(report(replace(FAILED, details={"error": float("nan")})), tmp_path / "r.json")
     assert json.dumps(1) == "1"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_a_mutated_file_is_read_or_refused_in_words(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "mutated.json"
+    save(report(FAILED, outputs([1.0, 2.0])), path)
+    sound = json.loads(path.read_text("utf-8"))
+    path.write_text(data.draw(cut(json.dumps(data.draw(spoilt(sound))))), "utf-8")
+    refused, found = "", None
+    try:
+        found = load(path)
+    except BadResults as error:
+        refused = str(error)
+    if found is None:
+        assert refused
+        assert all(line.isprintable() for line in refused.splitlines())
+        return
+    render(found)
+    junit.write(found, path.with_suffix(".xml"))
+    compare(found, found)

@@ -83,6 +83,7 @@ def test_a_framework_that_is_well_is_reported_with_all_it_can_do(
         "version": "1.0",
         "requires": ">=1.0,<2",
         "devices": {"cpu": {"float16": "emulated", "bfloat16": "native"}, "gpu": None},
+        "device names": {},
         "runtime": {"threads": 1},
         "gaps": [],
     }

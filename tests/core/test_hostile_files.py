@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile import cut, places, spoilt
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -36,41 +37,10 @@ def written() -> dict[str, Any]:
     return data
 
 
-STRANGE = st.sampled_from(
-    [
-        *(None, True, -1, 10**17, 1e308, 0.5, -0.0),
-        *("", "nan", "-inf", "O9", "low", "linear" * 99, "\x1b[31mred", "a\nb", "\u202e"),
-        *([], {}, [[]], {"x": 1}, [None], [1, "x"], {"level": "O1"}),
-    ]
-)
-
-
-def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path to every value in some data."""
-    inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    return [path, *(place for key, value in inner for place in places(value, (*path, key)))]
-
-
 @st.composite
 def mutated(draw: st.DrawFn) -> str:
-    """A trace's text with some of its values exchanged, removed, doubled or renamed; or cut, or nested."""
-    data = copy.deepcopy(written())
-    for _ in range(draw(st.integers(1, 3))):
-        *above, last = draw(st.sampled_from([place for place in places(data) if place]))
-        holder = data
-        for key in above:
-            holder = holder[key]
-        match draw(st.sampled_from(["exchange", "remove", "double", "rename"])):
-            case "exchange":
-                holder[last] = copy.deepcopy(draw(STRANGE))
-            case "remove":
-                del holder[last]
-            case "double" if isinstance(holder, list):
-                holder.append(holder[last])
-            case _ if isinstance(holder, dict):
-                holder[draw(st.sampled_from(["x", "__class__", "policy", "op"]))] = holder.pop(last)
-    text = json.dumps(data)
-    return text[: draw(st.integers(0, len(text)))] if draw(st.booleans()) and draw(st.booleans()) else text
+    """A trace's text, spoilt."""
+    return draw(cut(json.dumps(draw(spoilt(written())))))
 
 
 @given(mutated())

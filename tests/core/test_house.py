@@ -21,15 +21,20 @@ CORE = sorted((ROOT / "unamp").rglob("*.py"))
 CONFORMANCE = sorted((ROOT / "conformance").rglob("*.py"))
 
 #: What a part of the core may import beyond the standard library; all of it is imported only when the command line runs.
-THIRD_PARTY = {"unamp.cli": {"typer", "rich"}, "unamp.tracing.as_page": {"jinja2"}}
+THIRD_PARTY = {
+    "unamp.cli": {"typer", "rich"},
+    "unamp.tracing.as_page": {"jinja2"},
+    "unamp.migrate": {"libcst"},
+    "unamp._toml_editing": {"tomlkit"},
+}
 
 #: The floors of the core, the ground first. A module imports from its own floor and from those below it.
 FLOORS = (
     ("errors", "dtypes", "_version", "_data", "_entry_points", "_compiler_marks"),
-    ("_argument_names", "_region_decorator", "_spelling_files", "_strict_json"),
+    ("_argument_names", "_region_decorator", "_spelling_files", "_strict_json", "_precision_toml", "_toml_editing"),
     ("vocabulary", "presets", "lists", "policy"),
     ("adapter",),
-    ("amp_warnings", "regions"),
+    ("amp_warnings", "error_notes", "regions"),
     (
         "networks",
         "default_regions",
@@ -40,10 +45,12 @@ FLOORS = (
         "explaining",
         "checking",
         "testing",
+        "layers",
+        "precision",
     ),
     ("tracing",),
     ("",),  # the face: what `import unamp` offers
-    ("dialects",),  # thin, and built on what everybody can import
+    ("dialects", "migrate"),  # thin, and built on what everybody can import
     ("cli", "__main__"),
 )
 

@@ -38,6 +38,18 @@ def test_every_level_decides_as_the_table_says(level: str, promote: bool, dtype:
     assert tuple(policy.decide(op) for op in PLACES) == DECIDED[level, promote]
 
 
+def test_tensorflows_infer_and_clear_lists_follow_low_inputs_at_o1() -> None:
+    found = {level: Policy(level, "float16", preset="tensorflow").rules for level in LEVELS}
+    assert [found["O1"][op] for op in ("bias_add", "relu", "sum", "gelu")] == [Rule.NARROWEST, Rule.NARROWEST, FP32, WIDEST]
+    assert Policy("O1", "bfloat16", preset="tensorflow").decide("sum") is Rule.NARROWEST
+    assert [level for level, rules in found.items() if Rule.NARROWEST in rules.values()] == ["O1"]
+    assert not [name for name in PRESETS if name not in ("tensorflow", "native") and _follows(name)]
+
+
+def _follows(name: str) -> bool:
+    return Rule.NARROWEST in Policy("O1", preset=name).rules.values()
+
+
 @pytest.mark.parametrize("op", PLACES)
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_users_entry_moves_an_operation_whatever_list_it_was_on(level: str, op: str) -> None:

@@ -120,7 +120,7 @@ def test_second_derivatives(low):
 
 
 def there_and_back(x, low):
-    """What `rounded` stands for, in MindSpore's own operations."""
+    """Return a tensor rounded as `rounded` does it, by MindSpore's own operations."""
     return ops.Cast()(ops.Cast()(x, low), F32)
 
 

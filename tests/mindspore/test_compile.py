@@ -1,5 +1,6 @@
 """Compiled graphs: the policy in force at the call decides, and each has a graph of its own."""
 
+import functools
 import sys
 
 import mindspore
@@ -124,6 +125,8 @@ def test_what_a_graph_cannot_do_is_an_error():
     a, b = rand(4, 4), rand(4, 4)
     with policy_region(Policy(dtype="bfloat16")), pytest.raises(unamp.NotExpressible, match="bfloat16.*PYNATIVE_MODE"):
         compute(a, b)
+    with policy_region(Policy(preset="tensorflow")), pytest.raises(unamp.NotExpressible, match="casts them down"):
+        compute(a, a)
     with policy_region(Policy(widen_results=True)), pytest.raises(unamp.NotExpressible, match="widen"):
         compute(a, b)
     assert dtypes(None, compute, a, b) == [F32, F32, F32]
@@ -211,3 +214,63 @@ def test_no_region_opens_while_a_graph_is_captured_from_a_trace():
     finally:
         jit_context.set_jit_context(None)
     assert unamp.current_policy() is None
+
+
+# --- what a strategy of primitives does not know ------------------------------------------------------------------------------
+
+
+def losses(low, x):
+    return ops.mse_loss(low, x), ops.matmul(x, x), ops.relu(low)
+
+
+@pytest.mark.parametrize(("policy", "rest"), [(Policy(), F16), (Policy("O2"), F16), (Policy(deny="*"), F32)], ids=str)
+def test_an_operation_of_several_primitives_follows_its_rule(policy, rest):
+    a = rand(4, 4)
+    low = a.astype(F16)
+    with policy_region(policy):
+        found, eager = mindspore.jit(losses)(low, a), losses(low, a)
+    loss = found[0]
+    assert [each.dtype for each in found] == [each.dtype for each in eager] == [F32, rest, rest]
+    np.testing.assert_allclose(loss.asnumpy(), eager[0].asnumpy(), rtol=1e-6)
+
+
+def test_an_operation_of_several_primitives_can_be_allowed():
+    with policy_region(Policy(allow="mse_loss")):
+        assert mindspore.jit(losses)(rand(4, 4), rand(4, 4))[0].dtype == F16
+
+
+@mindspore.jit
+def banned(x):
+    return ops.binary_cross_entropy(x, x)
+
+
+def test_what_a_policy_bans_raises_in_a_graph_too():
+    x = rand(4, 4)
+    for _ in range(2):
+        with policy_region(Policy(preset="torch-cuda")), pytest.raises(unamp.BannedOperation, match="binary_cross_entropy"):
+            banned(x)
+        assert banned(x).dtype == F32
+
+
+partial_product = functools.partial(ops.matmul)
+
+
+@functools.lru_cache
+def cached_product(x):
+    return ops.matmul(x, x)
+
+
+def calls_partial(x):
+    return partial_product(x, x)
+
+
+def calls_cached(x):
+    return cached_product(x)
+
+
+@pytest.mark.parametrize("function", [calls_partial, calls_cached])
+def test_what_python_would_run_when_the_graph_runs_is_refused_in_a_region(function):
+    compiled, x = mindspore.jit(function), rand(4, 4)
+    with policy_region(Policy()), pytest.raises(unamp.NotExpressible, match="Python runs it when the graph runs"):
+        compiled(x)
+    assert compiled(x).dtype == F32

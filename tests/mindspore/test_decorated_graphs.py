@@ -1,4 +1,4 @@
-"""What a region decorates, compiled and exported: the policy is the graph's, or there is no graph."""
+"""Decorated functions and cells, compiled and exported: the policy is the graph's, or there is no graph."""
 
 import mindspore
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 import unamp
+from unamp.dialects.torch.amp import autocast as torch_autocast
 
 F32, F16 = mindspore.float32, mindspore.float16
 X = Tensor(np.random.default_rng(0).uniform(0.1, 1, (4, 4)).astype(np.float32))
@@ -82,7 +83,12 @@ class CastsInputs(nn.Cell):
         return ops.matmul(x, x)
 
 
-ROOTS = [(product, F16), (wide, F32), (wide_inside, F32), (ours, F16), (Decorated(), F16)]
+@torch_autocast("cpu", dtype="float16")
+def in_torchs_words(x):
+    return ops.matmul(x, x)
+
+
+ROOTS = [(product, F16), (in_torchs_words, F16), (wide, F32), (wide_inside, F32), (ours, F16), (Decorated(), F16)]
 
 
 @pytest.mark.parametrize(("root", "expected"), ROOTS, ids=lambda value: getattr(value, "__name__", ""))

@@ -46,6 +46,8 @@ def _sgd(net):
 MISTAKES = {
     "level": lambda amp: amp.auto_mixed_precision(Net(), "O4"),
     "network": lambda amp: amp.auto_mixed_precision(3, "O1"),
+    "network at auto": lambda amp: amp.auto_mixed_precision(3, "auto"),
+    "auto: dtype": lambda amp: amp.auto_mixed_precision(Net(), "auto", F32),
     "network at O0": lambda amp: amp.auto_mixed_precision(ops.relu),
     "dtype": lambda amp: amp.auto_mixed_precision(Net(), "O1", F32),
     "no dtype": lambda amp: amp.auto_mixed_precision(Net(), "O1", 3),
@@ -88,8 +90,6 @@ def test_mistakes_raise_what_mindspores_own_raises(name):
 
 
 def test_what_is_mindspores_alone_says_what_to_use():
-    with pytest.raises(unamp.NotExpressible, match="unamp.autocast"):
-        amp.auto_mixed_precision(Net(), "auto")
     with pytest.raises(unamp.NotExpressible, match="mindspore.amp.build_train_network"):
         amp.build_train_network(Net(), _sgd(Net()), boost_level="O1")
 
@@ -109,6 +109,36 @@ def test_custom_lists_compute_what_mindspores_own_computes(lists):
     assert found.dtype == own.dtype == F32
     assert np.abs(found.asnumpy() - own.asnumpy()).max() <= np.spacing(np.float16(np.abs(own.asnumpy()).max()))
     assert (found.asnumpy() != Net()(x).asnumpy()).any()
+
+
+def operators(x):
+    low = ops.matmul(x, x)
+    return low, ops.softmax(low), ops.relu(low), low + x, ops.cat((low, x)), ops.exp(low), ops.tanh(x), ops.prelu(x, x[0, :1])
+
+
+class Operators(nn.Cell):
+    def construct(self, x):
+        return operators(x)
+
+
+@pytest.mark.parametrize("make", [lambda: operators, Operators], ids=["function", "cell"])
+@pytest.mark.parametrize("mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE], ids=["pynative", "graph"])
+def test_the_level_auto_computes_in_the_dtypes_of_mindspores_own(make, mode):
+    mindspore.set_context(mode=mode)
+    try:
+        own, ours = mindspore.amp.auto_mixed_precision(make(), "auto"), amp.auto_mixed_precision(make(), "auto")
+        if mode == mindspore.GRAPH_MODE and make is not Operators:
+            own, ours = mindspore.jit(own), mindspore.jit(ours)
+        known, found = own(array(4, 4)), ours(array(4, 4))
+    finally:
+        mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+    assert [each.dtype for each in found] == [each.dtype for each in known]
+    assert {each.dtype for each in found} == {F16, F32}
+
+
+def test_the_level_auto_in_bfloat16_which_mindspores_own_does_not_run_on_a_cpu():
+    found = amp.auto_mixed_precision(Operators(), "auto", BF16)(array(4, 4))
+    assert [each.dtype for each in found] == [BF16, F32, BF16, F32, F32, F32, F32, BF16]
 
 
 @settings(deadline=None, max_examples=8)
@@ -165,7 +195,7 @@ def test_a_train_network_takes_the_steps_of_mindspores_own(level, manager):
     assert trained(amp) == pytest.approx(trained(mindspore.amp), rel=5e-3)
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "auto"])
 def test_a_train_network_takes_the_same_steps_in_graph_mode(level):
     def trained(mode):
         network = Net()
@@ -174,6 +204,7 @@ def test_a_train_network_takes_the_same_steps_in_graph_mode(level):
         mindspore.set_context(mode=mode)
         try:
             train = amp.build_train_network(network, optimizer, nn.MSELoss(), level, loss_scale_manager=manager)
+            assert isinstance(train, nn.Cell)
             found = [train(array(16, 4, seed=step), array(16, 1, seed=9)) for step in range(3)]
             assert mindspore.get_context("mode") == mode
         finally:
@@ -183,6 +214,33 @@ def test_a_train_network_takes_the_same_steps_in_graph_mode(level):
     compiled, eager = trained(mindspore.GRAPH_MODE), trained(mindspore.PYNATIVE_MODE)
     assert compiled[0] == pytest.approx(eager[0], rel=1e-5)
     assert compiled[1] == eager[1]
+
+
+@pytest.mark.parametrize("mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE], ids=["pynative", "graph"])
+def test_mindspores_model_trains_a_train_network(mode):
+    network, x, y = Net(), np.ones((3, 16, 4), "float32"), np.ones((3, 16, 1), "float32")
+    mindspore.set_context(mode=mode)
+    try:
+        manager = amp.DynamicLossScaleManager(1024)
+        train = amp.build_train_network(network, _sgd(network), nn.MSELoss(), "O2", loss_scale_manager=manager)
+        batches = mindspore.dataset.NumpySlicesDataset((x, y), ["x", "y"])
+        mindspore.train.Model(train).train(2, batches, dataset_sink_mode=False)
+    finally:
+        mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+    assert (train.scaler.state_dict()["_growth_tracker"], train.scaler.skipped) == (6, 0)
+    assert np.abs(network(Tensor(x[0])).asnumpy() - 1).max() < np.abs(Net()(Tensor(x[0])).asnumpy() - 1).max()
+
+
+def test_a_train_network_is_a_cell_with_the_parameters_of_mindspores_own():
+    def named(module):
+        network = Net()
+        train = module.build_train_network(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), nn.MSELoss(), "O0")
+        return train, [parameter.name for parameter in train.get_parameters()], train.training
+
+    train, *found = named(amp)
+    assert found == list(named(mindspore.amp)[1:])
+    with pytest.raises(unamp.NotExpressible, match="as in PyNative mode"):
+        mindspore.jit(train)(array(16, 4), array(16, 1))
 
 
 def test_a_train_network_with_a_scale_that_moves():

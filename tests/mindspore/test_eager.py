@@ -1,4 +1,4 @@
-"""What a region does to the operations of PyNative mode."""
+"""Operations of PyNative mode in a region."""
 
 from types import FunctionType
 
@@ -76,6 +76,14 @@ def test_widest(low):
     with under(low=low):
         h = x @ x
         assert [r.dtype for r in (h + x, h + h, ops.relu(h), ops.where(x > 0.5, h, x))] == [F32, low, low, F32]
+
+
+def test_narrowest(low):
+    x, other = rand(4, 4), mindspore.float16 if low == mindspore.bfloat16 else mindspore.bfloat16
+    with under(low=low, preset="tensorflow"):
+        h = x @ x
+        results = [h + x, x - h, x + x, ops.where(x > 0.5, h, x), h + x.astype(other)]
+        assert [r.dtype for r in results] == [low, low, F32, low, F32]
 
 
 LINE, IMAGE, VOLUME = (2, 4, 8), (2, 4, 8, 8), (1, 4, 4, 4, 4)

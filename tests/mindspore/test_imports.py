@@ -1,7 +1,14 @@
-"""What a user's program loads of the adapter."""
+"""A user's program loads no more of the adapter than it uses."""
 
 import subprocess
 import sys
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from unamp.adapter.registry import adapter_for
 
 
 def test_nothing_that_a_user_does_loads_conformance(tmp_path):
@@ -23,3 +30,12 @@ print("loaded:", *(name for name in sys.modules if "conformance" in name and nam
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("loaded:")
+
+
+def test_the_adapter_tells_whether_mindspore_is_built_for_this_numpy():
+    low = Tensor(np.ones(2, np.float32)).astype(mindspore.bfloat16)
+    if adapter_for("mindspore").runtime()["built_for_this_numpy"]:
+        assert low.asnumpy().dtype.name == "bfloat16"
+    else:
+        with pytest.raises(TypeError):
+            low.asnumpy()

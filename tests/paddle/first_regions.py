@@ -1,4 +1,4 @@
-"""Functions that open the first region of a process under SOT, each in a process of its own; run by `test_first_regions`."""
+"""Functions that open the first region of a process when they are compiled, each in its own; run by `test_first_regions`."""
 
 import os
 import sys
@@ -60,16 +60,57 @@ class Network(paddle.nn.Layer):
             return self.linear(x)
 
 
-def check(function):
-    static = paddle.jit.to_static(function() if isinstance(function, type) else function, full_graph=False)
+def chosen(x):
+    if x.sum() > 0:
+        return x @ x
+    return x @ x + 1
+
+
+handed_over = unamp.autocast(dtype="float16")(chosen)  # no decorator stands above it, where a compiler reads its source
+
+
+def calls_what_was_handed_over(x):
+    return handed_over(x)
+
+
+class Decorated(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.linear = paddle.nn.Linear(4, 4)
+
+    @unamp.autocast(dtype="float16")
+    def forward(self, x):
+        return self.linear(x)
+
+
+class DecoratedLater(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.linear = paddle.nn.Linear(4, 4)
+        self.forward = unamp.autocast(dtype="float16")(self.forward)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+@unamp.autocast(enabled=False)
+@unamp.autocast(dtype="float16")
+def twice(x):
+    return x @ x
+
+
+def check(function, full_graph):
+    static = paddle.jit.to_static(function() if isinstance(function, type) else function, full_graph=full_graph)
     for _ in range(2):
         assert static(paddle.rand([4, 4])).dtype == paddle.float16
 
 
 if __name__ == "__main__":
-    for each in (region, paddles_spelling, policy, default, decorated, dialect, after_a_question, Network):
+    opened = region, paddles_spelling, policy, default, decorated, dialect, after_a_question, Network
+    behind = inner, handed_over, calls_what_was_handed_over, Decorated, DecoratedLater, twice
+    for each, full_graph in [*((each, False) for each in opened + behind), *((each, True) for each in behind)]:
         if (child := os.fork()) == 0:
-            check(each)
+            check(each, full_graph)
             os._exit(0)
         if os.waitpid(child, 0)[1]:
-            sys.exit(f"{each.__name__} failed")
+            sys.exit(f"{each.__name__} failed, full_graph={full_graph}")

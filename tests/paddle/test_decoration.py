@@ -74,7 +74,7 @@ def values(network):
 
 
 def weights(optimizer, network):
-    """What the optimizer steps, in float32: the master weights where it has some."""
+    """Return what the optimizer steps, in float32: the master weights where it has some."""
     masters = optimizer._master_weights
     return [numbers(masters.get(parameter.name, parameter)) for parameter in trained(network)]
 
@@ -179,6 +179,54 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(kind, dtype, kw
     assert same(values(network), values(whole[0]))
     assert same(weights(optimizer, network), weights(whole[1], whole[0]))
     assert scaler.state_dict() == whole[3].state_dict()
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Momentum", "Adam"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_is_loaded_before_decorating_is_what_is_loaded_after(kind, dtype, tmp_path):
+    """As Paddle's own test of pure float16 training does it: a new network, its state, the optimizer's, then `decorate`."""
+
+    def start(path=None, *, names=None):
+        network = made("conv")
+        optimizer = getattr(paddle.optimizer, kind)(0.01, parameters=network.parameters())
+        scaler = unamp.GradScaler(1024.0)
+        if path is not None:
+            states = paddle.load(path)
+            names = {old: new.name for old, new in zip(names, network.parameters(), strict=True)}
+            network.set_state_dict(states["model"])
+            optimizer.set_state_dict(renamed(states["optimizer"], names))
+            scaler.load_state_dict(states["scaler"])
+        unamp.decorate(network, optimizer, "O2", dtype, save_dtype="float32")
+        return network, optimizer, scaler
+
+    def run(network, optimizer, scaler, steps):
+        for step in steps:
+            scaler.scale(loss_of(network, step, level="O2", dtype=dtype)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.clear_grad()
+
+    whole, first, path = start(), start(), str(tmp_path / "checkpoint")
+    run(*whole, range(6))
+    run(*first, range(3))
+    paddle.save({"model": first[0].state_dict(), "optimizer": first[1].state_dict(), "scaler": first[2].state_dict()}, path)
+    second = start(path, names=[parameter.name for parameter in first[0].parameters()])
+    assert same(values(second[0]), values(first[0]))
+    assert same(weights(second[1], second[0]), weights(first[1], first[0]))
+    run(*second, range(3, 6))
+    assert same(values(second[0]), values(whole[0]))
+    assert same(weights(second[1], second[0]), weights(whole[1], whole[0]))
+
+
+def test_master_weights_that_were_loaded_for_others_are_told_of():
+    first, network = made(), made()
+    optimizer, its = sgd(first), sgd(network)
+    unamp.decorate(first, optimizer, "O2")
+    its.set_state_dict(optimizer.state_dict() | {"master_weights": {"of_nobody": paddle.zeros([3])}})
+    expected = values(network)
+    with pytest.warns(unamp.AmpWarning, match=r"does not have \(of_nobody\)"):
+        unamp.decorate(network, its, "O2")
+    assert same(weights(its, network), expected)
 
 
 OPTIMIZERS = {
@@ -602,6 +650,13 @@ def _begun():
     return network, optimizer
 
 
+def _loaded_wrongly():
+    network = made()
+    optimizer = sgd(network)
+    optimizer.set_state_dict({"master_weights": {network[0].weight.name: paddle.zeros([3])}})
+    return network, optimizer
+
+
 def _decorated_already():
     optimizer = sgd(made())
     unamp.decorate(made(), optimizer, "O2")
@@ -611,6 +666,7 @@ def _decorated_already():
 REFUSED = {
     "parameter 3.weight is float16 already": _low_already,
     "has taken steps": _begun,
+    r"the loaded master weight of .* has the shape \[3\]": _loaded_wrongly,
     "is decorated already": _decorated_already,
     "decorate the layer itself": lambda: (paddle.DataParallel(made()), sgd(made())),
 }

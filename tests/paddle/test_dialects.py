@@ -194,10 +194,48 @@ def test_paddles_example():
 def test_paddles_operator_stats(capsys):
     conv2d = paddle.nn.Conv2D(3, 2, 3)
     x = paddle.rand([10, 3, 32, 32])
-    with amp.debugging.collect_operator_stats(), amp.auto_cast(enable=True, level="O2"):
+    with amp.debugging.collect_operator_stats() as stats, amp.auto_cast(enable=True, level="O2"):
         conv2d(x)
     rows = {line.split()[0]: line.replace("|", "").split()[1:] for line in capsys.readouterr().out.splitlines() if "|" in line}
     assert rows["conv2d"] == ["1", "0", "0", "0"]
+    assert stats["conv2d"] == {"float16": 1, "bfloat16": 0, "float32": 0, "other": 0}
+
+
+def test_paddles_tensor_checker(capsys, tmp_path):
+    debugging = amp.debugging
+    network = paddle.nn.Sequential(paddle.nn.Linear(4, 4), paddle.nn.Softmax())
+    x = paddle.to_tensor([[1.0, 1e5, 1.0, 1.0]])
+    for name, enable in (("wide", False), ("low", True)):
+        config = debugging.TensorCheckerConfig(True, paddle.amp.debugging.DebugMode.CHECK_NAN_INF, str(tmp_path / name))
+        debugging.enable_tensor_checker(config)
+        with amp.auto_cast(enable):
+            network(x)
+        debugging.disable_tensor_checker()
+    lines = capsys.readouterr().out.splitlines()
+    assert ["op=linear, layer=Sequential.0, dtype=float16" in line for line in lines] == [True, False]
+    debugging.compare_accuracy(str(tmp_path / "wide"), str(tmp_path / "low"), str(tmp_path / "found.txt"))
+    assert "inf" in (tmp_path / "found.txt").read_text("utf-8")
+    debugging.enable_tensor_checker(debugging.TensorCheckerConfig(True))
+    with amp.auto_cast(), pytest.raises(RuntimeError, match="There are NAN or INF .*op=linear"):
+        network(x)
+    debugging.disable_tensor_checker()
+
+
+def test_paddles_numbers_are_checked_by_paddle():
+    debugging, infinite = amp.debugging, paddle.to_tensor([1.0, math.inf, math.nan, 0.0])
+    counts, _ = debugging.check_numerics(infinite.astype("float16"), "exp", "x", debugging.DebugMode.CHECK_NAN_INF)
+    assert counts.tolist() == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="NAN or INF"):
+        debugging.check_numerics(infinite, "exp", "x")
+
+    class Layer(paddle.nn.Layer):
+        @debugging.check_layer_numerics
+        def forward(self, x):
+            return 1 / x
+
+    assert Layer()(paddle.ones([2])).tolist() == [1.0, 1.0]
+    with pytest.raises(RuntimeError, match="There are NAN or INF .*op=div"):
+        Layer()(paddle.zeros([2]))
 
 
 def test_torchs_examples():

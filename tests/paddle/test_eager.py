@@ -1,4 +1,4 @@
-"""What a region does to the operations of eager mode."""
+"""Regions and the operations of eager mode."""
 
 import numpy as np
 import paddle
@@ -73,6 +73,13 @@ def test_widest(low):
     with under(low=low):
         h = x @ x
         expect(low, "f32 low low f32", h + x, h + h, F.relu(h), paddle.where(x > 0, h, x))
+
+
+def test_narrowest(low):
+    x, other = paddle.rand([4, 4]), paddle.float16 if low == paddle.bfloat16 else paddle.bfloat16
+    with under(low=low, preset="tensorflow"):
+        h = x @ x
+        expect(low, "low low f32 low f32", h + x, x - h, x + x, paddle.where(x > 0, h, x), h + x.astype(other))
 
 
 def test_bias_belongs_to_its_operation(low):

@@ -1,4 +1,4 @@
-"""What a user's program loads of the adapter."""
+"""A user's program loads of the adapter what it needs."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What is left to Paddle's own AMP on a GPU: decided here, without one."""
+"""Policies that are left to Paddle's own AMP on a GPU: decided here, without one."""
 
 import paddle
 import pytest

@@ -359,7 +359,7 @@ MANNERS = ("replicated", "decorated")
 
 @pytest.fixture(scope="module")
 def two_ranks():
-    """What happened on each of two ranks, by whether the network is decorated."""
+    """Return what happened on each of two ranks, with the network decorated and not."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

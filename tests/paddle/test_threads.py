@@ -25,7 +25,7 @@ def test_eight_threads_with_policies_of_their_own(size):
 
 
 class State(Dataset):
-    """What the process that loads an item is in."""
+    """Items that tell which region the process that loads them is in."""
 
     def __len__(self):
         return 4

@@ -27,7 +27,7 @@ LOW = {"float16": tf.float16, "bfloat16": tf.bfloat16}
 
 
 def patched() -> list[str]:
-    """What is not as TensorFlow made it."""
+    """Return the hooks that are not as TensorFlow made them."""
     changes = [*patches._patches().patches, *(each.patch for each in (*finding.functions(), *finding.keras()))]
     found = [c.function.__qualname__ for c in changes if isinstance(c, CodePatch) and c.applied]
     return found + ["TFE_Py_FastPathExecute"] * (pywrap_tfe.TFE_Py_FastPathExecute is not execute)

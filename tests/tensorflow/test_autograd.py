@@ -193,6 +193,28 @@ def test_custom_gradient_with_variables(matrix, weight, graph):
 
 
 @pytest.mark.parametrize("graph", [False, True])
+def test_recompute_grad_hands_a_function_its_own_inputs_again(matrix, weight, graph):
+    """At O2 what TensorFlow does with the inputs in between would be low, and so would their gradients."""
+    seen = []
+
+    @tf.recompute_grad
+    def block(x):
+        seen.append(x.dtype)
+        return tf.matmul(x, weight)
+
+    def step(x):
+        with unamp.autocast(level="O2", dtype="bfloat16"), tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(block(x))
+            return tape.gradient(loss, x)
+
+    slope = (tf.function(step) if graph else step)(matrix)
+    assert {*seen} == {tf.float32}
+    assert len(seen) >= 2
+    assert slope.dtype == tf.float32
+
+
+@pytest.mark.parametrize("graph", [False, True])
 def test_recompute_grad_runs_under_the_policy_of_its_forward(matrix, weight, graph):
     seen = []
 

@@ -1,4 +1,4 @@
-"""What a region does to the operations of eager mode."""
+"""Regions and the operations of eager mode."""
 
 from __future__ import annotations
 

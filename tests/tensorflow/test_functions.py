@@ -12,7 +12,7 @@ BF16 = Policy("O1", "bfloat16")
 
 
 def low_product(x):
-    """What a product in bfloat16 gives, to the bit."""
+    """Return a product in bfloat16, to the bit."""
     return tf.matmul(tf.cast(x, tf.bfloat16), tf.cast(x, tf.bfloat16))
 
 

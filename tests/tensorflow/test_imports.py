@@ -1,4 +1,4 @@
-"""What a user imports is what the user needs."""
+"""A user imports no more than the user needs."""
 
 from __future__ import annotations
 

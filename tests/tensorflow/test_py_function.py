@@ -75,3 +75,13 @@ def test_without_a_policy_nothing_is_cast(matrix, square, seen):
         with pytest.raises(tf.errors.InvalidArgumentError, match="requested dtype float32 for Tensor with dtype bfloat16"):
             tf.py_function(lambda x: tf.cast(x, tf.bfloat16), [matrix], tf.float32)
     assert seen == [tf.float32]
+
+
+def test_a_numpy_function_in_a_graph_follows_the_policy(matrix, square, seen):
+    def step(x):
+        return tf.numpy_function(lambda x: square(tf.constant(x)).numpy(), [x], tf.float32)
+
+    with unamp.autocast(dtype="bfloat16"):
+        wide = tf.function(step)(matrix)
+    assert seen == [tf.bfloat16]
+    tf.debugging.assert_equal(wide, rounded(matrix))

@@ -1,4 +1,4 @@
-"""What is private to TensorFlow is checked first; what was put in is taken out, whatever happened."""
+"""Private hooks of TensorFlow are checked first; every patch is taken out, whatever happened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unamp.adapter.replacing import CodePatch
 
 
 def patched():
-    """What is not as TensorFlow made it."""
+    """Return the hooks that are not as TensorFlow made them."""
     changes = [*patches._patches().patches, *(each.patch for each in (*finding.functions(), *finding.keras()))]
     return [c.function.__qualname__ for c in changes if isinstance(c, CodePatch) and c.applied]
 

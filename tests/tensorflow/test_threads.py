@@ -19,7 +19,7 @@ TAKES_OVER = Policy("O1", "bfloat16", allow=("add", "exp"), deny="softmax")
 
 
 def report():
-    """What is in force where this is called."""
+    """Return the policy that is in force where this is called."""
     x = tf.ones([4, 4])
     return (
         unamp.current_policy(),

@@ -1,4 +1,4 @@
-"""What ran, as it ran."""
+"""Traces hold what ran, as it ran."""
 
 from __future__ import annotations
 

@@ -370,6 +370,9 @@ GONE_SINCE = {(2, 15): {"cholesky", "qr"}}  # by the version that no longer has 
 FLOAT64_SINCE = {"quantile": (2, 15)}  # by the version from which on it computes in float64 where a quantile lies
 MOVED = {"group_norm": Rule.WIDEST}  # off the list: it follows its input
 
+#: Functions of today under their older names, which alone are on torch's list.
+OLDER = {"_lu_with_info", "lu_solve", "triangular_solve"}
+
 
 def seed_lists() -> dict[str, Rule]:
     lists = ((SEED_LOW, Rule.LOW), (SEED_FLOAT32, Rule.FP32), (SEED_WIDEST, Rule.WIDEST))
@@ -394,6 +397,11 @@ def test_the_three_lists_as_they_are_today(name: str, rule: Rule) -> None:
     tensors = [t.to(given) if n in eligible else t for n, t in enumerate(tensors)]
     if rule is Rule.WIDEST and name != "group_norm":
         tensors[eligible[-1]] = tensors[eligible[-1]].float()
+    if name in OLDER:
+        for region in (torch.autocast("cpu"), policy_region(policy)):
+            with region, pytest.raises(RuntimeError, match="BFloat16"):
+                case.call(operations[case.op], tensors)
+        tensors = [t.float() if t.is_floating_point() else t for t in tensors]
     with policy_region(policy), unamp.trace() as trace:
         result = case.call(operations[case.op], tensors)
     expected = {Rule.LOW: BF16, Rule.FP32: F32}.get(rule, BF16 if name == "group_norm" else F32)

@@ -18,9 +18,12 @@ they fit:
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
 `facts`               reading an adapter's data file about its framework's operations
 `spellings`           a framework's objects by their spellings
+`layers`              rules for single layers: the optional part of an adapter
 `wrapping`            a second object for a network, with the same parameters and another method
 ====================  ====================================================================================================
 """
+
+from typing import TYPE_CHECKING, Any
 
 from unamp.adapter.contract import (
     DEVICES,
@@ -31,13 +34,17 @@ from unamp.adapter.contract import (
     Gap,
     Gradients,
     How,
+    NamesDevices,
     Realisation,
     Support,
+    TellsOfDtypes,
 )
 from unamp.adapter.operations import NamedOperations, Operations
 from unamp.adapter.records import OpRecord
 from unamp.adapter.versions import check_version, major_minor
-from unamp.adapter.ways import WAY_KINDS, OpenRegion, Way
+
+if TYPE_CHECKING:
+    from unamp.adapter.ways import WAY_KINDS, OpenRegion, Way
 
 __all__ = [
     "DEVICES",
@@ -50,12 +57,23 @@ __all__ = [
     "Gradients",
     "How",
     "NamedOperations",
+    "NamesDevices",
     "OpRecord",
     "OpenRegion",
     "Operations",
     "Realisation",
     "Support",
+    "TellsOfDtypes",
     "Way",
     "check_version",
     "major_minor",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what conformance alone needs, and whose import takes time that users of regions would wait for."""
+    if name in ("WAY_KINDS", "OpenRegion", "Way"):
+        from unamp.adapter import ways
+
+        return getattr(ways, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,10 +12,10 @@ The rules that every adapter keeps:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from unamp.adapter.operations import Operations
 from unamp.adapter.records import OpRecord
@@ -31,11 +31,14 @@ __all__ = [
     "Gap",
     "Gradients",
     "How",
+    "NamesDevices",
     "Realisation",
     "Support",
+    "TellsOfDtypes",
 ]
 
-#: The kinds of device that a region can be limited to.
+#: The kinds of device that every framework may have, and a region can be limited to: a CPU, and whatever accelerator there is.
+#: Others are one framework's own; see `NamesDevices`.
 DEVICES = ("cpu", "gpu")
 
 #: What `Adapter.runtime` tells of one thing.
@@ -212,7 +215,7 @@ class Adapter(Protocol):
         """Return whether a value is one of the framework's networks."""
 
     def wrap(self, network: Any, policy: Policy) -> Any:
-        """Return a network that computes under a policy, floating inputs cast and floating results back in float32.
+        """Return a network that computes under a policy: `unamp.networks.call_under` says what is cast.
 
         Parameters are those of the given network, as they are. See `unamp.auto_mixed_precision`.
         """
@@ -293,6 +296,18 @@ class Adapter(Protocol):
         """Return the operation namespace for conformance."""
 
 
+@runtime_checkable
+class TellsOfDtypes(Protocol):
+    """What an adapter may have besides, for notes on errors that are about dtypes (`unamp.error_notes`)."""
+
+    @property
+    def dtype_errors(self) -> str:
+        """A regular expression that is found in the messages of the framework's errors about dtypes."""
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give the operations that a tensor came from, the last one first, as far as the framework knows them."""
+
+
 class CapturesNothing:
     """The part of an adapter about compilers, where they run regions as the Python code that they are, or refuse them."""
 
@@ -314,3 +329,18 @@ class CapturesNothing:
     def leave_captured(self, key: int) -> None:
         """See `Adapter.leave_captured`."""
         raise NotExpressible("this framework's compiler captures no regions")
+
+
+@runtime_checkable
+class NamesDevices(Protocol):
+    """The part of an adapter whose framework has other names for devices than ``"cpu"``, ``"gpu"`` and ``"cuda"``."""
+
+    def device_kind(self, device: object) -> str | None:
+        """Return the kind of device that one of the framework's words or objects stands for; None for anything else.
+
+        Raises:
+            ValueError: for a device that the framework knows, and that is not there.
+        """
+
+    def device_names(self) -> Mapping[str, str]:
+        """Return the framework's word for every device that is there and that a region can cover, by its kind."""

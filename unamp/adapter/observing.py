@@ -59,7 +59,7 @@ def casts(
         compute: the dtype that was computed in.
         results: the tensors that came out, likewise. A float32 one of a low operation was cast back.
     """
-    if rule not in (Rule.LOW, Rule.FP32, Rule.WIDEST) or compute not in _BYTES:
+    if rule in (Rule.UNTOUCHED, Rule.BANNED) or compute not in _BYTES:
         return 0, 0
     cast = [(dtype, size) for dtype, size in inputs if dtype in _BYTES and dtype != compute]
     if rule is Rule.LOW and compute != FLOAT32:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from unamp.adapter.ways import Way
 from unamp.vocabulary import vocabulary
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from unamp.adapter.ways import Way
 
 __all__ = ["NamedOperations", "Operations"]
 

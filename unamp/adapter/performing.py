@@ -18,7 +18,7 @@ from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 
-__all__ = ["EVERYTHING", "CallPlan", "Casts", "Operator", "Outcome", "Performer", "target"]
+__all__ = ["EVERYTHING", "CallPlan", "Casts", "Operator", "Outcome", "Performer", "differing", "target"]
 
 #: The result of a call, the dtype that was computed in, and whether that was emulated.
 Outcome = tuple[Any, Any, bool]
@@ -41,8 +41,16 @@ def target(rule: Rule, low: Any, float32: Any, seen: list[Any], mixed: bool) -> 
     if rule is Rule.FP32:
         return float32
     if mixed:
-        return float32 if rule is Rule.WIDEST else None
+        return differing(rule, float32, seen)
     return None if seen[0] is float32 else seen[0]
+
+
+def differing(rule: Rule, float32: Any, seen: Sequence[Any]) -> Any:
+    """Return the dtype that a rule which looks at inputs casts those to that differ; None to leave them as they are."""
+    if rule is Rule.NARROWEST:
+        low = [dtype for dtype in seen if dtype != float32]
+        return low[0] if low.count(low[0]) == len(low) else float32  # neither low dtype holds the other's numbers
+    return float32 if rule is Rule.WIDEST else None
 
 
 class _Everything:

@@ -21,12 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Protocol
 
 from unamp.errors import AdapterError
 from unamp.policy import Policy
 
-__all__ = ["EQUAL", "WAY_KINDS", "OpenRegion", "Run", "ValueAndGrad", "Way"]
+__all__ = ["EQUAL", "WAY_KINDS", "OpenRegion", "Opened", "Run", "ValueAndGrad", "Way"]
 
 #: The kinds of way.
 WAY_KINDS = (
@@ -45,9 +45,17 @@ WAY_KINDS = (
 #: What a way can promise: the bits that eager gives, or an error within the suite's own bound of the dtype.
 EQUAL = ("bits", "bound")
 
-OpenRegion = Callable[[], AbstractContextManager[Any]]
+
+class Opened(AbstractContextManager[Any], Protocol):
+    """A region: a context manager and a decorator."""
+
+    def __call__(self, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """Decorate a function."""
+
+
+OpenRegion = Callable[[], Opened]
 Run = Callable[[Callable[..., Any], OpenRegion, Sequence[Any]], Any]
-ValueAndGrad = Callable[[Callable[..., Any], OpenRegion, Sequence[Any]], tuple[Any, Sequence[Any]]]
+ValueAndGrad = Callable[[Callable[..., Any], OpenRegion, Sequence[Any], Sequence[int]], tuple[Any, Sequence[Any]]]
 
 
 @dataclass(frozen=True)
@@ -59,8 +67,8 @@ class Way:
         kind: one of `WAY_KINDS`.
         run: see the module. None where the way differentiates by itself.
         value_and_grad: in place of `run`, for a way that differentiates by itself (a transformation of functions, a training
-            step, replicas that average gradients). The same arguments, but the function returns a scalar, and the answer is
-            the scalar and its gradient for each of the inputs that is floating (None for others).
+            step, replicas that average gradients): ``value_and_grad(function, region, inputs, places)``. The function returns
+            a scalar, and the answer is the scalar and its gradients for the inputs at these places.
         equal: one of `EQUAL`.
         gradients: whether the result of `run` can be differentiated by `Operations.value_and_grad` around it.
         refused: why the adapter cannot follow a policy in this way; empty where it can. Where that depends on the policy, a

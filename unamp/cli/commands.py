@@ -16,6 +16,7 @@ from unamp.cli import policies, traces
 from unamp.cli.arguments import AsJson
 from unamp.cli.diagnosis import show_frameworks, show_gaps, show_machine
 from unamp.cli.doctor import examine_all
+from unamp.cli.migrate import migrate
 from unamp.cli.printing import print_json
 
 __all__ = ["app"]
@@ -68,6 +69,7 @@ app.command("explain")(policies.explain_command)
 app.command("diff")(policies.diff)
 app.command("trace")(traces.trace_command)
 app.command("compare")(traces.compare)
+app.command("migrate")(migrate)
 
 
 def _mount_commands() -> None:

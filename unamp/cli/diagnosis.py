@@ -26,8 +26,14 @@ def show_frameworks(reports: Sequence[_Report]) -> None:
         for device, support in report["devices"].items():
             words = [support[dtype] for dtype in LOW_DTYPES] if support else ["device not present"]
             how = map(printing.support, words)
-            table.add_row(report["framework"], report["version"], device, *how)
+            table.add_row(report["framework"], report["version"], _named(device, report), *how)
     printing.show(table)
+
+
+def _named(device: str, report: _Report) -> str:
+    """Return a kind of device with the framework's own word for it, where that is another."""
+    word = report.get("device names", {}).get(device, device)
+    return device if word == device else f"{device} ({word})"
 
 
 def show_machine(found: _Report) -> None:

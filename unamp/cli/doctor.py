@@ -12,7 +12,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-from unamp.adapter import DEVICES, machine
+from unamp.adapter import DEVICES, NamesDevices, machine
 from unamp.adapter.registry import adapter_for, installed
 from unamp.dtypes import LOW_DTYPES
 
@@ -43,6 +43,7 @@ def examine(framework: str) -> dict[str, Any]:
             device: {dtype: adapter.support(device, dtype).value for dtype in LOW_DTYPES} if device in present else None
             for device in DEVICES
         },
+        "device names": dict(adapter.device_names()) if isinstance(adapter, NamesDevices) else {},
         "runtime": dict(adapter.runtime()),
         "gaps": [gap._asdict() for gap in adapter.gaps()],
     }

@@ -13,6 +13,7 @@ from unamp.adapter import DEVICES
 from unamp.adapter.registry import installed
 from unamp.cli import printing
 from unamp.cli.arguments import LOW, AsJson, checked
+from unamp.cli.precisions import diff_files, read_precision, show_precision
 from unamp.cli.printing import print_json, show
 from unamp.cli.traces import read_trace
 from unamp.errors import unknown
@@ -39,9 +40,10 @@ def ops(
 
 
 def explain_command(
-    preset: Annotated[str, typer.Option(help=f"The base lists: {', '.join(PRESETS)}.")] = "unamp",
-    level: Annotated[str, typer.Option(help=f"One of {', '.join(LEVELS)}.")] = "O1",
-    dtype: Annotated[str, typer.Option(help=f"{LOW}.")] = "float16",
+    file: Annotated[Path | None, typer.Argument(help="A precision.toml, in place of the options of a policy.")] = None,
+    preset: Annotated[str | None, typer.Option(help=f"The base lists: {', '.join(PRESETS)}; unamp where not given.")] = None,
+    level: Annotated[str | None, typer.Option(help=f"One of {', '.join(LEVELS)}; O1 where not given.")] = None,
+    dtype: Annotated[str | None, typer.Option(help=f"{LOW}; float16 where not given.")] = None,
     allow: Annotated[list[str] | None, typer.Option(help="An operation to run in the low dtype; repeat for more.")] = None,
     deny: Annotated[list[str] | None, typer.Option(help="An operation to run in float32; repeat for more.")] = None,
     promote: Annotated[bool, typer.Option(help="At O2: operations on no list run in their widest input dtype.")] = False,
@@ -52,12 +54,22 @@ def explain_command(
     """Show for every operation its rule, where the rule comes from, and how a framework carries it out."""
     if framework is not None:
         _import(framework)
-    explained = checked(
-        lambda: explain(Policy(level, dtype, tuple(allow or ()), tuple(deny or ()), preset, promote=promote), framework, device)
-    )
+    stated: dict[str, Any] = {
+        name: value for name, value in (("preset", preset), ("level", level), ("dtype", dtype)) if value is not None
+    }
+    stated |= {name: tuple(value) for name, value in (("allow", allow), ("deny", deny)) if value}
+    stated |= {"promote": True} if promote else {}
+    precision = None if file is None else read_precision(file)
+    if precision is not None and stated:
+        raise typer.BadParameter(f"{file} states the policy; leave --{next(iter(stated))} out")
+    policy = checked(lambda: Policy(**stated)) if precision is None else precision.policy
+    explained = checked(lambda: explain(policy, framework, device))
     if as_json:
-        print_json({op: _explained_as_data(e) for op, e in explained.items()})
+        operations = {op: _explained_as_data(e) for op, e in explained.items()}
+        print_json(operations if precision is None else {"layers": precision.layers.to_data(), "operations": operations})
         return
+    if precision is not None:
+        show_precision(precision)
     where = sorted({place for e in explained.values() for place in e.how})
     table = Table("operation", "rule", "comes from", *(" on ".join(place) for place in where))
     for op, e in explained.items():
@@ -67,8 +79,8 @@ def explain_command(
 
 
 def diff(
-    before: Annotated[str, typer.Argument(metavar="PRESET", help="The lists that you know.")],
-    after: Annotated[str, typer.Argument(metavar="PRESET", help="The lists that you move to.")],
+    before: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="The lists that you know, or a precision.toml.")],
+    after: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="The lists that you move to, or another such file.")],
     level: Annotated[str | None, typer.Option(help=f"One of {', '.join(LEVELS)}; O1, or the trace's.")] = None,
     dtype: Annotated[str | None, typer.Option(help=f"{LOW}; float16, or the trace's.")] = None,
     allow: Annotated[list[str] | None, typer.Option(help="An operation on both allow lists; repeat for more.")] = None,
@@ -76,7 +88,14 @@ def diff(
     trace: Annotated[Path | None, typer.Option(help="A trace's JSON: show only what ran in it, under its policies.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the operations whose rule changes from one preset to another: for all networks, or for one that was traced."""
+    """Show the operations whose rule changes from one preset, or file, to another: for all networks, or for a traced one."""
+    if before.endswith(".toml") or after.endswith(".toml"):
+        if any(value is not None for value in (level, dtype, allow, deny, trace)):
+            raise typer.BadParameter(
+                "files state their policies; --level, --dtype, --allow, --deny and --trace go with presets"
+            )
+        diff_files(before, after, as_json)
+        return
     stated: dict[str, Any] = {name: value for name, value in (("level", level), ("dtype", dtype)) if value is not None}
     lists = {"allow": tuple(allow or ()), "deny": tuple(deny or ())}
     ran = None if trace is None else checked(lambda: ran_under(read_trace(trace), **stated))

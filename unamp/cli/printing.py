@@ -13,7 +13,9 @@ from unamp.policy import Rule
 
 __all__ = ["print_json", "rule", "say", "show", "support"]
 
-_RULES = {Rule.LOW: "green", Rule.FP32: "blue", Rule.WIDEST: "", Rule.UNTOUCHED: "dim", Rule.BANNED: "bold red"}
+_RULES = dict.fromkeys(Rule, "") | {
+    Rule.LOW: "green", Rule.FP32: "blue", Rule.UNTOUCHED: "dim", Rule.BANNED: "bold red"
+}  # fmt: skip
 _SUPPORT = {"native": "green", "intercepted": "green", "emulated": "yellow", "unsupported": "red", "absent": "dim"}
 
 #: No line of a table in a pipe is broken or cut: whoever reads it wants all of it, a row a line.

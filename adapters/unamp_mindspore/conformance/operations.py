@@ -17,8 +17,11 @@ import mindspore
 import numpy as np
 from mindspore.common.api import _pynative_executor
 
-from unamp.adapter import NamedOperations
+from unamp.adapter import NamedOperations, Way
+from unamp.adapter.layered_networks import LayeredNetworks
 from unamp_mindspore.casting import cast
+from unamp_mindspore.conformance.layered import layered
+from unamp_mindspore.conformance.ways import ways
 from unamp_mindspore.conformance.written import WRITTEN
 from unamp_mindspore.facts import facts
 from unamp_mindspore.observing import dtype_name
@@ -49,6 +52,14 @@ class MindSporeOperations(NamedOperations):
         # With another version of NumPy than MindSpore was compiled with, the first call that takes numbers fails.
         with suppress(SystemError):
             mindspore.ops.zeros((1,))
+
+    def ways(self) -> tuple[Way, ...]:
+        """Return the ways in which MindSpore runs functions."""
+        return ways()
+
+    def layered(self) -> LayeredNetworks:
+        """Return a network with layers, for rules about them."""
+        return layered()
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""

@@ -50,16 +50,17 @@ def _conv_transpose(kind: type, input: Tensor, weight: Tensor, bias: Tensor | No
     return _with(layer, {"weight": weight} if bias is None else {"weight": weight, "bias": bias}, input)
 
 
-def _convolve(
-    function: Callable[..., Tensor],
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-) -> Tensor:
-    return function(input, weight, bias, stride=stride, pad_mode="pad", padding=padding)
+# Each written out, and without annotations: MindSpore's compiler reads these three.
+def _conv1d(input, weight, bias=None, *, stride=1, padding=0):  # type: ignore[no-untyped-def]
+    return ops.conv1d(input, weight, bias, stride=stride, pad_mode="pad", padding=padding)
+
+
+def _conv2d(input, weight, bias=None, *, stride=1, padding=0):  # type: ignore[no-untyped-def]
+    return ops.conv2d(input, weight, bias, stride=stride, pad_mode="pad", padding=padding)
+
+
+def _conv3d(input, weight, bias=None, *, stride=1, padding=0):  # type: ignore[no-untyped-def]
+    return ops.conv3d(input, weight, bias, stride=stride, pad_mode="pad", padding=padding)
 
 
 def _recurrent(kind: type, input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
@@ -121,7 +122,7 @@ def _batch_norm(
     statistics = Parameter(mean, name="mean", requires_grad=False), Parameter(var, name="var", requires_grad=False)
     result = ops.batch_norm(input, *statistics, weight, bias, training=training, momentum=momentum)
     for theirs, updated in zip((mean, var), statistics, strict=True):
-        theirs.assign_value(updated)  # MindSpore updates what is a parameter; these are the caller's
+        theirs.copy_(updated)  # MindSpore updates what is a parameter; these are the caller's
     return result
 
 
@@ -217,9 +218,9 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "cast": lambda input, dtype: input.astype(DTYPES.get(dtype, getattr(mindspore, dtype))),
     "complex": lambda real, imag: ops.Complex()(real, imag),
     "constant_pad_nd": lambda input, padding: built(nn.ConstantPad1d, tuple(padding), 0.0)(input),
-    "conv1d": partial(_convolve, ops.conv1d),
-    "conv2d": partial(_convolve, ops.conv2d),
-    "conv3d": partial(_convolve, ops.conv3d),
+    "conv1d": _conv1d,
+    "conv2d": _conv2d,
+    "conv3d": _conv3d,
     "conv_transpose1d": partial(_conv_transpose, nn.Conv1dTranspose),
     "conv_transpose2d": partial(_conv_transpose, nn.Conv2dTranspose),
     "conv_transpose3d": partial(_conv_transpose, nn.Conv3dTranspose),

@@ -15,9 +15,12 @@ import numpy as np
 import paddle
 from paddle.nn import functional as F
 
-from unamp.adapter import NamedOperations
+from unamp.adapter import NamedOperations, Way
+from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.vocabulary import vocabulary
+from unamp_paddle.conformance.layered import layered
 from unamp_paddle.conformance.rare import RARE
+from unamp_paddle.conformance.ways import ways
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor
 
@@ -29,6 +32,10 @@ class PaddleOperations(NamedOperations):
 
     def __init__(self) -> None:
         super().__init__("paddle", _find)
+
+    def layered(self) -> LayeredNetworks:
+        """Return a network with layers, for rules about them."""
+        return layered()
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""
@@ -48,6 +55,10 @@ class PaddleOperations(NamedOperations):
     def dtype(self, tensor: Tensor) -> str:
         """Return the name of a tensor's dtype."""
         return str(tensor.dtype).removeprefix("paddle.")
+
+    def ways(self) -> tuple[Way, ...]:
+        """Return the ways in which Paddle runs a function."""
+        return ways()
 
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from unamp.adapter import NamedOperations
+from unamp.adapter import NamedOperations, Way
+from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.dtypes import LOW_DTYPES
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.conformance.bindings import BINDINGS
+from unamp_tensorflow.conformance.layered import layered
+from unamp_tensorflow.conformance.ways import ways
 from unamp_tensorflow.spellings import named
 from unamp_tensorflow.state import Function
 
@@ -33,6 +36,10 @@ class TensorFlowOperations(NamedOperations):
     def __init__(self) -> None:
         _ = tf.keras.layers  # imports Keras, whose layers and functions are a part of the namespace
         super().__init__("tensorflow", _find)
+
+    def layered(self) -> LayeredNetworks:
+        """Return a network with layers, for rules about them."""
+        return layered()
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> tf.Tensor:
         """Return a tensor with the array's values, shape and dtype; `value_and_grad` sees to tapes."""
@@ -64,6 +71,10 @@ class TensorFlowOperations(NamedOperations):
             value = function(*leaves)
             scaled = value if loss_scale == 1.0 else value * tf.cast(loss_scale, value.dtype)
         return value, [None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(scaled, leaves)]
+
+    def ways(self) -> tuple[Way, ...]:
+        """Return the ways in which TensorFlow and Keras run a function."""
+        return ways()
 
 
 def _find(op: str) -> Function | None:

@@ -116,7 +116,7 @@ RARE: Mapping[str, Function] = {
     "strided_slice": _strided_slice,
     "tensor_scatter_update": lambda input, index, values: tf.tensor_scatter_nd_update(input, _nested(index), values),
     "linalg_tridiagonal_solve": lambda lower, middle, upper, other: tf.linalg.tridiagonal_solve(
-        tf.stack([upper, middle, lower]), other
+        (upper, middle, lower), other, diagonals_format="sequence"
     ),
     "truncated_normal": tf.random.truncated_normal,
 }

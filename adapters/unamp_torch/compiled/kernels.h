@@ -52,7 +52,7 @@ int low_index(ScalarType dtype) { return dtype == at::kHalf ? 0 : 1; }
 
 // --- what Python tells: operators and plans -----------------------------------------------------------------------------------
 
-enum class Action : uint8_t { kNone, kLow, kLowWidened, kFloat32, kWidest, kUntouched, kBanned };
+enum class Action : uint8_t { kNone, kLow, kLowWidened, kFloat32, kWidest, kUntouched, kBanned, kNarrowest };
 
 struct Operator {
   size_t index;
@@ -181,6 +181,7 @@ class Call {
       case Action::kLowWidened: in_low(low, device); return convert_results(at::kFloat);
       case Action::kFloat32: return in_float32();
       case Action::kWidest: return in_widest(device);
+      case Action::kNarrowest: return in_narrowest(device);
       case Action::kBanned: refuse(plan); return call();
       default: return call();
     }
@@ -264,6 +265,23 @@ class Call {
       return emulate(*common);
     }
     call();
+  }
+
+  void in_narrowest(int device) {
+    std::optional<ScalarType> low;
+    bool wide = false;
+    const bool two = each([&](const Tensor& tensor) {
+      if (!eligible(tensor)) return false;
+      if (tensor.scalar_type() == at::kFloat) {
+        wide = true;
+        return false;
+      }
+      if (low && *low != tensor.scalar_type()) return true;
+      low = tensor.scalar_type();
+      return false;
+    });
+    if (low && wide && !two) return in_low(*low, device);
+    in_widest(device);
   }
 
   void refuse(const Plan& plan) const {

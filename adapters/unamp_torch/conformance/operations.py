@@ -15,7 +15,10 @@ from torch import _VF, Tensor
 from torch.nn import functional as F
 
 from unamp.adapter import NamedOperations, Way
+from unamp.adapter.layered_networks import LayeredNetworks
+from unamp_torch.conformance.layered import layered
 from unamp_torch.conformance.ways import ways
+from unamp_torch.plans import device_type
 
 __all__ = ["TorchOperations"]
 
@@ -42,10 +45,14 @@ class TorchOperations(NamedOperations):
         for function in _VECTORISED:
             function(torch.full((1 << 16,), 0.5))
 
+    def layered(self) -> LayeredNetworks:
+        """Return a network with layers, for rules about them."""
+        return layered()
+
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""
         made = torch.from_numpy(np.array(array, order="C"))
-        return made.to("cuda" if device == "gpu" else device).requires_grad_(requires_grad)
+        return made.to(device_type(device)).requires_grad_(requires_grad)
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
@@ -54,6 +61,13 @@ class TorchOperations(NamedOperations):
         exact = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
         tensor = tensor.to(exact.get(tensor.dtype, tensor.dtype))
         return tensor.cpu().numpy()
+
+    def make_second_device(self) -> bool:
+        """Give this process a second device; see `second_device`."""
+        from unamp_torch.conformance import second_device
+
+        second_device.register()
+        return True
 
     def dtype(self, tensor: Tensor) -> str:
         """Return the name of a tensor's dtype."""

@@ -38,10 +38,10 @@
     return shown;
   }
 
-  function table(presets) {
+  function table(presets, of) {
     const all = Object.values(presets).flat();
     const checks = [...new Set(all.map((entry) => entry[0]))].sort((a, b) => a - b);
-    const head = make("tr", {}, make("th", { scope: "col", text: "preset" }));
+    const head = make("tr", {}, make("th", { scope: "col", text: of }));
     head.append(...checks.map((check) => make("th", { scope: "col", text: data.checks[check] })));
     const rows = Object.entries(presets).map(([preset, entries]) => {
       const row = make("tr", {}, make("th", { scope: "row", text: preset || "–" }));
@@ -75,7 +75,7 @@
     const hint = "A percentage is the error's share of its bound.";
     const measured = Object.values(presets).flat().some((entry) => entry[3] != null);
     document.getElementById("drill-body").replaceChildren(
-      table(presets), ...(measured ? [make("p", { className: "hint", text: hint })] : []), ...notes(presets));
+      table(presets, button.closest("table").dataset.of), ...(measured ? [make("p", { className: "hint", text: hint })] : []), ...notes(presets));
     dialog.showModal();
     scrollable(dialog);
     dialog.scrollTop = 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import unamp
@@ -9,7 +10,6 @@ from unamp._data import load_table
 from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dtypes import LOW_DTYPES, dtype_name
-from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.presets import preset
 
@@ -20,23 +20,32 @@ def auto_mixed_precision(network: Any, amp_level: str = "O0", dtype: object = "f
     """Return a network that computes under MindSpore's lists and returns float32; see `unamp.auto_mixed_precision`.
 
     Args:
-        network: a network of a framework that is imported.
-        amp_level: ``"O0"``, ``"O1"``, ``"O2"`` or ``"O3"``.
+        network: a network of a framework that is imported; at the level ``"auto"`` a function, too.
+        amp_level: ``"O0"``, ``"O1"``, ``"O2"``, ``"O3"``, or ``"auto"``: MindSpore's lists of operators, whose results stay
+            as they come.
         dtype: ``"float16"`` or ``"bfloat16"``, or a framework's own.
 
     Raises:
         TypeError: where ``network`` is no network.
         ValueError: for another level or dtype.
-        NotExpressible: for the level ``"auto"``.
     """
-    _check_network(network, f"For amp_level {amp_level!r}, the network type should be Cell")
-    low = low_dtype_of(dtype)
     if amp_level == "auto":
-        raise NotExpressible(
-            "the level 'auto' is MindSpore's own; here it is a region around the call: "
-            f"`with unamp.autocast(dtype={low!r}):`, whose lists are nearly the same"
+        return _auto(network, dtype)
+    _check_network(network, f"For amp_level {amp_level!r}, the network type should be Cell")
+    return unamp.auto_mixed_precision(network, amp_level, low_dtype_of(dtype))
+
+
+def _auto(network: Any, dtype: object) -> Any:
+    adapter = owner(network, "network")
+    if adapter is None and not (inspect.isfunction(network) or inspect.ismethod(network)):
+        raise TypeError(
+            "For amp_level 'auto', the network type should be Cell, or another framework's network, or function; not "
+            f"{type(network).__name__}."
         )
-    return unamp.auto_mixed_precision(network, amp_level, low)
+    lists = load_table("presets/mindspore.toml")
+    # What MindSpore promotes (`promote_auto`) takes the widest dtype here like everything that no list names.
+    policy = Policy("O1", low_dtype_of(dtype), lists["allow_auto"], lists["deny_auto"], "none")
+    return unamp.policy_region(policy)(network) if adapter is None else adapter.wrap(network, policy)
 
 
 def custom_mixed_precision(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import unamp
+from unamp._compiler_marks import not_compiled
 from unamp.adapter import Adapter
 from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
@@ -37,12 +39,12 @@ def build_train_network(
             comes from the level.
 
     Returns:
-        A callable. It returns the loss; where a loss scale manager skips steps that overflow, the loss, whether there was an
-        overflow, and the scale that was used.
+        A callable; for MindSpore's networks a Cell, as MindSpore's own. It returns the loss; where a loss scale manager skips
+        steps that overflow, the loss, whether there was an overflow, and the scale that was used.
 
     Raises:
         TypeError, ValueError: for bad arguments.
-        NotExpressible: for the level ``"auto"`` and a boost level.
+        NotExpressible: for a boost level.
 
     Semantics: https://www.mindspore.cn/docs/en/r2.7.0/api_python/amp/mindspore.amp.build_train_network.html
     """
@@ -58,7 +60,8 @@ def build_train_network(
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(f"The type of 'loss_fn' should be 'Cell', or a function, but got {type(loss_fn).__name__!r}.")
     manager = kwargs.get("loss_scale_manager", DynamicLossScaleManager() if level == "O2" else None)
-    return TrainNetwork(adapter, network, optimizer, loss_fn, _effective(level, kwargs), manager)
+    kind = _cell_class() if adapter.framework == "mindspore" else TrainNetwork
+    return kind(adapter, network, optimizer, loss_fn, _effective(level, kwargs), manager)
 
 
 class TrainNetwork:
@@ -76,12 +79,20 @@ class TrainNetwork:
         self.scaler, self._skips = _scaler(manager)
         self._fixed_scale = None if manager is None or self._skips else float(manager.get_loss_scale())
         self._adapter = adapter
-        self._low = auto_mixed_precision(network, level)
+        self._low_network = (auto_mixed_precision(network, level),)  # in a tuple: no part of the cell, which has the network
         self._loss_fn: Callable[..., Any] | None = loss_fn
 
     def __call__(self, *inputs: Any) -> Any:
         """Take a step with a batch: the data and the label, or whatever the network takes where it has the loss inside."""
         _set_train(self.network)
+        return self._step(*inputs)
+
+    @property
+    def _low(self) -> Any:
+        """The network under the policy."""
+        return self._low_network[0]
+
+    def _step(self, *inputs: Any) -> Any:
         loss, gradients = self._adapter.backward(lambda: self._scaled_loss(inputs), self.network, self.optimizer)
         if self._fixed_scale is not None:
             self._step_with_all(gradients)
@@ -119,6 +130,35 @@ class TrainNetwork:
         adapter = self._adapter
         eligible = adapter.is_tensor(value) and adapter.dtype_of(value) in ELIGIBLE
         return adapter.cast(value, "float32") if eligible else value
+
+
+@cache
+def _cell_class() -> type[TrainNetwork]:
+    """Return the class of train networks that are cells."""
+    mindspore: Any = framework_in_use("mindspore")
+
+    class TrainCell(TrainNetwork, mindspore.nn.Cell):  # type: ignore[misc]
+        def __init__(self, *arguments: Any) -> None:
+            mindspore.nn.Cell.__init__(self, auto_prefix=False)
+            super().__init__(*arguments)
+            self.set_train()
+
+        def __call__(self, *inputs: Any) -> Any:
+            # Regions and Python's control flow are not compiled: a step runs as in PyNative mode, whatever the mode.
+            if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
+                return self._step(*inputs)
+            return mindspore.nn.Cell.__call__(self, *inputs)
+
+        @not_compiled(
+            "a train network of unamp.dialects.mindspore takes its steps as in PyNative mode, and cannot be part of a graph; "
+            "call it, in either mode, or compile a step with amp.DynamicLossScaler, amp.all_finite and "
+            "amp.auto_mixed_precision"
+        )
+        def construct(self, *inputs: Any) -> Any:
+            return self._step(*inputs)
+
+    TrainCell.__name__ = TrainCell.__qualname__ = TrainNetwork.__name__
+    return TrainCell
 
 
 def _scaler(manager: Any) -> tuple[unamp.GradScaler, bool]:

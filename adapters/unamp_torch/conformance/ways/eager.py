@@ -1,4 +1,4 @@
-"""Functions that are simply called: decorated, in other modes and threads, through an operator, and beside PyTorch's own AMP."""
+"""Functions that are simply called: decorated, in modes and threads, through an operator, and beside PyTorch's own AMP."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _function_mode(function: Function, region: OpenRegion, inputs: Sequence[Any]
 
 
 def _dispatch_mode(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    with _Dispatching(), region():
+    with _Dispatching(), region():  # type: ignore[no-untyped-call]
         return function(*inputs)
 
 
@@ -136,14 +136,13 @@ def _custom_forward(function: Function, region: OpenRegion, inputs: Sequence[Any
     """Call it in the forward of an `autograd.Function` that takes the autocast of its caller."""
     device = inputs[0].device.type
 
-    class Called(torch.autograd.Function):
-        @staticmethod
-        @torch.amp.custom_fwd(device_type=device)
-        def forward(ctx: Any, *given: Any) -> Any:
-            return function(*given).clone()
+    def forward(ctx: Any, *given: Any) -> Any:
+        return function(*given).clone()
 
+    called: Any = type("Called", (torch.autograd.Function,), {})
+    called.forward = staticmethod(torch.amp.custom_fwd(forward, device_type=device))
     with region():
-        return Called.apply(*inputs)
+        return called.apply(*inputs)
 
 
 WAYS = (

@@ -2,49 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from unamp.adapter import OpenRegion, Way
-from unamp_torch.conformance.ways.opening import Function, both, inside
+from unamp_torch.conformance.ways.opening import Function, Weighed, both, floating, inside, with_leaves
 
 __all__ = ["WAYS"]
 
 
-def _floating(inputs: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(place for place, tensor in enumerate(inputs) if tensor.is_floating_point())
-
-
-def _grad(function: Function, region: OpenRegion, inputs: Sequence[Any], *, around: bool) -> tuple[Any, list[Any]]:
-    places = _floating(inputs)
+def _grad(
+    function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int], *, around: bool
+) -> tuple[Any, Sequence[Any]]:
+    differentiated = torch.func.grad_and_value(function if around else inside(function, region), tuple(places))
     if around:
         with region():
-            gradients, value = torch.func.grad_and_value(function, places)(*inputs)
+            gradients, value = differentiated(*inputs)
     else:
-        gradients, value = torch.func.grad_and_value(inside(function, region), places)(*inputs)
-    return value, _in_places(inputs, places, gradients)
+        gradients, value = differentiated(*inputs)
+    return value, gradients
 
 
-def _in_places(inputs: Sequence[Any], places: Sequence[int], gradients: Sequence[Any]) -> list[Any]:
-    found = dict(zip(places, gradients, strict=True))
-    return [found.get(place) for place in range(len(inputs))]
-
-
-def _vjp(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-    places = _floating(inputs)
-
-    def of_floating(*given: Any) -> Any:
-        rest = dict(zip(places, given, strict=True))
+def _vjp(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+    def of_leaves(*leaves: Any) -> Any:
         with region():
-            return function(*(rest.get(place, tensor) for place, tensor in enumerate(inputs)))
+            return function(*with_leaves(inputs, places, leaves))
 
-    value, back = torch.func.vjp(of_floating, *(inputs[place] for place in places))
-    return value, _in_places(inputs, places, back(torch.ones_like(value)))
+    found: Any = torch.func.vjp(of_leaves, *(inputs[place] for place in places))
+    value, back = found
+    return value, back(torch.ones_like(value))
+
+
+def _reentrant(
+    function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int], *, around: bool
+) -> tuple[Any, Sequence[Any]]:
+    """Checkpoint with gradients that are held: it refuses `torch.autograd.grad`."""
+    leaves = [inputs[place].detach().requires_grad_() for place in places]
+    given = with_leaves(inputs, places, leaves)
+    if around:
+        with region():
+            value = checkpoint(function, *given, use_reentrant=True)
+    else:
+        value = checkpoint(inside(function, region), *given, use_reentrant=True)
+    value.backward()
+    return value.detach(), [leaf.grad for leaf in leaves]
 
 
 def _vmap(function: Function, inputs: Sequence[Any]) -> Any:
@@ -52,50 +57,30 @@ def _vmap(function: Function, inputs: Sequence[Any]) -> Any:
 
 
 def _jvp(function: Function, inputs: Sequence[Any]) -> Any:
-    places = _floating(inputs)
-
-    def of_floating(*given: Any) -> Any:
-        rest = dict(zip(places, given, strict=True))
-        return function(*(rest.get(place, tensor) for place, tensor in enumerate(inputs)))
-
+    places = floating(inputs)
     primals = tuple(inputs[place] for place in places)
-    return torch.func.jvp(of_floating, primals, tuple(map(torch.ones_like, primals)))[0]
-
-
-class _Weighed(nn.Module):
-    """A network with a function's floating arguments as parameters, and the others as its inputs."""
-
-    def __init__(self, function: Function, inputs: Sequence[Any]) -> None:
-        super().__init__()
-        self.function, self.places = function, _floating(inputs)
-        for place in self.places:
-            self.register_parameter(f"p{place}", nn.Parameter(inputs[place].detach().clone()))
-
-    def forward(self, *inputs: Any) -> Any:
-        named = dict(self.named_parameters())
-        return self.function(*(named.get(f"p{place}", tensor) for place, tensor in enumerate(inputs)))
+    return torch.func.jvp(
+        lambda *leaves: function(*with_leaves(inputs, places, leaves)), primals, tuple(map(torch.ones_like, primals))
+    )[0]
 
 
 def _functional_call(function: Function, inputs: Sequence[Any]) -> Any:
-    network = _Weighed(function, inputs)
-    given = {f"p{place}": inputs[place] for place in network.places}
-    return torch.func.functional_call(network, given, tuple(inputs))
+    network = Weighed(function, inputs, floating(inputs))
+    return torch.func.functional_call(network, {f"p{place}": inputs[place] for place in network.places}, tuple(inputs))
 
 
-def _recomputed(*, reentrant: bool) -> Callable[[Function, Sequence[Any]], Any]:
-    def run(function: Function, inputs: Sequence[Any]) -> Any:
-        return checkpoint(function, *inputs, use_reentrant=reentrant)
-
-    return run
+def _recomputed(function: Function, inputs: Sequence[Any]) -> Any:
+    return checkpoint(function, *inputs, use_reentrant=False)
 
 
 WAYS = (
-    *both("checkpoint", "recomputed", _recomputed(reentrant=False)),
-    *both("checkpoint, reentrant", "recomputed", _recomputed(reentrant=True)),
-    Way("func.grad, region inside", "transformed", value_and_grad=partial(_grad, around=False)),
-    Way("func.grad, region around", "transformed", value_and_grad=partial(_grad, around=True)),
-    Way("func.vjp", "transformed", value_and_grad=_vjp),
-    *both("vmap", "transformed", _vmap, equal="bound"),
-    *both("func.jvp", "transformed", _jvp, gradients=False),
+    *both("checkpoint", "recomputed", _recomputed),
+    Way("checkpoint, reentrant, region inside", "recomputed", value_and_grad=partial(_reentrant, around=False)),
+    Way("checkpoint, reentrant, region around", "recomputed", value_and_grad=partial(_reentrant, around=True)),
+    Way("func.grad, region inside", "transformed", value_and_grad=partial(_grad, around=False), equal="bound"),
+    Way("func.grad, region around", "transformed", value_and_grad=partial(_grad, around=True), equal="bound"),
+    Way("func.vjp", "transformed", value_and_grad=_vjp, equal="bound"),
+    *both("vmap", "transformed", _vmap, equal="bound", upstream={"lstm": "it has no batching rule for LSTM"}),
+    *both("func.jvp", "transformed", _jvp, gradients=False, upstream={"lstm": "it has no forward gradient of LSTM on the CPU"}),
     *both("functional_call", "transformed", _functional_call),
 )

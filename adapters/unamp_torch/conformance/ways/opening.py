@@ -9,7 +9,7 @@ from torch import nn
 
 from unamp.adapter import OpenRegion, Way
 
-__all__ = ["Function", "Holding", "both", "inside"]
+__all__ = ["Function", "Holding", "Weighed", "both", "floating", "inside", "with_leaves"]
 
 Function = Callable[..., Any]
 
@@ -27,6 +27,32 @@ class Holding(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Call the function."""
         return self.function(*inputs)
+
+
+def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
+    """Return the places of floating tensors."""
+    return tuple(place for place, tensor in enumerate(inputs) if tensor.is_floating_point())
+
+
+class Weighed(nn.Module):
+    """A network with some of a function's arguments as parameters; what it is called with stands for the others."""
+
+    def __init__(self, function: Function, inputs: Sequence[Any], places: Sequence[int]) -> None:
+        super().__init__()
+        self.function, self.places = function, places
+        for place in places:
+            self.register_parameter(f"p{place}", nn.Parameter(inputs[place].detach().clone()))
+
+    def forward(self, *inputs: Any) -> Any:
+        """Call the function with the parameters."""
+        named = dict(self.named_parameters())
+        return self.function(*(named.get(f"p{place}", tensor) for place, tensor in enumerate(inputs)))
+
+
+def with_leaves(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
+    """Return inputs with others in some places."""
+    found = dict(zip(places, leaves, strict=True))
+    return [found.get(place, tensor) for place, tensor in enumerate(inputs)]
 
 
 def inside(function: Function, region: OpenRegion) -> Function:

@@ -9,26 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from torch import distributed, nn
+from torch.distributed.tensor import DTensor
 
 from unamp.adapter import OpenRegion, Way
-from unamp_torch.conformance.ways.opening import Function
+from unamp_torch.conformance.ways.opening import Function, Weighed, inside
 
 __all__ = ["ways"]
-
-
-class _Weighed(nn.Module):
-    """A network with a function's floating arguments as parameters, and the others as its inputs."""
-
-    def __init__(self, function: Function, inputs: Sequence[Any]) -> None:
-        super().__init__()
-        self.function = function
-        for place, tensor in enumerate(inputs):
-            if tensor.is_floating_point():
-                self.register_parameter(f"p{place}", nn.Parameter(tensor.detach().clone()))
-
-    def forward(self, *inputs: Any) -> Any:
-        named = dict(self.named_parameters())
-        return self.function(*(named.get(f"p{place}", tensor) for place, tensor in enumerate(inputs)))
 
 
 @contextmanager
@@ -51,27 +37,28 @@ def _shard(network: nn.Module) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    sharded: nn.Module = fully_shard(network, mesh=init_device_mesh("cpu", (1,)))
-    return sharded
+    fully_shard(network, mesh=init_device_mesh("cpu", (1,)))  # in place
+    return network
 
 
 def _trained(place: Callable[[nn.Module], nn.Module], *, around: bool) -> Any:
-    def run(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-        def body(*given: Any) -> Any:
-            with region():
-                return function(*given)
-
+    def run(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+        # Parameters of one network must have one dtype here: what has another is an input.
+        weights = [each for each in places if inputs[each].dtype is inputs[places[-1]].dtype]
+        leaves = {each: inputs[each].detach().requires_grad_() for each in places if each not in weights}
+        given = [leaves.get(each, tensor) for each, tensor in enumerate(inputs)]
         with _group():
-            network = place(_Weighed(function if around else body, inputs))
+            network = place(Weighed(function if around else inside(function, region), inputs, weights))
             if around:
                 with region():
-                    value = network(*inputs)
+                    value = network(*given)
             else:
-                value = network(*inputs)
+                value = network(*given)
             value.backward()
             named = {name.rpartition(".")[2]: p.grad for name, p in network.named_parameters()}
-            whole = {name: g.full_tensor() if hasattr(g, "full_tensor") else g for name, g in named.items()}
-            return value.detach(), [whole.get(f"p{place}") for place in range(len(inputs))]
+            whole = {name: g.full_tensor() if isinstance(g, DTensor) else g for name, g in named.items()}
+            found = {each: whole[f"p{each}"] for each in weights} | {each: leaf.grad for each, leaf in leaves.items()}
+            return value.detach(), [found[each] for each in places]
 
     return run
 

@@ -1,78 +1,91 @@
-"""`paddle.amp.debugging`: how often each operation ran, by dtype. See `unamp.trace` for more."""
+"""`paddle.amp.debugging`: how often each operation ran, by dtype, and where a result is not finite.
+
+See `unamp.trace` for more: what is counted and checked is what it records, in the forward pass. In Paddle's words:
+https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/Overview_en.html
+"""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import unamp
-from unamp.adapter import OpRecord
+from unamp.dialects._in_use import framework_in_use
+from unamp.dialects.paddle.amp._operator_stats import (
+    OperatorStats,
+    collect_operator_stats,
+    disable_operator_stats_collection,
+    enable_operator_stats_collection,
+)
+from unamp.dialects.paddle.amp._tensor_checker import (
+    DebugMode,
+    TensorCheckerConfig,
+    check_layer_numerics,
+    disable_tensor_checker,
+    enable_tensor_checker,
+)
 
-__all__ = ["collect_operator_stats", "disable_operator_stats_collection", "enable_operator_stats_collection"]
+__all__ = [
+    "DebugMode",
+    "OperatorStats",
+    "TensorCheckerConfig",
+    "check_layer_numerics",
+    "check_numerics",
+    "collect_operator_stats",
+    "compare_accuracy",
+    "disable_operator_stats_collection",
+    "disable_tensor_checker",
+    "enable_operator_stats_collection",
+    "enable_tensor_checker",
+]
 
-_COLUMNS = ("float16", "bfloat16", "float32", "other")
 
+def check_numerics(tensor: Any, op_type: str, var_name: str, debug_mode: Any = DebugMode.CHECK_NAN_INF_AND_ABORT) -> Any:
+    """Return how many numbers of a Paddle tensor are NaN, infinite and zero, and the largest, the smallest and the mean.
 
-class _ThreadState(threading.local):
-    trace: unamp.Trace | None = None
-
-
-_state = _ThreadState()
-
-
-def enable_operator_stats_collection() -> None:
-    """Count this thread's operations from here on, by the dtypes that they compute in; what was counted before is forgotten.
-
-    Counted is what `unamp.trace` records: every operation that computes, under its canonical name, but no casts.
+    Raises:
+        TypeError: for a tensor of another framework, for which `unamp.trace(values=True)` tells of results.
+        RuntimeError: where there are NaN or infinities and the mode says to abort.
     """
-    _stop()
-    _state.trace = unamp.trace()
-    _state.trace.__enter__()
+    paddle = framework_in_use("paddle")
+    if paddle is None or not isinstance(tensor, paddle.Tensor):
+        raise TypeError(
+            f"check_numerics takes tensors of PaddlePaddle, not {type(tensor).__name__}: unamp.trace(values=True) tells of the "
+            "results of operations in every framework"
+        )
+    own = paddle.amp.debugging
+    return own.check_numerics(tensor, op_type, var_name, own.DebugMode[debug_mode.name])
 
 
-def disable_operator_stats_collection() -> None:
-    """Stop counting, and print the table. Do nothing where nothing is counted."""
-    trace = _stop()
-    if trace is not None:
-        _print(trace.records)
+def compare_accuracy(
+    dump_path: str, another_dump_path: str, output_filename: str, loss_scale: float = 1, dump_all_tensors: bool = False
+) -> None:
+    """Write a table of what two runs have in common, the largest error first; see `unamp.compare_traces`.
+
+    Args:
+        dump_path: the `output_dir` of one run, in float32, say.
+        another_dump_path: that of the other.
+        output_filename: the file to write, as text; Paddle's writes a workbook.
+        loss_scale: has no effect: there are no gradients in it.
+        dump_all_tensors: must be False, as in Paddle.
+
+    Raises:
+        AssertionError: for `dump_all_tensors`.
+        FileNotFoundError: where a folder holds no trace of `enable_tensor_checker`.
+    """
+    assert dump_all_tensors is False, "It is currently not supported."
+    reference, other = (_loaded(Path(path)) for path in (dump_path, another_dump_path))
+    found = unamp.compare_traces(reference, other)
+    Path(output_filename).write_text(found.table() + "\n", "utf-8")
 
 
-@contextmanager
-def collect_operator_stats() -> Iterator[None]:
-    """Count inside, and print the table on the way out."""
-    enable_operator_stats_collection()
-    try:
-        yield
-    except BaseException:
-        _stop()
-        raise
-    disable_operator_stats_collection()
-
-
-def _stop() -> unamp.Trace | None:
-    trace, _state.trace = _state.trace, None
-    if trace is not None:
-        trace.__exit__(None, None, None)
-    return trace
-
-
-def _print(records: Iterable[OpRecord]) -> None:
-    """Print the table in Paddle's form."""
-    counts: dict[str, Counter[str]] = {}
-    for record in records:
-        column = record.compute if record.compute in _COLUMNS else "other"
-        counts.setdefault(record.op, Counter())[str(column)] += 1
-    print("<{:-^120}>".format(" op list "))
-    print(
-        "<{:-^40}".format(" Op Name "),
-        "{:-^17}".format(" FP16 Calls "),
-        "{:-^17}".format(" BF16 Calls "),
-        "{:-^17}".format(" FP32 Calls"),
-        "{:-^17}>".format(" Other Calls "),
-        sep=" | ",
-    )
-    for op, found in sorted(counts.items()):
-        print(f"  {op:<40}|  " + "|  ".join(f"{found[column]:<17}" for column in _COLUMNS))
-    print("<{:-^120}>\n".format(f" op count: {len(counts)} "))
+def _loaded(folder: Path) -> unamp.Trace:
+    """Return all that a run wrote into a folder, as one trace."""
+    paths = sorted(folder.glob("worker_*.json"), key=lambda path: int(path.suffixes[0][1:]))
+    if not paths:
+        raise FileNotFoundError(
+            f"{folder} holds no worker_*.json, which disable_tensor_checker() writes for TensorCheckerConfig(output_dir=...)"
+        )
+    traces = [unamp.Trace.from_json(path.read_text("utf-8")) for path in paths]
+    traces[0].records = [record for trace in traces for record in trace.records]
+    return traces[0]

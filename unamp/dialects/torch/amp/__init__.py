@@ -2,7 +2,8 @@
 
 What is different from torch's own:
 
-- Devices are ``"cpu"`` and ``"cuda"``, whichever framework the tensors are of; dtypes may be strings and every framework's.
+- Devices are ``"cpu"`` and ``"cuda"``, whichever framework the tensors are of, and on torch's tensors every device for which
+  torch has an autocast; dtypes may be strings and every framework's.
 - On torch's tensors a region is torch's own autocast (the preset ``native``); on others it follows the same lists (the presets
   ``torch-cpu`` and ``torch-cuda``).
 - Errors that torch finds out late, or not at all, come at once.
@@ -13,6 +14,7 @@ Semantics: https://docs.pytorch.org/docs/stable/amp.html (torch 2.13)
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable
 from types import TracebackType
@@ -38,7 +40,7 @@ _OTHER_DEVICES = frozenset(
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Return whether `autocast` takes a device: it takes ``"cpu"`` and ``"cuda"``.
+    """Return whether `autocast` takes a device: ``"cpu"``, ``"cuda"`` and, where torch is imported, those that its own takes.
 
     Raises:
         TypeError: for what is no string.
@@ -46,7 +48,8 @@ def is_autocast_available(device_type: str) -> bool:
     """
     if not isinstance(device_type, str):
         raise TypeError(f"device_type must be a string, not {type(device_type).__name__}")
-    return _known(device_type) in _DEVICES
+    kind = _known(device_type)
+    return kind in _DEVICES or _has_autocast(kind)
 
 
 class autocast:  # noqa: N801 - torch's name
@@ -54,6 +57,7 @@ class autocast:  # noqa: N801 - torch's name
 
     Args:
         device_type: ``"cpu"`` or ``"cuda"``. Without a GPU a region for ``"cuda"`` warns and does nothing, as torch's.
+            On another device of torch's (``"mps"``, ``"xpu"``) the region is torch's own, for torch's tensors alone.
         dtype: the low precision; None is that of the region around it, else float16 for ``"cuda"`` and bfloat16 for ``"cpu"``.
             Any other dtype warns and switches the region off.
         enabled: False switches mixed precision off inside.
@@ -98,7 +102,11 @@ class autocast:  # noqa: N801 - torch's name
                 f"autocast()(func) requires a callable, but got {type(func).__name__}; as a context manager it is "
                 "`with autocast(device_type=...):`"
             )
-        return decorate(self._again, func)
+        return decorate(self._again, func, self)
+
+    def regions(self) -> list[Any]:
+        """Return the regions that open together, the innermost last, for the frameworks that are in use by now."""
+        return _regions(*self._arguments)
 
     def _again(self) -> autocast:
         made = object.__new__(autocast)
@@ -134,6 +142,8 @@ def _regions(device: str | None, dtype: str, enabled: bool, cache: bool) -> list
     """Return the regions to open, for the frameworks that are in use by now."""
     if device is None:
         return []
+    if device not in _DEVICES.values():
+        return [unamp.autocast(device, dtype, enabled, cache, preset="native", framework="torch")]
     lists = "torch-cpu" if device == "cpu" else "torch-cuda"
     presets: list[tuple[str, str | None]] = [("native" if name == "torch" else lists, name) for name in _in_use()]
     return [
@@ -155,24 +165,47 @@ def _settings(
     """Return the device (None where there is none of its kind), low precision, and whether region and cache are on."""
     _check_string(device_type)
     kind = _known(device_type)
-    if kind not in _DEVICES:
+    if kind not in _DEVICES and not _has_autocast(kind):
         raise RuntimeError(
-            f"unsupported autocast device_type {device_type!r}; unamp's regions cover 'cpu' and 'cuda': use torch.autocast"
+            f"unsupported autocast device_type {device_type!r}; unamp's regions cover 'cpu' and 'cuda', and with torch "
+            "imported the devices of torch.autocast"
         )
-    device = _DEVICES[kind]
+    device = _DEVICES.get(kind, kind)
     around = innermost_region()
     inherited = around.policy if around is not None and around.device in (None, device) else None
     if cache_enabled is None:
         cache_enabled = around is None or around.policy.cache
-    usual = inherited.dtype if inherited is not None else "float16" if device == "gpu" else "bfloat16"
+    usual = inherited.dtype if inherited is not None else _usual_dtype(kind)
     low = usual if dtype is None else dtype_name(dtype)
-    missing = device == "gpu" and not has_gpu()
+    missing = not has_gpu() if device == "gpu" else device not in _DEVICES.values() and not _is_there(kind)
     if enabled and missing:
-        _warn("CUDA is not available. Disabling autocast.")
+        _warn(f"{kind.upper()} is not available. Disabling autocast.")
     elif enabled and low not in LOW_DTYPES:
         _warn(f"In {kind.upper()} autocast, but the target dtype {dtype} is not supported. Disabling autocast.")
         enabled = False
     return None if missing else device, low if low in LOW_DTYPES else usual, bool(enabled), bool(cache_enabled)
+
+
+def _torch() -> Any:
+    """Return torch where it is imported."""
+    return sys.modules.get("torch") if "torch" in _in_use() else None
+
+
+def _has_autocast(kind: str) -> bool:
+    torch = _torch()
+    return torch is not None and bool(torch.amp.is_autocast_available(kind))
+
+
+def _is_there(kind: str) -> bool:
+    found = _torch().accelerator.current_accelerator()
+    return found is not None and found.type == kind
+
+
+def _usual_dtype(kind: str) -> str:
+    if kind in _DEVICES:
+        return "float16" if kind == "cuda" else "bfloat16"
+    usual: str = str(_torch().get_autocast_dtype(kind)).removeprefix("torch.")
+    return usual
 
 
 def _check_string(device_type: object) -> None:
@@ -183,7 +216,9 @@ def _check_string(device_type: object) -> None:
 def _known(device_type: Any) -> str:
     """Return a device's kind: ``"cuda"`` for ``"cuda:1"``."""
     kind, _, index = str(device_type).partition(":")
-    if kind not in _DEVICES.keys() | _OTHER_DEVICES or not (index or "0").isdigit():
+    torch = _torch()
+    own = set() if torch is None else {torch._C._get_privateuse1_backend_name()}
+    if kind not in _DEVICES.keys() | _OTHER_DEVICES | own or not (index or "0").isdigit():
         raise RuntimeError(
             f"unknown device_type {device_type!r}; torch's devices are named cpu, cuda and so on, in small letters"
         )

@@ -1,0 +1,77 @@
+"""MindSpore's network with layers, and how it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import mindspore
+from mindspore import nn
+
+from unamp.adapter.layered_networks import LayeredNetworks, Runner
+from unamp.policy import Policy
+from unamp_mindspore.state import on_cpu
+
+__all__ = ["layered"]
+
+
+class _Block(nn.Cell):  # type: ignore[misc]
+    def __init__(self, weights: Sequence[Any]) -> None:
+        super().__init__()
+        self.first, self.second = (
+            nn.Dense(w.shape[1], w.shape[0], weight_init=mindspore.Tensor(w), has_bias=False) for w in weights
+        )
+
+    def construct(self, x):  # type: ignore[no-untyped-def]
+        return self.first(x), self.second(x)
+
+
+class _Network(nn.Cell):  # type: ignore[misc]
+    def __init__(self, weights: Sequence[Any]) -> None:
+        super().__init__()
+        self.block = _Block(weights)
+
+    def construct(self, x):  # type: ignore[no-untyped-def]
+        return self.block(x)
+
+
+def _eager(network: Any) -> Runner:
+    def run(region: Any, x: Any) -> Any:
+        with region():
+            return network(x)
+
+    return run
+
+
+def _compiled(network: Any) -> Runner:
+    @mindspore.jit
+    def graph(x):  # type: ignore[no-untyped-def]
+        return network(x)
+
+    return _eager(graph)
+
+
+def _exported(network: Any) -> Runner:
+    def run(region: Any, x: Any) -> Any:
+        with TemporaryDirectory() as folder:
+            path = str(Path(folder) / "network")
+            with region():
+                mindspore.export(network, x, file_name=path, file_format="MINDIR")
+            return nn.GraphCell(mindspore.load(f"{path}.mindir"))(x)
+
+    return run
+
+
+def _refused(way: str, policy: Policy, narrowed: bool) -> str:
+    if way == "eager":
+        return ""
+    if policy.dtype == "bfloat16" and on_cpu():
+        return "MindSpore's CPU kernels cannot run a graph in bfloat16"
+    return "no strategy of MindSpore's casts a layer's result" if narrowed else ""
+
+
+def layered() -> LayeredNetworks:
+    """Return it."""
+    return LayeredNetworks(_Network, {"eager": _eager, "compiled": _compiled, "exported": _exported}, _refused)

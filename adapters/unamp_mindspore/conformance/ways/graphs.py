@@ -1,0 +1,167 @@
+"""Functions and cells that are compiled by `mindspore.jit` or in GRAPH_MODE, or exported and loaded again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import mindspore
+from mindspore import nn
+
+from unamp.adapter import OpenRegion, Way
+from unamp.errors import NotExpressible
+from unamp.policy import Policy
+from unamp_mindspore.compiling import strategy
+from unamp_mindspore.conformance.ways.opening import (
+    NO_KERNEL,
+    Function,
+    Holding,
+    HoldingCell,
+    calling,
+    cell_with_decorated_method,
+    decorated_cell,
+    graph_mode,
+    inside,
+)
+from unamp_mindspore.plans import plan
+
+__all__ = ["READS", "not_in_graphs", "ways"]
+
+#: Compiles a function, or a cell that holds it, and runs it.
+Compiles = Callable[[Any, Sequence[Any]], Any]
+
+#: The suite's binding of these operations is Python that the compiler does not read, or there is no kernel.
+READS = NO_KERNEL | {
+    "layer_norm": "the compiler does not read try statements, with which the suite lends a layer its parameters",
+    "transformer": "as layer_norm",
+    "ranking": "as layer_norm: embedding",
+    "residual": "the compiler does not read annotations of variables, and batch_norm's binding has them",
+    "lstm": "as residual",
+    "unet": "the compiler has Python run what makes a layer, as conv_transpose2d's binding does, and knows no dtype of that",
+}
+_WITH = {"*": "the compiler does not read a with statement that may raise (\"Unsupported statement 'Try'\")"}
+_CAPTURES = "" if sys.version_info < (3, 12) else "MindSpore captures bytecode on Python 3.11 and before"
+
+
+def ways() -> Iterator[Way]:
+    """Yield the ways of compilers and exports."""
+    yield from _compiled("jit", _jit)
+    yield from _compiled("GRAPH_MODE", _in_graph_mode, cells_only=True, gradients=False)
+    for name, policy_is in (("around", _around), ("inside", _in_body), ("decorated", _decorated)):
+        run = partial(policy_is, _captured)
+        yield Way(f"jit bytecode, region {name}", "compiled", run, gradients=False, upstream=NO_KERNEL, absent=_CAPTURES)
+    yield Way("jit trace, region around", "compiled", partial(_around, _traced), refused=_no_strategy, gradients=False)
+    for name, made in (("cell", Holding), ("decorated cell", None)):
+        run = partial(_around, _exported, cell=Holding) if made else partial(_decorated, _exported, cell=decorated_cell)
+        yield Way(
+            f"MINDIR of a {name}, loaded",
+            "exported",
+            run,
+            equal="bound",
+            gradients=False,
+            refused=not_in_graphs,
+            upstream=READS,
+        )
+
+
+def _compiled(name: str, compiles: Compiles, *, cells_only: bool = False, **promised: Any) -> Iterator[Way]:
+    promised = {"equal": "bound", **promised}
+    followed = {**promised, "refused": not_in_graphs, "upstream": READS}
+    deeper = {**promised, "refused": _deeper, "upstream": READS}
+    if not cells_only:
+        yield Way(f"{name}, region around", "compiled", partial(_around, compiles), **followed)
+        yield Way(f"{name} of a decorated function", "decorated", partial(_decorated, compiles), **followed)
+        yield Way(f"{name}, decorated function in it", "decorated", partial(_decorated_deep, compiles), **deeper)
+        yield Way(f"{name}, region inside", "compiled", partial(_in_body, compiles), **promised, upstream=_WITH)
+    yield Way(f"{name} of a cell, region around", "compiled", partial(_around, compiles, cell=Holding), **followed)
+    yield Way(f"{name} of a decorated cell", "decorated", partial(_decorated, compiles, cell=decorated_cell), **followed)
+    yield Way(f"{name}, decorated cell in it", "decorated", partial(_decorated_deep, compiles, cell=decorated_cell), **deeper)
+    yield Way(
+        f"{name}, decorated method in it", "decorated", partial(_decorated, compiles, cell=cell_with_decorated_method), **deeper
+    )
+
+
+# --- where the region is -----------------------------------------------------------------------------------------------------
+
+
+def _around(
+    compiles: Compiles, function: Function, region: OpenRegion, inputs: Sequence[Any], *, cell: type[nn.Cell] | None = None
+) -> Any:
+    with region():
+        return compiles(function if cell is None else cell(function), inputs)
+
+
+def _in_body(compiles: Compiles, function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+    return compiles(inside(function, region), inputs)
+
+
+def _decorated(compiles: Compiles, function: Function, region: OpenRegion, inputs: Sequence[Any], *, cell: Any = None) -> Any:
+    return compiles(region()(function) if cell is None else cell(function, region), inputs)
+
+
+def _decorated_deep(
+    compiles: Compiles, function: Function, region: OpenRegion, inputs: Sequence[Any], *, cell: Any = None
+) -> Any:
+    return compiles(calling(region()(function)) if cell is None else HoldingCell(cell(function, region)), inputs)
+
+
+# --- what compiles ------------------------------------------------------------------------------------------------------------
+
+
+def _jit(function: Any, inputs: Sequence[Any]) -> Any:
+    return mindspore.jit(function)(*inputs)
+
+
+def _captured(function: Any, inputs: Sequence[Any]) -> Any:
+    return mindspore.jit(function, capture_mode="bytecode")(*inputs)
+
+
+def _traced(function: Any, inputs: Sequence[Any]) -> Any:
+    # Not by its own name: MindSpore takes a function named as a method of its first argument for that.
+    return mindspore.jit(calling(function), capture_mode="trace")(*inputs)
+
+
+def _in_graph_mode(cell: Any, inputs: Sequence[Any]) -> Any:
+    with graph_mode():
+        return cell(*inputs)
+
+
+def _exported(cell: Any, inputs: Sequence[Any]) -> Any:
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "net")
+        mindspore.export(cell, *inputs, file_name=str(file), file_format="MINDIR")
+        loaded = nn.GraphCell(mindspore.load(str(file.with_suffix(".mindir"))))
+    return loaded(*inputs)
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------------------
+
+
+def _stated(policy: Policy) -> Policy | None:
+    """Return the policy that MindSpore carries out; None where that changes nothing."""
+    made = plan(policy, None)
+    return None if made is None else made.policy
+
+
+def not_in_graphs(policy: Policy) -> str:
+    """Return why no graph can be compiled under a policy."""
+    stated = _stated(policy)
+    try:
+        if stated is not None:
+            strategy(stated)
+    except NotExpressible as error:
+        return str(error)
+    return ""
+
+
+def _deeper(policy: Policy) -> str:
+    """Return why a graph cannot have a part with a policy."""
+    return "a graph has one policy, and the compiler runs no decorators" if _stated(policy) else ""
+
+
+def _no_strategy(policy: Policy) -> str:
+    return "MindSpore has no strategy for graphs that are captured from a trace" if _stated(policy) else ""

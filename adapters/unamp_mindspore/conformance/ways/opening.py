@@ -1,0 +1,104 @@
+"""Functions and cells for the ways: where the region is, what is decorated, and what holds the function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mindspore
+from mindspore import nn
+
+from unamp.adapter import OpenRegion
+
+__all__ = [
+    "NO_KERNEL", "RECORDS", "Function", "Holding", "HoldingCell", "calling", "cell_with_decorated_method", "decorated_cell",
+    "graph_mode", "inside",
+]  # fmt: skip
+
+Function = Callable[..., Any]
+
+#: Runs in no way of MindSpore's, eagerly neither.
+NO_KERNEL = {"einsum": "the CPU has no kernel for it"}
+
+#: Where gradients are recorded by the way itself, or what is recorded is computed again.
+RECORDS = NO_KERNEL | {"residual": "a running statistic that is an input of what is recorded cannot be changed"}
+
+
+# MindSpore's compiler reads what follows.
+class Holding(nn.Cell):  # type: ignore[misc]
+    """A cell without parameters that calls a function."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def construct(self, *inputs):  # type: ignore[no-untyped-def]
+        """Call the function."""
+        return self.function(*inputs)
+
+
+class HoldingCell(nn.Cell):  # type: ignore[misc]
+    """A cell with another one in it."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def construct(self, *inputs):  # type: ignore[no-untyped-def]
+        """Call the other one."""
+        return self.cell(*inputs)
+
+
+def inside(function: Function, region: OpenRegion) -> Function:
+    """Return a function with the region in it."""
+
+    def body(*inputs):  # type: ignore[no-untyped-def]
+        with region():
+            return function(*inputs)
+
+    return body
+
+
+def calling(function: Function) -> Function:
+    """Return a function that only calls another one."""
+
+    def call(*inputs):  # type: ignore[no-untyped-def]
+        return function(*inputs)
+
+    return call
+
+
+def decorated_cell(function: Function, region: OpenRegion) -> nn.Cell:
+    """Return a cell whose `construct` is decorated with the region."""
+
+    class Decorated(Holding):
+        @region()
+        def construct(self, *inputs):  # type: ignore[no-untyped-def]
+            return self.function(*inputs)
+
+    return Decorated(function)
+
+
+def cell_with_decorated_method(function: Function, region: OpenRegion) -> nn.Cell:
+    """Return a cell that calls a method of its own which is decorated with the region."""
+
+    class Calls(Holding):
+        @region()
+        def compute(self, *inputs):  # type: ignore[no-untyped-def]
+            return self.function(*inputs)
+
+        def construct(self, *inputs):  # type: ignore[no-untyped-def]
+            return self.compute(*inputs)
+
+    return Calls(function)
+
+
+@contextmanager
+def graph_mode() -> Iterator[None]:
+    """Have MindSpore compile cells while this is open."""
+    mindspore.set_context(mode=mindspore.GRAPH_MODE)
+    try:
+        yield
+    finally:
+        mindspore.set_context(mode=mindspore.PYNATIVE_MODE)

@@ -1,0 +1,66 @@
+"""MindSpore's own AMP beside regions: ``auto_mixed_precision(..., "auto")``, which puts a strategy in force while it runs.
+
+Of two that are nested the inner one means what it says: a region switches the strategy around it off, and inside a region a
+strategy has the region step aside. The strategy is one for the whole process, so no other thread has it meanwhile either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mindspore._c_expression import amp as strategies
+from mindspore.train import amp
+
+from unamp.adapter.replacing import CodePatch
+from unamp_mindspore.state import DTYPES, thread
+
+__all__ = ["own_hooks", "own_needed", "switch_off", "switch_on"]
+
+#: MindSpore's strategy in force; None where there is none.
+_in_force = strategies.get_curr_amp_strategy
+
+_ATTRIBUTE = "_unamp_plan"
+
+
+def switch_off() -> bool:
+    """Switch MindSpore's strategy off, and return whether one was in force; then `switch_on` must follow."""
+    if _in_force() is None:
+        return False
+    strategies.push_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
+    return True
+
+
+#: Have the strategy in force again that `switch_off` switched off.
+switch_on = strategies.pop_amp_strategy
+
+
+def _begins(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `AmpDecorator.__enter__`, so that this thread's region steps aside."""
+
+    def __enter__(self: Any) -> None:  # noqa: N807 - it is one
+        original(self)
+        vars(self)[_ATTRIBUTE] = thread.plan
+        thread.plan = None
+
+    return __enter__
+
+
+def _ends(original: Callable[..., Any]) -> Callable[..., Any]:
+    def __exit__(self: Any, *error: Any) -> None:  # noqa: N807 - it is one
+        original(self, *error)
+        if _ATTRIBUTE in vars(self):  # else it began before any region was open
+            thread.plan = vars(self).pop(_ATTRIBUTE)
+
+    return __exit__
+
+
+def own_hooks() -> tuple[CodePatch, ...]:
+    """Return the functions of MindSpore with which its own AMP begins and ends."""
+    return CodePatch(amp.AmpDecorator.__enter__, _begins), CodePatch(amp.AmpDecorator.__exit__, _ends)
+
+
+def own_needed() -> list[tuple[Any, str]]:
+    """Return what must be there, as objects and the names of attributes."""
+    names = ("get_curr_amp_strategy", "push_amp_strategy", "pop_amp_strategy")
+    return [(amp, "AmpDecorator"), *((strategies, name) for name in names)]

@@ -1,0 +1,68 @@
+"""Paddle's network with layers, and how it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import paddle
+
+from unamp.adapter.layered_networks import LayeredNetworks, Runner
+
+__all__ = ["layered"]
+
+
+class _Block(paddle.nn.Layer):  # type: ignore[misc] # Paddle comes without types
+    def __init__(self, weights: Sequence[Any]) -> None:
+        super().__init__()
+        self.first, self.second = (paddle.nn.Linear(w.shape[1], w.shape[0], bias_attr=False) for w in weights)
+        for layer, weight in zip((self.first, self.second), weights, strict=True):
+            layer.weight.set_value(weight.T)
+
+    def forward(self, x: Any) -> Any:
+        return self.first(x), self.second(x)
+
+
+class _Network(paddle.nn.Layer):  # type: ignore[misc]
+    def __init__(self, weights: Sequence[Any]) -> None:
+        super().__init__()
+        self.block = _Block(weights)
+
+    def forward(self, x: Any) -> Any:
+        return self.block(x)
+
+
+def _eager(network: Any) -> Runner:
+    def run(region: Any, x: Any) -> Any:
+        with region():
+            return network(x)
+
+    return run
+
+
+def _compiled(network: Any) -> Runner:
+    def program(x: Any) -> Any:
+        return network(x)
+
+    return _eager(paddle.jit.to_static(program, full_graph=True))
+
+
+def _exported(network: Any) -> Runner:
+    def run(region: Any, x: Any) -> Any:
+        with TemporaryDirectory() as folder:
+            path = str(Path(folder) / "network")
+            with region():
+                made = paddle.jit.to_static(network, full_graph=True)
+                paddle.jit.save(made, path, [paddle.static.InputSpec(list(x.shape), "float32")])
+            network.forward.rollback()
+            vars(network).pop("forward", None)
+            return paddle.jit.load(path)(x)
+
+    return run
+
+
+def layered() -> LayeredNetworks:
+    """Return it."""
+    return LayeredNetworks(_Network, {"eager": _eager, "compiled": _compiled, "exported": _exported})

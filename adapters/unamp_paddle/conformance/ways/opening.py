@@ -1,0 +1,80 @@
+"""Where a way has its region: inside the function that is run in it, or around the whole."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import paddle
+
+from unamp.adapter import OpenRegion, Way
+
+__all__ = ["Function", "Runs", "both", "holding", "inside", "written"]
+
+Function = Callable[..., Any]
+
+#: Runs a function on some inputs in a way that knows of no region.
+Runs = Callable[[Function, Sequence[Any]], Any]
+
+
+_numbers = count()
+
+
+def written(source: str, like: Function, **names: Any) -> Function:
+    """Return a function that has source, as Paddle's compilers want it, and the arguments of another.
+
+    Args:
+        source: its definition, in which ``{arguments}`` stands for the arguments' names.
+        like: the other function.
+        names: what it finds among its globals.
+    """
+    arguments = like.__code__.co_varnames[: like.__code__.co_argcount]
+    number = next(_numbers)
+    # SOT keeps what it translated by the code, and takes equal code for the same.
+    text = source.format(arguments=", ".join(arguments)).replace("):\n", f'):\n    """Way {number}."""\n', 1)
+    file = f"<way {number}>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    space = {"__name__": __name__, **names}
+    exec(compile(text, file, "exec"), space)
+    made: Function = space["made"]
+    return made
+
+
+def inside(function: Function, region: OpenRegion) -> Function:
+    """Return a function with the region in it."""
+    source = "def made({arguments}):\n    with region():\n        return function({arguments})\n"
+    return written(source, function, function=function, region=region)
+
+
+def holding(function: Function) -> Any:
+    """Return a layer without parameters whose forward is a function."""
+    source = "def made(self, {arguments}):\n    return self.function({arguments})\n"
+    own = {"forward": written(source, function), "function": staticmethod(function)}
+    return type("Holding", (paddle.nn.Layer,), own)()
+
+
+def both(name: str, kind: str, runs: Runs, *, made_inside: bool = True, **promised: Any) -> Iterator[Way]:
+    """Yield two ways: the region inside the function, and around the whole.
+
+    Args:
+        name: the beginning of their names.
+        kind: their kind.
+        runs: runs a function.
+        made_inside: whether the function inside makes its region, too: False for compilers that simulate what makes it here.
+        promised: further fields of both.
+    """
+
+    def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+        if made_inside:
+            return runs(inside(function, region), inputs)
+        opened = region()
+        return runs(inside(function, lambda: opened), inputs)
+
+    def run_around(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+        with region():
+            return runs(function, inputs)
+
+    yield Way(f"{name}, region inside", kind, run_inside, **promised)
+    yield Way(f"{name}, region around", kind, run_around, **promised)

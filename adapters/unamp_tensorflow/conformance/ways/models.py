@@ -1,0 +1,161 @@
+"""Functions as what a Keras model or layer computes, called, trained, exported and loaded again."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from unamp.adapter import OpenRegion, Way
+from unamp_tensorflow.conformance.ways.opening import (
+    Differentiates,
+    Function,
+    ValueAndGrads,
+    both,
+    both_gradients,
+    floating,
+    of_tensors,
+)
+
+__all__ = ["ways"]
+
+
+def _layer(function: Function) -> Any:
+    """Return a Keras layer that computes a function of what it is called with."""
+
+    class Computing(tf.keras.layers.Layer):  # type: ignore[misc] # Keras comes without types
+        def call(self, given: Any) -> Any:
+            return function(*given)
+
+    return Computing(autocast=False)  # or it casts what it is called with, before its call, to its own dtype
+
+
+def _called(function: Function, inputs: Sequence[Any]) -> Any:
+    taking, tensors = of_tensors(function, inputs)
+    return _layer(taking)(tensors)
+
+
+def _decorated_call(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+    taking, tensors = of_tensors(function, inputs)
+
+    class Computing(tf.keras.layers.Layer):  # type: ignore[misc]
+        @region()
+        def call(self, given: Any) -> Any:
+            return taking(*given)
+
+    return Computing(autocast=False)(tensors)
+
+
+def _model(function: Function, inputs: Sequence[Any]) -> tuple[Any, Any, list[int]]:
+    """Return a model whose weights are the floating inputs, a row of data for it, and the places of those."""
+    places = list(floating(inputs))
+
+    class Network(tf.keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = [
+                self.add_weight(
+                    shape=inputs[place].shape, dtype=inputs[place].dtype.name,
+                    initializer=lambda shape, dtype, place=place: inputs[place], autocast=False,
+                )
+                for place in places
+            ]  # fmt: skip
+
+        def call(self, row: Any) -> Any:
+            given = list(inputs)
+            for place, weight in zip(places, self.held, strict=True):
+                given[place] = tf.convert_to_tensor(weight.value)
+            result = function(*given)
+            self.computed = result.dtype
+            return result
+
+    return Network(), tf.zeros((1, 1)), places
+
+
+def _predicted(function: Function, inputs: Sequence[Any]) -> Any:
+    """Return what `predict_on_batch` gives, which is in Python, so that low numbers come as they are."""
+    network, row, _ = _model(function, inputs)
+    network.compile()
+    return tf.constant(network.predict_on_batch(row))
+
+
+def _fitted(**options: Any) -> Differentiates:
+    """Return a way that trains one step with `fit`, and finds the gradients in the optimizer."""
+
+    def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+        network, row, held = _model(function, inputs)
+        network.build((1, 1))
+        kept = [tf.Variable(tf.zeros_like(weight.value)) for weight in network.held]
+        optimizer = tf.keras.optimizers.SGD(0.0)
+        apply, arrived = optimizer.apply, set()
+
+        def keeping(grads: Any, trainable_variables: Any = None) -> Any:
+            order = {id(v): n for n, v in enumerate(network.held)}
+            for gradient, variable in zip(grads, trainable_variables, strict=True):
+                if gradient is not None:
+                    kept[order[id(variable)]].assign(gradient)
+                    arrived.add(order[id(variable)])
+            return apply(grads, trainable_variables)
+
+        optimizer.apply = keeping
+        network.compile(optimizer=optimizer, loss=lambda wanted, found: found, **options)
+        history = network.fit(row, row, epochs=1, verbose=0)
+        found = {held[n]: tf.convert_to_tensor(kept[n]) for n in arrived}
+        return tf.cast(history.history["loss"][0], network.computed), [found.get(place) for place in places]
+
+    return run
+
+
+def _exported(function: Function, inputs: Sequence[Any]) -> Any:
+    network, row, _ = _model(function, inputs)
+    network(row)
+    with tempfile.TemporaryDirectory() as folder:
+        network.export(folder, format="tf_saved_model", verbose=False, input_signature=[tf.TensorSpec((1, 1))])
+        loaded = tf.saved_model.load(folder)  # it holds the variables
+        return loaded.serve(row)
+
+
+def _trained_by_hand(**options: Any) -> Differentiates:
+    """Return a way that trains by a `train_step` of the user's own."""
+
+    def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+        network, row, held = _model(function, inputs)
+        network.build((1, 1))
+        kept = [tf.Variable(tf.zeros_like(weight.value)) for weight in network.held]
+        arrived: set[int] = set()
+
+        def train_step(data: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                loss = network(data[0] if isinstance(data, tuple) else data, training=True)
+            gradients = tape.gradient(loss, [weight.value for weight in network.held])
+            for n, gradient in enumerate(gradients):
+                if gradient is not None:
+                    kept[n].assign(gradient)
+                    arrived.add(n)
+            return {"value": tf.cast(loss, tf.float32)}
+
+        network.train_step = train_step
+        network.compile(**options)
+        history = network.fit(row, epochs=1, verbose=0)
+        found = {held[n]: tf.convert_to_tensor(kept[n]) for n in arrived}
+        return tf.cast(history.history["value"][0], network.computed), [found.get(place) for place in places]
+
+    return run
+
+
+def ways() -> Iterator[Way]:
+    """Yield the ways of Keras."""
+    yield from both("Keras layer", "eager", _called)
+    yield Way("Keras layer, call decorated", "decorated", _decorated_call)
+    yield from both("Keras predict", "compiled", _predicted, gradients=False, equal="bound", dear=True)
+    modes: dict[str, dict[str, Any]] = {
+        "run_eagerly": {"run_eagerly": True}, "in a graph": {"jit_compile": False}, "in XLA": {"jit_compile": True}
+    }  # fmt: skip
+    for name, options in modes.items():
+        promised: dict[str, Any] = {"dear": True, "equal": "bits" if name == "run_eagerly" else "bound"}
+        yield from both_gradients(f"Keras fit, {name}", "compiled", _fitted(**options), **promised)
+    by_hand = _trained_by_hand(jit_compile=False)
+    yield from both_gradients("Keras train_step", "compiled", by_hand, equal="bound", dear=True)
+    yield from both("Keras export", "exported", _exported, gradients=False, equal="bound", dear=True)

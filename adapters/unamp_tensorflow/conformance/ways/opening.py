@@ -1,0 +1,91 @@
+"""Where a way has its region (inside the function that is run in it, or around the whole), and inputs that are variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from unamp.adapter import OpenRegion, Way
+
+__all__ = [
+    "Differentiates", "Function", "Runs", "ValueAndGrads", "both", "both_gradients", "floating", "inside", "of_tensors",
+    "value_and_gradients",
+]  # fmt: skip
+
+Function = Callable[..., Any]
+
+#: Runs a function on some inputs in a way that knows of no region.
+Runs = Callable[[Function, Sequence[Any]], Any]
+
+#: A value, and its gradients for the inputs in some places, in their order; None for one that it does not depend on.
+ValueAndGrads = tuple[Any, Sequence[Any]]
+Differentiates = Callable[[Function, Sequence[Any], Sequence[int]], ValueAndGrads]
+
+
+def inside(function: Function, region: OpenRegion) -> Function:
+    """Return a function with the region in it."""
+
+    def body(*inputs: Any) -> Any:
+        with region():
+            return function(*inputs)
+
+    return body
+
+
+def both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:
+    """Yield two ways: the region inside the function, and around the whole."""
+
+    def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+        return runs(inside(function, region), inputs)
+
+    def run_around(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+        with region():
+            return runs(function, inputs)
+
+    yield Way(f"{name}, region inside", kind, run_inside, **promised)
+    yield Way(f"{name}, region around", kind, run_around, **promised)
+
+
+def both_gradients(name: str, kind: str, differentiates: Differentiates, **promised: Any) -> Iterator[Way]:
+    """Yield two ways of differentiating: the region inside the function, and around the whole."""
+
+    def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+        return differentiates(inside(function, region), inputs, places)
+
+    def run_around(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+        with region():
+            return differentiates(function, inputs, places)
+
+    yield Way(f"{name}, region inside", kind, value_and_grad=run_inside, **promised)
+    yield Way(f"{name}, region around", kind, value_and_grad=run_around, **promised)
+
+
+def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
+    """Return the places of the inputs that are floating tensors, and no variables."""
+    return tuple(n for n, value in enumerate(inputs) if not isinstance(value, tf.Variable) and value.dtype.is_floating)
+
+
+def of_tensors(function: Function, inputs: Sequence[Any]) -> tuple[Function, list[Any]]:
+    """Return a function of the inputs that are tensors, and those: what holds statistics is captured, as variables are."""
+    places = [n for n, value in enumerate(inputs) if not isinstance(value, tf.Variable)]
+    kept = list(inputs)
+
+    def taking(*given: Any) -> Any:
+        values = list(kept)
+        for place, value in zip(places, given, strict=True):
+            values[place] = value
+        return function(*values)
+
+    return taking, [inputs[place] for place in places]
+
+
+def value_and_gradients(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+    """Return a function's value and, by a tape, its gradients for the inputs in some places."""
+    leaves = [inputs[place] for place in places]
+    with tf.GradientTape() as tape:
+        for leaf in leaves:
+            tape.watch(leaf)
+        value = function(*inputs)
+    return value, tape.gradient(value, leaves)

@@ -1,0 +1,49 @@
+"""Functions that a strategy runs as replicas; here on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from unamp.adapter import Way
+from unamp_tensorflow.conformance.ways.opening import (
+    Differentiates,
+    Function,
+    ValueAndGrads,
+    both_gradients,
+    value_and_gradients,
+)
+
+__all__ = ["ways"]
+
+
+def _eagerly(made: Callable[[], Any]) -> Differentiates:
+    def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+        found: ValueAndGrads = made().run(lambda: value_and_gradients(function, inputs, places))
+        return found
+
+    return run
+
+
+def _in_a_graph(made: Callable[[], Any]) -> Differentiates:
+    def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+        strategy = made()
+        step = tf.function(lambda *given: strategy.run(lambda: value_and_gradients(function, given, places)))
+        found: ValueAndGrads = step(*inputs)
+        return found
+
+    return run
+
+
+def ways() -> Iterator[Way]:
+    """Yield the ways of strategies."""
+    strategies: dict[str, Callable[[], Any]] = {
+        "MirroredStrategy": lambda: tf.distribute.MirroredStrategy(["CPU:0"]),
+        "OneDeviceStrategy": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
+    }
+    for name, made in strategies.items():
+        yield from both_gradients(name, "replicated", _eagerly(made), dear=True)
+        traced = _in_a_graph(made)
+        yield from both_gradients(f"{name}, in a tf.function", "replicated", traced, equal="bound", dear=True)

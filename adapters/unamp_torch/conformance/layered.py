@@ -1,0 +1,59 @@
+"""PyTorch's network with layers, and how it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from unamp.adapter.layered_networks import LayeredNetworks, Runner
+
+__all__ = ["layered"]
+
+
+class _Block(torch.nn.Module):
+    def __init__(self, weights: Sequence[Any]) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Linear(w.shape[1], w.shape[0], bias=False) for w in weights)
+        with torch.no_grad():
+            for layer, weight in zip((self.first, self.second), weights, strict=True):
+                layer.weight.copy_(torch.from_numpy(weight))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.first(x), self.second(x)
+
+
+class _Network(torch.nn.Module):
+    def __init__(self, weights: Sequence[Any]) -> None:
+        super().__init__()
+        self.block = _Block(weights)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.block(x)
+
+
+def _eager(network: torch.nn.Module) -> Runner:
+    def run(region: Any, x: Any) -> Any:
+        with region():
+            return network(x)
+
+    return run
+
+
+def _compiled(network: torch.nn.Module) -> Runner:
+    return _eager(torch.compile(network, backend="aot_eager", fullgraph=True))  # type: ignore[arg-type]
+
+
+def _exported(network: torch.nn.Module) -> Runner:
+    def run(region: Any, x: Any) -> Any:
+        with region():
+            program = torch.export.export(network, (x,))
+        return program.module()(x)
+
+    return run
+
+
+def layered() -> LayeredNetworks:
+    """Return it."""
+    return LayeredNetworks(_Network, {"eager": _eager, "compiled": _compiled, "exported": _exported})

@@ -1,0 +1,93 @@
+"""A second device for PyTorch wherever there is a CPU: a backend of the kind that strangers bring (PrivateUse1), stored there.
+
+A policy means the same on every device. Where there is no GPU, this one shows it: to PyTorch, and to the adapter, it is an
+accelerator like any other, with no list of its own for autocast. What it computes, the CPU computes.
+
+See https://docs.pytorch.org/tutorials/advanced/python_extension_autoload.html for backends that bring themselves along.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+from torch.utils._python_dispatch import return_and_correct_aliasing
+from torch.utils._pytree import tree_map_only
+
+__all__ = ["NAME", "register"]
+
+#: PyTorch's name for the device.
+NAME = "second"
+
+_CPU = torch.device("cpu")
+_library: list[torch.library.Library] = []
+
+
+class _Stored(torch.Tensor):
+    """A tensor on the device: its numbers are a tensor on the CPU."""
+
+    stored: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, stored: torch.Tensor) -> _Stored:
+        made: _Stored = torch.Tensor._make_wrapper_subclass(
+            cls,
+            stored.shape,
+            dtype=stored.dtype,
+            layout=stored.layout,
+            device=torch.device(NAME, 0),
+            strides=stored.stride() if stored.layout is torch.strided else None,
+            storage_offset=stored.storage_offset() if stored.layout is torch.strided else None,
+        )
+        made.stored = stored
+        return made
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"{self.stored!r} on {NAME}"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        kwargs = dict(kwargs or {})
+        asked = kwargs.get("device")
+        to_cpu = asked is not None and torch.device(asked) == _CPU
+        given, named = tree_map_only(_Stored, lambda tensor: tensor.stored, (args, kwargs))
+        if asked is not None:
+            named["device"] = _CPU
+        result = func(*given, **named)
+        if to_cpu:
+            return result
+        result = tree_map_only(torch.Tensor, _Stored, result)
+        return return_and_correct_aliasing(func, args, kwargs, result)
+
+
+class _Module(backend_registration._DummyBackendModule):
+    """The functions that PyTorch asks a backend's module for."""
+
+    @staticmethod
+    def get_amp_supported_dtype() -> list[torch.dtype]:
+        """Return the dtypes that `torch.autocast` may be opened with."""
+        return [torch.float16, torch.bfloat16]
+
+
+def register() -> None:
+    """Make the device PyTorch's accelerator, for the rest of this process.
+
+    Raises:
+        RuntimeError: where this process has an accelerator already.
+    """
+    if _library:
+        return
+    if torch.accelerator.is_available():
+        raise RuntimeError(f"this process has an accelerator already: {torch.accelerator.current_accelerator()}")
+    backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
+    _library.append(torch.library.Library("aten", "IMPL", "PrivateUse1"))
+    for name, make in (("empty.memory_format", torch.empty), ("empty_strided", torch.empty_strided)):
+        _library[0].impl(name, _on_the_cpu(make))
+
+
+def _on_the_cpu(make: Any) -> Any:
+    def made(*args: Any, device: Any = None, pin_memory: Any = None, **kwargs: Any) -> _Stored:
+        return _Stored(make(*args, device=_CPU, **{name: value for name, value in kwargs.items() if value is not None}))
+
+    return made

@@ -1,0 +1,111 @@
+"""Rules for single modules: a module with a rule gets a class derived from its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Proxy
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from unamp.adapter.layers import LayerRegion, derive, put_by_class
+from unamp.errors import NotExpressible
+
+__all__ = ["TorchLayers"]
+
+_PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+#: Made of generated or compiled code, which a class derived from theirs would not be followed in.
+_FIXED = (torch.jit.ScriptModule, torch.fx.GraphModule)
+
+
+#: In evaluation PyTorch computes these with one operator, which calls none of their layers, unless one of those has hooks.
+_FAST = nn.TransformerEncoderLayer
+
+_HOOK = "unamp"
+
+
+class TorchLayers:
+    """See `unamp.adapter.layers.Layered`."""
+
+    def __init__(self) -> None:
+        self._in_fast: set[int] = set()
+
+    def unwrapped(self, network: nn.Module) -> nn.Module:
+        if any(kind.__module__.partition(".")[0] == "keras" for kind in type(network).__mro__):
+            raise NotExpressible(
+                "a model of Keras on PyTorch has names of its own for its layers, which rules cannot go by: open a region in "
+                "the layer's call, or use Keras on TensorFlow"
+            )
+        while True:
+            if isinstance(network, _PARALLEL):
+                network = network.module
+            elif isinstance(within := getattr(network, "_orig_mod", None), nn.Module):  # what torch.compile returns
+                network = within
+            else:
+                return network
+
+    def inner(self, layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
+        if isinstance(layer, _FAST) or id(layer) in self._in_fast:
+            self._in_fast.update(map(id, layer._modules.values()))
+        # The last projection of an attention is a holder of parameters, which its functional form takes.
+        return (
+            (name, each)
+            for name, each in layer._modules.items()
+            if each is not None and not isinstance(each, NonDynamicallyQuantizableLinear)
+        )
+
+    def runs(self, layer: nn.Module) -> bool:
+        return _method(type(layer)) != "forward" or type(layer).forward is not nn.Module.forward
+
+    def check(self, layer: nn.Module, region: LayerRegion) -> None:
+        name = type(layer).__name__
+        if isinstance(layer, _FIXED):
+            raise NotExpressible(
+                f"{name} is made of code that PyTorch has generated, where no rule can be put; put it on the module first, and "
+                "script, trace or export then"
+            )
+        if "forward" in vars(layer) and _method(type(layer)) == "forward":
+            raise NotExpressible(
+                f"this {name} has a forward of its own, put on the instance, which goes past its class; put rules on first, or "
+                "name the layers inside or around it"
+            )
+
+    def put(self, layer: nn.Module, region: LayerRegion | None) -> None:
+        put_by_class(layer, region, _derived)
+        if region is None:
+            layer._forward_pre_hooks.pop(_HOOK, None)  # type: ignore[call-overload]
+        elif id(layer) in self._in_fast:
+            layer._forward_pre_hooks[_HOOK] = _do_nothing  # type: ignore[index]
+
+
+def _derived(plain: type) -> type:
+    made: Any = derive(plain, _method(plain), _check_not_symbolic)
+    made.__prepare_scriptable__ = _refuse
+    return made  # type: ignore[no-any-return]
+
+
+def _method(kind: type[nn.Module]) -> str:
+    """Return what PyTorch calls when a module runs; some classes (Keras's on PyTorch) have a way of their own."""
+    return "forward" if kind.__call__ is nn.Module.__call__ else "__call__"
+
+
+def _refuse(module: nn.Module) -> Any:
+    raise NotExpressible(
+        f"torch.jit.script compiles a module's source, which no rule for layers is part of: the rule on this "
+        f"{type(module).__name__} would be lost; use torch.compile, torch.export or torch.jit.trace, or remove the rules before"
+    )
+
+
+def _check_not_symbolic(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    if any(isinstance(value, Proxy) for value in (*args, *kwargs.values())):
+        raise NotExpressible(
+            f"torch.fx.symbolic_trace writes down what a {type(module).__name__} calls, and no region: its rule would be lost; "
+            "make it a leaf of your Tracer (is_leaf_module), or use torch.export"
+        )
+
+
+def _do_nothing(module: nn.Module, args: Any) -> None:
+    pass

@@ -1,0 +1,47 @@
+"""What a rule for a layer costs each time that the layer is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import unamp
+from benchmarks.measure import Comparison, Contender
+
+__all__ = ["comparisons"]
+
+#: The most that a call with a rule may take, in seconds; the layer itself does nothing.
+_AT_MOST = 26e-6
+
+
+def _ruled(**options: Any) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """Two layers of one network: without a rule, and with one."""
+    network = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Identity())
+    unamp.layer_policies(network, {"1": "float32"}, **options)
+    return network[0], network[1]
+
+
+def comparisons() -> list[Comparison]:
+    x = torch.ones(4, 4)
+    beside, ruled = _ruled()
+    low = _ruled(result="low")[1]
+
+    def contender(
+        name: str, layer: torch.nn.Module, region: Any, goal: float | None, at_most: float | None = None
+    ) -> Contender:
+        return Contender(name, "layer(x)", {"layer": layer, "x": x}, region, goal, at_most)
+
+    found = []
+    for where, region in (
+        ("in a region", lambda: unamp.autocast("cpu", dtype="bfloat16")),
+        ("without a region", lambda: torch.enable_grad()),
+    ):
+        contenders = (
+            contender("no rules", torch.nn.Identity(), region, None),
+            contender("another layer has a rule", beside, region, 1.0),
+            contender("the layer has a rule", ruled, region, None, _AT_MOST),
+            contender("the same with result='low'", low, region, None),
+        )
+        found.append(Comparison(f"calling a layer that does nothing, {where}", contenders))
+    return found

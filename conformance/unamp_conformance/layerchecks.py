@@ -1,0 +1,131 @@
+"""Rules for layers, judged by numbers: eagerly, compiled and exported, put on and taken off again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import unamp
+from unamp.adapter.layered_networks import LayeredNetworks
+from unamp.errors import NotExpressible
+from unamp.policy import Policy
+from unamp_conformance.reference import relative_error
+from unamp_conformance.rounding import UNIT_ROUNDOFF, round_to
+from unamp_conformance.subjects import Subject
+from unamp_conformance.ways import Finding
+
+__all__ = ["LAYER_CASES", "check_layers"]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """Rules, and the precision of the block's two products.
+
+    Attributes:
+        rules: given the low dtype.
+        expected: the dtype of each product, ``"low"`` or ``"float32"``.
+        region: whether a low region is open around.
+        narrowed: whether the rule's result goes back to low.
+    """
+
+    rules: Callable[[str], dict[str, Any]]
+    expected: tuple[str, str]
+    region: bool = True
+    narrowed: bool = False
+
+
+def _low(dtype: str) -> Policy:
+    return Policy("O3", dtype)
+
+
+#: What is tried, by the names in results.
+LAYER_CASES: Mapping[str, _Case] = {
+    "float32 in a low region": _Case(lambda low: {"block.second": "float32"}, ("low", "float32")),
+    "low without a region": _Case(lambda low: {"block.first": _low(low)}, ("low", "float32"), region=False),
+    "a rule inside a rule": _Case(lambda low: {"block": "float32", "**.first": _low(low)}, ("low", "float32")),
+    "by a wildcard": _Case(lambda low: {"*": "float32"}, ("float32", "float32")),
+    "a result that goes back to low": _Case(lambda low: {"**.second": "float32"}, ("low", "float32"), narrowed=True),
+}
+
+_DRAWN = np.random.default_rng(7)
+_WEIGHTS = tuple(_DRAWN.standard_normal((6, 8)).astype(np.float32) for _ in range(2))
+_INPUT = _DRAWN.standard_normal((3, 8)).astype(np.float32)
+
+
+def check_layers(subject: Subject, way: str, name: str, policy: Policy) -> Finding:
+    """Run a network with layers in one way, without rules, with those of a case, and without again; judge every number.
+
+    Args:
+        subject: the framework and device.
+        way: one of `unamp.adapter.layered_networks.LAYER_WAYS`.
+        name: one of `LAYER_CASES`.
+        policy: the policy of the region around.
+    """
+    make = getattr(subject.operations, "layered", None)
+    if make is None:
+        return Finding("not applicable", f"the adapter for {subject.framework} gives no network with layers")
+    given: LayeredNetworks = make()
+    made = given.ways[way]
+    if isinstance(made, str):
+        return Finding("not run", made)
+    case = LAYER_CASES[name]
+    network = given.network(_WEIGHTS)
+    tensor = subject.operations.tensor(_INPUT, device=subject.device)
+    run = made(network)
+
+    def region() -> AbstractContextManager[Any]:
+        return subject.region(policy) if case.region else nullcontext()
+
+    if reason := given.refused(way, policy, case.narrowed):
+        return _refused(lambda: _ruled(network, case, policy, lambda: run(region, tensor)), reason)
+    plain = ("low", "low") if case.region else ("float32", "float32")
+    for moment, expected, ruled in (("before", plain, False), ("under", case.expected, True), ("after", plain, False)):
+        found = _ruled(network, case, policy, lambda: run(region, tensor)) if ruled else run(region, tensor)
+        for number, (result, precision) in enumerate(zip(found, expected, strict=True)):
+            narrowed = ruled and case.narrowed and precision == "float32"
+            complaint, details = _judged(subject, result, number, precision, policy.dtype, narrowed=narrowed)
+            if complaint:
+                layer = ("first", "second")[number]
+                return Finding("failed", f"{moment} the rules block.{layer} {complaint}", details)
+    return Finding("passed")
+
+
+def _ruled(network: Any, case: _Case, policy: Policy, run: Callable[[], Any]) -> Any:
+    with unamp.layer_policies(network, case.rules(policy.dtype), result="low" if case.narrowed else None):
+        return run()
+
+
+def _refused(run: Callable[[], Any], reason: str) -> Finding:
+    try:
+        run()
+    except NotExpressible as error:
+        return Finding("refused", reason, {"refusal": str(error).splitlines()[0][:300]})
+    return Finding("failed", f"the adapter says that it refuses this, but it ran: {reason}")
+
+
+def _judged(
+    subject: Subject, result: Any, number: int, precision: str, low: str, *, narrowed: bool
+) -> tuple[str, dict[str, Any]]:
+    """Return what is wrong with a product, by its dtype and by its numbers."""
+    wanted = low if narrowed or precision == "low" else "float32"
+    if (dtype := subject.operations.dtype(result)) != wanted:
+        return f"is {dtype}, and must be {wanted}", {}
+    values = np.asarray(subject.operations.numpy(result)).astype(np.float64)
+    weight = _WEIGHTS[number]
+    exact = _INPUT.astype(np.float64) @ weight.T.astype(np.float64)
+    rounded = round_to(round_to(_INPUT, low).astype(np.float64) @ round_to(weight, low).T.astype(np.float64), low)
+    expected, other = (rounded, exact) if precision == "low" else (exact, rounded)
+    if narrowed:
+        expected = round_to(exact, low)
+    error, apart = relative_error(values, expected), relative_error(values, other)
+    bound = 2.0 * UNIT_ROUNDOFF[wanted] if wanted != "float32" else 32.0 * UNIT_ROUNDOFF["float32"]
+    details = {"error": float(error), "bound": bound}
+    if not error <= bound:
+        return f"is off by {error:.3g}, beyond {bound:.3g}", details
+    if not error < apart:
+        return f"has the numbers of {'float32' if precision == 'low' else low}", details
+    return "", {}

@@ -1,0 +1,24 @@
+"""Level O3, by the whole path.
+
+The numbers are small whole ones, so that every sum is exact in float16, in whatever order.
+"""
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops
+
+random = np.random.default_rng(13)
+
+
+def whole(*shape):
+    return ms.Tensor(random.integers(-1, 2, size=shape).astype(np.float32))
+
+
+net = nn.SequentialCell(nn.Dense(4, 4, whole(4, 4), whole(4)), nn.ReLU(), nn.Dense(4, 2, whole(2, 4), whole(2)))
+net = ms.amp.auto_mixed_precision(net, "O3", ms.float16)
+optimizer = nn.SGD(net.trainable_params(), 0.125)
+x, y = whole(4, 4), whole(4, 2)
+loss, grads = ms.value_and_grad(lambda: ops.mse_loss(net(x), y), None, optimizer.parameters)()
+optimizer(grads)
+
+RESULT = [p.asnumpy() for p in optimizer.parameters]

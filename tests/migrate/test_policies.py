@@ -1,0 +1,76 @@
+"""Every region comes to the policy that it came to before: told without running it, and where it is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from snippets import Snippet, every_snippet
+
+import unamp
+from unamp.migrate import Target, migrate_source
+
+PADDLE = [
+    "paddle.amp.auto_cast()",
+    "paddle.amp.auto_cast(enable=False)",
+    "paddle.amp.auto_cast(custom_white_list={'elementwise_add'}, custom_black_list=['conv2d'])",
+    "paddle.amp.auto_cast(True, None, None, 'o2', 'bfloat16')",
+    "paddle.amp.auto_cast(level='OD', use_promote=False)",
+    "paddle.amp.auto_cast(level='O0')",
+    "paddle.amp.amp_guard(level='O2')",
+    "paddle.autocast('gpu', 'bfloat16')",
+    "paddle.amp.autocast('gpu', enabled=False)",
+    "paddle.amp.auto_cast(enable=False, dtype='float32')",
+]
+TORCH = [
+    "torch.autocast('cpu')",
+    "torch.autocast('cpu', torch.float16)",
+    "torch.autocast('cpu', cache_enabled=False)",
+    "torch.autocast(device_type='cpu', dtype='bfloat16', enabled=False)",
+    "torch.cpu.amp.autocast()",
+    "torch.cpu.amp.autocast(True, 'float16', False)",
+]
+
+
+class _Torch:
+    float16, bfloat16 = "float16", "bfloat16"
+
+
+def made(call: str, target: Target) -> Any:
+    done = migrate_source(f"import paddle, torch\nregion = {call}\n", target)
+    lines = [line for line in done.text.splitlines() if line != "import paddle, torch"]
+    names: dict[str, Any] = {"torch": _Torch}
+    exec("\n".join(lines), names)
+    with names["region"]:
+        return unamp.current_policy()
+
+
+@pytest.mark.parametrize("call", PADDLE + TORCH)
+def test_both_targets_open_a_region_of_the_same_policy(call: str) -> None:
+    policies = {made(call, target) for target in Target}
+    assert len(policies) == 1
+    (told,) = migrate_source(f"import paddle, torch\nregion = {call}\n").regions
+    assert {unamp.Policy.from_data(told.policy)} == policies
+    assert told.unknown == {}
+
+
+@pytest.mark.parametrize("target", Target)
+def test_what_is_told_of_a_file_is_told_of_it_migrated(target: Target) -> None:
+    count = 0
+    for snippet in every_snippet():
+        before, after = (migrate_source(text, target) for text in (snippet.before, _after(snippet, target)))
+        count += len(before.regions)
+        if target is Target.DIALECTS and "dtype" in snippet.name:
+            continue  # which dtype a dialect's region takes over is not told of what is migrated already
+        said = [(_decides(region.policy), region.unknown) for region in after.regions]
+        assert [(_decides(region.policy), region.unknown) for region in before.regions] == said, snippet.name
+    assert count > 150
+
+
+def _decides(policy: dict[str, Any]) -> dict[str, Any]:
+    """Promotion decides at O2 alone."""
+    return policy if policy["level"] == "O2" else {**policy, "promote": False}
+
+
+def _after(snippet: Snippet, target: Target) -> str:
+    return snippet.texts["u" if target is Target.UNAMP else "d"]

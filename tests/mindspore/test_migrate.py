@@ -1,0 +1,9 @@
+"""Scripts of MindSpore's run to the same bits once they are migrated."""
+
+import pytest
+from moved import runs_as_before, scripts
+
+
+@pytest.mark.parametrize("script", scripts("mindspore"), ids=lambda path: path.stem)
+def test_a_migrated_script_runs_as_before(script):
+    runs_as_before(script, same_layers=False)

@@ -1,0 +1,95 @@
+"""The dtypes that every operation of the vocabulary answers in, on one device beside the CPU.
+
+As a script it does so on a second device (`unamp_torch.conformance.second_device`), which a process has for good or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+
+import torch
+from unamp_conformance.cases import Case, cases
+from unamp_torch.conformance import TorchOperations, second_device
+
+import unamp
+from unamp import Policy
+from unamp.errors import BannedOperation
+from unamp.presets import PRESETS
+
+OPERATIONS = TorchOperations()
+
+#: Policies under which every rule occurs.
+FEW = [
+    *(Policy(level, dtype) for level, dtype in (("O1", "float16"), ("O3", "bfloat16"), ("OD", "bfloat16"))),
+    Policy("O1", "bfloat16", preset="torch-cpu"),
+]
+
+#: Every level, and every preset that has lists of its own.
+POLICIES = [
+    *(Policy(level, dtype) for level in ("O0", "O1", "O2", "O3", "OD") for dtype in ("bfloat16", "float16")),
+    *(Policy("O1", dtype, preset=name) for name in PRESETS if name not in ("unamp", "native") for dtype in ("bfloat16",)),
+    Policy("O1", "float16", widen_results=True),
+]
+
+
+#: Operations whose answers differ, and why.
+EXPLAINED = {
+    "grouped_mm": "on meta tensors PyTorch takes no dtype but bfloat16",
+    "affine_grid": "computed with bmm, which native autocast meets on the CPU alone",
+}
+
+
+def answers(case: Case, policy: Policy | None, device: str) -> list[list[str]]:
+    """Return the dtypes of an operation's results, or the name of its error, for float32 and for low inputs."""
+    return [_answer(case, policy, device, low) for low in (False, True)]
+
+
+def _answer(case: Case, policy: Policy | None, device: str, low: bool) -> list[str]:
+    arrays = case.inputs(0)
+    tensors = [OPERATIONS.tensor(array, device=device) for array in arrays]
+    if low:
+        dtype = getattr(torch, policy.dtype if policy else "bfloat16")
+        tensors = [t.to(dtype) if i in case.eligible(arrays) else t for i, t in enumerate(tensors)]
+    with nullcontext() if policy is None else unamp.policy_region(policy):
+        try:
+            result = case.call(OPERATIONS[case.op], tensors)
+        except (BannedOperation, TypeError, RuntimeError, IndexError, ValueError) as error:
+            return [f"{type(error).__name__}"]
+    leaves = torch.utils._pytree.tree_leaves(result)
+    return [str(leaf.dtype) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def disagreements(device: str, policies: Iterable[Policy]) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    """Give operations, policies, and the answers on the CPU and on a device where those differ without a reason.
+
+    Reasons are that the device cannot do the operation outside of regions either (a meta tensor has no numbers, on which a
+    result's shape may depend), that the CPU cannot, and those of `EXPLAINED`.
+    """
+    names = OPERATIONS.names()
+    for op, case in cases().items():
+        if op not in names or op in EXPLAINED:
+            continue
+        possible = [not answer[:1] or answer[0].startswith("torch.") for answer in answers(case, None, device)]
+        for policy in policies:
+            both = zip(answers(case, policy, "cpu"), answers(case, policy, device), possible, strict=True)
+            for here, there, can in both:
+                if here != there and can and here[:1] not in (["NotImplementedError"], ["RuntimeError"]):
+                    yield op, f"{policy.level} {policy.dtype} {policy.preset}", here, there
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    chosen = POLICIES if "all" in sys.argv else FEW
+    if "meta" in sys.argv:
+        found = list(disagreements("meta", chosen))
+    else:
+        second_device.register()
+        found = list(disagreements(second_device.NAME, chosen))
+    print(json.dumps(found))
+    sys.stdout.flush()
+    os._exit(0)  # PyTorch's thread for the device's backward passes cannot be ended otherwise

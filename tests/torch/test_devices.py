@@ -1,0 +1,128 @@
+"""Regions on other devices than a CPU and CUDA's: meta tensors, fake ones, and a second device that stores on the CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+
+import unamp
+from unamp import Policy
+from unamp.errors import NotExpressible
+
+SCRIPT = Path(__file__).parent / "devices.py"
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+
+
+@pytest.mark.parametrize("device", ["meta", "second"])
+def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
+    """In a process of its own: PyTorch's second device is there for good."""
+    ran = subprocess.run([sys.executable, SCRIPT, device], capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout.splitlines()[-1]) == []
+
+
+@pytest.mark.parametrize("named", [None, "meta", torch.device("meta")])
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
+def test_training_on_meta_tensors(named: Any, level: str) -> None:
+    def train(device: str) -> list[torch.dtype]:
+        network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 3)).to(device)
+        with unamp.autocast(named if device == "meta" else None, "bfloat16", level=level):
+            out = network(torch.ones(2, 4, device=device))
+            loss = F.cross_entropy(out, torch.zeros(2, dtype=torch.long, device=device))
+            also = [(out + 1.5).dtype, (2 * out).dtype, out.exp().dtype, torch.cat([out, out.float()]).dtype]
+        loss.backward()
+        return [out.dtype, loss.dtype, *also, *(p.grad.dtype for p in network.parameters() if p.grad is not None)]
+
+    assert train("meta") == train("cpu")
+
+
+def test_meta_tensors_outside_of_regions_are_as_they_were() -> None:
+    with unamp.autocast(dtype="bfloat16"):
+        pass
+    x = torch.ones(2, 2, device="meta", requires_grad=True)
+    y = (x @ x + 2 * x).exp()
+    y.sum().backward()
+    assert (y.dtype, x.grad.dtype, y.requires_grad) == (F32, F32, True)
+    assert torch.func.grad(lambda a: (a @ a).sum())(x).dtype == F32
+    with torch.inference_mode():
+        assert (x @ x).dtype == F32
+
+
+def test_a_trace_on_meta_tells_decisions() -> None:
+    def decisions(device: str) -> list[Any]:
+        network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Softmax(-1)).to(device)
+        with unamp.trace() as trace, unamp.autocast(dtype="float16"):
+            network(torch.ones(2, 4, device=device))
+        return [(r.op, r.inputs, r.compute, r.output, r.layer) for r in trace.records]
+
+    assert decisions("meta") == decisions("cpu")
+
+
+def test_a_region_for_one_device_leaves_the_others() -> None:
+    here, nowhere = torch.ones(2, 2), torch.ones(2, 2, device="meta")
+    with unamp.autocast("meta", "float16"):
+        assert ((here @ here).dtype, (nowhere @ nowhere).dtype) == (F32, F16)
+        with unamp.autocast("cpu", "bfloat16"):
+            assert ((here @ here).dtype, (nowhere @ nowhere).dtype) == (BF16, F16)
+            moved = (here @ here).to("meta")  # a copy between devices keeps its dtype
+            assert (moved.dtype, (moved @ nowhere).dtype) == (BF16, F16)
+    with unamp.autocast(dtype="float16"), unamp.autocast("cpu", enabled=False):
+        assert ((here @ here).dtype, (nowhere @ nowhere).dtype) == (F32, F16)
+    with unamp.autocast("cpu", "bfloat16"):
+        assert ((here @ here).dtype, (nowhere @ nowhere).dtype) == (BF16, F32)
+
+
+def test_inference_mode_in_a_region_that_names_the_device() -> None:
+    x = torch.ones(2, 2, device="meta")
+    with torch.inference_mode(), unamp.autocast("meta", "float16"):
+        assert (x @ x).dtype == F16
+
+
+def test_fake_tensors_answer_as_real_ones() -> None:
+    with FakeTensorMode(), unamp.autocast(dtype="bfloat16"):
+        for device in ("cpu", "meta"):
+            x = torch.ones(2, 2, device=device)
+            assert ((x @ x).dtype, (x @ x).exp().dtype, F.softmax(x @ x, -1).dtype) == (BF16, F32, F32)
+
+
+@pytest.mark.parametrize("named", ["cuda:1", "gpu:0", torch.device("cuda"), torch.device("cpu"), "cpu:0"])
+def test_a_device_may_have_an_index_or_be_pytorchs_object(named: Any) -> None:
+    kind = "cpu" if "cpu" in str(named) else "gpu"
+    assert unamp.autocast(named).device == kind
+    assert unamp.autocast(named).framework is None
+
+
+@pytest.mark.parametrize(
+    ("named", "error", "said"),
+    [
+        ("mps", ValueError, "torch finds no device 'mps' here; it has cpu"),
+        (torch.device("xpu"), ValueError, "torch finds no device 'xpu' here"),
+        ("tpu", ValueError, "unknown device_type 'tpu'.*torch has cpu"),
+        ("gpu:x", ValueError, "unknown device_type"),
+        (3, TypeError, "must be a string or None, not int"),
+    ],
+)
+def test_devices_that_are_not_there(named: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        unamp.autocast(named)
+    assert unamp.current_policy() is None
+
+
+def test_pytorchs_own_amp_does_nothing_on_meta() -> None:
+    with pytest.raises(NotExpressible, match="does nothing on 'meta'"), unamp.autocast("meta", preset="native"):
+        pass
+    assert unamp.current_policy() is None
+
+
+def test_a_policy_of_no_low_operation_leaves_meta_tensors_alone() -> None:
+    x = torch.ones(2, 2, device="meta")
+    with unamp.policy_region(Policy("O1", deny="*")):
+        assert (x @ x).dtype == F32
+        assert (x.bfloat16() @ x.bfloat16()).dtype == F32

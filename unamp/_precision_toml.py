@@ -1,0 +1,156 @@
+"""The text of a `precision.toml`: a policy, rules for layers, and why. docs/precision.md is the format.
+
+Here it is plain values, read strictly: whatever is not known is refused, and nothing is executed or looked up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from unamp import _strict_json as strict
+
+__all__ = ["FORMAT", "VERSION", "Contents", "dump", "load"]
+
+FORMAT, VERSION = "unamp precision", 1
+
+_LONGEST = 1 << 20  # of a file that a person reads
+_LISTS = ("allow", "deny")
+_FLAGS = ("enabled", "promote", "widen_results", "cache")
+_POLICY = ("level", "dtype", *_LISTS, "preset", *_FLAGS, "reason")
+_LAYER = ("pattern", "policy", "result", "reason")
+
+
+class Contents(NamedTuple):
+    """What a file says.
+
+    Attributes:
+        policy: the arguments of a policy that it states; None where it has none.
+        layers: for each rule its pattern, its policy (arguments, or a word), its result and its reason.
+        reason: why the policy is as it is.
+        reasons: why an operation is on a list, by the entry.
+    """
+
+    policy: dict[str, Any] | None = None
+    layers: Sequence[Mapping[str, Any]] = ()
+    reason: str = ""
+    reasons: Mapping[str, str] = {}
+
+
+def load(text: str) -> Contents:
+    """Return what a file says.
+
+    Raises:
+        ValueError: for what is no such file; the message says where and what.
+    """
+    import tomllib  # slow to import
+
+    if not isinstance(text, str):
+        raise TypeError(f"a precision file is text, not {type(text).__name__}")
+    if len(text) > _LONGEST:
+        raise ValueError(f"this is no precision file: it has more than {_LONGEST} characters")
+    try:
+        return _contents(tomllib.loads(text))
+    except RecursionError:
+        raise ValueError("this is no precision file: nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError is one
+        raise ValueError(f"this is no precision file: {error}") from error
+
+
+def _contents(data: dict[str, Any]) -> Contents:
+    found = strict.fields("the file", data, ("format", "version", "policy", "layers"), ("format", "version"))
+    if found["format"] != FORMAT:
+        raise strict.BadJSON(f"format: must be {FORMAT!r}, not {str(found['format'])[:40]!r}")
+    if strict.whole("version", found["version"]) != VERSION:
+        raise strict.BadJSON(f"version: {found['version']} is not known; this unamp reads version {VERSION}")
+    reasons: dict[str, str] = {}
+    policy = None if "policy" not in found else _policy("policy", found["policy"], reasons)
+    reason = "" if policy is None else policy.pop("reason", "")
+    return Contents(policy, strict.each(_layer)("layers", found.get("layers", [])), reason, reasons)
+
+
+def _policy(where: str, value: Any, reasons: dict[str, str]) -> dict[str, Any]:
+    table = dict(strict.fields(where, value, _POLICY, ()))
+    for name, item in table.items():
+        if name in _LISTS:
+            table[name] = _entries(f"{where}, {name}", item, reasons)
+        elif name in _FLAGS:
+            strict.expect(f"{where}, {name}", item, bool, "true or false")
+        else:
+            strict.plain_text(f"{where}, {name}", item)
+    return table
+
+
+def _entries(where: str, value: Any, reasons: dict[str, str]) -> list[str]:
+    found = []
+    for number, item in enumerate(strict.expect(where, value, list, "a list"), 1):
+        place = f"{where} {number}"
+        if isinstance(item, dict):
+            entry = strict.fields(place, item, ("op", "reason"), ("op", "reason"))
+            op = strict.plain_text(place, entry["op"])
+            reasons[op] = strict.plain_text(f"{place}, reason", entry["reason"])
+        else:
+            op = strict.plain_text(place, item)
+        found.append(op)
+    return found
+
+
+def _layer(where: str, value: Any) -> dict[str, Any]:
+    table = strict.fields(where, value, _LAYER, ("pattern", "policy"))
+    for name in ("pattern", "result", "reason"):
+        if name in table:
+            strict.plain_text(f"{where}, {name}", table[name])
+    policy = table["policy"]
+    if isinstance(policy, dict):
+        inner: dict[str, str] = {}
+        policy = _policy(f"{where}, policy", policy, inner)
+        if inner or policy.pop("reason", ""):
+            raise strict.BadJSON(f"{where}: the reason for a layer's rule is the rule's own: write it beside the pattern")
+    else:
+        strict.plain_text(f"{where}, policy", policy)
+    return {"result": None, "reason": "", **table, "policy": policy}
+
+
+def dump(contents: Contents) -> str:
+    """Return the text of a file."""
+    lines = [f"format = {_value(FORMAT)}", f"version = {VERSION}"]
+    if contents.policy is not None:
+        lines += ["", "[policy]", *_table(policy_table(contents))]
+    for rule in contents.layers:
+        lines += ["", "[[layers]]", *_table(layer_table(rule))]
+    return "\n".join(lines) + "\n"
+
+
+def policy_table(contents: Contents) -> dict[str, Any]:
+    """Return the table of a policy, as it is written."""
+    told = dict(contents.policy or {})
+    for name in _LISTS:
+        if name in told:
+            told[name] = [_with_reason(op, contents.reasons) for op in told[name]]
+    return {**told, **({"reason": contents.reason} if contents.reason else {})}
+
+
+def layer_table(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of a rule for layers, as it is written."""
+    return {name: value for name, value in rule.items() if value not in (None, "")}
+
+
+def _with_reason(op: str, reasons: Mapping[str, str]) -> Any:
+    return {"op": op, "reason": reasons[op]} if op in reasons else op
+
+
+def _table(values: Mapping[str, Any]) -> list[str]:
+    return [f"{name} = {_value(value)}" for name, value in values.items()]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name} = {_value(item)}' for name, item in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        items = [_value(item) for item in value]
+        within = ", ".join(items)
+        return f"[{within}]" if len(within) < 100 else "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+    return json.dumps(value, ensure_ascii=False)

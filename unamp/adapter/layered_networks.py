@@ -1,0 +1,40 @@
+"""A network with layers, as an adapter gives one to conformance, and the ways in which rules for its layers are held.
+
+A framework's `Operations` that has a method ``layered()`` returns a `LayeredNetworks`; without the method rules for layers are
+not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from unamp.policy import Policy
+
+__all__ = ["LAYER_WAYS", "LayeredNetworks", "Runner"]
+
+#: The ways in which a network with rules is run.
+LAYER_WAYS = ("eager", "compiled", "exported")
+
+#: Given what makes a region, and the input, returns the network's two results; nothing is in force when it is called.
+Runner = Callable[[Callable[[], AbstractContextManager[Any]], Any], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class LayeredNetworks:
+    """A network of one framework, and how it is run.
+
+    Attributes:
+        network: makes the network of two weights, each (out, in), as arrays: a layer ``block`` that holds two linear layers
+            without a bias, ``first`` and ``second``, and returns what both make of its input. Its results are the block's.
+        ways: by the names of `LAYER_WAYS`, what makes a `Runner` of a network, or the reason why there is none. A runner is
+            called again after rules were put on and taken off; what it compiled stays, as far as the framework lets it.
+        refused: why a network with a rule cannot run in a way under a policy, empty where it can: given the way, the dtype, and
+            whether results go back to low.
+    """
+
+    network: Callable[[Sequence[Any]], Any]
+    ways: Mapping[str, Callable[[Any], Runner] | str]
+    refused: Callable[[str, Policy, bool], str] = lambda way, policy, narrowed: ""

@@ -1,0 +1,206 @@
+"""Rules for single layers: the optional part of an adapter, and the class that most of them derive from a layer's own.
+
+An adapter that can give a layer a policy of its own has a method ``layered()``, as `HasLayers` has it. The core finds the
+layers that a rule is about; the adapter has a layer run in the rule's region, without touching the layer's code.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any, Protocol
+
+from unamp.adapter.patching import Patches
+from unamp.errors import NotExpressible
+from unamp.policy import Policy
+
+__all__ = ["REGION", "HasLayers", "LayerRegion", "Layered", "RulesInForce", "derive", "put_by_class", "region_of"]
+
+#: The name of the attribute, in a layer's ``__dict__``, that holds the region of its rule.
+REGION = "_unamp_layer_region"
+
+#: The name of the attribute, of a class that `derive` made, that holds the class it is derived from.
+_PLAIN = "_unamp_without_rule"
+
+
+class LayerRegion(Protocol):
+    """A rule, ready to be put in force around a layer's call. There is one object for each rule."""
+
+    @property
+    def rule(self) -> Policy | str:
+        """A policy, or ``"float32"``."""
+
+    @property
+    def result(self) -> str | None:
+        """``"low"`` where the layer's result goes back to the low dtype in force around it, else None."""
+
+    def policy(self, dtype: str | None = None) -> Policy:
+        """Return the policy in force inside, where a low dtype is in force around."""
+
+    def here(self) -> AbstractContextManager[Any]:
+        """Return the context manager to enter, which a framework's compiler can follow."""
+
+    def finished(self, result: Any, args: Any, kwargs: Any) -> Any:
+        """Return a layer's result with `result` carried out. Called after the region is closed."""
+
+
+class Layered(Protocol):
+    """A framework's layers, as rules for them want them."""
+
+    def unwrapped(self, network: Any) -> Any:
+        """Return the network itself where one is given that only hands on to another (for data-parallel training, say)."""
+
+    def inner(self, layer: Any) -> Iterable[tuple[str, Any]]:
+        """Return the layers directly inside a layer, with the names that a trace shows."""
+
+    def runs(self, layer: Any) -> bool:
+        """Return whether a layer is called when its network runs; a mere list of layers is not."""
+
+    def check(self, layer: Any, region: LayerRegion) -> None:
+        """Check that a layer can have a rule.
+
+        Raises:
+            NotExpressible: where it cannot.
+        """
+
+    def put(self, layer: Any, region: LayerRegion | None) -> None:
+        """Have a layer run in a region from now on, whatever it ran in before; None: as it is written."""
+
+
+class HasLayers(Protocol):
+    """The optional part of an `unamp.adapter.Adapter`."""
+
+    def layered(self) -> Layered:
+        """Return what gives layers rules."""
+
+
+class RulesInForce:
+    """The rules that a framework's layers have, for adapters whose compiler does not notice them.
+
+    Attributes:
+        key: a part for the key of whatever the compiler keeps, equal where the same layers have the same rules; None where no
+            layer has one.
+        used: whether any layer has ever had one: its copies still may.
+    """
+
+    def __init__(self) -> None:
+        self.used = False
+        self.key: frozenset[tuple[int, LayerRegion]] | None = None
+        self._regions: dict[int, LayerRegion] = {}
+
+    def put(self, layer: Any, region: LayerRegion | None, hooks: Patches | None = None) -> None:
+        """Note the rule of a layer.
+
+        Args:
+            layer: the layer.
+            region: its rule; None for none.
+            hooks: what puts `key` into the compiler's keys, needed as long as there are rules; None where it always stands.
+        """
+        had, self.used = self.key is not None, True
+        if region is None:
+            self._regions.pop(id(layer), None)
+        else:
+            self._regions[id(layer)] = region
+        self.key = frozenset(self._regions.items()) or None
+        if hooks is None or had is (self.key is not None):
+            return
+        if had:
+            hooks.release()
+        else:
+            hooks.acquire()
+
+
+def region_of(layer: Any) -> LayerRegion | None:
+    """Return the region of a layer's rule; None where it has no rule."""
+    found: LayerRegion | None = vars(layer).get(REGION)
+    return found
+
+
+def put_by_class(layer: Any, region: LayerRegion | None, derived: Callable[[type], type]) -> None:
+    """Give a layer a class derived from its own whose method runs in a region; take that class away where there is none.
+
+    Not a method of the instance: a copy of the layer would compute with the first one's parameters. Not hooks: compilers do not
+    notice new ones, and some frameworks do not call them after an exception.
+
+    Args:
+        layer: the layer.
+        region: the region; None for none.
+        derived: gives the class for a layer's own, as `derive` makes it.
+    """
+    kind: Any = type(layer)
+    if region is None:
+        vars(layer).pop(REGION, None)
+        if _PLAIN in vars(kind):  # where somebody has derived from ours since, it stays, and does nothing
+            _set_class(layer, vars(kind)[_PLAIN])
+        return
+    vars(layer)[REGION] = region
+    if not hasattr(kind, _PLAIN):
+        _set_class(layer, derived(kind))
+
+
+#: Not by assignment, which a derived class may stand in the way of.
+_set_class: Callable[[Any, type], None] = vars(object)["__class__"].__set__
+
+
+@cache
+def derive(plain: type, method: str, check: Callable[..., None] | None = None, *, copied: bool = True) -> type:
+    """Return a class derived from a layer's, under its name, whose method runs in the region that the layer has.
+
+    Args:
+        plain: the layer's own class.
+        method: what the framework calls when a layer runs.
+        check: called before each call, with the layer and the arguments; it raises where the rule would be lost.
+        copied: whether copies and pickles of a layer are made from its state, and have its rule. Otherwise a layer gives its
+            own class as its ``__class__``, by which frameworks write down what they save.
+    """
+    import inspect  # slow to import
+
+    own = getattr(plain, method)
+
+    def under(self: Any, *args: Any, **kwargs: Any) -> Any:
+        region = getattr(self, REGION, None)
+        # Looked up late: a region around may have put another function there.
+        if region is None:
+            return getattr(plain, method)(self, *args, **kwargs)
+        if check is not None:
+            check(self, *args, **kwargs)
+        with region.here():
+            result = getattr(plain, method)(self, *args, **kwargs)
+        if region.result is None:
+            return result
+        return region.finished(result, args, kwargs)
+
+    under.__doc__ = own.__doc__
+    # No `__wrapped__`: compilers would take what that is for the whole.
+    under.__signature__ = inspect.signature(own)  # type: ignore[attr-defined]
+    body = {
+        method: under,
+        _PLAIN: plain,
+        "__module__": plain.__module__,
+        "__qualname__": plain.__qualname__,
+        "__doc__": plain.__doc__,
+    }
+    if not copied:
+        body["__class__"] = property(lambda self: plain)
+    else:
+        body["__reduce_ex__"] = lambda self, protocol: _reduced(self, (plain, method, check), super(made, self).__reduce_ex__)
+    made: Any = type(plain)(plain.__name__, (plain,), body)
+    return made  # type: ignore[no-any-return]
+
+
+def _reduced(layer: Any, kind: tuple[Any, ...], own: Callable[[int], Any]) -> tuple[Any, ...]:
+    """Return what a layer with a rule is copied and pickled by: its class has no name of its own to be found by."""
+    make, given, *state = own(2)
+    if make is not copyreg.__newobj__ or given != (type(layer),):  # type: ignore[attr-defined]
+        raise NotExpressible(
+            f"{type(layer).__name__} is copied and pickled in a way of its own, which would lose its rule; remove the rule "
+            "before, and put it on the copy"
+        )
+    return (_new, kind, *state)
+
+
+def _new(plain: type, method: str, check: Callable[..., None] | None) -> Any:
+    made: Any = derive(plain, method, check)
+    return made.__new__(made)

@@ -1,0 +1,89 @@
+"""Files of a policy and its rules for layers (`precision.toml`): what `explain` and `diff` show of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from unamp.cli import printing
+from unamp.cli.arguments import checked
+from unamp.explaining import differences
+from unamp.layers import LayerRule
+from unamp.policy import Policy
+from unamp.precision import Precision
+
+__all__ = ["diff_files", "read_precision", "show_precision"]
+
+
+def read_precision(path: Path) -> Precision:
+    """Return what a file holds; an error about it becomes a message of the command line."""
+    try:
+        return Precision.read(path)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)) from error
+
+
+def show_precision(precision: Precision) -> None:
+    """Print a policy, its reasons, and the rules for layers."""
+    printing.say(f"{precision.policy!r}{_because(precision.reason)}")
+    for entry, reason in precision.reasons.items():
+        printing.say(f"{entry}{_because(reason)}")
+    table = Table("layers", "policy", "result", "reason", title="rules for layers; the last that matches counts")
+    for rule in precision.layers:
+        table.add_row(rule.pattern, _policy(rule.policy), rule.result or "", rule.reason)
+    if table.rows:
+        printing.show(table)
+
+
+def diff_files(before: str, after: str, as_json: bool) -> None:
+    """Print the operations whose rule changes from one file to another, and the rules for layers that do."""
+    old, new = (read_precision(Path(path)) for path in (before, after))
+    changed = checked(lambda: differences(old.policy, new.policy))
+    layers = _changed_layers(old, new)
+    if as_json:
+        printing.print_json(
+            {
+                "before": old.policy.to_data(),
+                "after": new.policy.to_data(),
+                "operations": {op: {"before": a.rule.value, "after": b.rule.value} for op, (a, b) in changed.items()},
+                "layers": [{"pattern": pattern, "before": _said(a), "after": _said(b)} for pattern, a, b in layers],
+            }
+        )
+        return
+    table = Table("operation", before, after, "came from", "comes from", title=f"operations that change: {len(changed)}")
+    for op, (a, b) in changed.items():
+        table.add_row(op, printing.rule(a.rule), printing.rule(b.rule), a.origin, b.origin)
+    printing.show(table)
+    table = Table("layers", before, after, title=f"rules for layers that change: {len(layers)}")
+    for pattern, old_rule, new_rule in layers:
+        table.add_row(pattern, _said(old_rule), _said(new_rule))
+    printing.show(table)
+
+
+def _changed_layers(old: Precision, new: Precision) -> list[tuple[str, LayerRule | None, LayerRule | None]]:
+    """Return the patterns whose rules differ, or stand in another order, with both."""
+    a, b = ({rule.pattern: rule for rule in precision.layers} for precision in (old, new))
+    both = [pattern for pattern in a if pattern in b]
+    moved = both != [pattern for pattern in b if pattern in a]
+    found = []
+    for pattern in dict.fromkeys([*a, *b]):
+        before, after = a.get(pattern), b.get(pattern)
+        same = before and after and (before.policy, before.result) == (after.policy, after.result)
+        if not same or moved:
+            found.append((pattern, before, after))
+    return found
+
+
+def _said(rule: LayerRule | None) -> str:
+    return "" if rule is None else f"{_policy(rule.policy)}{f', result {rule.result}' if rule.result else ''}"
+
+
+def _policy(policy: Any) -> str:
+    return repr(policy) if isinstance(policy, Policy) else str(policy)
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""

@@ -1,0 +1,222 @@
+"""`paddle.amp.debugging`'s checks of what operations result in: infinities, NaN, and what float16 could not hold.
+
+The operations are those that `unamp.trace` records, in every framework: the forward pass, by canonical names and layers.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import os
+import threading
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import unamp
+from unamp.adapter import OpRecord
+from unamp.adapter.registry import owner
+from unamp.dialects.paddle.amp._watching import Watch
+from unamp.dtypes import PRECISIONS
+from unamp.lists import operation_name
+
+__all__ = ["DebugMode", "TensorCheckerConfig", "check_layer_numerics", "disable_tensor_checker", "enable_tensor_checker"]
+
+
+class DebugMode(Enum):
+    """How much is told of results, and whether the program goes on."""
+
+    CHECK_NAN_INF_AND_ABORT = 0
+    CHECK_NAN_INF = 1
+    CHECK_ALL_FOR_OVERFLOW = 2
+    CHECK_ALL = 3
+
+
+class TensorCheckerConfig:
+    """Which results are checked, and what is done about them; see Paddle's own. No seed is set.
+
+    Args:
+        enable: False checks nothing.
+        debug_mode: one of `DebugMode`, or of Paddle's.
+        output_dir: a folder for a trace of what was checked, which `compare_accuracy` reads; None prints only.
+        checked_op_list: the operations to check, by any spelling; None is every one.
+        skipped_op_list: operations to leave out.
+        debug_step: the first step that is checked and the first that is not any more; a step is a call of
+            `enable_tensor_checker`.
+        stack_height_limit: has no effect: the error that aborts is raised where the operation is called.
+
+    Raises:
+        ValueError: for lists that are none, and operations and modes that are unknown.
+        AssertionError: for a `debug_step` other than two growing numbers.
+    """
+
+    current_step_id = 0
+
+    def __init__(
+        self,
+        enable: bool,
+        debug_mode: Any = DebugMode.CHECK_NAN_INF_AND_ABORT,
+        output_dir: str | None = None,
+        checked_op_list: Sequence[str] | None = None,
+        skipped_op_list: Sequence[str] | None = None,
+        debug_step: Sequence[int] | None = None,
+        stack_height_limit: int = 1,
+    ) -> None:
+        self.enable = enable
+        self.debug_mode = _mode(debug_mode)
+        self.output_dir = output_dir
+        self.checked_op_list = checked_op_list
+        self.skipped_op_list = skipped_op_list
+        self.debug_step = _listed("debug_step", debug_step)
+        self.stack_height_limit = stack_height_limit
+        self._checked = _operations("checked_op_list", checked_op_list)
+        self._skipped = _operations("skipped_op_list", skipped_op_list) or frozenset()
+        self.start_step: int | None = None
+        self.end_step: int | None = None
+        if self.debug_step is not None:
+            if len(self.debug_step) != 2 or self.debug_step[1] <= self.debug_step[0]:
+                raise AssertionError(f"debug_step should be [first, end], the end above the first, not {self.debug_step!r}")
+            self.start_step, self.end_step = max(self.debug_step[0], 0), self.debug_step[1]
+
+    def update_and_check_step_id(self) -> bool:
+        """Return whether the step that begins is one to check, and count it."""
+        if not self.enable:
+            return False
+        if self.start_step is None or self.end_step is None:
+            return True
+        if not self.start_step <= TensorCheckerConfig.current_step_id < self.end_step:
+            return False
+        TensorCheckerConfig.current_step_id += 1
+        return True
+
+    def start_check_nan_inf(self) -> None:
+        """Check this thread's operations from here on."""
+        if self.enable:
+            disable_tensor_checker()
+            _state.watch = Watch(_Checking(self))
+
+    def stop_check_nan_inf(self) -> None:
+        """Check no more; see `disable_tensor_checker`."""
+        disable_tensor_checker()
+
+    def is_about(self, op: str) -> bool:
+        """Return whether an operation is one to check."""
+        return op not in self._skipped and (self._checked is None or op in self._checked)
+
+
+class _Checking(unamp.Trace):
+    """A trace that says at once what it finds."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, config: TensorCheckerConfig) -> None:
+        super().__init__(values=True)
+        self._config = config
+
+    def _take(self, record: OpRecord) -> None:
+        before = len(self.records)
+        super()._take(record)
+        taken, config = self.records[before:], self._config
+        if config.output_dir is None or not config.is_about(record.op):
+            del self.records[before:]  # a long run must not fill the memory
+        if taken and config.is_about(record.op):
+            _tell(taken[0], config.debug_mode)
+
+    def write(self) -> None:
+        """Write the trace as JSON, where it is wanted."""
+        if self._config.output_dir is not None:
+            folder = Path(self._config.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            name = f"worker_{os.getpid()}.{next(self._numbers)}.json"
+            (folder / name).write_text(self.to_json(), "utf-8")
+
+
+class _ThreadState(threading.local):
+    watch: Watch[_Checking] | None = None
+
+
+_state = _ThreadState()
+
+
+def enable_tensor_checker(checker_config: TensorCheckerConfig) -> None:
+    """Check the results of this thread's operations from here on, where the step is one to check.
+
+    Gradients are not looked at: `unamp.GradScaler.first_nonfinite` names a parameter whose gradient is not finite.
+
+    Raises:
+        RuntimeError: in another region than that in which it was enabled before.
+    """
+    if checker_config.update_and_check_step_id():
+        checker_config.start_check_nan_inf()
+    else:
+        checker_config.stop_check_nan_inf()
+
+
+def disable_tensor_checker() -> None:
+    """Check no more, and write the trace where it is wanted. Do nothing where nothing is checked.
+
+    Raises:
+        RuntimeError: in another region than that in which it was enabled.
+    """
+    if _state.watch is not None:
+        _state.watch.close().write()
+        _state.watch = None
+
+
+def check_layer_numerics(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a layer's ``forward``, so that a result in it that is not finite raises.
+
+    Raises:
+        RuntimeError: for a call without arguments, or whose first is no tensor; and for what is not finite.
+    """
+
+    @functools.wraps(func)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not args:
+            raise RuntimeError("No elements found in args.")
+        if owner(args[0], "tensor") is None:
+            raise RuntimeError("First input of this layer must be tensor.")
+        with _Checking(TensorCheckerConfig(True)):
+            return func(self, *args, **kwargs)
+
+    return wrapper
+
+
+_LARGEST = PRECISIONS["float16"].largest
+
+
+def _tell(record: OpRecord, mode: DebugMode) -> None:
+    """Print what is to be said about a result, and raise where it is to stop the program."""
+    values = record.values
+    if values is None:
+        return
+    overflow = mode is DebugMode.CHECK_ALL_FOR_OVERFLOW and record.output == "float32" and values.max_abs > _LARGEST
+    if not (values.nonfinite or overflow or mode is DebugMode.CHECK_ALL):
+        return
+    place = f"framework={record.framework}, op={record.op}, layer={record.layer}, dtype={record.output}"
+    found = (
+        f"numel={math.prod(values.shape)}, nonfinite={values.nonfinite}, max_abs={values.max_abs:.6e}, mean={values.mean:.6e}"
+    )
+    print(f"[PRECISION] {'[ERROR] ' if values.nonfinite or overflow else ''}in [{place}], {found}")
+    if values.nonfinite and mode is DebugMode.CHECK_NAN_INF_AND_ABORT:
+        raise RuntimeError(f"There are NAN or INF ({values.nonfinite} of them) in [{place}].")
+
+
+def _mode(given: Any) -> DebugMode:
+    name = str(getattr(given, "name", None))
+    if name not in DebugMode.__members__:
+        raise ValueError(f"debug_mode should be one of DebugMode ({', '.join(DebugMode.__members__)}), not {given!r}")
+    return DebugMode[name]
+
+
+def _listed(argument: str, given: Any) -> Any:
+    if given is not None and not isinstance(given, (list, tuple)):
+        raise ValueError(f"{argument} must be list or tuple, not {given!r}")
+    return given
+
+
+def _operations(argument: str, given: Any) -> frozenset[str] | None:
+    listed = _listed(argument, given)
+    return None if listed is None else frozenset(operation_name(argument, each, "paddle") for each in listed)

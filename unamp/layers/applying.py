@@ -1,0 +1,179 @@
+"""Putting rules on the layers of a network, and taking them off."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+from unamp.adapter import Adapter, registry
+from unamp.adapter.layers import Layered
+from unamp.errors import NotExpressible
+from unamp.layers.patterns import matches, nothing_matches
+from unamp.layers.region import LayerRegion, layer_region
+from unamp.layers.rules import LayerRule, LayerRules
+from unamp.policy import Policy
+
+__all__ = ["LayerPolicies", "ever_applied", "layer_policies"]
+
+_lock = threading.RLock()
+_serials = itertools.count(1)
+
+#: The rules that have been put on a network in this process.
+_applied: set[LayerRules] = set()
+
+#: Where a layer has the rules that were put on it: the serial number of each application, and its region; the last is in force.
+_RULES = "_unamp_layer_rules"
+
+
+class LayerPolicies:
+    """Rules that stand in a network until they are removed. Also a context manager, which removes them.
+
+    Attributes:
+        rules: the rules.
+        layers: the policy (or ``"float32"``) of every layer that has one by these rules, by each of its names.
+    """
+
+    def __init__(self, network: Any, rules: LayerRules) -> None:
+        adapter = _owner(network)
+        layered = _layered(adapter)
+        self.rules = rules
+        self._network = type(network).__name__
+        self._layered = layered
+        self._serial = next(_serials)
+        found = list(_named(layered, layered.unwrapped(network)))
+        names, chosen = _chosen(rules, found, self._network, layered)
+        self.layers: Mapping[str, Policy | str] = MappingProxyType(names)
+        regions = [(layer, layer_region(rule.policy, adapter.framework, rule.result)) for layer, rule in chosen]
+        for layer, region in regions:
+            layered.check(layer, region)
+        with _lock:
+            _applied.add(rules)
+            self._ruled = [layer for layer, _ in regions]
+            for layer, region in regions:
+                self._put(layer, [*vars(layer).get(_RULES, ()), (self._serial, region)])
+
+    def __repr__(self) -> str:
+        return f"<rules for {len(self._ruled)} layers of {self._network}>"
+
+    def __enter__(self) -> LayerPolicies:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Take the rules off the network again. What was put on later stays in force; a second time does nothing."""
+        with _lock:
+            while self._ruled:
+                layer = self._ruled.pop()
+                self._put(layer, [entry for entry in vars(layer).get(_RULES, ()) if entry[0] != self._serial])
+
+    def _put(self, layer: Any, rules: list[tuple[int, LayerRegion]]) -> None:
+        if rules:
+            vars(layer)[_RULES] = rules
+        else:
+            vars(layer).pop(_RULES, None)
+        self._layered.put(layer, rules[-1][1] if rules else None)
+
+    def to_toml(self) -> str:
+        """Return the rules as the text of a `precision.toml`, which `LayerRules.from_toml` reads."""
+        return self.rules.to_toml()
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Return the rules as JSON, which `LayerRules.from_json` reads."""
+        return self.rules.to_json(indent=indent)
+
+
+def layer_policies(
+    network: Any, rules: LayerRules | Mapping[Any, Any] | Iterable[LayerRule], *, result: str | None = None
+) -> LayerPolicies:
+    """Give layers of a network policies of their own, without touching the network's code.
+
+    A rule is about a layer and everything that it calls, in a region and without one; a rule further in stands inside it.
+    Rules change the network for all threads, until they are removed.
+
+    Args:
+        network: a network of a framework that is imported.
+        rules: patterns with policies, ``{"encoder.**.norm": "float32", ":Softmax": "float32", "head": Policy("O1")}``, or
+            `LayerRules`. ``"float32"`` is every operation in float32. Of several patterns for one layer the last one counts.
+            See `unamp.layers.patterns` for what a pattern can say.
+        result: ``"low"`` casts the float32 results of these layers to the low dtype that is in force around them. Left as they
+            are, they make each operation behind them float32 that runs in the widest dtype of its inputs.
+
+    Returns:
+        A handle: a context manager, with ``layers`` (what was found) and ``remove()``.
+
+    Raises:
+        TypeError: for what is no network, and no rule.
+        ValueError: for a pattern that no layer matches; the message has the nearest names. Nothing is changed then.
+        NotExpressible: where a framework cannot follow a rule on a layer. Nothing is changed then.
+    """
+    if not isinstance(rules, LayerRules):
+        rules = LayerRules(rules, result=result)
+    elif result is not None:
+        raise ValueError("result goes with a mapping; LayerRules have their own")
+    if not len(rules):
+        raise ValueError("there is no rule: rules is empty")
+    return LayerPolicies(network, rules)
+
+
+def ever_applied(rules: LayerRules) -> bool:
+    """Return whether rules have been put on a network in this process."""
+    return rules in _applied
+
+
+def _owner(network: Any) -> Adapter:
+    adapter = registry.owner(network, "network")
+    if adapter is None:
+        raise TypeError(
+            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell or keras.Model, of a framework that is "
+            f"imported and has an adapter installed; not {type(network).__name__}"
+        )
+    return adapter
+
+
+def _layered(adapter: Adapter) -> Layered:
+    make = getattr(adapter, "layered", None)
+    if make is None:
+        raise NotExpressible(
+            f"the adapter for {adapter.framework} has no rules for layers (`layered` of unamp.adapter.layers.HasLayers); "
+            "open a region in the layer's own code instead"
+        )
+    layered: Layered = make()
+    return layered
+
+
+def _named(layered: Layered, layer: Any, path: tuple[str, ...] = (), above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield a network, under the name ``""``, and every layer inside with each of its names: a shared one has several."""
+    yield ".".join(path), layer
+    for name, inner in layered.inner(layer):
+        if id(inner) not in above:  # a layer may hold its owner
+            yield from _named(layered, inner, (*path, name), (*above, id(layer)))
+
+
+def _chosen(
+    rules: LayerRules, layers: list[tuple[str, Any]], network: str, layered: Layered
+) -> tuple[dict[str, Policy | str], list[tuple[Any, LayerRule]]]:
+    """Return the policies of layers by their names, and the layers with their rules.
+
+    Raises:
+        ValueError: for a pattern that no layer matches.
+    """
+    chosen: dict[int, tuple[Any, LayerRule]] = {}
+    for rule in rules:
+        matched = [(name, layer) for name, layer in layers if matches(rule.pattern, name, layer)]
+        if not matched:
+            raise ValueError(nothing_matches(rule.pattern, network, layers))
+        called = [layer for _, layer in matched if layered.runs(layer)]
+        if not called:
+            name, layer = matched[0]
+            raise ValueError(
+                f"{rule.pattern!r} matches {name!r}, a {type(layer).__name__}, which is never called itself: name what is in "
+                f"it, {f'{name}.*'!r}"
+            )
+        chosen.update((id(layer), (layer, rule)) for layer in called)
+    names = {name: chosen[id(layer)][1].policy for name, layer in layers if id(layer) in chosen}
+    return names, list(chosen.values())

@@ -1,0 +1,87 @@
+"""Patterns for layers, about the names that a trace shows, without the network's class in front.
+
+=========================  ===============================================================================================
+``"encoder.0.norm"``       one layer, by its name
+``"encoder.*.norm"``       ``*`` stands for any letters of one name
+``"encoder.**.norm"``      ``**`` stands for any number of names, or none; at the end, for every layer below
+``":LayerNorm"``           every layer of a class, or of one derived from it; ``":package.module.LayerNorm"`` of just that one
+``"encoder.**:LayerNorm"`` both
+=========================  ===============================================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from unamp.errors import shortened
+
+__all__ = ["as_pattern", "matches", "nothing_matches"]
+
+_CLASS = ":"
+
+
+def as_pattern(pattern: object) -> str:
+    """Return a pattern as text; a class stands for the layers of that class.
+
+    Raises:
+        TypeError: for what is no pattern.
+        ValueError: for a text that is none.
+    """
+    if isinstance(pattern, type):
+        return f"{_CLASS}{pattern.__module__}.{pattern.__qualname__}"
+    if not isinstance(pattern, str):
+        raise TypeError(f"a pattern is the name of layers, or a class of layers; not {type(pattern).__name__}")
+    names, colon, kind = pattern.partition(_CLASS)
+    empty = "" in names.split(".") if names or not colon else False
+    if empty or (colon and "" in kind.split(".")) or not pattern.isprintable():
+        raise ValueError(
+            f"{shortened(pattern)} is no pattern for layers; write names with dots between them ('encoder.*.norm'), or a "
+            "class (':LayerNorm')"
+        )
+    return pattern
+
+
+def matches(pattern: str, name: str, layer: Any) -> bool:
+    """Return whether a pattern is one for a layer, by one of its names."""
+    names, colon, kind = pattern.partition(_CLASS)
+    if colon and not any(kind in (of.__name__, f"{of.__module__}.{of.__qualname__}") for of in type(layer).__mro__):
+        return False
+    if not names:
+        return bool(colon)
+    return bool(name) and _expression(names).fullmatch(name) is not None  # the network itself has no name
+
+
+@lru_cache(maxsize=1024)
+def _expression(names: str) -> re.Pattern[str]:
+    *above, last = names.split(".")
+    parts = [r"(?:[^.]+\.)*" if name == "**" else _one(name) + r"\." for name in above]
+    return re.compile("".join(parts) + (r"[^.]+(?:\.[^.]+)*" if last == "**" else _one(last)))
+
+
+def _one(name: str) -> str:
+    return "[^.]*".join(map(re.escape, re.split(r"\*+", name)))
+
+
+def nothing_matches(pattern: str, network: str, layers: Sequence[tuple[str, Any]]) -> str:
+    """Return the message for a pattern that matches no layer: what was meant, probably, and what there is."""
+    import difflib  # slow to import, and only an error needs it
+
+    said = f"no layer of {network} matches {shortened(pattern)}; "
+    names, colon, kind = pattern.partition(_CLASS)
+    if names.partition(".")[0] == network:
+        said += f"leave the network's own name out, {pattern.partition('.')[2]!r}; "
+    there = [name for name, _ in layers if name]
+    if colon and not names:
+        there = list(dict.fromkeys(_CLASS + type(layer).__name__ for _, layer in layers))
+        pattern = _CLASS + kind.rpartition(".")[2]
+    # It may be said from another layer on, so the last name alone can tell.
+    last = {name: name.rpartition(".")[2] for name in there}
+    close = difflib.get_close_matches(pattern.rpartition(".")[2], list(dict.fromkeys(last.values())), 2, 0.5)
+    near = [name for name in there if last[name] in close]
+    near.sort(key=lambda name: difflib.SequenceMatcher(None, name, pattern).ratio(), reverse=True)
+    if near:
+        return f"{said}did you mean {' or '.join(map(repr, near[:3]))}?"
+    return f"{said}there {'is' if len(there) == 1 else 'are'}: {', '.join(there[:8]) or 'none'}{', ...' if there[8:] else ''}"

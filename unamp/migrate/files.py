@@ -1,0 +1,174 @@
+"""Migrate files and folders: find them, read them, write them back whole and in their own encoding."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import tempfile
+import tokenize
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import libcst as cst
+
+from unamp.migrate.deciding import Target
+from unamp.migrate.findings import Finding, RegionPolicy
+from unamp.migrate.migrating import migrate_source
+from unamp.migrate.screening import mentions
+from unamp.migrate.spellings import FRAMEWORKS
+
+__all__ = ["Migrated", "Report", "migrate_paths"]
+
+_LEFT_OUT = frozenset({".git", ".hg", ".mypy_cache", ".ruff_cache", ".tox", ".venv", "__pycache__", "node_modules"})
+
+
+class Migrated(NamedTuple):
+    """A file in which something was found: its text before and after."""
+
+    path: Path
+    before: str
+    after: str
+    findings: Sequence[Finding]
+    regions: Sequence[RegionPolicy]
+
+    @property
+    def changed(self) -> bool:
+        """Return whether its text changes."""
+        return self.before != self.after
+
+
+class Report(NamedTuple):
+    """What came of some paths: the files in which something was found, what went wrong, and how many files were read."""
+
+    files: Sequence[Migrated]
+    errors: Sequence[tuple[Path, str]]
+    read: int
+
+    @property
+    def findings(self) -> list[tuple[Path, Finding]]:
+        """All findings, each with its file."""
+        return [(file.path, finding) for file in self.files for finding in file.findings]
+
+
+class _Content(NamedTuple):
+    text: str
+    encoding: str
+    mark: bytes
+
+
+def migrate_paths(
+    paths: Sequence[Path], target: Target = Target.UNAMP, frameworks: Collection[str] = FRAMEWORKS, *, write: bool = False
+) -> Report:
+    """Migrate files, and the Python files in folders. What goes wrong with one is told, and the others are done.
+
+    Args:
+        paths: files and folders.
+        target: what to write.
+        frameworks: whose spellings to move.
+        write: replace the files. Otherwise nothing is touched.
+    """
+    files: list[Migrated] = []
+    errors: list[tuple[Path, str]] = []
+    count = 0
+    for path in _python_files(paths, errors):
+        count += 1
+        try:
+            done = _migrate(path, target, frameworks)
+            if write and done is not None and done.changed:
+                _replace(path, done)
+        except (
+            OSError,
+            UnicodeError,
+            SyntaxError,
+            ValueError,
+            RecursionError,
+            cst.ParserSyntaxError,
+            cst.CSTValidationError,
+        ) as error:
+            errors.append((path, _said(error)))
+            continue
+        if done is not None and (done.findings or done.regions):
+            files.append(done)
+    return Report(files, errors, count)
+
+
+def _python_files(paths: Sequence[Path], errors: list[tuple[Path, str]]) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for path in paths:
+        for found in _inside(path, errors):
+            # Each file once, whatever links lead to it.
+            try:
+                real = found.resolve(strict=True)
+            except (OSError, RuntimeError) as error:
+                errors.append((found, _said(error)))
+                continue
+            if real not in seen:
+                seen.add(real)
+                yield found
+
+
+def _inside(path: Path, errors: list[tuple[Path, str]]) -> Iterator[Path]:
+    """Return a file, or the Python files in a folder, in order; linked folders are not entered."""
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:
+        errors.append((path, _said(error)))
+        return
+    if not is_folder:
+        yield path
+        return
+    for folder, inner, names in os.walk(path, onerror=lambda error: errors.append((Path(error.filename), _said(error)))):
+        inner[:] = sorted(name for name in inner if name not in _LEFT_OUT)
+        yield from (Path(folder, name) for name in sorted(names) if name.endswith((".py", ".pyi")))
+
+
+def _migrate(path: Path, target: Target, frameworks: Collection[str]) -> Migrated | None:
+    content = path.read_bytes()
+    if not mentions(content):
+        return None
+    read = _read(content)
+    result = migrate_source(read.text, target, frameworks)
+    return Migrated(path, read.text, result.text, result.findings, result.regions)
+
+
+def _read(content: bytes) -> _Content:
+    """Return a file's text, its line ends as they are, with its encoding and byte order mark."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
+    encoding = "utf-8" if encoding == "utf-8-sig" else encoding
+    return _Content(content[len(mark) :].decode(encoding), encoding, mark)
+
+
+def _replace(path: Path, done: Migrated) -> None:
+    """Put the new text in a file's place, all of it at once; its permissions stay.
+
+    Raises:
+        OSError: where it cannot be written, and where it has changed since it was read.
+    """
+    real = path.resolve(strict=True)
+    if not os.access(real, os.W_OK):
+        raise PermissionError(13, "it is read-only, and was not written", str(path))
+    read = _read(real.read_bytes())
+    if read.text != done.before:
+        raise OSError("it has changed since it was read, and was not written")
+    handle, name = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(read.mark + done.after.encode(read.encoding))
+        os.chmod(name, real.stat().st_mode)
+        os.replace(name, real)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, cst.ParserSyntaxError):
+        return f"it is no Python: {error.message} (line {error.raw_line})"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not {error.encoding}: byte {error.start} is {error.object[error.start]:#04x}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply to be read"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,84 @@
+"""What a migration finds in a file, and what it makes of it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, NamedTuple
+
+__all__ = ["FileResult", "Finding", "Kind", "RegionPolicy"]
+
+
+class Kind(Enum):
+    """The kinds of findings, by what is left for a person to do."""
+
+    MOVED = "moved"
+    NOTE = "note"
+    BY_HAND = "by hand"
+    LOOK = "look here"
+    HINT = "hint"
+
+    @property
+    def stays(self) -> bool:
+        """Return whether it is still there after a migration was written."""
+        return self not in (Kind.MOVED, Kind.NOTE)
+
+
+class Finding(NamedTuple):
+    """One spelling of mixed precision.
+
+    Attributes:
+        line, column: where it begins, from 1.
+        kind: what happens to it.
+        call: what stands there, shortened.
+        framework: whose spelling it is; empty where that is not known.
+        becomes: what is written in its place.
+        why: why it cannot be moved, or what is different afterwards.
+        hand: what to do by hand.
+    """
+
+    line: int
+    column: int
+    kind: Kind
+    call: str
+    framework: str = ""
+    becomes: str = ""
+    why: str = ""
+    hand: str = ""
+
+    def __str__(self) -> str:
+        arrow = f" -> {self.becomes}" if self.becomes else ""
+        why = f": {self.why}" if self.why else ""
+        hand = f"; {self.hand}" if self.hand else ""
+        return f"{self.kind.value}: {self.call}{arrow}{why}{hand}"
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {**self._asdict(), "kind": self.kind.value}
+
+
+class RegionPolicy(NamedTuple):
+    """The policy that a region, or a network under a policy, comes to.
+
+    Attributes:
+        line: where it is opened.
+        call: what stands there, shortened.
+        framework: whose spelling it is.
+        policy: the arguments of the `Policy`, as `Policy.to_data` has them; those that only a run knows have their default.
+        unknown: the arguments that only a run knows, each with its expression.
+        where: what the policy is for, where that is less than every operation in the region.
+    """
+
+    line: int
+    call: str
+    framework: str
+    policy: dict[str, Any]
+    unknown: dict[str, str]
+    where: str = ""
+
+
+class FileResult(NamedTuple):
+    """What came of one file's text: the new text, the findings, and the policies of its regions."""
+
+    text: str
+    findings: list[Finding]
+    regions: list[RegionPolicy]

@@ -1,0 +1,56 @@
+"""What an expression comes to, as far as that can be told without running it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+import libcst as cst
+
+from unamp.dtypes import dtype_name
+
+__all__ = ["UNKNOWN", "code", "literal", "shortened_code", "static_dtype"]
+
+#: What only a run knows.
+UNKNOWN: Any = object()
+
+_DTYPES = {"half": "float16", "float16": "float16", "fp16": "float16", "bfloat16": "bfloat16", "bf16": "bfloat16"}
+_OTHERS = {"float": "float32", "float32": "float32", "double": "float64", "float64": "float64"}
+
+_ANY = cst.Module([])
+
+_COMMENT = re.compile(r"(?:^|\s)#(?=[\s\w])[^\"']*$")
+
+
+def code(node: cst.CSTNode) -> str:
+    """Return the source of a node."""
+    return _ANY.code_for_node(node)
+
+
+def shortened_code(node: cst.CSTNode, most: int = 100) -> str:
+    """Return the source of a node in one line, for a message."""
+    whole = "\n".join(_COMMENT.sub("", line) for line in code(node).split("\n"))
+    line = " ".join(whole.split()).replace("( ", "(").replace(", )", ")").replace(",)", ")")
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def literal(node: cst.CSTNode | None) -> Any:
+    """Return the value of a literal: a constant or a display of them; else `UNKNOWN`."""
+    if node is None:
+        return UNKNOWN
+    try:
+        return ast.literal_eval(code(node).strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return UNKNOWN
+
+
+def static_dtype(node: cst.CSTNode | None) -> Any:
+    """Return the name of a dtype that is written as a string or as a framework's attribute; else `UNKNOWN`."""
+    value = literal(node)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return dtype_name(value)
+    name = node.attr.value if isinstance(node, cst.Attribute) else UNKNOWN
+    return _DTYPES.get(name) or _OTHERS.get(name, UNKNOWN) if isinstance(name, str) else UNKNOWN

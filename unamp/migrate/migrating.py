@@ -1,0 +1,149 @@
+"""Migrate the text of one file: find, decide, rewrite, and say what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import libcst as cst
+from libcst.metadata import PositionProvider
+
+from unamp.migrate.deciding import Decision, Outcome, Target, decide, is_used
+from unamp.migrate.findings import FileResult, Finding, Kind
+from unamp.migrate.literals import shortened_code
+from unamp.migrate.names import Source, Use, read_source
+from unamp.migrate.regions import region_policies, region_words
+from unamp.migrate.rewriting import becomes, rewritten
+from unamp.migrate.screening import may_have_spellings
+from unamp.migrate.settling import Fate, Settled, settle
+from unamp.migrate.spellings import FRAMEWORKS, table
+from unamp.migrate.watching import watched
+
+__all__ = ["migrate_source"]
+
+_BOTH = (Outcome.PLAIN, Outcome.DIALECT)
+
+
+def migrate_source(text: str, target: Target = Target.UNAMP, frameworks: Collection[str] = FRAMEWORKS) -> FileResult:
+    """Return the migrated text of a file, what was found in it, and the policies of its regions.
+
+    Args:
+        text: the file.
+        target: what to write.
+        frameworks: whose spellings to move; see `unamp.migrate.spellings.FRAMEWORKS`.
+
+    Raises:
+        libcst.ParserSyntaxError: for what is no Python.
+        ValueError: for what libcst does not give back to the letter.
+    """
+    if not may_have_spellings(text):
+        return FileResult(text, [], [])
+    hidden = _without_form_feeds(text)
+    source = read_source(hidden, table())
+    if source.module.code != hidden:
+        raise ValueError("the parser does not give this file back to the letter; it is left as it is")
+    uses = [use for use in source.uses if table().framework_of(use.name) in frameworks and is_used(use, source)]
+    decisions = {use: decide(use, source, target) for use in uses if use.row is not None}
+    settled = settle(source, decisions, target, table())
+    changes = any(fate is not Fate.KEPT for fate in settled.fates.values())
+    changes = changes or any(decision.outcome in _BOTH for decision in settled.decisions.values())
+    new = rewritten(source, settled, table()) if changes else hidden
+    findings = [*_of_uses(settled, source, target), *_of_modules(uses), *_of_imports(settled, source, target)]
+    findings += watched(source, uses, frameworks)
+    regions = region_policies(source, frameworks)
+    if not findings and not regions:
+        return FileResult(text, [], [])
+    places = source.wrapper.resolve(PositionProvider)
+
+    def placed(node: cst.CSTNode, finding: Finding) -> Finding:
+        start = places[node].start
+        return finding._replace(line=start.line, column=start.column + 1)
+
+    listed = sorted({placed(node, finding): None for node, finding in findings}, key=lambda f: (f.line, f.column, f.kind.value))
+    opened = [region._replace(line=places[node].start.line) for node, region in regions]
+    return FileResult(_with_form_feeds(new), listed, sorted(opened, key=lambda each: each.line))
+
+
+def _of_uses(settled: Settled, source: Source, target: Target) -> list[tuple[cst.CSTNode, Finding]]:
+    found: list[tuple[cst.CSTNode, Finding]] = []
+    for use, decision in settled.decisions.items():
+        found += [(use.node, finding) for finding in _of_use(use, decision, source, target)]
+    return found
+
+
+def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> list[Finding]:
+    row = use.row
+    assert row is not None
+    said = shortened_code(source.nodes.call_of(use.node) or use.node)
+    base = Finding(0, 0, Kind.BY_HAND, said, row.framework)
+    if decision.outcome is Outcome.STAYS:
+        hand = decision.hand.format(**region_words(use, source)) if "{region}" in decision.hand else decision.hand
+        return [base._replace(why=decision.why, hand=hand)]
+    if decision.outcome is Outcome.DIALECT:
+        moved = base._replace(kind=Kind.MOVED, becomes=f"unamp.dialects.{row.dialect}")
+        if target is Target.DIALECTS or not decision.why:
+            return [moved]
+        return [moved, base._replace(kind=Kind.NOTE, why=decision.why, hand="so the dialect stands in its place")]
+    assert row.form is not None
+    moved = base._replace(kind=Kind.MOVED, becomes=shortened_code(becomes(use, decision.arguments, source)))
+    noted = row.form.note and decision.arguments is not None
+    return [moved, base._replace(kind=Kind.NOTE, why=row.form.note)] if noted else [moved]
+
+
+def _of_modules(uses: list[Use]) -> list[tuple[cst.CSTNode, Finding]]:
+    """Return what is found of modules that are handed on, and of names in them that no row has."""
+    found: list[tuple[cst.CSTNode, Finding]] = []
+    for use in uses:
+        if use.row is not None:
+            continue
+        said, framework = shortened_code(use.node), table().framework_of(use.name)
+        module = use.name in table().modules
+        why = "the module is used as a value, and what is taken from it is not seen" if module else "no table has this name"
+        hand = "import what is used of it by name" if module else "look what it does, and whether it is mixed precision"
+        found.append((use.node, Finding(0, 0, Kind.LOOK, said, framework, why=why, hand=hand)))
+    return found
+
+
+def _of_imports(settled: Settled, source: Source, target: Target) -> list[tuple[cst.CSTNode, Finding]]:
+    """Return what is found of imports that no expression uses, or that take everything."""
+    found: list[tuple[cst.CSTNode, Finding]] = []
+    for binding, fate in settled.fates.items():
+        if source.accesses.get(binding, 0):
+            continue
+        row = table().rows.get(binding.imported)
+        dialect = row.dialect if row is not None else table().modules.get(binding.imported, "")
+        framework = table().framework_of(binding.imported)
+        base = Finding(0, 0, Kind.MOVED, shortened_code(binding.alias), framework)
+        if fate is Fate.MOVED:
+            found.append((binding.alias, base._replace(becomes=f"unamp.dialects.{dialect}")))
+        elif row is not None and not row.only_with and not row.only_with_string and binding.imported == row.name:
+            why = (
+                "nothing in this file calls it: who takes it from here, or reads its name in a string, has the framework's own"
+            )
+            hand = "import it from unamp where it is used, or migrate with --to dialects"
+            found.append((binding.alias, base._replace(kind=Kind.BY_HAND, why=row.why or why, hand=row.hand or hand)))
+    for statement in source.nodes.imports:
+        if isinstance(statement, cst.ImportFrom) and isinstance(statement.names, cst.ImportStar) and statement.module:
+            module = shortened_code(statement.module)
+            if module in table().modules and not statement.relative:
+                base = Finding(0, 0, Kind.LOOK, shortened_code(statement), table().framework_of(module))
+                why = "which names come with * is not seen"
+                found.append((statement, base._replace(why=why, hand="import what is used by name, and migrate again")))
+    return found
+
+
+#: Stands for a form feed on a line of its own, which libcst's tree does not hold.
+_FORM_FEED = "#\ue000form feed\ue000"
+
+
+def _without_form_feeds(text: str) -> str:
+    return _swap(text, "\x0c", _FORM_FEED) if "\x0c" in text else text
+
+
+def _with_form_feeds(text: str) -> str:
+    return _swap(text, _FORM_FEED, "\x0c") if _FORM_FEED in text else text
+
+
+def _swap(text: str, old: str, new: str) -> str:
+    """Return a text with one whole line in place of another, whatever ends it."""
+    lines = text.split("\n")
+    return "\n".join(new + line[len(old) :] if line.rstrip("\r") == old else line for line in lines)

@@ -1,0 +1,223 @@
+"""Find where a file uses a framework's names: through imports, aliases and attributes, with libcst's scopes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+from libcst.metadata import ImportAssignment, MetadataWrapper, Scope, ScopeProvider
+
+from unamp.migrate.spellings import Row, Table
+
+__all__ = ["Binding", "Nodes", "Source", "Use", "read_source"]
+
+Import = cst.Import | cst.ImportFrom
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Binding:
+    """A name that an import binds."""
+
+    statement: Import
+    alias: cst.ImportAlias
+    #: The dotted name of what is imported: a module, or a function in one.
+    imported: str
+    #: The name that is bound.
+    bound: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Use:
+    """A place where a framework's name stands.
+
+    Attributes:
+        node: what stands there: a name, or the attributes after it, as far as `name` goes.
+        name: the framework's dotted name for it.
+        row: its row; None for a module of mixed precision, or a name in one that no row has.
+        bindings: the imports that it comes through.
+        several: the name can stand for something else as well, by another import or assignment.
+        rest: the attributes after `node`.
+    """
+
+    node: cst.BaseExpression
+    name: str
+    row: Row | None
+    bindings: tuple[Binding, ...]
+    several: bool
+    rest: int = 0
+
+
+class Nodes(cst.CSTVisitor):
+    """What a file consists of, in one walk: every node's parent, and the kinds of nodes that are looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
+        self.calls: list[cst.Call] = []
+        self.strings: list[cst.SimpleString] = []
+        self.imports: list[Import] = []
+        self.stored: list[cst.Attribute] = []
+        self._above: list[cst.CSTNode] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Note a node and its parent."""
+        if self._above:
+            self.parents[node] = self._above[-1]
+        self._above.append(node)
+        if isinstance(node, cst.Call):
+            self.calls.append(node)
+        elif isinstance(node, cst.SimpleString):
+            self.strings.append(node)
+        elif isinstance(node, (cst.Import, cst.ImportFrom)):
+            self.imports.append(node)
+        elif isinstance(node, cst.AssignTarget) and isinstance(node.target, cst.Attribute):
+            self.stored.append(node.target)
+        return not isinstance(node, (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine))
+
+    def on_leave(self, original_node: cst.CSTNode) -> None:
+        """Go back up."""
+        self._above.pop()
+
+    def call_of(self, node: cst.CSTNode) -> cst.Call | None:
+        """Return the call whose function a node is."""
+        parent = self.parents.get(node)
+        return parent if isinstance(parent, cst.Call) and parent.func is node else None
+
+    def around(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Return the nodes around one, the innermost first."""
+        while (parent := self.parents.get(node)) is not None:
+            yield parent
+            node = parent
+
+
+class Source(NamedTuple):
+    """A file that was read: its tree, its nodes, the names that imports bind, and the uses of the frameworks' names."""
+
+    module: cst.Module
+    wrapper: MetadataWrapper
+    nodes: Nodes
+    bindings: Sequence[Binding]
+    uses: Sequence[Use]
+    #: The uses of unamp's own names.
+    ours: Sequence[Use]
+    #: How often each binding is used in expressions, and how often in strings (annotations, `__all__`), which stay as they are.
+    accesses: Mapping[Binding, int]
+    in_strings: Mapping[Binding, int]
+    #: The names that the file binds itself at its top, but for imports.
+    own: frozenset[str]
+
+
+def read_source(text: str, table: Table) -> Source:
+    """Return a file's tree, with the uses of the frameworks' names in it.
+
+    Raises:
+        libcst.ParserSyntaxError: for what is no Python.
+    """
+    module = cst.parse_module(text)
+    wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+    nodes = Nodes()
+    module.visit(nodes)
+    bindings = {binding: None for statement in nodes.imports for binding in _bound(statement)}
+    by_statement: dict[Import, list[Binding]] = {}
+    for binding in bindings:
+        by_statement.setdefault(binding.statement, []).append(binding)
+    scopes = {scope for scope in wrapper.resolve(ScopeProvider).values() if scope is not None}
+    finder = _Finder(nodes, by_statement, table)
+    uses = [use for scope in scopes for use in finder.uses(scope)]
+    own = {a.name for scope in scopes for a in scope.assignments if not isinstance(a, ImportAssignment)}
+    exported = _exported(nodes)
+    in_strings = {b: finder.in_strings[b] + (b.bound in exported) for b in bindings}
+    return Source(module, wrapper, nodes, list(bindings), uses, finder.ours, finder.accesses, in_strings, frozenset(own))
+
+
+def _bound(statement: Import) -> Iterator[Binding]:
+    if isinstance(statement.names, cst.ImportStar):
+        return
+    home = ""
+    if isinstance(statement, cst.ImportFrom):
+        if statement.relative or statement.module is None:
+            return
+        home = f"{get_full_name_for_node(statement.module)}."
+    for alias in statement.names:
+        real = get_full_name_for_node(alias.name) or ""
+        bound = alias.evaluated_alias or (real.partition(".")[0] if not home else real)
+        yield Binding(statement, alias, home + real, bound)
+
+
+class _Finder:
+    """Follows the accesses of scopes to the imports that they come through."""
+
+    def __init__(self, nodes: Nodes, bindings: Mapping[Import, list[Binding]], table: Table) -> None:
+        self.accesses: Counter[Binding] = Counter()
+        self.in_strings: Counter[Binding] = Counter()
+        self.ours: list[Use] = []
+        self._nodes, self._bindings, self._table = nodes, bindings, table
+
+    def uses(self, scope: Scope) -> Iterator[Use]:
+        """Return the uses of the frameworks' names in a scope."""
+        for access in scope.accesses:
+            root: cst.BaseExpression = access.node
+            while isinstance(root, cst.Attribute):
+                root = root.value
+            imports = [r for r in access.referents if isinstance(r, ImportAssignment)]
+            if not isinstance(root, cst.Name):  # a string that is an annotation: it is not rewritten, and keeps its import
+                bound = [each for r in imports for each in self._bindings.get(r.node, ()) if each.bound == r.name]  # type: ignore[call-overload]
+                self.in_strings.update(bound)
+                continue
+            through = [each for r in imports for each in self._bindings.get(r.node, ()) if each.bound == root.value]  # type: ignore[call-overload]
+            chain = _chain(root, self._nodes)
+            names = {_dotted(each, chain) for each in through}
+            several = len(names) > 1 or len(imports) < len(access.referents)
+            self.accesses.update(dict.fromkeys(through, 1))
+            self.ours += [Use(chain[-1], name, None, (), several) for name in sorted(names)[:1] if name.startswith("unamp.")]
+            known = [name for name in sorted(names) if self._table.framework_of(name)]
+            yield from _as_use(chain, known, tuple(dict.fromkeys(through)), several, self._table)
+
+
+def _chain(root: cst.Name, nodes: Nodes) -> list[cst.BaseExpression]:
+    """Return a name and the attributes after it, each around the one before."""
+    chain: list[cst.BaseExpression] = [root]
+    while isinstance(parent := nodes.parents.get(chain[-1]), cst.Attribute) and parent.value is chain[-1]:
+        chain.append(parent)
+    return chain
+
+
+def _dotted(binding: Binding, chain: Sequence[cst.BaseExpression]) -> str:
+    rest = [node.attr.value for node in chain if isinstance(node, cst.Attribute)]
+    plain = isinstance(binding.statement, cst.Import) and binding.alias.asname is None
+    return ".".join([binding.bound if plain else binding.imported, *rest])
+
+
+def _exported(nodes: Nodes) -> set[str]:
+    """Return the names in `__all__`."""
+    return {
+        str(string.evaluated_value)
+        for string in nodes.strings
+        if any(
+            isinstance(node, (cst.Assign, cst.AugAssign, cst.AnnAssign)) and "__all__" in _targets(node)
+            for node in nodes.around(string)
+        )
+    }
+
+
+def _targets(node: cst.Assign | cst.AugAssign | cst.AnnAssign) -> list[str | None]:
+    targets = [each.target for each in node.targets] if isinstance(node, cst.Assign) else [node.target]
+    return [get_full_name_for_node(target) for target in targets]
+
+
+def _as_use(
+    chain: Sequence[cst.BaseExpression], names: Sequence[str], through: tuple[Binding, ...], several: bool, table: Table
+) -> Iterator[Use]:
+    for name in names:
+        if found := table.row_of(name):
+            row, rest = found
+            # The root alone can be several parts of the name (`import torch.cuda.amp as amp`).
+            if rest < len(chain):
+                yield Use(chain[len(chain) - 1 - rest], row.name, row, through, several, rest)
+                return
+    if inside := next((name for name in names if table.module_of(name)), None):
+        yield Use(chain[-1], inside, None, through, several)

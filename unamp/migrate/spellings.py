@@ -1,0 +1,142 @@
+"""The tables of spellings under `data/migrate`: what each name is in its dialect, and in plain unamp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from unamp._data import load_table
+
+__all__ = ["FRAMEWORKS", "Form", "Row", "Table", "Watch", "framework_named", "table", "watch"]
+
+#: The tables, by what `--from` calls them.
+FRAMEWORKS = ("torch", "apex", "paddle", "mindspore", "tensorflow")
+_FILES = {"tensorflow": "keras"}
+_ALSO = {"keras": "tensorflow", "tf": "tensorflow", "pytorch": "torch", "paddlepaddle": "paddle"}
+
+
+class Form(NamedTuple):
+    """How a call is written in plain unamp; forms.toml says what each field is."""
+
+    to: str
+    old: tuple[str, ...]
+    called: Mapping[str, str] = {}
+    lead: Mapping[str, str] = {}
+    explicit: Mapping[str, str] = {}
+    dropped: tuple[str, ...] = ()
+    refused: Mapping[str, str] = {}
+    by_device: bool = False
+    same_words: bool = False
+    value: bool = False
+    note: str = ""
+    lacks: tuple[str, ...] = ()
+    excluded_norms: tuple[str, ...] = ()
+
+    @property
+    def by_position(self) -> tuple[str, ...]:
+        """The old arguments that can be given by position."""
+        return self.old[: self.old.index("*")] if "*" in self.old else self.old
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The old arguments by name."""
+        return tuple(name for name in self.old if name != "*")
+
+
+class Row(NamedTuple):
+    """One spelling; torch.toml says what each field is."""
+
+    name: str
+    framework: str
+    version: str
+    source: str
+    dialect: str = ""
+    form: Form | None = None
+    why: str = ""
+    hand: str = ""
+    removed: str = ""
+    deprecated: str = ""
+    policy: str = ""
+    needs: str = ""
+    only_with: tuple[str, ...] = ()
+    only_with_string: str = ""
+
+
+class Table(NamedTuple):
+    """All rows by name; the modules that hold nothing but mixed precision, each with its dialect; who owns which root."""
+
+    rows: Mapping[str, Row]
+    modules: Mapping[str, str]
+    roots: Mapping[str, str]
+
+    def row_of(self, name: str) -> tuple[Row, int] | None:
+        """Return the row that a dotted name begins with, and how many further attributes it has."""
+        parts = name.split(".")
+        for count in range(len(parts), 1, -1):
+            if row := self.rows.get(".".join(parts[:count])):
+                return row, len(parts) - count
+        return None
+
+    def module_of(self, name: str) -> str | None:
+        """Return the innermost module of mixed precision that a dotted name is in, or is."""
+        parts = name.split(".")
+        inside = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
+        return next((each for each in inside if each in self.modules), None)
+
+    def framework_of(self, name: str) -> str:
+        """Return the framework that a dotted name belongs to; empty where it is none's."""
+        return self.roots.get(name.partition(".")[0], "")
+
+
+class Watch(NamedTuple):
+    """What is reported without being resolved; watch.toml says what each is."""
+
+    strings: frozenset[str]
+    keywords: frozenset[str]
+    attributes: frozenset[str]
+    casts: frozenset[str]
+    takers: frozenset[str]
+    dtypes: frozenset[str]
+
+
+def framework_named(name: str) -> str:
+    """Return the table that a word of `--from` means.
+
+    Raises:
+        ValueError: for an unknown word.
+    """
+    found = _ALSO.get(name, name)
+    if found not in FRAMEWORKS:
+        raise ValueError(f"unknown framework {name!r}; valid: {', '.join(FRAMEWORKS)}")
+    return found
+
+
+@cache
+def table() -> Table:
+    """Return all the tables in one."""
+    forms = {name: _form(data) for name, data in load_table("migrate/forms.toml").items() if name != "schema"}
+    rows: dict[str, Row] = {}
+    modules: dict[str, str] = {}
+    roots: dict[str, str] = {}
+    for framework in FRAMEWORKS:
+        data = load_table(f"migrate/{_FILES.get(framework, framework)}.toml")
+        roots |= dict.fromkeys(data["roots"], framework)
+        modules |= {module["name"]: module.get("dialect", "") for module in data["modules"]}
+        for entry in data["rows"]:
+            form = forms[entry.pop("form")] if "form" in entry else None
+            only_with = tuple(entry.pop("only_with", ()))
+            rows[entry["name"]] = Row(framework=framework, form=form, only_with=only_with, **entry)
+    return Table(rows, modules, roots)
+
+
+@cache
+def watch() -> Watch:
+    """Return what is reported without being resolved."""
+    data = load_table("migrate/watch.toml")
+    return Watch(**{field: frozenset(data[field]) for field in Watch._fields})
+
+
+def _form(data: dict[str, Any]) -> Form:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return Form(**fields)

@@ -1,0 +1,146 @@
+"""One file for a network's precision: its policy, the rules for its layers, and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from unamp import amp_warnings
+from unamp._precision_toml import Contents, dump, load
+from unamp.layers.applying import ever_applied
+from unamp.layers.rules import LayerRules
+from unamp.lists import is_word, operation_name
+from unamp.policy import Policy
+from unamp.regions import Region, check_policy, policy_region
+
+__all__ = ["Precision", "region_from"]
+
+
+class Precision:
+    """A policy, rules for layers, and reasons: what a `precision.toml` holds. Immutable, equal by value.
+
+    Args:
+        policy: the policy.
+        layers: the rules for layers.
+        reason: why the policy is as it is.
+        reasons: why an operation is on a list of the policy, by the entry (``{"exp": "overflows"}``).
+
+    Raises:
+        TypeError, ValueError: for what is none of these, and for a reason of an operation that is on no list.
+    """
+
+    policy: Policy
+    layers: LayerRules
+    reason: str
+    reasons: Mapping[str, str]
+
+    def __init__(
+        self, policy: Policy, layers: LayerRules | None = None, *, reason: str = "", reasons: Mapping[str, str] | None = None
+    ) -> None:
+        check_policy(policy)
+        layers = LayerRules() if layers is None else layers
+        if not isinstance(layers, LayerRules):
+            raise TypeError(f"layers must be unamp.LayerRules, not {type(layers).__name__}")
+        known = {entry if is_word(entry) else operation_name("reasons", entry): why for entry, why in (reasons or {}).items()}
+        for entry, why in {"": reason, **known}.items():
+            if not isinstance(why, str) or not why.isprintable():
+                raise ValueError(f"a reason must be printable text, not {why!r:.40}")
+            if entry and not is_word(entry) and entry not in (*policy.allow, *policy.deny):
+                raise ValueError(f"there is a reason for {entry!r}, which is on no list of the policy")
+        vars(self).update(policy=policy, layers=layers, reason=reason, reasons=MappingProxyType(known))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Precision does not change; make another one")
+
+    def __eq__(self, other: object) -> bool:
+        return self._values == other._values if isinstance(other, Precision) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.policy, self.layers))
+
+    def __repr__(self) -> str:
+        return f"Precision({self.policy!r}, {self.layers!r})"
+
+    @property
+    def _values(self) -> tuple[Any, ...]:
+        return self.policy, self.layers, self.reason, dict(self.reasons)
+
+    @classmethod
+    def from_toml(cls, text: str) -> Precision:
+        """Return what the text of a `precision.toml` says.
+
+        Raises:
+            ValueError: for what is no such text: the message says where and what. Nothing in it is executed or imported.
+        """
+        found = load(text)
+        try:
+            policy = Policy(**(found.policy or {}))
+            return cls(policy, LayerRules.from_tables(found.layers), reason=found.reason, reasons=found.reasons)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"this is no precision file: {error}") from error
+
+    def to_toml(self, *, over: str | None = None) -> str:
+        """Return the text of a `precision.toml`, which `from_toml` reads.
+
+        Args:
+            over: the text of such a file, whose comments and layout are kept: only what differs is changed in it.
+
+        Raises:
+            ModuleNotFoundError: where `over` is given and tomlkit is not installed.
+        """
+        stated = self.policy.stated()
+        for name in ("allow", "deny"):
+            further = [entry for entry in self.reasons if entry not in stated.get(name, ()) and self._on(name, entry)]
+            if further:
+                stated[name] = [*stated.get(name, ()), *further]
+        contents = Contents(stated, self.layers.tables(), self.reason, self.reasons)
+        if over is None:
+            return dump(contents)
+        load(over)
+        from unamp._toml_editing import edited  # it needs tomlkit
+
+        return edited(over, contents)
+
+    def _on(self, name: str, entry: str) -> bool:
+        """Return whether an entry is on a list, whole."""
+        if not is_word(entry):
+            return entry in getattr(self.policy, name)
+        meant: tuple[str, ...] = getattr(Policy(preset="none").replace(**{name: entry}), name)
+        return bool(meant) and set(meant) <= set(getattr(self.policy, name))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Precision:
+        """Return what a file says.
+
+        Raises:
+            OSError: where it cannot be read.
+            ValueError: as `from_toml`; the message names the file.
+        """
+        try:
+            return cls.from_toml(Path(path).read_text("utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{os.fspath(path)}: this is no precision file: it is no UTF-8") from error
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)}: {error}") from error
+
+
+def region_from(path: str | os.PathLike[str], *, framework: str | None = None) -> Region:
+    """Return a region for the policy in a `precision.toml`.
+
+    The file's rules for layers are for `unamp.layer_policies`, which puts them on a network; where none has them, a warning
+    says so.
+
+    Args:
+        path: the file.
+        framework: limit the region to one framework; None is every framework imported in the process.
+
+    Raises:
+        OSError, ValueError: as `Precision.read`.
+    """
+    found = Precision.read(path)
+    if len(found.layers) and not ever_applied(found.layers):
+        amp_warnings.rules_not_applied(os.fspath(path), len(found.layers))
+    return policy_region(found.policy, framework=framework)
