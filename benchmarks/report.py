@@ -17,7 +17,19 @@ from benchmarks.measure import Outcome, Standing
 __all__ = ["machine", "show", "write"]
 
 _COLOURS = {"pass": "green", "close": "yellow", "miss": "red", "": "default"}
-_PACKAGES = ("unamp", "torch", "paddlepaddle", "mindspore", "tensorflow", "tensorflow-cpu", "jax", "jaxlib", "keras", "numpy", "pyperf")
+_PACKAGES = (
+    "unamp",
+    "torch",
+    "paddlepaddle",
+    "mindspore",
+    "tensorflow",
+    "tensorflow-cpu",
+    "jax",
+    "jaxlib",
+    "keras",
+    "numpy",
+    "pyperf",
+)
 
 
 def machine() -> dict[str, Any]:
