@@ -1,4 +1,4 @@
-"""Whether frameworks conform where their kernels are others: ``make conformance-machines``.
+"""Run the suite where frameworks have other kernels: ``make conformance-machines``.
 
 The suite runs for each framework under each setting of ``conformance/machines.toml``, in processes with the environment
 variables of that setting. What came of it is kept in ``conformance/results/machines.json``, and shown in ``docs/machines.md``.

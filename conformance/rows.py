@@ -1,4 +1,4 @@
-"""What the tables of runs share: the suite run as a process of its own, and rows that are kept and shown.
+"""The shared part of the tables of runs: the suite run as a process of its own, and rows that are kept and shown.
 
 A table's rows are in ``conformance/results/NAME.json``: nested objects, by the names that a row goes under. Its page is
 ``docs/NAME.md``, which is written anew with every row.

@@ -61,6 +61,6 @@ def _in_layers(records: list[OpRecord]) -> list[tuple[Any, ...]]:
 
 
 def _decision(record: OpRecord) -> tuple[Any, ...]:
-    """What ran, the rule, the dtype that it computed in, and the policy: the lists that `native` stands for, where it does."""
+    """Return the operation, the rule, the dtype that it computed in, and the policy; for `native` its lists."""
     policy = record.policy and record.policy.delegated(record.framework, "cpu")
     return record.op, record.rule, record.computed_in, policy if policy is not None and policy.active else None

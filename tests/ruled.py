@@ -1,4 +1,4 @@
-"""What rules for layers promise, whatever the framework is; each framework's folder holds its own networks to it."""
+"""The promises of rules for layers, whatever the framework is; each framework's folder holds its own networks to it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _LAYER = ("pattern", "policy", "result", "reason")
 
 
 class Contents(NamedTuple):
-    """What a file says.
+    """The contents of a file.
 
     Attributes:
         policy: the arguments of a policy that it states; None where it has none.

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from jax import lax
 from jax._src import core
 
+from unamp.adapter.performing import differing
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp_jax import observing
@@ -41,9 +42,7 @@ def target(rule: Rule, low: Any, found: Sequence[Any]) -> Any:
         return low
     if rule is Rule.FP32:
         return FLOAT32
-    if rule is Rule.WIDEST and any(dtype is not found[0] for dtype in found):
-        return FLOAT32
-    return None
+    return differing(rule, FLOAT32, found) if any(dtype is not found[0] for dtype in found) else None
 
 
 def binding(original: Bind) -> Bind:

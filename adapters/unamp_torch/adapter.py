@@ -69,6 +69,13 @@ GAPS = (
         "closes; close the region before the optimizer's step, or open it with cache_enabled=False",
     ),
     Gap(
+        "a graph of torch.jit.script or torch.jit.trace that is run inside a region",
+        "TorchScript puts PyTorch's own autocast on it as well, which carries out its own lists for what the graph leaves "
+        "alone; run it outside of regions, with the policy in the traced function, or switch that off: "
+        "torch._C._jit_set_autocast_mode(False)",
+        "https://docs.pytorch.org/docs/stable/amp.html",
+    ),
+    Gap(
         "meta tensors under torch.inference_mode in a region that names no device",
         "there they have no dispatch key that a region could use for them alone: they compute in float32; open the region with "
         'unamp.autocast("meta")',

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch import set_autocast_dtype as set_dtype
 
 from unamp.regions import innermost_region
-from unamp_torch.state import KERNEL_KEYS, include_kernels, set_included, thread
+from unamp_torch.state import KERNEL_KEYS, include_kernels, set_excluded, set_included, thread
 
 __all__ = ["checkpointing", "recomputing", "suspended", "suspending"]
 
@@ -33,6 +34,11 @@ def suspended() -> Iterator[None]:
     finally:
         thread.plan = plan
         include_kernels(plan)
+        # A region that was opened meanwhile found none around it, and switched its token off.
+        for device, key, dtype, usual in () if plan is None else plan.token:
+            set_excluded(key, False)
+            if dtype is not usual:
+                set_dtype(device, dtype)
 
 
 def suspending(original: Callable[P, R]) -> Callable[P, R]:

@@ -73,7 +73,7 @@ def _leave_alone_between(operator: Any) -> None:
 def _between(kernel: Callable[..., R]) -> Callable[..., R]:
     def outside(*args: Any, **kwargs: Any) -> R:
         plan, region = thread.plan, innermost_region()
-        if plan is None or plan.delegated or region is None:
+        if plan is None or plan.delegated or region is None or thread.sink is not None:  # a trace sees all that runs
             return kernel(*args, **kwargs)
         with suspended():
             return kernel(*(region(each) if callable(each) else each for each in args), **kwargs)

@@ -96,7 +96,7 @@ class Plan:
 
     @cached_property
     def intercepts(self) -> bool:
-        """Whether any operator needs a kernel of ours on the plan's key; those for meta tensors have one of their own."""
+        """True where any operator needs a kernel of ours on the plan's key; those for meta tensors have one of their own."""
         return bool(self.on_cpu or self.on_cuda or (self.elsewhere and self.key is TRACED))
 
     @cached_property
@@ -118,7 +118,7 @@ class Plan:
 
     @cached_property
     def compiled(self) -> object:
-        """What the compiled kernels are to do; None where that is nothing."""
+        """The table of the compiled kernels; None where that is nothing."""
         if library is None or not self.intercepts or self.key is TRACED:
             return None
         return compiled_plan(library, self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA))
@@ -244,6 +244,8 @@ def _all_operators() -> Iterable[Operator]:
 def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
     if _to_the_letter(policy, device):
         return _actions_beside_native(policy, device)
+    if device == META and _to_the_letter(policy, CPU):
+        return _as_native_on_cpu(policy)
     table = {}
     for op, rule in policy.rules.items():
         for operator in () if only_chooses(policy, op) else operators(op):
@@ -298,6 +300,16 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
             action = _action(policy, rule, operator, device) if refused or rule is Rule.BANNED else None
             if action is not None:
                 table[operator.name] = action
+    return table
+
+
+def _as_native_on_cpu(policy: Policy) -> Mapping[str, Action]:
+    """Return what is done on meta tensors so that they answer as on the CPU, where a policy is native autocast's own lists."""
+    table = dict(_actions(policy, CPU))
+    for op, rule in policy.rules.items():
+        for operator in operators(op) if rule in (Rule.LOW, Rule.FP32) and vocabulary()[op].group != "recurrent" else ():
+            if _has_kernel(operator, NATIVE_KEYS[CPU].name):
+                table.setdefault(operator.name, explicit_action(policy, operator, META))
     return table
 
 
@@ -420,7 +432,8 @@ def how(op: str, policy: Policy, device: str) -> How:
     if not policy.active or policy.delegated("torch", device) is not policy:
         return How.NATIVE
     table = _actions(policy, device_type(device))
-    if not any(operator.name in table for operator in found):
+    called = [operator for operator in found if operator.overload._schema.name.removeprefix("aten::") not in facts().apart]
+    if not any(operator.name in table for operator in called):
         return How.NATIVE
     emulated = policy.rules[op] is Rule.LOW and op in facts().lacking.get((device_type(device), policy.dtype), ())
     return How.EMULATED if emulated else How.INTERCEPTED

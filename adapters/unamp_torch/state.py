@@ -130,11 +130,11 @@ class Plan(state.Plan, Protocol):
 
     @property
     def autocast(self) -> bool:
-        """Whether native autocast is on."""
+        """True where native autocast is on."""
 
     @property
     def delegated(self) -> bool:
-        """Whether it is PyTorch's own AMP and nothing else."""
+        """True where it is PyTorch's own AMP and nothing else."""
 
     @property
     def on_cpu(self) -> Mapping[str, Callable[..., Any]]:
@@ -158,7 +158,7 @@ class Plan(state.Plan, Protocol):
 
     @property
     def intercepts(self) -> bool:
-        """Whether any operator has an action."""
+        """True where any operator has an action."""
 
     @property
     def key(self) -> KernelKey:
@@ -170,7 +170,7 @@ class Plan(state.Plan, Protocol):
 
     @property
     def token(self) -> Token:
-        """What tells it from other plans for `torch.compile`."""
+        """The token that tells it from other plans for `torch.compile`."""
 
     def __hash__(self) -> int:
         """Return a hash: plans are equal where they are one object."""

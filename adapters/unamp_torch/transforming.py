@@ -5,8 +5,7 @@ without parameters and more. Their rules would meet the parts, beyond the reach 
 one runs in a region, every rule is therefore carried out by a kernel of ours, which sees operations as they are called
 (`Plan.explicit`).
 
-`grad` and `jvp` take nothing apart above autocast, but call what is below them once more: for kernels that lie there, the
-compiled ones on `MANY`, it is the same.
+`grad` and `jvp` take products with a bias apart as well, and call what is below them once more: it is the same there.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import ParamSpec
 import torch
 
 from unamp_torch.compiled import library
-from unamp_torch.state import MANY, TRACED, Plan, include_kernels, thread
+from unamp_torch.state import Plan, include_kernels, thread
 
 __all__ = ["for_this_level", "under_grad", "under_vmap", "without_level"]
 
@@ -33,19 +32,19 @@ def for_this_level(plan: Plan) -> Plan:
 
 def under_vmap(original: Nesting[P]) -> Nesting[P]:
     """Wrap the function that puts a level of `vmap` on: a plan in force becomes explicit."""
-    return _made_explicit(original, lambda plan: True)
+    return _made_explicit(original)
 
 
 def under_grad(original: Nesting[P]) -> Nesting[P]:
-    """Wrap one that puts a level of `grad` or `jvp` on: a plan whose kernels lie below those becomes explicit."""
-    return _made_explicit(original, lambda plan: plan.key is MANY is not TRACED)
+    """Wrap one that puts a level of `grad` or `jvp` on: the same."""
+    return _made_explicit(original)
 
 
-def _made_explicit(original: Nesting[P], concerns: Callable[[Plan], bool]) -> Nesting[P]:
+def _made_explicit(original: Nesting[P]) -> Nesting[P]:
     @functools.wraps(original)
     def put_on(*args: P.args, **kwargs: P.kwargs) -> int:
         level, plan = original(*args, **kwargs), thread.plan
-        if plan is not None and concerns(plan) and plan.explicit is not plan:
+        if plan is not None and plan.explicit is not plan:
             thread.transforms = {**thread.transforms, level: plan}
             _put_in_force(plan.explicit)
         return level

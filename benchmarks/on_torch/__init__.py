@@ -1,4 +1,4 @@
-"""What is measured with PyTorch. Each module has `comparisons()`; `benchmarks.__main__` names them."""
+"""The measurements with PyTorch. Each module has `comparisons()`; `benchmarks.__main__` names them."""
 
 import torch
 

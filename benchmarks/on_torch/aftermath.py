@@ -1,4 +1,4 @@
-"""What regions leave behind in a process: nothing that costs anything.
+"""The traces of regions in a process: nothing that costs anything.
 
 unamp's kernels stay registered for good. So the same operation is timed in processes that never had an O2 region, which
 needs a kernel for nearly every operation, and in processes that had one.

@@ -1,4 +1,4 @@
-"""What a rule for a layer costs each time that the layer is called."""
+"""The cost of a rule for a layer, each time that the layer is called."""
 
 from __future__ import annotations
 

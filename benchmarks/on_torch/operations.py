@@ -1,4 +1,4 @@
-"""What one operation costs, on 4x4 tensors: there the overhead is all there is."""
+"""The cost of one operation, on 4x4 tensors: there the overhead is all there is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs to open and close a region."""
+"""The cost of opening and closing a region."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What loss scaling adds to a step: the loss scaled, gradients unscaled and checked, the scale adjusted."""
+"""The share of loss scaling in a step: the loss scaled, gradients unscaled and checked, the scale adjusted."""
 
 from __future__ import annotations
 

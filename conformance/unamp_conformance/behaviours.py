@@ -1,4 +1,4 @@
-"""What regions promise beyond one operation or network: nesting, exceptions, threads, the cache."""
+"""Checks of regions beyond one operation or network: nesting, exceptions, threads, the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check that went wrong has to show: expected and observed, the error against its bound, the decisions of its trace.
+"""The evidence of a check that went wrong: expected and observed, the error against its bound, the decisions of its trace.
 
 A results file may come from anywhere, and its details are free: nothing here trusts their types.
 """

@@ -1,4 +1,4 @@
-"""What the page shows, gathered from a report: frameworks, what went wrong, matrices, plots, agreement, operations, gaps."""
+"""Gather from a report the contents of its page: frameworks, what went wrong, matrices, plots, agreement, operations, gaps."""
 
 from __future__ import annotations
 

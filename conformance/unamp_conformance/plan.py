@@ -1,4 +1,4 @@
-"""What a run consists of: the items to do, in an order, from what the user selected."""
+"""The plan of a run: the items to do, in an order, from what the user selected."""
 
 from __future__ import annotations
 

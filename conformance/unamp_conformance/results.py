@@ -1,4 +1,4 @@
-"""What a run found, as values, and the versioned file that keeps it.
+"""The findings of a run, as values, and the versioned file that keeps them.
 
 The file's layout is ``data/results.schema.json``; `unamp_conformance.reading` reads it and trusts nothing in it.
 """
@@ -69,7 +69,7 @@ UNEXPECTED = frozenset({"lost", "failed", "fixed", "crashed", "hung"})
 
 
 class Verdict(IntEnum):
-    """What a whole run came to. The value is the command's exit status; 2 is that of wrong arguments."""
+    """The verdict on a whole run. The value is the command's exit status; 2 is that of wrong arguments."""
 
     CONFORMS = 0
     DOES_NOT_CONFORM = 1

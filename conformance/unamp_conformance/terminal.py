@@ -1,4 +1,4 @@
-"""What the terminal shows of a run, and of a comparison.
+"""Print a run, or a comparison of two, on the terminal.
 
 Of a run it ends with what is asked first: a line for each framework, what went wrong, and whether all of it conforms. The
 matrices are in the report; who wants them here says so.

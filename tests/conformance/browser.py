@@ -29,7 +29,7 @@ def find() -> str | None:
 
 
 def installs() -> bool:
-    """Whether this process may install Debian's package."""
+    """Return whether this process may install Debian's package."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None and "CHROMIUM" not in os.environ
 
 

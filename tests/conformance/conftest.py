@@ -1,4 +1,4 @@
-"""What the suite's own tests share."""
+"""Fixtures of the suite's own tests."""
 
 import sys
 from pathlib import Path

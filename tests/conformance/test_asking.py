@@ -1,4 +1,4 @@
-"""What is asked of `unamp conformance` is checked before anything starts, and how it ended is said by its exit status."""
+"""Arguments of `unamp conformance` are checked before anything starts, and its exit status says how it ended."""
 
 import json
 import xml.etree.ElementTree as ET

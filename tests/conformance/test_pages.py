@@ -1,4 +1,4 @@
-"""What the report is made of: evidence of what went wrong, the geometry of plots, and the command that writes a page again."""
+"""The parts of the report: evidence of what went wrong, the geometry of plots, and the command that writes a page again."""
 
 import math
 import re

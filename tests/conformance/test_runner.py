@@ -47,7 +47,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def log(tmp_path):
-    """What the worker of `OPEN` has begun; a file beside it says which version it pretends to be."""
+    """Return what the worker of `OPEN` has begun; a file beside it says which version it pretends to be."""
     return tmp_path / "log"
 
 

@@ -1,4 +1,4 @@
-"""What `make conformance-versions` makes of what it found. That it runs them takes hours, so it is no test."""
+"""The table that `make conformance-versions` makes of its findings. That it runs them takes hours, so it is no test."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""What the torch adapter's tests share: a light machine, and the promise that no test leaves anything behind."""
+"""Fixtures of the torch adapter's tests: a light machine, and the promise that no test leaves anything behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _native_state() -> dict[str, Any]:
 
 
 def _attributes() -> dict[str, Any]:
-    """What stands at every place that unamp patches while a region is open, of the modules that are imported."""
+    """Return what stands at every place that unamp patches while a region is open, of the modules that are imported."""
     found = {}
     for hook in patches.HOOKS:
         module = sys.modules.get(hook.module)

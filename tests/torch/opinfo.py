@@ -68,7 +68,7 @@ class Call(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a call: what it returned, its gradients, and the error that ended it or its backward pass."""
+    """The outcome of a call: what it returned, its gradients, and the error that ended it or its backward pass."""
 
     returned: tuple[Any, ...]
     gradients: tuple[Any, ...]

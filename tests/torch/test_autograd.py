@@ -392,6 +392,24 @@ def test_operations_that_vmap_takes_apart_are_whole(policy: Policy) -> None:
         assert torch.allclose(mine.float(), plain.float(), rtol=0.05, atol=0.02)
 
 
+@pytest.mark.parametrize("preset", ["unamp", "torch-cuda", "paddle", "tensorflow", "apex"])
+def test_a_layer_with_a_bias_is_one_operation_under_grad_too(preset: str) -> None:
+    """PyTorch takes it apart there, and not every preset lists the parts."""
+    x, w, bias = torch.rand(2, 3), torch.rand(4, 3), torch.rand(4)
+    seen = []
+
+    def loss(x: Tensor) -> Tensor:
+        seen.append(F.linear(x, w, bias))
+        return seen[-1].float().sum()
+
+    with unamp.autocast("cpu", "bfloat16", preset=preset):
+        eager = F.linear(x, w, bias)
+        torch.func.grad(loss)(x)
+        torch.func.jvp(loss, (x,), (x,))
+    assert eager.dtype == BF16
+    assert [each.dtype for each in seen] == [BF16, BF16]
+
+
 @pytest.mark.parametrize("policy", WHOLE_UNDER_VMAP, ids=repr)
 def test_a_region_is_as_it_was_after_vmap(policy: Policy) -> None:
     x = torch.randn(3, 3)

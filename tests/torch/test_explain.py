@@ -1,4 +1,4 @@
-"""What `unamp.explain` says about torch, against what torch then does."""
+"""The answers of `unamp.explain` about torch, against what torch then does."""
 
 from __future__ import annotations
 

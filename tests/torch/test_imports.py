@@ -1,4 +1,4 @@
-"""What a user's program loads of the adapter."""
+"""The modules that a user's program loads of the adapter."""
 
 from __future__ import annotations
 

@@ -158,11 +158,13 @@ def same(a: Any, b: Any) -> bool:
 
 
 def controls(call: Callable[..., Any], entry: Entry, rule: Rule, low: torch.dtype) -> list[Any]:
-    """What the rule comes to, with every cast written out: the results that a region may give."""
+    """Return what the rule comes to, with every cast written out: the results that a region may give."""
     dtypes = {t.dtype for t in tensors(entry.args) if t.dtype in (F32, F16, BF16)}
     target = {Rule.LOW: low, Rule.FP32: F32}.get(rule)
     if target is None:
         target = F32 if rule is Rule.WIDEST and len(dtypes) > 1 else next(iter(dtypes))
+    if rule is Rule.NARROWEST and len(lows := dtypes - {F32}) == 1:
+        (target,) = lows
     given = converted(entry.args, lambda t: t.to(target))
     results = []
     try:

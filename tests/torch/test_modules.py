@@ -25,12 +25,12 @@ def rounding(result: Tensor, exact: Tensor) -> float:
 
 
 def is_float32(result: Tensor, exact: Tensor) -> bool:
-    """Whether the numbers, not only the dtype, are those of float32."""
+    """Return whether the numbers, not only the dtype, are those of float32."""
     return result.dtype == F32 and rounding(result, exact) < 2**-17
 
 
 def is_low(result: Tensor, exact: Tensor, low: torch.dtype) -> bool:
-    """Whether the numbers, not only the dtype, are those of a low precision."""
+    """Return whether the numbers, not only the dtype, are those of a low precision."""
     return result.dtype == low and 2**-16 < rounding(result, exact) < (2**-4 if low is BF16 else 2**-7)
 
 

@@ -1,4 +1,4 @@
-"""What a policy's rules do to operations: every level, custom lists, wide results, and bans."""
+"""A policy's rules carried out: every level, custom lists, wide results, and bans."""
 
 from __future__ import annotations
 

@@ -399,7 +399,7 @@ def test_the_closure_of_a_step_without_a_scale_computes_under_the_policy_around_
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What happened on each of two ranks, by the manner of sharing the work."""
+    """Return what happened on each of two ranks, by the manner of sharing the work."""
     script, meeting = Path(__file__).with_name("data_parallel.py"), tmp_path_factory.mktemp("ranks") / "meeting"
     command = [sys.executable, str(script), str(meeting)]
     ranks = [subprocess.Popen([*command, str(rank), *NAMED], stdout=subprocess.PIPE, text=True) for rank in range(2)]

@@ -29,7 +29,7 @@ TAKES_OVER = Policy("O1", "bfloat16", allow=("add", "exp"), deny="mm")
 
 
 def report() -> tuple[Any, ...]:
-    """What is in force where this is called."""
+    """Return what is in force where this is called."""
     x = torch.rand(4, 4)
     return (
         unamp.current_policy(),

@@ -1,4 +1,4 @@
-"""What `unamp.trace` reports about torch's operations."""
+"""The reports of `unamp.trace` about torch's operations."""
 
 from __future__ import annotations
 

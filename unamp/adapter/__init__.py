@@ -7,6 +7,7 @@ they fit:
 `contract`            `Adapter` itself, with what it hands out and takes
 `operations`          the namespace that conformance is written against
 `ways`                the ways in which a framework runs a function: compiled, traced, exported, ...
+`plain_ways`          the ways that are Python's alone, for every framework: decorated functions, another thread
 `registry`            how adapters are found, checked and loaded
 `versions`            the versions of a framework that an adapter works with
 `machine`             what the processor has, and the environment variables that change what frameworks use of it

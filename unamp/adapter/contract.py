@@ -298,7 +298,7 @@ class Adapter(Protocol):
 
 @runtime_checkable
 class TellsOfDtypes(Protocol):
-    """What an adapter may have besides, for notes on errors that are about dtypes (`unamp.error_notes`)."""
+    """The part of an adapter that serves notes on errors that are about dtypes (`unamp.error_notes`)."""
 
     @property
     def dtype_errors(self) -> str:

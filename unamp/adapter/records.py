@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from unamp.dtypes import LOW_DTYPES
 from unamp.policy import Policy, Rule
 
 __all__ = ["SAMPLE", "OpRecord", "Values"]
@@ -92,9 +93,9 @@ class OpRecord(NamedTuple):
     def computed_in(self) -> str | None:
         """The dtype that it computed in for whoever sees its numbers: where low was emulated, the low one.
 
-        That is the dtype of its result or, where no result is floating (argmax), the policy's. None where it has no floating
-        input.
+        That is the dtype of its result or, where that is no low one (argmax, or results that a policy widens), the policy's.
+        None where it has no floating input.
         """
         if not self.emulated:
             return self.compute
-        return self.output or (self.policy.dtype if self.policy is not None else None)
+        return self.output if self.output in LOW_DTYPES or self.policy is None else self.policy.dtype

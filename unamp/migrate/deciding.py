@@ -17,14 +17,14 @@ __all__ = ["Decision", "Outcome", "Target", "decide", "inherited", "is_used", "p
 
 
 class Target(Enum):
-    """What to write: a dialect's import, or plain unamp."""
+    """The two things to write: a dialect's import, or plain unamp."""
 
     DIALECTS = "dialects"
     UNAMP = "unamp"
 
 
 class Outcome(Enum):
-    """What becomes of a use."""
+    """The ways in which a use can end."""
 
     PLAIN = "plain"
     DIALECT = "dialect"
@@ -32,7 +32,7 @@ class Outcome(Enum):
 
 
 class Decision(NamedTuple):
-    """What becomes of a use.
+    """The decision about a use.
 
     Attributes:
         arguments: of a call in plain unamp; None where the name alone is replaced.
@@ -80,7 +80,7 @@ def decide(use: Use, source: Source, target: Target) -> Decision:
     call = source.nodes.call_of(use.node)
     if row.form is not None and row.form.to == "unamp.amp_guard" and "use_promote" not in row.form.old and call is not None:
         level = _argument(call, row.form, "level").strip("'\"").upper()
-        if level not in ("", "O0", "OD", "O1"):
+        if level not in ("", "O0", "OD", "O1") or any(arg.star for arg in call.args):
             promotes = "at O2 its dialect promotes, as Paddle 3 does, and fluid did not"
             return Decision(Outcome.STAYS, why=promotes, hand="take unamp.amp_guard, which does not either")
     return Decision(Outcome.DIALECT, why=why)

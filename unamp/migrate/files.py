@@ -40,7 +40,7 @@ class Migrated(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What came of some paths: the files in which something was found, what went wrong, and how many files were read."""
+    """The outcome for some paths: the files in which something was found, what went wrong, and how many files were read."""
 
     files: Sequence[Migrated]
     errors: Sequence[tuple[Path, str]]

@@ -1,4 +1,4 @@
-"""What a migration finds in a file, and what it makes of it."""
+"""The findings of a migration in a file, and its result."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class RegionPolicy(NamedTuple):
 
 
 class FileResult(NamedTuple):
-    """What came of one file's text: the new text, the findings, and the policies of its regions."""
+    """The outcome for one file's text: the new text, the findings, and the policies of its regions."""
 
     text: str
     findings: list[Finding]

@@ -1,4 +1,4 @@
-"""What an expression comes to, as far as that can be told without running it."""
+"""The values of expressions, as far as that can be told without running it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Use:
 
 
 class Nodes(cst.CSTVisitor):
-    """What a file consists of, in one walk: every node's parent, and the kinds of nodes that are looked at."""
+    """The parts of a file, in one walk: every node's parent, and the kinds of nodes that are looked at."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -75,7 +75,7 @@ def _named(path: str) -> Callable[[cst.CSTNode], cst.CSTNode]:
 
 
 class _Imports:
-    """What becomes of the import statements."""
+    """The decisions about the import statements."""
 
     def __init__(self, fates: Mapping[Binding, Fate], table: Table) -> None:
         self._table = table

@@ -18,7 +18,7 @@ _TAKEN = "the name `unamp` is taken in this file"
 
 
 class Fate(Enum):
-    """What becomes of a name that an import binds."""
+    """The decision about a name that an import binds."""
 
     KEPT = "kept"
     MOVED = "moved"
@@ -26,7 +26,7 @@ class Fate(Enum):
 
 
 class Settled(NamedTuple):
-    """What becomes of a file.
+    """The decisions about a file.
 
     Attributes:
         decisions: of each use, now that the imports are settled.

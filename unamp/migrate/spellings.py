@@ -90,7 +90,7 @@ class Table(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """What is reported without being resolved; watch.toml says what each is."""
+    """Names that are reported without being resolved; watch.toml says what each is."""
 
     strings: frozenset[str]
     keywords: frozenset[str]

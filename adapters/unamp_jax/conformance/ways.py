@@ -6,7 +6,6 @@ A function's inputs are arrays, and homes of running statistics, which are no py
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ from jax import export, lax
 from jax.sharding import Mesh, PartitionSpec
 
 from unamp.adapter import OpenRegion, Way
+from unamp.adapter.plain_ways import decorated, in_a_thread, inside
 from unamp_jax.conformance.layers import Statistic
 
 __all__ = ["ways"]
@@ -37,19 +37,11 @@ def _apart(function: Function, inputs: Sequence[Any]) -> tuple[Function, list[An
     return of_arrays, [inputs[place] for place in places]
 
 
-def _inside(function: Function, region: OpenRegion) -> Function:
-    def body(*inputs: Any) -> Any:
-        with region():
-            return function(*inputs)
-
-    return body
-
-
 def _both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:
     """Yield two ways: the region inside the function, and around the whole."""
 
     def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        return runs(*_apart(_inside(function, region), inputs))
+        return runs(*_apart(inside(function, region), inputs))
 
     def run_around(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
         with region():
@@ -94,21 +86,11 @@ def _shard_map(function: Function, arrays: Sequence[Any]) -> Any:
     return jax.jit(spread)(*arrays)
 
 
-def _in_a_thread(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(_inside(function, region), *inputs).result()
-
-
-def _decorated(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    decorate: Any = region()
-    return decorate(function)(*inputs)
-
-
 def ways() -> tuple[Way, ...]:
     """Return the ways of JAX."""
     return (
-        Way("decorated function", "decorated", _decorated),
-        Way("in a thread", "eager", _in_a_thread, gradients=False),
+        Way("decorated function", "decorated", decorated),
+        Way("in a thread", "eager", in_a_thread, gradients=False),
         *_both("jit", "compiled", _jit, equal="bound"),
         *_both("lower and compile", "compiled", _ahead, equal="bound", gradients=False),
         *_both("export and load", "exported", _exported, equal="bound", gradients=False),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,38 +10,14 @@ import mindspore
 from mindspore import amp, ops
 
 from unamp.adapter import OpenRegion, Way
+from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread
 from unamp_mindspore.conformance.ways.opening import NO_KERNEL, RECORDS, Function, Holding, decorated_cell, inside
 
 __all__ = ["WAYS"]
 
 
-def _decorated(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    return region()(function)(*inputs)
-
-
 def _decorated_construct(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     return decorated_cell(function, region)(*inputs)
-
-
-def _generator(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    def generate() -> Iterator[Any]:
-        yield None
-        yield function(*inputs)
-
-    return list(region()(generate)())[-1]
-
-
-def _coroutine(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    async def compute() -> Any:
-        await asyncio.sleep(0)
-        return function(*inputs)
-
-    return asyncio.run(region()(compute)())
-
-
-def _in_a_thread(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(inside(function, region), *inputs).result()
 
 
 def _recomputed(function: Function, region: OpenRegion, inputs: Sequence[Any], *, around: bool) -> Any:
@@ -89,11 +63,11 @@ def _own_between(function: Function, region: OpenRegion, inputs: Sequence[Any]) 
 
 
 WAYS = (
-    Way("decorated function", "decorated", _decorated, upstream=NO_KERNEL),
+    Way("decorated function", "decorated", decorated, upstream=NO_KERNEL),
     Way("decorated construct", "decorated", _decorated_construct, upstream=NO_KERNEL),
-    Way("decorated generator", "decorated", _generator, upstream=NO_KERNEL),
-    Way("decorated coroutine", "decorated", _coroutine, upstream=NO_KERNEL),
-    Way("in a thread", "eager", _in_a_thread, gradients=False, upstream=NO_KERNEL),
+    Way("decorated generator", "decorated", generator, upstream=NO_KERNEL),
+    Way("decorated coroutine", "decorated", coroutine, upstream=NO_KERNEL),
+    Way("in a thread", "eager", in_a_thread, gradients=False, upstream=NO_KERNEL),
     Way("recompute, region inside", "recomputed", partial(_recomputed, around=False), upstream=RECORDS),
     Way("recompute, region around", "recomputed", partial(_recomputed, around=True), upstream=RECORDS),
     Way("Cell.recompute", "recomputed", _recomputed_cell, upstream=RECORDS),

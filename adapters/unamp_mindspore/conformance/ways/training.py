@@ -67,16 +67,21 @@ class _Weighed(nn.Cell):  # type: ignore[misc]
 
 
 class _Keeping(nn.Optimizer):  # type: ignore[misc]
-    """An optimizer that keeps the gradients, and changes nothing."""
+    """An optimizer that keeps the gradients, and changes nothing: in float32, for on a CPU MindSpore assigns no bfloat16."""
 
     def __init__(self, parameters: Sequence[Any]) -> None:
         super().__init__(1.0, parameters)
-        self.kept = self.parameters.clone("kept", init="zeros")
+        zeros = [Parameter(ops.zeros(each.shape, FLOAT32), name=f"kept.{each.name}") for each in parameters]
+        self.kept, self.dtypes = ParameterTuple(zeros), [each.dtype for each in parameters]
 
     def construct(self, gradients):  # type: ignore[no-untyped-def]
         for place in range(len(self.kept)):
-            ops.assign(self.kept[place], gradients[place])
+            ops.assign(self.kept[place], ops.cast(gradients[place], FLOAT32))
         return True
+
+    def gradients(self) -> list[Any]:
+        """Return the gradients that it was given last."""
+        return [cast(kept, dtype) for kept, dtype in zip(self.kept, self.dtypes, strict=True)]
 
 
 def _made(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> tuple[_Weighed, _Keeping]:
@@ -92,7 +97,7 @@ def _made(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> t
 def _train_step(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
     network, optimizer = _made(function, inputs, places)
     loss = nn.TrainOneStepCell(network, optimizer)(ops.ones((1,)))
-    return loss, optimizer.kept
+    return loss, optimizer.gradients()
 
 
 class _Losses(mindspore.train.Callback):  # type: ignore[misc]
@@ -107,7 +112,7 @@ def _model(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> 
     (network, optimizer), losses = _made(function, inputs, places), _Losses()
     data = mindspore.dataset.NumpySlicesDataset(np.ones((1, 1), np.float32))
     Model(network, optimizer=optimizer).train(1, data, callbacks=losses, dataset_sink_mode=False)
-    return losses.loss, optimizer.kept
+    return losses.loss, optimizer.gradients()
 
 
 def _around(

@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any
 
 import paddle
 
 from unamp.adapter import OpenRegion, Way
-from unamp_paddle.conformance.ways.opening import Function, holding, inside
+from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread
+from unamp_paddle.conformance.ways.opening import Function, holding
 
 __all__ = ["WAYS"]
-
-
-def _decorated(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    return region()(function)(*inputs)
 
 
 def _method(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     layer = holding(function)
     layer.forward = region()(layer.forward)
     return layer(*inputs)
-
-
-def _generator(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    def generate() -> Iterator[Any]:
-        yield None
-        yield function(*inputs)
-
-    return list(region()(generate)())[-1]
-
-
-def _coroutine(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    async def compute() -> Any:
-        await asyncio.sleep(0)
-        return function(*inputs)
-
-    return asyncio.run(region()(compute)())
-
-
-def _in_a_thread(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(inside(function, region), *inputs).result()
 
 
 def _no_grad(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
@@ -118,11 +92,11 @@ def _between(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> A
 
 
 WAYS = (
-    Way("decorated function", "decorated", _decorated),
+    Way("decorated function", "decorated", decorated),
     Way("decorated forward of a layer", "decorated", _method),
-    Way("decorated generator", "decorated", _generator),
-    Way("decorated coroutine", "decorated", _coroutine),
-    Way("in a thread", "eager", _in_a_thread),
+    Way("decorated generator", "decorated", generator),
+    Way("decorated coroutine", "decorated", coroutine),
+    Way("in a thread", "eager", in_a_thread),
     Way("no_grad", "eager", _no_grad, gradients=False),
     Way("in a hook of a layer", "eager", _hooks),
     Way("saved_tensors_hooks", "eager", _saved_tensors_hooks),

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from unamp.adapter import OpenRegion, Way
-from unamp_tensorflow.conformance.ways.opening import Function, inside
+from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread
+from unamp_tensorflow.conformance.ways.opening import Function
 
 __all__ = ["WAYS"]
-
-
-def _decorated(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    return region()(function)(*inputs)
 
 
 def _method(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
@@ -26,27 +21,6 @@ def _method(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> An
             return function(*given)
 
     return Network()(*inputs)
-
-
-def _generator(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    def generate() -> Iterator[Any]:
-        yield None
-        yield function(*inputs)
-
-    return list(region()(generate)())[-1]
-
-
-def _coroutine(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    async def compute() -> Any:
-        await asyncio.sleep(0)
-        return function(*inputs)
-
-    return asyncio.run(region()(compute)())
-
-
-def _in_a_thread(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(inside(function, region), *inputs).result()
 
 
 def _keras_policy(name: str) -> Any:
@@ -71,11 +45,11 @@ def _closed_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]
 
 
 WAYS = (
-    Way("decorated function", "decorated", _decorated),
+    Way("decorated function", "decorated", decorated),
     Way("decorated method of a module", "decorated", _method),
-    Way("decorated generator", "decorated", _generator),
-    Way("decorated coroutine", "decorated", _coroutine),
-    Way("in a thread", "eager", _in_a_thread, gradients=False),
+    Way("decorated generator", "decorated", generator),
+    Way("decorated coroutine", "decorated", coroutine),
+    Way("in a thread", "eager", in_a_thread, gradients=False),
     Way("Keras's global policy mixed_bfloat16 around the region", "foreign AMP", _keras_policy("mixed_bfloat16")),
     Way("Keras's global policy float32 around the region", "foreign AMP", _keras_policy("float32")),
     Way("layers with dtype policies of their own before", "foreign AMP", _closed_inside),

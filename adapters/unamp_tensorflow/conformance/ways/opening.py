@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from unamp.adapter import OpenRegion, Way
+from unamp.adapter.plain_ways import inside
 
 __all__ = [
     "Differentiates", "Function", "Runs", "ValueAndGrads", "both", "both_gradients", "floating", "inside", "of_tensors",
@@ -22,16 +23,6 @@ Runs = Callable[[Function, Sequence[Any]], Any]
 #: A value, and its gradients for the inputs in some places, in their order; None for one that it does not depend on.
 ValueAndGrads = tuple[Any, Sequence[Any]]
 Differentiates = Callable[[Function, Sequence[Any], Sequence[int]], ValueAndGrads]
-
-
-def inside(function: Function, region: OpenRegion) -> Function:
-    """Return a function with the region in it."""
-
-    def body(*inputs: Any) -> Any:
-        with region():
-            return function(*inputs)
-
-    return body
 
 
 def both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -13,40 +11,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter import OpenRegion, Way
-from unamp_torch.conformance.ways.opening import Function, Holding, inside
+from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread
+from unamp_torch.conformance.ways.opening import Function, Holding
 
 __all__ = ["WAYS"]
-
-
-def _decorated(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    return region()(function)(*inputs)
 
 
 def _method(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     network = Holding(function)
     network.forward = region()(network.forward)  # type: ignore[method-assign]
     return network(*inputs)
-
-
-def _generator(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    def generate() -> Iterator[Any]:
-        yield None
-        yield function(*inputs)
-
-    return list(region()(generate)())[-1]
-
-
-def _coroutine(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    async def compute() -> Any:
-        await asyncio.sleep(0)
-        return function(*inputs)
-
-    return asyncio.run(region()(compute)())
-
-
-def _in_a_thread(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(inside(function, region), *inputs).result()
 
 
 def _inference_mode(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
@@ -146,11 +120,11 @@ def _custom_forward(function: Function, region: OpenRegion, inputs: Sequence[Any
 
 
 WAYS = (
-    Way("decorated function", "decorated", _decorated),
+    Way("decorated function", "decorated", decorated),
     Way("decorated forward of a module", "decorated", _method),
-    Way("decorated generator", "decorated", _generator),
-    Way("decorated coroutine", "decorated", _coroutine),
-    Way("in a thread", "eager", _in_a_thread),
+    Way("decorated generator", "decorated", generator),
+    Way("decorated coroutine", "decorated", coroutine),
+    Way("in a thread", "eager", in_a_thread),
     Way("inference_mode", "eager", _inference_mode, gradients=False),
     Way("under a TorchFunctionMode", "eager", _function_mode),
     Way("under a TorchDispatchMode", "eager", _dispatch_mode),

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from unamp.adapter import OpenRegion, Way
+from unamp.adapter.plain_ways import inside
 
 __all__ = ["Function", "Holding", "Weighed", "both", "floating", "inside", "with_leaves"]
 
@@ -53,16 +54,6 @@ def with_leaves(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[A
     """Return inputs with others in some places."""
     found = dict(zip(places, leaves, strict=True))
     return [found.get(place, tensor) for place, tensor in enumerate(inputs)]
-
-
-def inside(function: Function, region: OpenRegion) -> Function:
-    """Return a function with the region in it."""
-
-    def body(*inputs: Any) -> Any:
-        with region():
-            return function(*inputs)
-
-    return body
 
 
 def both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:

@@ -1,0 +1,55 @@
+"""Ways that are Python's alone, the same for every framework: a decorated function, generator or coroutine, another thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from unamp.adapter.ways import OpenRegion
+
+__all__ = ["coroutine", "decorated", "generator", "in_a_thread", "inside"]
+
+Function = Callable[..., Any]
+
+
+def inside(function: Function, region: OpenRegion) -> Function:
+    """Return a function with the region in it."""
+
+    def body(*inputs: Any) -> Any:
+        with region():
+            return function(*inputs)
+
+    return body
+
+
+def decorated(function: Function, region: Callable[[], Any], inputs: Sequence[Any]) -> Any:
+    """Call a function that the region decorates."""
+    return region()(function)(*inputs)
+
+
+def generator(function: Function, region: Callable[[], Any], inputs: Sequence[Any]) -> Any:
+    """Call a function in the second step of a generator that the region decorates."""
+
+    def generate() -> Iterator[Any]:
+        yield None
+        yield function(*inputs)
+
+    return list(region()(generate)())[-1]
+
+
+def coroutine(function: Function, region: Callable[[], Any], inputs: Sequence[Any]) -> Any:
+    """Call a function in a coroutine that the region decorates, after it has waited once."""
+
+    async def compute() -> Any:
+        await asyncio.sleep(0)
+        return function(*inputs)
+
+    return asyncio.run(region()(compute)())
+
+
+def in_a_thread(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+    """Call a function in another thread, where the region is opened."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(inside(function, region), *inputs).result()
