@@ -9,13 +9,13 @@ import jax
 import numpy as np
 from jax import lax
 from jax._src import core
+from jax._src.array import ArrayImpl
 
 from unamp_jax.state import DTYPES, FLOAT32, Array
 
 __all__ = ["cast", "dtype_of", "eligible_dtype", "eligible_dtypes", "is_tensor", "leaves", "mapped", "narrowed"]
 
 _F16, _BF16 = DTYPES["float16"], DTYPES["bfloat16"]
-_ArrayImpl = type(jax.numpy.zeros(0))
 _KINDS = (jax.Array, np.ndarray)
 
 
@@ -35,7 +35,7 @@ def eligible_dtype(value: Any) -> Any:
     Numbers of Python's are weakly typed scalars once JAX has them: they take the dtype of what they meet.
     """
     kind = type(value)
-    if kind is not _ArrayImpl:
+    if kind is not ArrayImpl:
         if kind in _SIMPLE:
             return None
         if not isinstance(value, _KINDS) and getattr(kind, "__jax_array__", None) is None:

@@ -139,7 +139,14 @@ class Item:
         return {**vars(self), "policies": list(self.policies), "checks": list(self.checks)}
 
 
-def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = (), dear: Collection[str] = ()) -> Iterator[Item]:
+def items(
+    selection: Selection,
+    spelled: Sequence[str],
+    ways: Iterable[str] = (),
+    dear: Collection[str] = (),
+    *,
+    sparing: bool = False,
+) -> Iterator[Item]:
     """Yield the items of a selection.
 
     Args:
@@ -147,7 +154,9 @@ def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = ()
         spelled: the operations that the framework has.
         ways: the names of the ways in which it runs functions.
         dear: those of which a run takes seconds.
+        sparing: look at each operation and network under one low dtype only, where the run is a quick one.
     """
+    sparing = sparing and not selection.full
     if selection.wants("behaviour") and not (selection.ops or selection.networks):
         for name in BEHAVIOURS:
             for dtype in selection.dtypes or LOW_DTYPES:
@@ -155,7 +164,7 @@ def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = ()
     if "training" in selection.checks or not (selection.checks or selection.ops or selection.networks or selection.ways):
         for name in NETWORKS if selection.full else QUICK:
             if name in (selection.networks or NETWORKS):
-                for policy in _trained(selection):
+                for policy in _trained(_with_one_dtype(selection, name) if sparing else selection):
                     yield Item("training", name, {policy_name(policy): policy}, ("training",))
     compared = (*NEEDED, *NEEDED_OF_OPERATIONS) if "agreement" in selection.checks else ()
     networks = tuple(check for check in NETWORK_CHECKS if selection.wants(check) or check in compared)
@@ -163,7 +172,8 @@ def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = ()
         for name, network in NETWORKS.items():
             if name in (selection.networks or NETWORKS):
                 checks = tuple(c for c in networks if c != "statistics" or network.buffers)
-                for policy in _matrix(selection) if checks else ():
+                chosen = _with_one_dtype(selection, name) if sparing else selection
+                for policy in _matrix(chosen) if checks else ():
                     yield Item("network", name, {policy_name(policy): policy}, checks)
     if selection.wants("layers") and not (selection.ops or selection.networks):
         yield from _layers(selection)
@@ -173,7 +183,13 @@ def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = ()
     if checks and (selection.ops or not selection.networks):
         for op in spelled:
             if not selection.ops or op in selection.ops:
-                yield Item("operation", op, _probed(selection, op), checks)
+                chosen = _with_one_dtype(selection, op) if sparing else selection
+                yield Item("operation", op, _probed(chosen, op), checks)
+
+
+def _with_one_dtype(selection: Selection, subject: str) -> Selection:
+    dtypes = selection.dtypes or LOW_DTYPES
+    return replace(selection, dtypes=(dtypes[zlib.crc32(subject.encode()) % len(dtypes)],))
 
 
 def _layers(selection: Selection) -> Iterator[Item]:

@@ -61,7 +61,7 @@ def _flatten(input: Array, start: int = 0) -> Array:
 
 
 def _gather(input: Array, dim: int, index: Array) -> Array:
-    return jnp.take_along_axis(input, index, axis=dim)
+    return input[_columns(input, index)]
 
 
 def _slice(input: Array, dim: int, start: int, end: int) -> Array:
@@ -262,6 +262,7 @@ _OTHERS: dict[str, Function] = {
     "cast": lambda input, dtype: jnp.asarray(input).astype(dtype),
     "clamp": lambda input, low, high: jnp.clip(input, low, high),
     "detach": lax.stop_gradient,
+    "gelu": lambda input: jax.nn.gelu(input, approximate=False),
     "hamming_window": _window(jnp.hamming),
     "hann_window": _window(jnp.hanning),
     "histc": _histc,

@@ -110,8 +110,18 @@ def _dense(prefix: str, names: str, w: Array, b: Array | None) -> dict[str, Any]
     return {f"{prefix}{n}": {"kernel": kernel.T, **({} if bias is None else {"bias": bias})} for n, kernel, bias in parts}
 
 
+def _with_bias(input: Array, weight: Array, bias: Array) -> tuple[Array, Array]:
+    """Return an input with a one, and weights with a second bias for it, where flax's layers have room for one only.
+
+    The sum of two low biases would be rounded before the layer has begun.
+    """
+    ones = jnp.ones((*input.shape[:-1], 1), input.dtype)
+    return jnp.concatenate([input, ones], -1), jnp.concatenate([weight, bias[:, None]], 1)
+
+
 def _lstm_cell(input: Array, h: Array, c: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array) -> Any:
-    parameters = {**_dense("i", "ifgo", w_ih, None), **_dense("h", "ifgo", w_hh, b_ih + b_hh)}
+    input, w_ih = _with_bias(input, w_ih, b_ih)
+    parameters = {**_dense("i", "ifgo", w_ih, None), **_dense("h", "ifgo", w_hh, b_hh)}
     (c, h), _ = _applied(linen.LSTMCell(h.shape[-1]), parameters, (c, h), input)
     return h, c
 
@@ -121,13 +131,14 @@ def _gru_cell(input: Array, h: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_h
     hidden = _dense("h", "rzn", w_hh, b_hh)
     for name in "rz":  # which have one bias in flax
         del hidden[f"h{name}"]["bias"]
-    both = jnp.concatenate([(b_ih + b_hh)[: 2 * size], b_ih[2 * size :]])
-    parameters = {**_dense("i", "rzn", w_ih, both), **hidden}
+    input, w_ih = _with_bias(input, w_ih, jnp.where(jnp.arange(b_hh.size) < 2 * size, b_hh, jnp.zeros_like(b_hh)))
+    parameters = {**_dense("i", "rzn", w_ih, b_ih), **hidden}
     return _applied(linen.GRUCell(size), parameters, h, input)[0]
 
 
 def _rnn_cell(input: Array, h: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array) -> Array:
-    parameters = {"i": {"kernel": w_ih.T, "bias": b_ih + b_hh}, "h": {"kernel": w_hh.T}}
+    input, w_ih = _with_bias(input, w_ih, b_ih)
+    parameters = {"i": {"kernel": w_ih.T, "bias": b_hh}, "h": {"kernel": w_hh.T}}
     return _applied(linen.SimpleCell(h.shape[-1]), parameters, h, input)[0]
 
 

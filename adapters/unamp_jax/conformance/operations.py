@@ -2,13 +2,11 @@
 
 Canonical signatures are PyTorch's; `bindings` and `layers` hold the functions whose signatures differ. Tensors are
 channels-first there, and channels-last in flax's layers. The suite predicts in float64, which JAX has only where it is told to:
-every call is made under `jax.enable_x64`, and nothing is changed for the process. It asks for each operation under many
-policies, and JAX would compile its functions anew for each of them: here they run primitive by primitive, each compiled once.
+every call is made under `jax.enable_x64`, and nothing is changed for the process. How calls are made is in `calling`.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +19,7 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.vocabulary import vocabulary
 from unamp_jax.casting import dtype_of
 from unamp_jax.conformance.bindings import BINDINGS
+from unamp_jax.conformance.calling import Calls, Programs
 from unamp_jax.conformance.layers import LAYERS, Statistic
 from unamp_jax.conformance.ways import ways
 from unamp_jax.spellings import library_of, named
@@ -34,14 +33,22 @@ class JaxOperations(NamedOperations):
 
     # XLA's CPU kernels take subnormal numbers for zeros.
     subnormals = False
+    # XLA compiles every kernel, for its dtypes and shapes.
+    dear = True
 
     def __init__(self) -> None:
         super().__init__("jax", _find)
+        self._programs = Programs()
+
+    def names(self) -> frozenset[str]:
+        """Return the canonical operations that JAX has."""
+        self._programs.forget()  # who asks has no call under way
+        return super().names()
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Array:
         """Return an array with the array's values, shape and dtype; `value_and_grad` sees to gradients."""
         with config.enable_x64(True):
-            return jax.device_put(np.asarray(array), jax.devices(device)[0])
+            return jax.device_put(np.asarray(array), None if device == jax.default_backend() else jax.devices(device)[0])
 
     def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Statistic:
         """Return a home whose value a layer replaces: arrays do not change."""
@@ -69,6 +76,7 @@ class JaxOperations(NamedOperations):
             value = function(*leaves)
             return value if loss_scale == 1.0 else value * jax.numpy.asarray(loss_scale, value.dtype), value
 
+        self._programs.forget()
         with config.enable_x64(True):
             if loss_scale == 1.0:
                 value, gradients = jax.value_and_grad(function, argnums=tuple(range(len(inputs))))(*inputs)
@@ -91,13 +99,4 @@ def _find(op: str) -> Callable[..., Any] | None:
         paths = [path for path in vocabulary()[op].spellings.get("jax", ()) if library_of(path) in ("jax", "optax")]
         values = (named(path) for path in paths)
         found = next((value for value in values if callable(value) and not isinstance(value, type)), None)
-    return None if found is None else _with_float64(found)
-
-
-def _with_float64(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function, updated=())
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with config.enable_x64(True), jax.disable_jit():
-            return function(*args, **kwargs)
-
-    return call
+    return None if found is None else Calls(found)

@@ -37,8 +37,16 @@ def _apart(function: Function, inputs: Sequence[Any]) -> tuple[Function, list[An
     return of_arrays, [inputs[place] for place in places]
 
 
-def _both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:
-    """Yield two ways: the region inside the function, and around the whole."""
+def _both(name: str, kind: str, runs: Runs, *, dear: bool = False, **promised: Any) -> Iterator[Way]:
+    """Yield two ways: the region inside the function, and around the whole.
+
+    Args:
+        name: what is in the names of both.
+        kind: their kind.
+        runs: runs a function on arrays.
+        dear: whether the second one is dear, too: where its programs are made in no other way than those of `jax.jit`.
+        **promised: what else the ways promise.
+    """
 
     def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
         return runs(*_apart(inside(function, region), inputs))
@@ -47,8 +55,8 @@ def _both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:
         with region():
             return runs(*_apart(function, inputs))
 
-    yield Way(f"{name}, region inside", kind, run_inside, **promised)
-    yield Way(f"{name}, region around", kind, run_around, **promised)
+    yield Way(f"{name}, region inside", kind, run_inside, dear=name != "jit", **promised)
+    yield Way(f"{name}, region around", kind, run_around, dear=dear, **promised)
 
 
 def _jit(function: Function, arrays: Sequence[Any]) -> Any:
@@ -92,11 +100,11 @@ def ways() -> tuple[Way, ...]:
         Way("decorated function", "decorated", decorated),
         Way("in a thread", "eager", in_a_thread, gradients=False),
         *_both("jit", "compiled", _jit, equal="bound"),
-        *_both("lower and compile", "compiled", _ahead, equal="bound", gradients=False),
-        *_both("export and load", "exported", _exported, equal="bound", gradients=False),
+        *_both("lower and compile", "compiled", _ahead, dear=True, equal="bound", gradients=False),
+        *_both("export and load", "exported", _exported, dear=True, equal="bound", gradients=False),
         *_both("checkpoint", "recomputed", _checkpoint, equal="bound"),
         *_both("scan", "control flow", _scan, equal="bound"),
-        *_both("cond", "control flow", _cond, equal="bound", gradients=False),
+        *_both("cond", "control flow", _cond, dear=True, equal="bound", gradients=False),
         *_both("vmap", "transformed", _vmap, equal="bound"),
-        *_both("shard_map", "replicated", _shard_map, equal="bound", gradients=False),
+        *_both("shard_map", "replicated", _shard_map, dear=True, equal="bound", gradients=False),
     )
