@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from unamp.adapter.observing import traced
 from unamp.adapter.replacing import CodePatch, code_of
 from unamp.errors import BannedOperation
-from unamp.policy import Rule
+from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_jax import observing
 from unamp_jax.calls import target
@@ -51,9 +51,9 @@ class Composite:
         self._ranks: Mapping[str, str] = facts().ranks.get(op, {})
         self._widens = path.startswith("lax.")  # which does not promote
 
-    def operation(self, args: Args) -> str:
-        """Return the operation that a call is."""
-        if not self._ranks or not args:
+    def operation(self, args: Args, policy: Policy) -> str:
+        """Return the operation that a call is; the one for every rank where a user's list names that."""
+        if not self._ranks or not args or self.op in policy.allow or self.op in policy.deny:
             return self.op
         return self._ranks.get(str(getattr(args[0], "ndim", None)), self.op)
 
@@ -62,7 +62,7 @@ class Composite:
         plan: Plan | None = CONTEXT.value
         if plan is None:
             return self.original(*args, **kwargs)
-        op = self.operation(args)
+        op = self.operation(args, plan.policy)
         if plan.follows_parts(op):
             return self.original(*args, **kwargs)
         inner = CONTEXT(None)

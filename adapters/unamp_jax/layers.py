@@ -16,7 +16,7 @@ import numpy as np
 from unamp.adapter.observing import traced
 from unamp.adapter.patching import Patch
 from unamp.errors import BannedOperation
-from unamp.policy import Rule
+from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_jax import observing
 from unamp_jax.calls import target
@@ -60,7 +60,7 @@ class LayerCall:
 
     def _perform(self, plan: Plan, layer: Any, args: Args, kwargs: Kwargs) -> Any:
         op, path = next((self._layers[of] for of in type(layer).__mro__ if of in self._layers), ("", ""))
-        op = _of_rank(op, layer)
+        op = _of_rank(op, layer, plan.policy)
         if not op or plan.follows_parts(op):
             return self.original(layer, *args, **kwargs)
         if _states_dtype(layer):
@@ -144,10 +144,10 @@ def _states_dtype(layer: Any) -> bool:
     return type(layer).__module__.startswith("flax.") and getattr(layer, "dtype", None) is not None
 
 
-def _of_rank(op: str, layer: Any) -> str:
-    """Return the operation that a layer is where its class serves every rank."""
+def _of_rank(op: str, layer: Any, policy: Policy) -> str:
+    """Return the operation that a layer is where its class serves every rank, unless a user's list names that of all."""
     ranks = facts().ranks.get(op)
-    if ranks is None:
+    if ranks is None or op in policy.allow or op in policy.deny:
         return op
     rank = getattr(layer, "num_spatial_dims", None)
     if rank is None:

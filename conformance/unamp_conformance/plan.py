@@ -159,7 +159,7 @@ def items(
     sparing = sparing and not selection.full
     if selection.wants("behaviour") and not (selection.ops or selection.networks):
         for name in BEHAVIOURS:
-            for dtype in selection.dtypes or LOW_DTYPES:
+            for dtype in (_with_one_dtype(selection, name) if sparing else selection).dtypes or LOW_DTYPES:
                 yield Item("behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",))
     if "training" in selection.checks or not (selection.checks or selection.ops or selection.networks or selection.ways):
         for name in NETWORKS if selection.full else QUICK:

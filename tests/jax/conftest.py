@@ -7,6 +7,7 @@ import os
 os.environ["KERAS_BACKEND"] = "jax"
 # Before JAX asks: replicas, and no time spent on making programs fast that run once.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 import equinox  # noqa: F401 - a library that is imported has its layers patched
 import flax.linen

@@ -41,8 +41,8 @@ def _loss(function: Function) -> Function:
 
 def _ctc_loss(log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, *, reduction: str) -> Array:
     steps, count = jnp.arange(log_probs.shape[0]), jnp.arange(targets.shape[1])
-    logit_paddings = (steps[None] >= input_lengths[:, None]).astype("float32")
-    label_paddings = (count[None] >= target_lengths[:, None]).astype("float32")
+    logit_paddings = (steps[None] >= input_lengths[:, None]).astype(log_probs.dtype)
+    label_paddings = (count[None] >= target_lengths[:, None]).astype(log_probs.dtype)
     return optax.ctc_loss(jnp.swapaxes(log_probs, 0, 1), logit_paddings, targets, label_paddings)
 
 
@@ -81,12 +81,14 @@ def _columns(input: Array, index: Array) -> tuple[Any, Any]:
     return rows, index
 
 
-def _scatter_add(input: Array, dim: int, index: Array, source: Array) -> Array:
-    return input.at[_columns(input, index)].add(source)
+def _scattered(function: Function) -> Function:
+    """Return a function that scatters rows of numbers into columns: ``x.at[...]`` casts what is stored by itself."""
+    numbers = lax.ScatterDimensionNumbers((), (0, 1), (0, 1))
 
+    def scatter(input: Array, dim: int, index: Array, source: Array) -> Array:
+        return function(input, jnp.stack(_columns(input, index), -1), source, numbers)
 
-def _scatter(input: Array, dim: int, index: Array, source: Array) -> Array:
-    return input.at[_columns(input, index)].set(source)
+    return scatter
 
 
 def _topk(input: Array, k: int, *, dim: int) -> Any:
@@ -208,8 +210,8 @@ _SHAPES: dict[str, Function] = {
     "put": lambda input, index, values: jnp.put(input, index, values, inplace=False),
     "repeat": lambda input, sizes: jnp.tile(input, tuple(sizes)),
     "repeat_interleave": lambda input, count: jnp.repeat(input, count),
-    "scatter": _scatter,
-    "scatter_add": _scatter_add,
+    "scatter": _scattered(lax.scatter),
+    "scatter_add": _scattered(lax.scatter_add),
     "select": lambda input, dim, index: lax.index_in_dim(input, index if index >= 0 else index + input.shape[dim], dim, False),
     "slice": _slice,
     "slice_scatter": _slice_scatter,

@@ -23,6 +23,9 @@ __all__ = ["Calls", "Programs", "compile_fast"]
 #: A program takes about 1 MB, and JAX keeps all of them.
 _KEPT = 1500
 
+#: The kinds of argument that a program has in it.
+_CONSTANTS = (bool, int, float, complex, str)
+
 #: Known to XLA in jaxlib 0.8 to 0.10; it ends the process where it does not know a flag. They choose among XLA's own code
 #: generators. What is computed in which dtype is decided before.
 _FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
@@ -90,11 +93,13 @@ class Calls:
         arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
         if not arrays or any(str(array.dtype) in LOW_DTYPES for array in arrays):
             raise _NotOneProgram
+        if not all(isinstance(leaf, (jax.Array, *_CONSTANTS)) for leaf in leaves):
+            raise _NotOneProgram
         rest = [None if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
         key = tree, tuple(isinstance(leaf, jax.Array) or (type(leaf), repr(leaf)) for leaf in leaves)
-        program = self._programs.get(key, ())
-        if program == ():
-            program = self._programs[key] = jax.jit(self._of_arrays(tree, rest))
+        if key not in self._programs:
+            self._programs[key] = jax.jit(self._of_arrays(tree, rest))
+        program = self._programs[key]
         if program is None:
             raise _NotOneProgram
         try:

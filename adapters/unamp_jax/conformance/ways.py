@@ -14,7 +14,7 @@ from jax import export, lax
 from jax.sharding import Mesh, PartitionSpec
 
 from unamp.adapter import OpenRegion, Way
-from unamp.adapter.plain_ways import decorated, in_a_thread, inside
+from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread, inside
 from unamp_jax.conformance.layers import Statistic
 
 __all__ = ["ways"]
@@ -37,14 +37,14 @@ def _apart(function: Function, inputs: Sequence[Any]) -> tuple[Function, list[An
     return of_arrays, [inputs[place] for place in places]
 
 
-def _both(name: str, kind: str, runs: Runs, *, dear: bool = False, **promised: Any) -> Iterator[Way]:
+def _both(name: str, kind: str, runs: Runs, *, dear: bool = True, **promised: Any) -> Iterator[Way]:
     """Yield two ways: the region inside the function, and around the whole.
 
     Args:
         name: what is in the names of both.
         kind: their kind.
         runs: runs a function on arrays.
-        dear: whether the second one is dear, too: where its programs are made in no other way than those of `jax.jit`.
+        dear: whether they are dear, as all are whose programs XLA compiles whole.
         **promised: what else the ways promise.
     """
 
@@ -55,7 +55,7 @@ def _both(name: str, kind: str, runs: Runs, *, dear: bool = False, **promised: A
         with region():
             return runs(*_apart(function, inputs))
 
-    yield Way(f"{name}, region inside", kind, run_inside, dear=name != "jit", **promised)
+    yield Way(f"{name}, region inside", kind, run_inside, dear=dear, **promised)
     yield Way(f"{name}, region around", kind, run_around, dear=dear, **promised)
 
 
@@ -98,13 +98,15 @@ def ways() -> tuple[Way, ...]:
     """Return the ways of JAX."""
     return (
         Way("decorated function", "decorated", decorated),
+        Way("decorated generator", "decorated", generator, dear=True),
+        Way("decorated coroutine", "decorated", coroutine, dear=True),
         Way("in a thread", "eager", in_a_thread, gradients=False),
-        *_both("jit", "compiled", _jit, equal="bound"),
-        *_both("lower and compile", "compiled", _ahead, dear=True, equal="bound", gradients=False),
-        *_both("export and load", "exported", _exported, dear=True, equal="bound", gradients=False),
+        *_both("jit", "compiled", _jit, dear=False, equal="bound"),
+        *_both("lower and compile", "compiled", _ahead, equal="bound", gradients=False),
+        *_both("export and load", "exported", _exported, equal="bound", gradients=False),
         *_both("checkpoint", "recomputed", _checkpoint, equal="bound"),
         *_both("scan", "control flow", _scan, equal="bound"),
-        *_both("cond", "control flow", _cond, dear=True, equal="bound", gradients=False),
+        *_both("cond", "control flow", _cond, equal="bound", gradients=False),
         *_both("vmap", "transformed", _vmap, equal="bound"),
-        *_both("shard_map", "replicated", _shard_map, dear=True, equal="bound", gradients=False),
+        *_both("shard_map", "replicated", _shard_map, equal="bound", gradients=False),
     )
