@@ -12,6 +12,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from jax import lax
+
 from unamp.adapter.observing import traced
 from unamp.adapter.replacing import CodePatch, code_of
 from unamp.errors import BannedOperation
@@ -128,7 +130,14 @@ class Composite:
             return cast(cast(value, low), dtype)
 
         result = self.original(*mapped(rounded, FLOAT32, args), **mapped(rounded, FLOAT32, kwargs))
-        return mapped(cast, low, result)
+        return mapped(_ending_low, low, result)
+
+
+def _ending_low(value: Any, low: Any) -> Any:
+    """Return a result in a low dtype, of float64 too: where JAX has that, constants of a library make results of it."""
+    if str(getattr(value, "dtype", "")) == "float64":
+        return lax.convert_element_type(value, low)
+    return cast(value, low)
 
 
 def emulates(op: str) -> bool:
