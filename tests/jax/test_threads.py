@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from threaded import POLICIES, every_thread_has_its_own_policy
