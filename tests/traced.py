@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import pytest
 
 import unamp
-from unamp.adapter.records import OpRecord, Values
+import unamp.tracing
+from unamp.adapter.records import OpRecord, Underflow, Values
+from unamp.adapter.registry import adapter_for
 
 
 def values_are_those_of(record: OpRecord, result: np.ndarray) -> None:
@@ -71,3 +74,46 @@ def precisions_are_compared(call: Callable[[], object]) -> None:
     assert errors == sorted(errors, reverse=True)
     assert all(1e-5 < error < 5e-2 for error in errors)
     assert {each.error for each in unamp.compare_traces(exact, exact).operations} == {0.0}
+
+
+def asking_for_operations_leaves_no_record(framework: str) -> None:
+    """What an adapter runs to make its operations ready, and to read a tensor, is no part of a network."""
+    with unamp.trace(values=True) as trace:
+        operations = adapter_for(framework).operations()
+        operations.numpy(operations.tensor(np.ones((2, 3), np.float32)))
+    assert trace.records == []
+
+
+def work_is_counted(calls: Mapping[str, tuple[Callable[[], object], int]]) -> None:
+    """The products of operations, beside those counted by hand, in float32 and low.
+
+    Args:
+        calls: for each operation a call that runs it, and how many products that multiplies.
+    """
+    for op, (call, products) in calls.items():
+        for region in (nullcontext(), unamp.autocast(dtype="bfloat16", allow=op)):
+            with unamp.trace() as trace, region:
+                call()
+            found = [record for record in trace.records if record.op == op]
+            assert len(found) == 1, (op, trace.records)
+            work = unamp.tracing.work_of(found[0])
+            assert work is not None
+            assert work.products == products, (op, found)
+            read, written = (2 if dtype == "bfloat16" else 4 for dtype in (found[0].compute, found[0].output))
+            inputs = [math.prod(size or 0 for size in shape) for shape in found[0].input_shapes]
+            assert work.bytes == read * sum(inputs) + written * math.prod(size or 0 for size in found[0].output_shape or ())
+
+
+def underflow_is_seen(tensor: Callable[[np.ndarray], object], exp: Callable[[object], object]) -> None:
+    """An exponential function of numbers of which each quarter is another kind of small."""
+    with unamp.trace(values=True) as trace, unamp.autocast(dtype="float16", allow="exp"):
+        exp(tensor(np.repeat(np.float32([0.0, -5.0, -12.0, -30.0]), 5)))
+    (record,) = trace.records
+    assert record.output == "float16"
+    assert record.values is not None
+    assert record.values.underflow_in("float16") == Underflow("float16", 0.25, 0.0)  # what is zero already tells of nothing
+    with unamp.trace(values=True) as trace:
+        exp(tensor(np.repeat(np.float32([0.0, -5.0, -12.0, -30.0]), 5)))
+    (record,) = trace.records
+    assert record.values is not None
+    assert record.values.underflow_in("float16") == Underflow("float16", 0.25, 0.25)

@@ -46,6 +46,11 @@ class Precision(NamedTuple):
         """The smallest positive number that is not subnormal."""
         return float(2.0**self.smallest_exponent)
 
+    @property
+    def smallest_subnormal(self) -> float:
+        """The smallest positive number."""
+        return float(2.0 ** (self.smallest_exponent - self.digits + 1))
+
 
 #: Every precision that is known here, by name, and all that is known of it: IEEE 754-2019, table 3.5, and for bfloat16
 #: https://en.wikipedia.org/wiki/Bfloat16_floating-point_format. A new low precision is a row here; what a framework calls it

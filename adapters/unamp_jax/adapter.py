@@ -12,7 +12,7 @@ import jax
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
-from unamp_jax import casting, networks, observing, patches, plans, scaling
+from unamp_jax import casting, devices, networks, observing, patches, plans, scaling
 from unamp_jax.activation import Activation
 from unamp_jax.decoration import decorate
 from unamp_jax.spellings import libraries, spelling
@@ -80,8 +80,14 @@ class JaxAdapter(CapturesNothing):
         patches.probe()
 
     def devices(self) -> tuple[str, ...]:
-        """Return the CPU, and a GPU where JAX finds one."""
-        return ("cpu", "gpu") if jax.default_backend() in ("gpu", "cuda", "rocm") else ("cpu",)
+        """Return the CPU, and an accelerator where JAX computes on one by default."""
+        return tuple(devices.names())
+
+    def device_names(self) -> Mapping[str, str]:
+        return devices.names()
+
+    def device_kind(self, device: object) -> str | None:
+        return devices.kind_of(device)
 
     def support(self, device: str, dtype: str) -> Support:
         """Return that it is native: XLA has every dtype on every device; single operations without a kernel are emulated."""
@@ -127,11 +133,7 @@ class JaxAdapter(CapturesNothing):
 
     def device_of(self, tensor: Any) -> str:
         """Return where an array is; a tracer is where the default device is."""
-        try:
-            kind = next(iter(tensor.devices())).platform
-        except Exception:  # a tracer is nowhere yet
-            kind = jax.default_backend()
-        return "gpu" if kind in ("gpu", "cuda", "rocm") else str(kind)
+        return devices.on(tensor)
 
     def native_policy(self, device: str) -> Policy | None:
         """Return None: JAX has no AMP of its own."""

@@ -75,13 +75,14 @@ _UNKNOWN = (None, Rule.WIDEST, False)
 
 def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan, known: Any) -> Any:
     avals = rest[0] if _AVALS else [core.typeof(value) for value in args]
-    places, found = [], []
+    places, found, shapes = [], [], []
     for n, aval in enumerate(avals):
         dtype = getattr(aval, "dtype", None)
         if dtype is not None and dtype in ELIGIBLE:
             places.append(n)
             if aval.shape or not aval.weak_type:
                 found.append(dtype)
+                shapes.append(aval.shape)
     op, rule, reported = known
     if not found:
         return original(primitive, trace, args, *rest)
@@ -95,8 +96,8 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
     if rule is Rule.LOW and plan.policy.widen_results:
         result = _widened(trace, result, primitive.multiple_results)
     if reported and thread.sink is not None and op is not None:
-        given = [(avals[n].dtype, avals[n].size) for n in places]
-        observing.report(thread.sink, op, primitive.name, rule, given, found, wanted, result)
+        given = list(zip(found, shapes, strict=True))
+        observing.report(thread.sink, op, primitive.name, rule, given, wanted, result)
     return result
 
 

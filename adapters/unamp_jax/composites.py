@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from jax import lax
 
-from unamp.adapter.observing import traced
+from unamp.adapter.observing import equation, traced
 from unamp.adapter.replacing import CodePatch, code_of
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
@@ -25,7 +25,7 @@ from unamp_jax.casting import cast, eligible_dtype, eligible_dtypes, leaves, map
 from unamp_jax.facts import facts
 from unamp_jax.state import CONTEXT, FLOAT32, Plan, thread
 
-__all__ = ["Composite", "code_patch", "emulates", "sizes"]
+__all__ = ["Composite", "code_patch", "emulates", "shapes"]
 
 Args: TypeAlias = tuple[Any, ...]
 Kwargs: TypeAlias = dict[str, Any]
@@ -97,8 +97,9 @@ class Composite:
         if rule is Rule.LOW and plan.policy.widen_results:
             result = mapped(cast, FLOAT32, result)
         if thread.sink is not None and traced(op):
-            given = sizes((args, kwargs))[: 1 if activation_only else None]
-            observing.report(thread.sink, op, self.path, rule, given, found, wanted, result, emulated=emulated)
+            given = shapes((args, kwargs))[: 1 if activation_only else None]
+            written = equation(op, args, kwargs)
+            observing.report(thread.sink, op, self.path, rule, given, wanted, result, emulated=emulated, written=written)
         return result
 
     def _target(self, plan: Plan, rule: Rule, found: list[Any], args: Args, kwargs: Kwargs) -> Any:
@@ -146,9 +147,9 @@ def emulates(op: str) -> bool:
     return op in emulated["operations"] or vocabulary()[op].group in emulated["groups"]
 
 
-def sizes(value: Any) -> list[tuple[Any, int]]:
-    """Return the dtypes and sizes of the eligible tensors in some arguments."""
-    return [(dtype, int(leaf.size)) for leaf in leaves(value) if (dtype := eligible_dtype(leaf)) is not None]
+def shapes(value: Any) -> list[tuple[Any, tuple[int, ...]]]:
+    """Return the dtypes and shapes of the eligible tensors in some arguments."""
+    return [(dtype, tuple(leaf.shape)) for leaf in leaves(value) if (dtype := eligible_dtype(leaf)) is not None]
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, int]:

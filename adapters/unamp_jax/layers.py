@@ -13,15 +13,15 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from unamp.adapter.observing import traced
+from unamp.adapter.observing import equation, traced
 from unamp.adapter.patching import Patch
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_jax import observing
 from unamp_jax.calls import target
-from unamp_jax.casting import cast, eligible_dtype, eligible_dtypes, mapped
-from unamp_jax.composites import code_patch, sizes
+from unamp_jax.casting import cast, eligible_dtypes, mapped
+from unamp_jax.composites import code_patch, shapes
 from unamp_jax.facts import facts
 from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, Plan, thread
 
@@ -29,6 +29,8 @@ __all__ = ["LayerCall"]
 
 Args: TypeAlias = tuple[Any, ...]
 Kwargs: TypeAlias = dict[str, Any]
+#: The dtype and the shape of a tensor that a rule is about.
+Given: TypeAlias = tuple[Any, tuple[int, ...]]
 
 
 class LayerCall:
@@ -71,10 +73,10 @@ class LayerCall:
         found = eligible_dtypes(args, kwargs)
         if rule is Rule.BANNED and found:
             raise BannedOperation(plan.ban(op))
-        own = parameter_dtypes(layer)
-        seen = found[:1] if norm else [*found, *own]
+        given = shapes((args, kwargs))[:1] if norm else [*shapes((args, kwargs)), *parameters(layer)]
+        seen = [dtype for dtype, _ in given]
         if not seen or not plan.policy.active:
-            return self._unchanged(plan, layer, op, path, rule, seen, args, kwargs)
+            return self._unchanged(plan, layer, op, path, rule, given, args, kwargs)
         with CONTEXT(None):
             wanted = target(Rule.WIDEST if rule is Rule.UNTOUCHED else rule, plan.low, seen)
             if wanted is None and norm and seen[0] is not FLOAT32:
@@ -86,7 +88,7 @@ class LayerCall:
                 thread.sink = sink
             if rule is Rule.LOW and plan.policy.widen_results:
                 result = mapped(cast, FLOAT32, result)
-            self._report(layer, op, path, rule, seen, wanted, result, args, kwargs)
+            self._report(layer, op, path, rule, given, wanted, result)
         return result
 
     def _carry_out(self, plan: Plan, layer: Any, op: str, norm: bool, wanted: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -101,39 +103,40 @@ class LayerCall:
         return result if op in facts().parts else mapped(cast, wanted, result)  # there an activation's result comes last
 
     def _unchanged(
-        self, plan: Plan, layer: Any, op: str, path: str, rule: Rule, seen: list[Any], args: Args, kwargs: Kwargs
+        self, plan: Plan, layer: Any, op: str, path: str, rule: Rule, given: list[Given], args: Args, kwargs: Kwargs
     ) -> Any:
         with CONTEXT(None if thread.sink is not None or plan.policy.active else plan):
             result = self.original(layer, *args, **kwargs)
-            if seen:
-                self._report(layer, op, path, rule, seen, None, result, args, kwargs)
+            if given:
+                self._report(layer, op, path, rule, given, None, result)
         return result
 
-    def _report(
-        self, layer: Any, op: str, path: str, rule: Rule, seen: list[Any], wanted: Any, result: Any, args: Args, kwargs: Kwargs
-    ) -> None:
+    def _report(self, layer: Any, op: str, path: str, rule: Rule, given: list[Given], wanted: Any, result: Any) -> None:
         if thread.sink is not None and traced(op):
-            given = sizes((args, kwargs)) + [(dtype, 0) for dtype in seen[len(sizes((args, kwargs))) :]]
-            observing.report(thread.sink, op, path, rule, given[: len(seen)], seen, wanted, result)
+            texts = [getattr(layer, "einsum_str", None)]
+            observing.report(thread.sink, op, path, rule, given, wanted, result, written=equation(op, texts))
 
 
-def parameter_dtypes(layer: Any) -> list[Any]:
-    """Return the dtypes of a layer's own parameters; flax's linen keeps them elsewhere, and says what they are."""
-    found = [dtype for value in vars(layer).values() if (dtype := eligible_dtype(value)) is not None]
+def parameters(layer: Any) -> list[Given]:
+    """Return the dtypes and shapes of a layer's own parameters.
+
+    Flax's linen keeps them elsewhere, and says before they are made what dtype they will have.
+    """
+    found = shapes([value for value in vars(layer).values() if not isinstance(value, (list, tuple, dict))])
     if found:
         return found
     variables = getattr(layer, "_trainable_variables", None)
     if variables is not None:  # Keras
-        return [dtype for value in variables if (dtype := eligible_dtype(value)) is not None]
+        return shapes(list(variables))
     given = getattr(layer, "variables", None) if getattr(layer, "scope", None) is not None else None
     if given:
-        return eligible_dtypes(*jax.tree.leaves(given.get("params", {})))
+        return shapes(jax.tree.leaves(given.get("params", {})))
     stated = getattr(layer, "param_dtype", None)
     try:
         dtype = np.dtype(stated) if stated is not None else None
     except TypeError:
         return []
-    return [dtype] if dtype in ELIGIBLE else []
+    return [(dtype, ())] if dtype in ELIGIBLE else []
 
 
 def _states_dtype(layer: Any) -> bool:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
+from math import prod
 from typing import Any
 
 import jax
@@ -103,12 +104,12 @@ def report(
     op: str,
     native: str,
     rule: Rule,
-    given: list[tuple[Any, int]],
-    found: list[Any],
+    given: list[tuple[Any, tuple[int, ...]]],
     target: Any,
     result: Any,
     *,
     emulated: bool = False,
+    written: str | None = None,
 ) -> None:
     """Report one operation.
 
@@ -117,19 +118,23 @@ def report(
         op: the operation's canonical name.
         native: JAX's name for what was called.
         rule: the rule in force.
-        given: for each tensor that the rule is about its dtype and its size.
-        found: the dtypes of those that are not weakly typed scalars.
+        given: for each tensor that the rule is about its dtype and its shape.
         target: the dtype that they were cast to; None for none.
         result: what came out.
         emulated: whether the low dtype was emulated.
+        written: the equation of an einsum.
     """
-    inputs = tuple(_name(dtype) for dtype in found)
+    inputs = tuple(_name(dtype) for dtype, _ in given)
     compute = _name(target) if target is not None else inputs[0] if inputs else None
     results = [leaf for leaf in leaves_with_dtypes(result) if "float" in _name(leaf.dtype)]
     sizes = [(_name(leaf.dtype), int(leaf.size)) for leaf in results]
-    count, moved = casts(rule, [(_name(dtype), size) for dtype, size in given], compute, sizes[:1])
+    count, moved = casts(rule, [(_name(dtype), prod(shape)) for dtype, shape in given], compute, sizes[:1])
     output = sizes[0][0] if sizes else None
-    record = OpRecord(op, native, rule, inputs, compute, output, emulated, casts=count, cast_bytes=moved)
+    record = OpRecord(
+        op, native, rule, inputs, compute, output, emulated, casts=count, cast_bytes=moved,
+        input_shapes=tuple(shape for _, shape in given), output_shape=tuple(results[0].shape) if results else None,
+        equation=written,
+    )  # fmt: skip
     if not observer.wants_values or not any(isinstance(leaf, core.Tracer) for leaf in results):
         observer.report(record, lambda: _values(results))
     elif any(isinstance(leaf, batching.BatchTracer) for leaf in results):  # a callback would be called for each of a batch

@@ -10,7 +10,7 @@ from mindspore import nn
 
 from unamp.adapter import observing
 from unamp.adapter.observer import Layers, Observer
-from unamp.adapter.observing import Reporter, follow_calls, unobserved, unreported
+from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.replacing import CodePatch
@@ -50,7 +50,10 @@ def report(op: str, operator: Operator, rule: Rule, run: Callable[[], Any], args
     with unreported(thread) as observer:
         result, computed, emulated = run()
     compute = None if computed is None or not given else dtype_name(computed)
-    record = OpRecord(op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated)
+    record = OpRecord(
+        op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated,
+        input_shapes=_reporter.shapes(given), equation=equation(op, args, kwargs),
+    )  # fmt: skip
     _reporter.report(observer, record, uncast, result, first_only=operator.activation_only)
     return result
 

@@ -10,7 +10,7 @@ import paddle
 
 from unamp.adapter import observing
 from unamp.adapter.observer import Layers, Observer
-from unamp.adapter.observing import Reporter, follow_calls, unobserved, unreported
+from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.replacing import CodePatch
@@ -43,15 +43,17 @@ def observe(
 def report(op: str, operator: Operator, rule: Rule, run: Callable[[], Any], args: Any, kwargs: dict[str, Any]) -> Any:
     """Run one operation and report what it computed in."""
     given = _reporter.floating([args, kwargs])
-    if operator.activation_only:
-        given = given[:1]
+    given = given[:1] if operator.activation_only else [*given, *operator.parameters(args).values()]
     low = thread.plan.low  # type: ignore[union-attr]
-    uncast = _reporter.sizes(tensor for tensor in (*given, *operator.parameters(args).values()) if not is_kept(tensor, low))
+    uncast = _reporter.sizes(tensor for tensor in given if not is_kept(tensor, low))
     with unreported(thread) as observer:
         result, computed, emulated = run()
     if paddle.in_dynamic_mode():
         compute = None if computed is None or not given else _name(computed)
-        record = OpRecord(op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated)
+        record = OpRecord(
+            op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated,
+            input_shapes=_reporter.shapes(given), equation=equation(op, args, kwargs),
+        )  # fmt: skip
         _reporter.report(observer, record, uncast, result, first_only=operator.activation_only)
     return result
 

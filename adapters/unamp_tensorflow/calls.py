@@ -121,7 +121,7 @@ class OpTypeAction:
             given = [args[n] for n in positions]
             target, emulated = self._target(given)
             result = self._eager(ctx, name, args)
-            observing.report(thread.sink, op_type.op, op_type.name, self._stated, given, target, emulated, result)
+            observing.report(thread.sink, op_type.op, op_type.name, self._stated, given, args, target, emulated, result)
             return result
         if self._may_agree:
             a, b = args[positions[0]], args[positions[1]]

@@ -139,7 +139,7 @@ def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> An
             given = given[:1] if _activation_only(op) else [*given, *_own_parameters(composite, args)]
             with unreported(thread) as observer:
                 result, target, emulated = _carry_out(composite, op, rule, plan, args, kwargs)
-            observing.report(observer, op, composite.path, rule, given, target, emulated, result)
+            observing.report(observer, op, composite.path, rule, given, (*args, *kwargs.values()), target, emulated, result)
             return result
     return _carry_out(composite, op, rule, plan, args, kwargs)[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -13,7 +13,7 @@ import tensorflow as tf
 from unamp._compiler_marks import not_converted
 from unamp.adapter import observing
 from unamp.adapter.observer import Layers, Observer
-from unamp.adapter.observing import Reporter, follow_calls
+from unamp.adapter.observing import Reporter, equation, follow_calls
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.replacing import AttributePatch
@@ -55,7 +55,15 @@ def observe(
 
 
 def report(
-    observer: Observer | None, op: str, native: str, rule: Rule, given: list[Any], target: int, emulated: bool, result: Any
+    observer: Observer | None,
+    op: str,
+    native: str,
+    rule: Rule,
+    given: list[Any],
+    args: Sequence[Any],
+    target: int,
+    emulated: bool,
+    result: Any,
 ) -> None:
     """Report one operation that has been executed; a node that was added to a graph has not, and is not reported.
 
@@ -65,6 +73,7 @@ def report(
         native: TensorFlow's name for what was called.
         rule: the rule in force.
         given: the tensors that the rule is about, as the caller gave them.
+        args: all arguments of the call; the layer first, where it is one.
         target: the number of the dtype that they were cast to; 0 for none.
         emulated: whether that was emulated.
         result: what came out.
@@ -74,7 +83,10 @@ def report(
     floating = _reporter.floating(given)
     inputs = _reporter.dtypes(floating)
     compute = NAMES[target] if target and inputs else inputs[0] if inputs else None
-    record = OpRecord(op, native, rule, inputs, compute, None, emulated)
+    record = OpRecord(
+        op, native, rule, inputs, compute, None, emulated,
+        input_shapes=_reporter.shapes(floating), equation=equation(op, [getattr(value, "equation", value) for value in args]),
+    )  # fmt: skip
     _reporter.report(observer, record, _reporter.sizes(floating), result, first_only=True)
 
 

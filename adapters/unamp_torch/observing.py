@@ -13,9 +13,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter.observer import Layers, Observer
-from unamp.adapter.observing import reporting_to, unreported
+from unamp.adapter.observing import equation, reporting_to, unreported
 from unamp.adapter.patching import Patches
-from unamp.adapter.records import OpRecord, Values
+from unamp.adapter.records import OpRecord, Shape, Values
 from unamp.policy import Rule
 from unamp_torch.casting import ELIGIBLE
 from unamp_torch.listing import Operator
@@ -120,21 +120,27 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Sequence[An
             with spy:
                 result = run(operator.calling(call))
             if torch._guards.TracingContext.try_get() is None:
-                observer.report(_record(operator, plan, inputs, spy, result), lambda: _values(result))
+                record = _record(operator, plan, inputs, spy, result)
+                shapes, said = tuple(map(_shape, given)), equation(operator.op, args)
+                observer.report(record, lambda: _values(result), input_shapes=shapes, equation=said)
         finally:
             set_excluded(TRACED.key, False)
     return result
 
 
 def _record(operator: Operator, plan: Plan | None, inputs: tuple[str, ...], spy: _Spy, result: Any) -> OpRecord:
-    output, emulated = _result_dtype(result), thread.emulated
+    first = next((tensor for tensor in _flat((result,)) if tensor.is_floating_point()), None)
+    output, shape = (None, None) if first is None else (dtype_name(first.dtype), _shape(first))
+    emulated = thread.emulated
     if plan is None:
-        return OpRecord(operator.op, operator.name, Rule.UNTOUCHED, inputs, spy.compute() if inputs else None, output)
+        compute = spy.compute() if inputs else None
+        return OpRecord(operator.op, operator.name, Rule.UNTOUCHED, inputs, compute, output, output_shape=shape)
     compute = plan.policy.dtype if emulated else spy.compute() if inputs else None
     rule = plan.rule(operator.op)
     casts, moved = spy.casts(rule, plan.low, emulated=emulated)
     return OpRecord(
-        operator.op, operator.name, rule, inputs, compute, output, emulated, casts=casts, cast_bytes=moved
+        operator.op, operator.name, rule, inputs, compute, output, emulated,
+        casts=casts, cast_bytes=moved, output_shape=shape,
     )  # fmt: skip
 
 
@@ -244,6 +250,11 @@ def _flat(args: Any) -> Iterator[torch.Tensor]:
             yield from _flat(value)
 
 
-def _result_dtype(result: Any) -> str | None:
-    tensors = _flat((result,))
-    return next((dtype_name(t.dtype) for t in tensors if t.is_floating_point()), None)
+def _shape(tensor: torch.Tensor) -> Shape:
+    if tensor.is_nested:  # each of its tensors has a shape of its own
+        return (None,) * tensor.dim()
+    shape = tuple(tensor.shape)
+    for size in shape:
+        if type(size) is not int:  # a symbol of a compiler's
+            return tuple(size if type(size) is int else None for size in shape)
+    return shape

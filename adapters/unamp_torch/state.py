@@ -214,6 +214,7 @@ def include_kernels(plan: Plan | None) -> None:
         library.set_traced(thread.sink is not None)
 
 
+@cache
 def dtype_name(dtype: torch.dtype) -> str:
     """Return a dtype's name without PyTorch's: ``"float32"``."""
     return str(dtype).removeprefix("torch.")

@@ -16,21 +16,36 @@ from typer.testing import CliRunner
 
 import unamp
 from unamp import OpRecord, Policy, Rule
-from unamp.adapter.records import Values
+from unamp.adapter.records import Underflow, Values
 from unamp.cli.commands import app
 
 POLICY = Policy("O2", "bfloat16", deny="softmax")
-VALUES = Values((1, 3), 0, 2.0, 0.5, 3.0, (1.0, 2.0, -0.5))
+VALUES = Values((1, 3), 0, 2.0, 0.5, 3.0, (1.0, 2.0, -0.5), (Underflow("float16", 0.5, 0.25),))
 
 
 def written() -> dict[str, Any]:
     """A whole trace, as data."""
     trace = unamp.Trace(values=True)
     trace.frameworks["torch"] = "2.13.0"
-    for op, layer in (("linear", "Net.0"), ("softmax", None), ("linear", "Net.1")):
+    for op, layer in (("linear", "Net.0"), ("softmax", None), ("einsum", "Net.1")):
         trace.records.append(
             OpRecord(
-                op, f"aten::{op}", Rule.LOW, ("float32",), "bfloat16", "bfloat16", False, layer, 1, 8, "torch", VALUES, POLICY
+                op,
+                f"aten::{op}",
+                Rule.LOW,
+                ("float32",),
+                "bfloat16",
+                "bfloat16",
+                False,
+                layer,
+                1,
+                8,
+                "torch",
+                VALUES,
+                POLICY,
+                input_shapes=((2, None),),
+                output_shape=(1, 3),
+                equation="ij,jk->ik",
             )
         )
     data: dict[str, Any] = json.loads(trace.to_json())

@@ -19,16 +19,17 @@ import unamp
 from unamp import OpRecord, Rule, trace
 from unamp.adapter.observer import Layers
 from unamp.adapter.observing import casts
-from unamp.adapter.records import SAMPLE, Values
+from unamp.adapter.records import SAMPLE, Underflow, Values
 from unamp.tracing.tables import dtypes, size
 
 LINEAR = OpRecord(
     "linear", "aten::linear", Rule.LOW, ("float32", "float32"), "bfloat16", "bfloat16",
-    layer="Net.0", casts=2, cast_bytes=1536, framework="torch",
+    layer="Net.0", casts=2, cast_bytes=1536, framework="torch", input_shapes=((2, 8), (4, 8)), output_shape=(2, 4),
 )  # fmt: skip
 EMULATED = OpRecord("conv2d", "aten::conv2d", Rule.LOW, ("float32",), "float16", "float16", emulated=True)
 NO_FLOATS = OpRecord("argmax", "aten::argmax", Rule.UNTOUCHED, (), None, None)
-VALUES = Values((2,), 0, 2.0, 1.5, 5**0.5, (1.0, 2.0))
+UNDERFLOW = (Underflow("float16", 0.5, 0.0), Underflow("bfloat16", 0.0, 0.0))
+VALUES = Values((2,), 0, 2.0, 1.5, 5**0.5, (1.0, 2.0), UNDERFLOW)
 
 
 def test_records_what_adapters_report_while_it_is_open(fake: Any) -> None:
@@ -123,16 +124,16 @@ def test_table_counts_equal_lines(fake: Any) -> None:
         for record in (LINEAR, EMULATED, LINEAR, NO_FLOATS):
             fake.sinks[0](record)
     assert t.table().splitlines() == [
-        "layer  operation  rule       inputs           computed in         result    casts  moved    count",
-        "Net.0  linear     low        float32 float32  bfloat16            bfloat16  4      3.0 KiB  2",
-        "-      conv2d     low        float32          float16 (emulated)  float16   -      -        1",
-        "-      argmax     untouched  -                -                   -         -      -        1",
+        "layer  operation  rule       inputs           computed in         result    casts  moved    work    count",
+        "Net.0  linear     low        float32 float32  bfloat16            bfloat16  4      3.0 KiB  100.0%  2",
+        "-      conv2d     low        float32          float16 (emulated)  float16   -      -        -       1",
+        "-      argmax     untouched  -                -                   -         -      -        -       1",
     ]
     assert [line.times for line in t.summary()] == [2, 1, 1]
 
 
 def test_an_empty_table_has_its_head() -> None:
-    assert trace().table().split() == "layer operation rule inputs computed in result casts moved count".split()
+    assert trace().table().split() == "layer operation rule inputs computed in result casts moved work count".split()
 
 
 def test_many_equal_inputs_are_counted() -> None:
@@ -152,7 +153,7 @@ def test_the_first_infinity_is_named(fake: Any) -> None:
         ):
             fake.sinks[0](record)
     assert t.nonfinite == [t.records[1], t.records[2]]
-    assert t.table().splitlines()[-1] == "first result that is not finite: linear in Net.1, operation 2"
+    assert "first result that is not finite: linear in Net.1, operation 2" in t.table().splitlines()
 
 
 def test_a_trace_without_values_cannot_say_what_was_infinite() -> None:
@@ -203,12 +204,12 @@ def test_after_an_error_nobody_is_told_what_never_ran(fake: Any) -> None:
 
 def test_json_has_every_field(fake: Any) -> None:
     with trace(values=True) as t:
-        fake.sinks[0](EMULATED._replace(values=VALUES))
+        fake.sinks[0](EMULATED._replace(values=VALUES, input_shapes=((2, 3),), output_shape=(2,)))
     data = json.loads(t.to_json(indent=2))
     assert data["frameworks"].pop("fake") == "1.0"
     assert data == {
         "format": "unamp trace",
-        "version": 2,
+        "version": 3,
         "unamp": unamp.__version__,
         "frameworks": {},
         "values": True,
@@ -228,6 +229,9 @@ def test_json_has_every_field(fake: Any) -> None:
                 "cast_bytes": 0,
                 "framework": "",
                 "policy": None,
+                "input_shapes": [[2, 3]],
+                "output_shape": [2],
+                "equation": None,
                 "values": {
                     "shape": [2],
                     "nonfinite": 0,
@@ -235,6 +239,10 @@ def test_json_has_every_field(fake: Any) -> None:
                     "mean": 1.5,
                     "norm": 2.23606798,
                     "sample": [1.0, 2.0],
+                    "underflow": [
+                        {"dtype": "float16", "subnormal": 0.5, "flushed": 0.0},
+                        {"dtype": "bfloat16", "subnormal": 0.0, "flushed": 0.0},
+                    ],
                 },
             }
         ],
@@ -257,11 +265,56 @@ def test_a_trace_holds_the_policies_in_force(fake: Any) -> None:
 
 
 def test_a_trace_of_before_is_read_too(fake: Any) -> None:
+    with trace(values=True) as t:
+        fake.sinks[0](LINEAR._replace(values=VALUES._replace(norm=2.25)))
+    data = json.loads(t.to_json()) | {"version": 2}
+    (record,) = data["records"]
+    for field in ("input_shapes", "output_shape", "equation"):
+        del record[field]
+    del record["values"]["underflow"]
+    before = t.records[0]._replace(input_shapes=(), output_shape=None, values=VALUES._replace(norm=2.25, underflow=()))
+    assert unamp.Trace.from_json(json.dumps(data)).records == [before]
+    del data["policies"], record["policy"]
+    assert unamp.Trace.from_json(json.dumps(data | {"version": 1})).records == [before]
+    with pytest.raises(ValueError, match="unknown field 'policies'"):
+        unamp.Trace.from_json(json.dumps(data | {"version": 1, "policies": []}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ({"input_shapes": [[2, 8]]}, "record 1, input_shapes: 1 for 2 inputs"),
+        ({"output_shape": [-1]}, "record 1, output_shape 1: must not be negative"),
+        ({"output_shape": [10**10, 10**10]}, "record 1, output_shape: no tensor has so many numbers"),
+        ({"equation": "a\nb"}, "record 1, equation: must be printable"),
+        ({"equation": 1}, "record 1, equation: must be text"),
+    ],
+)
+def test_damaged_shapes_are_refused(fake: Any, damage: dict[str, Any], says: str) -> None:
     with trace() as t:
         fake.sinks[0](LINEAR)
-    data = json.loads(t.to_json()) | {"version": 1}
-    del data["policies"], data["records"][0]["policy"]
-    assert unamp.Trace.from_json(json.dumps(data)).records == t.records
+    data = json.loads(t.to_json())
+    data["records"][0] |= damage
+    with pytest.raises(ValueError, match=f"this trace is damaged: {says}"):
+        unamp.Trace.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ({"dtype": "float32"}, "'float32' is no low precision; valid: float16, bfloat16"),
+        ({"subnormal": 0.7, "flushed": 0.7}, "shares must be between 0 and 1"),
+        ({"flushed": -0.1}, "shares must be between 0 and 1"),
+        ({"flushed": "nan"}, "flushed: must be a number"),
+    ],
+)
+def test_damaged_underflow_is_refused(fake: Any, damage: dict[str, Any], says: str) -> None:
+    with trace(values=True) as t:
+        fake.sinks[0](LINEAR._replace(values=VALUES))
+    data = json.loads(t.to_json())
+    data["records"][0]["values"]["underflow"][0] |= damage
+    with pytest.raises(ValueError, match=f"this trace is damaged: record 1, values, underflow 1.*{says}"):
+        unamp.Trace.from_json(json.dumps(data))
 
 
 @pytest.mark.parametrize(
@@ -295,7 +348,7 @@ def test_a_trace_survives_json(fake: Any) -> None:
     [
         ("", "this is no trace: not JSON: Expecting value"),
         ("[]", r"this is no trace; Trace.to_json\(\) writes one"),
-        ('{"format": "unamp trace", "version": 3}', r"this trace is of version 3; unamp [\d.]+ reads 1 and 2"),
+        ('{"format": "unamp trace", "version": 4}', r"this trace is of version 4; unamp [\d.]+ reads 1, 2 and 3"),
         ('{"format": "unamp trace", "version": 2}', "this trace is damaged: the trace: 'frameworks' is missing"),
     ],
 )
@@ -306,7 +359,16 @@ def test_what_is_no_trace_is_refused(text: str, says: str) -> None:
 
 def test_the_documented_format_is_the_one_that_is_written() -> None:
     text = (Path(__file__).parents[2] / "docs" / "trace.md").read_text("utf-8")
-    for field in (*OpRecord._fields, *Values._fields, "format", "version", "frameworks", "never_ran", "records"):
+    for field in (
+        *OpRecord._fields,
+        *Values._fields,
+        *Underflow._fields,
+        "format",
+        "version",
+        "frameworks",
+        "never_ran",
+        "records",
+    ):
         assert f"`{field}`" in text, field
 
 
@@ -329,9 +391,36 @@ def test_statistics_of_what_is_not_finite_are_those_of_the_rest() -> None:
     assert (values.nonfinite, values.max_abs, values.mean) == (3, 2.0, -0.5)
     assert values.norm == pytest.approx(5**0.5)
     assert Values.of((1,), [np.array([np.nan])])[1:5] == (1, 0.0, 0.0, 0.0)
-    assert Values.of((0,), [np.array([])]) == Values((0,), 0, 0.0, 0.0, 0.0, ())
+    nothing = (Underflow("float16", 0.0, 0.0), Underflow("bfloat16", 0.0, 0.0))
+    assert Values.of((0,), [np.array([])]) == Values((0,), 0, 0.0, 0.0, 0.0, (), nothing)
     assert Values.of((2,), [np.array([1e300, -1e300])]).norm == pytest.approx(2**0.5 * 1e300)
     assert Values.of((2,), [np.zeros(2)]).norm == 0.0
+
+
+def test_numbers_too_small_for_a_low_dtype_are_counted() -> None:
+    # The smallest normal number of float16 is 2**-14, its smallest subnormal 2**-24; half of that is rounded to zero.
+    numbers = np.array([1.0, 2.0**-14, -(2.0**-15), 2.0**-24, 2.0**-25, -(2.0**-60), 0.0, np.inf])
+    float16, bfloat16 = Values.of((8,), [numbers]).underflow
+    assert float16 == Underflow("float16", 2 / 8, 2 / 8)
+    assert bfloat16 == Underflow("bfloat16", 0.0, 0.0)
+    assert Values.of((2,), [np.array([2.0**-127, 2.0**-134])]).underflow_in("bfloat16") == Underflow("bfloat16", 0.5, 0.5)
+    with np.errstate(over="raise", under="ignore"):
+        low = numbers[:-1].astype(np.float16)
+    assert (low != 0).sum() == 4  # NumPy rounds the same numbers to zero
+
+
+def test_the_most_underflow_is_named(fake: Any) -> None:
+    small = VALUES._replace(underflow=(Underflow("float16", 0.25, 0.5), UNDERFLOW[1]))
+    with trace(values=True) as t:
+        for record in (EMULATED._replace(values=VALUES), EMULATED._replace(values=small, layer="Net.1"), LINEAR):
+            fake.sinks[0](record)
+    assert t.underflow("fp16") == [t.records[1], t.records[0]]
+    assert t.underflow("bfloat16") == []
+    assert t.table().splitlines()[-1] == "most underflow in float16: conv2d in Net.1, 25.0% subnormal and 50.0% zero in it"
+    with pytest.raises(ValueError, match="kept no values"):
+        trace().underflow("float16")
+    with pytest.raises(ValueError, match="'float32' is not a low precision"):
+        t.underflow("float32")
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------------

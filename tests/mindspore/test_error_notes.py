@@ -1,10 +1,21 @@
 """An error about dtypes that leaves an O2 region has a note: the policy, and the tensors at hand."""
 
+from contextlib import suppress
+
 import mindspore
 import pytest
+from mindspore.common.api import _pynative_executor
 
 import unamp
 from unamp import Policy, policy_region
+
+
+@pytest.fixture(autouse=True)
+def _nothing_comes_late():
+    """MindSpore's queues can hold a kernel's error a second time and raise it from the next call, whatever that is."""
+    yield
+    with suppress(TypeError, ValueError):
+        _pynative_executor.sync()
 
 
 def put_together(x):

@@ -186,3 +186,33 @@ def test_a_graph_that_runs_in_a_trace_is_warned_of(monkeypatch):
         run()
     assert trace.records == []
     assert [warning.filename for warning in given if warning.category is AmpWarning] == [__file__]
+
+
+# --- work ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_work_of_operations_is_counted():
+    traced.work_is_counted(
+        {
+            "linear": (lambda: nn.Dense(5, 6)(rand(3, 7, 5)), 3 * 7 * 5 * 6),
+            "matmul": (lambda: ops.matmul(rand(2, 3, 4, 5), rand(3, 5, 6)), 2 * 3 * 4 * 5 * 6),
+            "bmm": (lambda: ops.bmm(rand(3, 4, 5), rand(3, 5, 6)), 3 * 4 * 5 * 6),
+            "conv1d": (lambda: nn.Conv1d(4, 6, 3, pad_mode="valid")(rand(2, 4, 9)), 2 * 6 * 7 * 4 * 3),
+            "conv2d": (lambda: ops.conv2d(rand(2, 4, 9, 9), rand(6, 2, 3, 3), groups=2, stride=2), 2 * 6 * 4 * 4 * 2 * 9),
+            "conv_transpose2d": (
+                lambda: nn.Conv2dTranspose(4, 6, 3, pad_mode="valid")(rand(2, 4, 9, 9)),
+                2 * 4 * 81 * 6 * 9,
+            ),
+            "lstm": (lambda: nn.LSTM(5, 6)(rand(3, 4, 5)), 12 * 4 * 6 * 11),
+            "gru_cell": (lambda: nn.GRUCell(5, 6)(rand(3, 5), rand(3, 6)), 3 * 3 * 6 * 11),
+            "layer_norm": (lambda: nn.LayerNorm((7,))(rand(3, 7)), 0),
+        }
+    )
+
+
+def test_asking_for_operations_leaves_no_record():
+    traced.asking_for_operations_leaves_no_record("mindspore")
+
+
+def test_underflow_is_seen():
+    traced.underflow_is_seen(Tensor, ops.exp)

@@ -1,6 +1,7 @@
 """`trace` and `explain` on Paddle."""
 
 import paddle
+import paddle.nn.functional as F
 import pytest
 import traced
 from paddle import nn
@@ -175,3 +176,39 @@ def test_a_graph_that_runs_in_a_trace_is_warned_of(monkeypatch):
         run()
     assert trace.records == []
     assert [warning.filename for warning in given if warning.category is AmpWarning] == [__file__]
+
+
+# --- work ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_work_of_operations_is_counted():
+    def r(*shape):
+        return paddle.rand(list(shape))
+
+    image, attended = r(2, 4, 9, 9), (r(2, 4, 3, 5), r(2, 6, 3, 5), r(2, 6, 3, 5))
+    traced.work_is_counted(
+        {
+            "linear": (lambda: F.linear(r(3, 7, 5), r(5, 6), r(6)), 3 * 7 * 5 * 6),
+            "matmul": (lambda: paddle.matmul(r(2, 3, 4, 5), r(3, 6, 5), transpose_y=True), 2 * 3 * 4 * 5 * 6),
+            "bmm": (lambda: paddle.bmm(r(3, 4, 5), r(3, 5, 6)), 3 * 4 * 5 * 6),
+            "addmm": (lambda: paddle.addmm(r(4, 6), r(4, 5), r(5, 6)), 4 * 5 * 6),
+            "einsum": (lambda: paddle.einsum("bij,bjk->bik", r(3, 4, 5), r(3, 5, 6)), 3 * 4 * 5 * 6),
+            "conv1d": (lambda: nn.Conv1D(4, 6, 3)(r(2, 4, 9)), 2 * 6 * 7 * 4 * 3),
+            "conv2d": (lambda: F.conv2d(image, r(6, 2, 3, 3), groups=2, stride=2), 2 * 6 * 4 * 4 * 2 * 9),
+            "conv3d": (lambda: F.conv3d(r(2, 4, 5, 5, 5), r(6, 4, 3, 3, 3)), 2 * 6 * 27 * 4 * 27),
+            "conv_transpose2d": (lambda: F.conv2d_transpose(image, r(4, 3, 3, 3), groups=2), 2 * 4 * 81 * 3 * 9),
+            "scaled_dot_product_attention": (lambda: F.scaled_dot_product_attention(*attended), 2 * 3 * 4 * 6 * 10),
+            "lstm": (lambda: nn.LSTM(5, 6)(r(3, 4, 5)), 12 * 4 * 6 * 11),
+            "gru": (lambda: nn.GRU(5, 6)(r(3, 4, 5)), 12 * 3 * 6 * 11),
+            "lstm_cell": (lambda: nn.LSTMCell(5, 6)(r(3, 5)), 3 * 4 * 6 * 11),
+            "layer_norm": (lambda: F.layer_norm(r(3, 7), 7), 0),
+        }
+    )
+
+
+def test_asking_for_operations_leaves_no_record():
+    traced.asking_for_operations_leaves_no_record("paddle")
+
+
+def test_underflow_is_seen():
+    traced.underflow_is_seen(paddle.to_tensor, paddle.exp)

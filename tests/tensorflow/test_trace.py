@@ -211,3 +211,42 @@ def test_a_graph_that_runs_in_a_trace_is_warned_of(monkeypatch, matrix):
     assert trace.records == []
     assert [warning.filename for warning in given if warning.category is AmpWarning] == [__file__]
     function(matrix)  # outside of traces there is nothing to say
+
+
+# --- work ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_work_of_operations_is_counted():
+    r, layers = lambda *shape: tf.random.uniform(shape), tf.keras.layers
+    image, attended = r(2, 9, 9, 4), (r(2, 4, 3, 5), r(2, 6, 3, 5), r(2, 6, 3, 5))
+    traced.work_is_counted(
+        {
+            "linear": (lambda: layers.Dense(6)(r(3, 7, 5)), 3 * 7 * 5 * 6),
+            "matmul": (lambda: tf.matmul(r(2, 3, 4, 5), r(3, 6, 5), transpose_b=True), 2 * 3 * 4 * 5 * 6),
+            "einsum": (lambda: tf.einsum("bij, bjk -> bik", r(3, 4, 5), r(3, 5, 6)), 3 * 4 * 5 * 6),
+            "tensordot": (lambda: tf.tensordot(r(2, 4, 5), r(4, 5, 6), 2), 2 * 4 * 5 * 6),
+            "conv1d": (lambda: tf.nn.conv1d(r(2, 9, 4), r(3, 4, 6), 1, "VALID"), 2 * 6 * 7 * 4 * 3),
+            "conv2d": (lambda: layers.Conv2D(6, 3, strides=2)(image), 2 * 6 * 4 * 4 * 4 * 9),
+            "depthwise_conv2d": (lambda: layers.DepthwiseConv2D(3, depth_multiplier=2)(image), 2 * 8 * 7 * 7 * 9),
+            "separable_conv2d": (lambda: layers.SeparableConv2D(6, 3)(image), 2 * 7 * 7 * (4 * 9 + 4 * 6)),
+            "conv_transpose2d": (lambda: layers.Conv2DTranspose(6, 3)(image), 2 * 4 * 81 * 6 * 9),
+            "scaled_dot_product_attention": (lambda: tf.keras.ops.dot_product_attention(*attended), 2 * 3 * 4 * 6 * 10),
+            "lstm": (lambda: layers.LSTM(6)(r(3, 4, 5)), 12 * 4 * 6 * 11),
+        }
+    )
+
+
+def test_a_layer_that_is_an_einsum_tells_its_equation():
+    with unamp.trace() as trace:
+        tf.keras.layers.MultiHeadAttention(2, 3)(tf.ones([2, 4, 6]), tf.ones([2, 4, 6]))
+    *_, last = trace.records
+    assert (last.op, last.equation) == ("einsum", "abcd,cde->abe")
+    assert trace.work.products == 8 * (4 * 6 * 6 + 2 * 4 * 6)
+
+
+def test_asking_for_operations_leaves_no_record():
+    traced.asking_for_operations_leaves_no_record("tensorflow")
+
+
+def test_underflow_is_seen():
+    traced.underflow_is_seen(tf.constant, tf.exp)

@@ -11,13 +11,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from traced import nothing_is_kept_of, precisions_are_compared, values_are_those_of
+from traced import (
+    asking_for_operations_leaves_no_record,
+    nothing_is_kept_of,
+    precisions_are_compared,
+    underflow_is_seen,
+    values_are_those_of,
+    work_is_counted,
+)
 from unamp_conformance.cases import cases
 
 import unamp
 from unamp import OpRecord, Policy, Rule, policy_region
 from unamp.adapter import major_minor
 from unamp.adapter.registry import adapter_for
+from unamp.tracing import Work, work_of
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
@@ -150,7 +158,7 @@ def test_the_table_and_the_json_agree() -> None:
     with unamp.trace() as trace, unamp.autocast("cpu"):
         for _ in range(3):
             torch.mm(x, x)
-    assert trace.table().splitlines()[1].split() == "- mm low float32 float32 bfloat16 bfloat16 6 576 B 3".split()
+    assert trace.table().splitlines()[1].split() == "- mm low float32 float32 bfloat16 bfloat16 6 576 B 100.0% 3".split()
     assert json.loads(trace.to_json())["records"][0] == {
         "op": "mm",
         "native": "aten::mm",
@@ -165,6 +173,9 @@ def test_the_table_and_the_json_agree() -> None:
         "framework": "torch",
         "values": None,
         "policy": 0,
+        "input_shapes": [[4, 4], [4, 4]],
+        "output_shape": [4, 4],
+        "equation": None,
     }
 
 
@@ -458,3 +469,76 @@ def test_loss_scaling_and_steps_are_in_no_trace() -> None:
         scaler.update()
         torch.mm(x, x)
     assert [record.op for record in trace.records] == ["linear", "sum", "mm"]
+
+
+# --- work ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_work_of_operations_is_counted() -> None:
+    r = torch.rand
+    image, lstm = r(2, 4, 9, 9), nn.LSTM(5, 6, num_layers=2, bidirectional=True)
+    in_layers = 3 * 2 * 4 * 6 * (5 + 6 + 12 + 6)  # rows, directions, gates, then inputs and states of both layers
+    work_is_counted(
+        {
+            "linear": (lambda: F.linear(r(3, 7, 5), r(6, 5), r(6)), 3 * 7 * 5 * 6),
+            "matmul": (lambda: torch.matmul(r(2, 3, 4, 5), r(3, 5, 6)), 2 * 3 * 4 * 5 * 6),
+            "mm": (lambda: torch.mm(r(4, 5), r(6, 5).T), 4 * 5 * 6),
+            "bmm": (lambda: torch.bmm(r(3, 4, 5), r(3, 5, 6)), 3 * 4 * 5 * 6),
+            "mv": (lambda: torch.mv(r(4, 5), r(5)), 4 * 5),
+            "addmm": (lambda: torch.addmm(r(6), r(4, 5), r(5, 6)), 4 * 5 * 6),
+            "baddbmm": (lambda: torch.baddbmm(r(3, 4, 6), r(3, 4, 5), r(3, 5, 6)), 3 * 4 * 5 * 6),
+            "addbmm": (lambda: torch.addbmm(r(4, 6), r(3, 4, 5), r(3, 5, 6)), 3 * 4 * 5 * 6),
+            "dot": (lambda: torch.dot(r(7), r(7)), 7),
+            "outer": (lambda: torch.outer(r(7), r(3)), 21),
+            "inner": (lambda: torch.inner(r(4, 5), r(6, 5)), 4 * 5 * 6),
+            "tensordot": (lambda: torch.tensordot(r(2, 4, 5), r(4, 5, 6)), 2 * 4 * 5 * 6),
+            "bilinear": (lambda: F.bilinear(r(2, 4), r(2, 5), r(6, 4, 5)), 2 * 4 * 5 * 6),
+            "chain_matmul": (lambda: torch.chain_matmul(r(2, 3), r(3, 4), r(4, 5)), 2 * 3 * 4 + 2 * 4 * 5),
+            "einsum": (lambda: torch.einsum("...bij,bjk->...bik", r(7, 3, 4, 5), r(3, 5, 6)), 7 * 3 * 4 * 5 * 6),
+            "conv1d": (lambda: F.conv1d(r(2, 4, 9), r(6, 4, 3)), 2 * 6 * 7 * 4 * 3),
+            "conv2d": (lambda: F.conv2d(image, r(6, 2, 3, 3), groups=2, stride=2), 2 * 6 * 4 * 4 * 2 * 9),
+            "conv3d": (lambda: F.conv3d(r(2, 4, 5, 5, 5), r(6, 4, 3, 3, 3)), 2 * 6 * 27 * 4 * 27),
+            "conv_transpose1d": (lambda: F.conv_transpose1d(r(2, 4, 9), r(4, 6, 3), stride=2), 2 * 4 * 9 * 6 * 3),
+            "conv_transpose2d": (lambda: F.conv_transpose2d(image, r(4, 3, 3, 3), groups=2), 2 * 4 * 81 * 3 * 9),
+            "scaled_dot_product_attention": (
+                lambda: F.scaled_dot_product_attention(r(2, 3, 4, 5), r(2, 3, 6, 5), r(2, 3, 6, 7)),
+                2 * 3 * 4 * 6 * (5 + 7),
+            ),
+            "lstm": (lambda: lstm(r(3, 5)[:, None]), in_layers),
+            "gru": (lambda: nn.GRU(5, 6, batch_first=True)(r(3, 4, 5)), 12 * 3 * 6 * 11),
+            "lstm_cell": (lambda: nn.LSTMCell(5, 6)(r(3, 5)), 3 * 4 * 6 * 11),
+            "rnn_cell": (lambda: nn.RNNCell(5, 6)(r(6, 5)), 6 * 6 * 11),
+            "layer_norm": (lambda: F.layer_norm(r(3, 7), (7,)), 0),
+        }
+    )
+
+
+def test_an_einsum_of_three_is_counted_from_left_to_right() -> None:
+    found = only(None, lambda: torch.einsum("ij, jk, kl -> il", torch.rand(2, 3), torch.rand(3, 4), torch.rand(4, 5)), "einsum")
+    assert found.equation == "ij,jk,kl->il"
+    assert work_of(found) == Work(2 * 3 * 4 + 2 * 4 * 5, 4 * (6 + 12 + 20 + 10))
+
+
+def test_a_size_that_is_not_known_is_none() -> None:
+    nested = torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)], layout=torch.jagged)
+    found = only(None, lambda: nested @ torch.rand(3, 5), "matmul")
+    assert found.input_shapes == ((None, None, None), (3, 5))
+    assert work_of(found) is None
+    symbolic = []
+
+    def call(x: Tensor) -> Tensor:
+        with unamp.trace() as trace:
+            y = x.exp()
+        symbolic.extend(trace.records)
+        return y
+
+    torch.fx.experimental.proxy_tensor.make_fx(call, tracing_mode="symbolic")(torch.rand(4, 7))
+    assert all(size is None or type(size) is int for record in symbolic for size in (record.output_shape or ()))
+
+
+def test_asking_for_operations_leaves_no_record() -> None:
+    asking_for_operations_leaves_no_record("torch")
+
+
+def test_underflow_is_seen() -> None:
+    underflow_is_seen(torch.from_numpy, torch.exp)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
+from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.adapter.observer import Observer
 from unamp.adapter.patching import Patches
-from unamp.adapter.records import OpRecord, Values
+from unamp.adapter.records import OpRecord, Shape, Values
 from unamp.adapter.state import Plan, ThreadState
 from unamp.dtypes import ELIGIBLE, FLOAT32, PRECISIONS
 from unamp.policy import Rule
@@ -23,6 +25,7 @@ __all__ = [
     "Reporter",
     "any_trace",
     "casts",
+    "equation",
     "follow_calls",
     "observe",
     "reporting_to",
@@ -67,6 +70,18 @@ def casts(
     return len(cast), sum(size * (_BYTES[dtype] + _BYTES[compute]) for dtype, size in cast)
 
 
+def equation(op: str, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> str | None:
+    """Return the equation that an einsum was called with, without its spaces; None for every other operation."""
+    if op != "einsum":
+        return None
+    texts = ("".join(value.split()) for value in (*args, *kwargs.values()) if isinstance(value, str))
+    return next((text for text in texts if _EQUATION.fullmatch(text)), None)
+
+
+#: Letters with a comma or an arrow between them: what has neither is an attribute's name.
+_EQUATION = re.compile(r"[A-Za-z.]*(,[A-Za-z.]*)*[,>-]+[A-Za-z.]*")
+
+
 class Reporter:
     """Reports operations with what came out of them, for adapters that stand in for a framework's functions.
 
@@ -91,9 +106,16 @@ class Reporter:
         """Return the names of tensors' dtypes."""
         return tuple(self._dtype(tensor) for tensor in tensors)
 
+    def shapes(self, tensors: Iterable[Any]) -> tuple[Shape, ...]:
+        """Return the shapes of tensors; None for a dimension that is not known."""
+        return tuple(tuple(tensor.shape) for tensor in tensors)
+
     def sizes(self, tensors: Iterable[Any]) -> list[tuple[str, int]]:
-        """Return, for each tensor, its dtype and how many numbers it holds, as `casts` takes them."""
-        return [(self._dtype(tensor), math.prod(tensor.shape)) for tensor in tensors]
+        """Return, for each tensor, its dtype and how many numbers it holds, as `casts` takes them.
+
+        A dimension that is not known counts as 1.
+        """
+        return [(self._dtype(tensor), math.prod([1 if n is None else n for n in tensor.shape])) for tensor in tensors]
 
     def report(
         self, observer: Observer, record: OpRecord, given: Iterable[tuple[str, int]], result: Any, *, first_only: bool
@@ -102,7 +124,7 @@ class Reporter:
 
         Args:
             observer: takes the report.
-            record: what ran, but for its output and its casts.
+            record: what ran, but for what came out and its casts.
             given: dtypes and sizes of what went in, but for parameters whose casts were kept.
             result: what came out.
             first_only: whether the rule is about the first result only.
@@ -110,8 +132,8 @@ class Reporter:
         found = self.floating(result)
         results = self.sizes(found)
         count, moved = casts(record.rule, given, record.compute, results[:1] if first_only else results)
-        output = results[0][0] if results else None
-        observer.report(record._replace(output=output, casts=count, cast_bytes=moved), lambda: self._values(found))
+        output, shape = (results[0][0], tuple(found[0].shape)) if found else (None, None)
+        observer.report(record, lambda: self._values(found), output=output, output_shape=shape, casts=count, cast_bytes=moved)
 
     def _values(self, found: list[Any]) -> Values | None:
         return Values.of(found[0].shape, [self._numbers(tensor) for tensor in found]) if found else None

@@ -5,13 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from unamp.dtypes import LOW_DTYPES
+from unamp.dtypes import LOW_DTYPES, PRECISIONS, Precision
 from unamp.policy import Policy, Rule
 
-__all__ = ["SAMPLE", "OpRecord", "Values"]
+__all__ = ["SAMPLE", "OpRecord", "Shape", "Underflow", "Values"]
+
+#: The sizes of a tensor's dimensions; None for one that is not known.
+Shape = tuple[int | None, ...]
 
 #: How many numbers of a result are kept to compare them with those of another run.
 SAMPLE = 64
+
+
+class Underflow(NamedTuple):
+    """Which share of a result's numbers a low dtype loses digits of because they are small.
+
+    Attributes:
+        dtype: the low dtype.
+        subnormal: the share of numbers that are subnormal in it.
+        flushed: the share of numbers that are not zero, and become zero in it. A result in that dtype cannot tell of them.
+    """
+
+    dtype: str
+    subnormal: float
+    flushed: float
 
 
 class Values(NamedTuple):
@@ -22,6 +39,7 @@ class Values(NamedTuple):
         nonfinite: how many numbers of all its floating results are infinite or NaN.
         max_abs, mean, norm: the largest magnitude, the mean, and the root of the sum of squares, of its finite numbers.
         sample: up to `SAMPLE` of its numbers, evenly spaced, always the same places of one shape.
+        underflow: for each low dtype, which share of its numbers is too small for it; nothing in traces of before version 3.
     """
 
     shape: tuple[int, ...]
@@ -30,6 +48,7 @@ class Values(NamedTuple):
     mean: float
     norm: float
     sample: tuple[float, ...]
+    underflow: tuple[Underflow, ...] = ()
 
     @classmethod
     def of(cls, shape: Sequence[int], results: Sequence[Any]) -> Values:
@@ -47,11 +66,24 @@ class Values(NamedTuple):
         places = [n * count // SAMPLE for n in range(SAMPLE)] if count > SAMPLE else list(range(count))
         sample = tuple(map(float, first[places].tolist()))
         if len(kept) == 0:
-            return cls(tuple(shape), nonfinite, 0.0, 0.0, 0.0, sample)
-        largest = float(abs(kept).max())
+            return cls(tuple(shape), nonfinite, 0.0, 0.0, 0.0, sample, tuple(Underflow(low, 0.0, 0.0) for low in LOW_DTYPES))
+        magnitudes = abs(kept)
+        underflow = tuple(_underflow(PRECISIONS[low], magnitudes, count) for low in LOW_DTYPES)
+        largest = float(magnitudes.max())
         # Divided first, so that the square of a large number is one, too.
         norm = largest * float(((kept / largest) ** 2).sum()) ** 0.5 if largest else 0.0
-        return cls(tuple(shape), nonfinite, largest, float(kept.mean()), norm, sample)
+        return cls(tuple(shape), nonfinite, largest, float(kept.mean()), norm, sample, underflow)
+
+    def underflow_in(self, dtype: str) -> Underflow | None:
+        """Return which share of the numbers is too small for a low dtype; None where that was not looked at."""
+        return next((each for each in self.underflow if each.dtype == dtype), None)
+
+
+def _underflow(low: Precision, magnitudes: Any, count: int) -> Underflow:
+    small = magnitudes[magnitudes < low.smallest_normal]
+    small = small[small > 0.0]
+    flushed = int((small <= low.smallest_subnormal / 2).sum())  # half of it is rounded to even, to zero
+    return Underflow(low.name, (len(small) - flushed) / count, flushed / count)
 
 
 class OpRecord(NamedTuple):
@@ -73,6 +105,9 @@ class OpRecord(NamedTuple):
         framework: the framework that ran it.
         values: statistics of its result, where the trace was asked for them.
         policy: the policy in force; None outside of regions.
+        input_shapes: the shapes of its floating inputs, in the order of `inputs`.
+        output_shape: the shape of its first floating result; None where it has none.
+        equation: the equation of an einsum, which its shapes do not tell; None for everything else.
     """
 
     op: str
@@ -88,6 +123,9 @@ class OpRecord(NamedTuple):
     framework: str = ""
     values: Values | None = None
     policy: Policy | None = None
+    input_shapes: tuple[Shape, ...] = ()
+    output_shape: Shape | None = None
+    equation: str | None = None
 
     @property
     def computed_in(self) -> str | None:

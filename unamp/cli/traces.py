@@ -26,7 +26,7 @@ def trace_command(
         html.write_text(page, "utf-8")
         return
     if as_json:
-        lines = [{**line._asdict(), "rule": line.rule.value} for line in recorded.summary()]
+        lines = [{**line._asdict(), "rule": line.rule.value, "work": line.work._asdict()} for line in recorded.summary()]
         print_json({"frameworks": recorded.frameworks, "never_ran": recorded.never_ran, "lines": lines})
         return
     print(recorded.table())

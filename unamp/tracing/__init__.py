@@ -6,5 +6,17 @@
 from unamp.tracing.comparing import TraceComparison, compare_traces
 from unamp.tracing.recording import Trace, ran_under, trace
 from unamp.tracing.tables import Line
+from unamp.tracing.work import Work, share, total_work, work_of
 
-__all__ = ["Line", "Trace", "TraceComparison", "compare_traces", "ran_under", "trace"]
+__all__ = [
+    "Line",
+    "Trace",
+    "TraceComparison",
+    "Work",
+    "compare_traces",
+    "ran_under",
+    "share",
+    "total_work",
+    "trace",
+    "work_of",
+]

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from unamp import _strict_json as strict
 from unamp._version import __version__
-from unamp.adapter.records import SAMPLE, OpRecord, Values
+from unamp.adapter.records import SAMPLE, OpRecord, Shape, Underflow, Values
+from unamp.dtypes import LOW_DTYPES
 from unamp.policy import Policy, Rule
 
 __all__ = ["VERSION", "Contents", "dump", "load"]
 
-VERSION = 2
-_READ = (1, 2)  # before 2 nothing was said of policies
+VERSION = 3
+_READ = (1, 2, 3)
+#: What traces of before say nothing of, by the version that was the first to.
+_SINCE: Mapping[int, frozenset[str]] = {
+    2: frozenset({"policies", "policy"}),
+    3: frozenset({"input_shapes", "output_shape", "equation", "underflow"}),
+}
 _FORMAT = "unamp trace"
 
 
@@ -58,7 +66,7 @@ def load(text: str) -> Contents:
         raise ValueError("this is no trace; Trace.to_json() writes one")
     version = data.get("version")
     if type(version) is not int or version not in _READ:
-        read = " and ".join(map(str, _READ))
+        read = f"{', '.join(map(str, _READ[:-1]))} and {_READ[-1]}"
         raise ValueError(f"this trace is of version {version!r:.20}; unamp {__version__} reads {read}")
     try:
         return _contents(data, version)
@@ -67,7 +75,7 @@ def load(text: str) -> Contents:
 
 
 def _contents(data: dict[str, Any], version: int) -> Contents:
-    names = _FIELDS if version == VERSION else _FIELDS - {"policies"}
+    names = _known(_FIELDS, version)
     strict.fields("the trace", data, names, sorted(names))
     policies = strict.each(_policy)("policies", data.get("policies", []))
     frameworks = strict.mapping(strict.plain_text)("frameworks", data["frameworks"])
@@ -96,6 +104,8 @@ def _record(record: OpRecord) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Underflow):
+        return {name: _plain(each) for name, each in value._asdict().items()}
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     if isinstance(value, float):
@@ -105,6 +115,15 @@ def _plain(value: Any) -> Any:
 
 
 _text_or_nothing = strict.optional(strict.plain_text)
+_sizes = strict.each(strict.optional(strict.whole))
+
+
+def _shape(where: str, value: Any) -> Shape:
+    shape = _sizes(where, value)
+    if math.prod(size or 1 for size in shape) >= 1 << 63:
+        raise strict.BadJSON(f"{where}: no tensor has so many numbers")
+    return shape
+
 
 #: How each field of a record is read; `rule`, `values` and `policy` are read by themselves.
 _READERS: dict[str, strict.Reader[Any]] = {
@@ -118,12 +137,15 @@ _READERS: dict[str, strict.Reader[Any]] = {
     "casts": strict.whole,
     "cast_bytes": strict.whole,
     "framework": _text_or_nothing,
+    "input_shapes": strict.each(_shape),
+    "output_shape": strict.optional(_shape),
+    "equation": _text_or_nothing,
 }
 _RULES = {rule.value: rule for rule in Rule}
 
 
 def _read_record(where: str, data: Any, policies: tuple[Policy, ...], version: int) -> OpRecord:
-    names = _OF_RECORD if version == VERSION else _OF_RECORD - {"policy"}
+    names = _known(_OF_RECORD, version)
     strict.fields(where, data, names, sorted(names))
     rule = strict.plain_text(f"{where}, rule", data["rule"])
     if rule not in _RULES:
@@ -131,25 +153,45 @@ def _read_record(where: str, data: Any, policies: tuple[Policy, ...], version: i
     place = strict.optional(strict.whole)(f"{where}, policy", data.get("policy"))
     if place is not None and place >= len(policies):
         raise strict.BadJSON(f"{where}, policy: there is no policy {place}")
-    read = {name: reader(f"{where}, {name}", data[name]) for name, reader in _READERS.items()}
-    values = strict.optional(_read_values)(f"{where}, values", data["values"])
+    read = {name: reader(f"{where}, {name}", data[name]) for name, reader in _READERS.items() if name in names}
+    if len(shapes := read.get("input_shapes", ())) not in (0, len(read["inputs"])):
+        raise strict.BadJSON(f"{where}, input_shapes: {len(shapes)} for {len(read['inputs'])} inputs")
+    values = strict.optional(partial(_read_values, version=version))(f"{where}, values", data["values"])
     return OpRecord(**read, rule=_RULES[rule], values=values, policy=None if place is None else policies[place])
 
 
-def _read_values(where: str, data: Any) -> Values:
-    strict.fields(where, data, _OF_VALUES, sorted(_OF_VALUES))
+def _read_values(where: str, data: Any, version: int) -> Values:
+    names = _known(_OF_VALUES, version)
+    strict.fields(where, data, names, sorted(names))
     shape = strict.each(strict.whole)(f"{where}, shape", data["shape"])
     sample = strict.each(_number)(f"{where}, sample", data["sample"])
     if len(sample) != (kept := min(math.prod(shape), SAMPLE)):
         raise strict.BadJSON(f"{where}, sample has {len(sample)} numbers; of this shape a trace keeps {kept}")
     numbers = {name: _number(f"{where}, {name}", data[name]) for name in ("max_abs", "mean", "norm")}
     nonfinite = strict.whole(f"{where}, nonfinite", data["nonfinite"])
-    return Values(shape=shape, nonfinite=nonfinite, sample=sample, **numbers)
+    underflow = strict.each(_read_underflow)(f"{where}, underflow", data.get("underflow", []))
+    return Values(shape=shape, nonfinite=nonfinite, sample=sample, underflow=underflow, **numbers)
+
+
+def _read_underflow(where: str, data: Any) -> Underflow:
+    strict.fields(where, data, Underflow._fields, Underflow._fields)
+    dtype = strict.plain_text(f"{where}, dtype", data["dtype"])
+    if dtype not in LOW_DTYPES:
+        raise strict.BadJSON(f"{where}, dtype: {dtype[:20]!r} is no low precision; valid: {', '.join(LOW_DTYPES)}")
+    subnormal, flushed = (strict.number(f"{where}, {name}", data[name]) for name in ("subnormal", "flushed"))
+    if not (subnormal >= 0 and flushed >= 0 and subnormal + flushed <= 1):
+        raise strict.BadJSON(f"{where}: shares must be between 0 and 1")
+    return Underflow(dtype, float(subnormal), float(flushed))
 
 
 def _number(where: str, value: Any) -> float:
     """Return a number; what JSON has no number for is written as `_plain` does."""
     return float(value if isinstance(value, str) and value in ("inf", "-inf", "nan") else strict.number(where, value))
+
+
+def _known(names: frozenset[str], version: int) -> frozenset[str]:
+    """Return those of some fields that a version of the format has."""
+    return names.difference(*(new for since, new in _SINCE.items() if version < since))
 
 
 _FIELDS = frozenset({"format", "version", "unamp", "frameworks", "values", "never_ran", "policies", "records"})

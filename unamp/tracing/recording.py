@@ -10,9 +10,11 @@ from unamp import amp_warnings
 from unamp.adapter import registry
 from unamp.adapter.observing import traced, traces
 from unamp.adapter.records import OpRecord
+from unamp.dtypes import LOW_DTYPES, low_dtype
 from unamp.policy import Policy
 from unamp.regions import current_policy
 from unamp.tracing.tables import Line, summarised, summary_table
+from unamp.tracing.work import Work, total_work
 from unamp.vocabulary import vocabulary
 
 __all__ = ["Trace", "ran_under", "trace"]
@@ -67,7 +69,9 @@ class Trace:
         if traces.pauses:
             return
         policy = current_policy()
-        self.records.append(record._replace(policy=policy, values=record.values if self._values else None))
+        kept = record.values if self._values else None
+        same = policy is record.policy and kept is record.values
+        self.records.append(record if same else record._replace(policy=policy, values=kept))
         if policy is not None and policy.allow:
             self._ran_under.setdefault(policy, set()).add(record.op)
         outer = self._open[-1][1] if self._open else None
@@ -101,6 +105,24 @@ class Trace:
             raise ValueError("this trace kept no values; open it with unamp.trace(values=True)")
         return [record for record in self.records if record.values is not None and record.values.nonfinite]
 
+    def underflow(self, dtype: str) -> list[OpRecord]:
+        """Return the records with numbers in their result that are too small for a low dtype, the largest share first.
+
+        Raises:
+            ValueError: where the trace kept no values, and for what is no low dtype.
+        """
+        if not self._values:
+            raise ValueError("this trace kept no values; open it with unamp.trace(values=True)")
+        low = low_dtype(dtype)
+        found = [(record, record.values.underflow_in(low)) for record in self.records if record.values is not None]
+        small = [(lost.subnormal + lost.flushed, record) for record, lost in found if lost is not None]
+        return [record for share, record in sorted(small, key=lambda each: -each[0]) if share]
+
+    @property
+    def work(self) -> Work:
+        """Return the work of everything that ran: products and bytes, of all records that tell their shapes."""
+        return total_work(self.records)
+
     def summary(self) -> list[Line]:
         """Return the records with equal ones counted together, in the order in which each first ran."""
         return summarised(self.records)
@@ -116,6 +138,9 @@ class Trace:
             first = found[0]
             where = f" in {first.layer}" if first.layer else ""
             said.append(f"first result that is not finite: {first.op}{where}, operation {self.records.index(first) + 1}")
+        for low in sorted({r.compute for r in self.records if r.compute in LOW_DTYPES} if self._values else ()):
+            for record in self.underflow(low)[:1]:
+                said.append(_too_small(record, low))
         if self.never_ran:
             said.append(f"allowed, but never ran: {', '.join(self.never_ran)}")
         return said
@@ -149,6 +174,13 @@ class Trace:
         from unamp.tracing import as_page
 
         return as_page.render(self, title)
+
+
+def _too_small(record: OpRecord, low: str) -> str:
+    lost = record.values.underflow_in(low) if record.values is not None else None
+    assert lost is not None
+    where = f" in {record.layer}" if record.layer else ""
+    return f"most underflow in {low}: {record.op}{where}, {lost.subnormal:.1%} subnormal and {lost.flushed:.1%} zero in it"
 
 
 def trace(*, values: bool = False) -> Trace:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from unamp.adapter.records import OpRecord
 from unamp.policy import Rule
+from unamp.tracing.work import Work, share, total_work
 
-__all__ = ["Line", "dtypes", "size", "summarised", "summary_table", "text_table"]
+__all__ = ["Line", "count", "dtypes", "percent", "shares", "size", "summarised", "summary_table", "text_table"]
 
 
 class Line(NamedTuple):
@@ -19,6 +20,7 @@ class Line(NamedTuple):
         times: how many they are.
         casts, cast_bytes: of all of them together.
         nonfinite: how many of them had an infinity or NaN in their result; 0 where the trace kept no values.
+        work: their products and bytes; of those whose shapes are known.
     """
 
     layer: str | None
@@ -32,6 +34,7 @@ class Line(NamedTuple):
     casts: int = 0
     cast_bytes: int = 0
     nonfinite: int = 0
+    work: Work = Work()
 
 
 def summarised(records: Iterable[OpRecord]) -> list[Line]:
@@ -45,21 +48,23 @@ def summarised(records: Iterable[OpRecord]) -> list[Line]:
             casts=sum(r.casts for r in equal),
             cast_bytes=sum(r.cast_bytes for r in equal),
             nonfinite=sum(1 for r in equal if r.values is not None and r.values.nonfinite),
+            work=total_work(equal),
         )
         for line, equal in lines.items()
     ]
 
 
-def summary_table(lines: Iterable[Line]) -> str:
+def summary_table(lines: Sequence[Line]) -> str:
     """Return a summary as plain text."""
-    head = ("layer", "operation", "rule", "inputs", "computed in", "result", "casts", "moved", "count")
+    head = ("layer", "operation", "rule", "inputs", "computed in", "result", "casts", "moved", "work", "count")
+    works = shares(lines)
     rows = [
         (
             line.layer or "-", line.op, line.rule.value, dtypes(line.inputs),
             f"{line.compute or '-'}{' (emulated)' if line.emulated else ''}", line.output or "-",
-            str(line.casts or "-"), size(line.cast_bytes) if line.casts else "-", str(line.times),
+            str(line.casts or "-"), size(line.cast_bytes) if line.casts else "-", percent(work), str(line.times),
         )
-        for line in lines
+        for line, work in zip(lines, works, strict=True)
     ]  # fmt: skip
     return text_table(head, rows)
 
@@ -76,6 +81,26 @@ def dtypes(inputs: tuple[str, ...]) -> str:
     if len(inputs) > 3 and len(set(inputs)) == 1:
         return f"{len(inputs)} x {inputs[0]}"
     return " ".join(inputs) or "-"
+
+
+def shares(lines: Sequence[Line]) -> list[float]:
+    """Return, for each line, its share of the work of all; see `unamp.tracing.work.share`."""
+    whole = Work(sum(line.work.products for line in lines), sum(line.work.bytes for line in lines))
+    return [share(line.work, whole) for line in lines]
+
+
+def percent(part: float) -> str:
+    """Return a share for people; nothing is a dash."""
+    return f"{part:.1%}" if part else "-"
+
+
+def count(number: float) -> str:
+    """Return a number of things for people."""
+    for unit in ("", " thousand", " million", " billion"):
+        if number < 1000:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g} trillion"
 
 
 def size(count: float) -> str:

@@ -1,0 +1,250 @@
+"""How many products of two numbers an operation multiplies, from the shapes of its inputs and of its result.
+
+A rule for each canonical name that multiplies more than it reads: `COUNTED`. What is not in it (sums, norms, functions of one
+number) is bound by the bytes that it moves, and counts no product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import isqrt, prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unamp.adapter.records import OpRecord
+
+__all__ = ["COUNTED", "products"]
+
+Sizes = tuple[int, ...]
+#: Counts the products of one call, given the shapes of its inputs, that of its result, and the record.
+Rule = Callable[[Sequence[Sizes], Sizes, "OpRecord"], int]
+
+#: Frameworks whose convolutions have the channels of the result last in their weights; with the others they come first.
+_CHANNELS_LAST = frozenset({"jax", "tensorflow"})
+#: Where the length of a sequence stands among the axes of attention's inputs: before the heads, or behind them.
+_BEFORE_HEADS = frozenset({"jax", "paddle", "tensorflow"})
+
+
+def products(record: OpRecord) -> int | None:
+    """Return how many products an operation multiplies; None where a dimension is not known, or its shapes are unusual."""
+    rule = COUNTED.get(record.op)
+    if rule is None:
+        return 0
+    shapes = (*record.input_shapes, record.output_shape or ())
+    if record.output_shape is None or any(size is None for shape in shapes for size in shape):
+        return None
+    try:
+        return rule([_known(shape) for shape in record.input_shapes], _known(record.output_shape), record)
+    except (LookupError, ValueError, ZeroDivisionError):  # an empty tensor, or a call that the rule does not know
+        return 0 if any(0 in shape for shape in shapes) else None
+
+
+def _known(shape: Sequence[int | None]) -> Sizes:
+    return tuple(size for size in shape if size is not None)
+
+
+# --- products of matrices ----------------------------------------------------------------------------------------------------
+
+
+def _contracted(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    # rows * inner, inner * columns and rows * columns: in whatever order the axes are, their product is a square.
+    return isqrt(prod(inputs[0]) * prod(_weight(inputs)) * prod(out))
+
+
+def _matmul(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    return _product(inputs[-2], inputs[-1], out)
+
+
+def _matmul_with_scales(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    return _product(inputs[0], inputs[1], out)
+
+
+def _product(a: Sizes, b: Sizes, out: Sizes) -> int:
+    if len(a) < 2 or len(b) < 2:
+        return prod(out) * prod(a if len(a) < 2 else b)
+    return prod(out[:-2]) * isqrt(prod(a[-2:]) * prod(b[-2:]) * prod(out[-2:]))
+
+
+def _inner(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    return prod(out) * inputs[0][-1]
+
+
+def _matrix_vector(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    return prod(inputs[-2])
+
+
+def _largest_input(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    return max(map(prod, inputs))
+
+
+def _each_of_the_result(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    return prod(out)
+
+
+def _summed_batches(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    return prod(inputs[-2]) * out[-1]
+
+
+def _bilinear(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    return prod(out) * inputs[0][-1] * inputs[1][-1]
+
+
+def _chain(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    # From left to right; the first and the last may be vectors.
+    first = inputs[0]
+    rows = first[0] if len(first) == 2 else 1
+    return sum(rows * prod(each) for each in inputs[1:])
+
+
+def _einsum(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    """Count the letters of the equation, two operands at a time from left to right."""
+    written, _, result = (record.equation or "").replace(" ", "").partition("->")
+    operands = [term.replace("...", "") for term in written.split(",")]
+    inputs = inputs[: len(operands)]  # a layer has a bias besides
+    sizes: dict[str, int] = {}
+    for term, shape in zip(operands, inputs, strict=True):
+        before = len(shape) - len(term)  # the axes of an ellipsis, wherever it stands, are those of a batch
+        names = [*(f"...{n - before}" for n in range(before)), *term] if "..." in written else term
+        for name, size in zip(names, shape, strict=True):
+            sizes[name] = max(sizes.get(name, 1), size)
+    batch = [name for name in sizes if name.startswith("...")]
+    letters = [{*term, *batch} for term in operands]
+    count, left = 0, letters[0]
+    for n, right in enumerate(letters[1:], 1):
+        count += prod(sizes[name] for name in left | right)
+        left = (left | right) & set().union(result.replace("...", ""), batch, *letters[n + 1 :])
+    return count
+
+
+# --- convolutions ------------------------------------------------------------------------------------------------------------
+
+
+def _conv(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    weight = _weight(inputs)
+    return prod(out) * (prod(weight) // weight[_channels(record)])
+
+
+def _conv_transpose(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    # The weight of a transposed convolution is that of the convolution that it undoes; a primitive may take it first.
+    weight, given = (inputs[0], inputs[1]) if "Backprop" in record.native else (_weight(inputs), inputs[0])
+    return prod(given) * (prod(weight) // weight[_channels(record)])
+
+
+def _conv_tbc(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    weight = _weight(inputs)
+    return prod(out) * prod(weight[:-1])
+
+
+def _depthwise(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    weight = _weight(inputs)
+    return prod(out) * prod(weight[:-2] if record.framework in _CHANNELS_LAST else weight[2:])
+
+
+def _separable(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    depthwise, pointwise = inputs[1:3]
+    return prod(out) // pointwise[-1] * (prod(depthwise) + prod(pointwise))
+
+
+def _deformable(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    weight = inputs[2]
+    return prod(out) * prod(weight[1:])
+
+
+def _channels(record: OpRecord) -> int:
+    return -1 if record.framework in _CHANNELS_LAST else 0
+
+
+def _weight(inputs: Sequence[Sizes]) -> Sizes:
+    """Return the shape of the first parameter that is no bias."""
+    for shape in inputs[1:]:
+        if len(shape) > 1:
+            return shape
+    raise LookupError("no weight")
+
+
+# --- attention and recurrent layers ------------------------------------------------------------------------------------------
+
+
+def _attention(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    query, key = inputs[:2]
+    axis = -3 if record.framework in _BEFORE_HEADS and len(key) > 3 else -2
+    return (prod(query) + prod(out)) * key[axis]
+
+
+def _attention_layer(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    """Count each weight once for each place of the sequence, and one attention of the sequence to itself."""
+    given = inputs[0]
+    weights = [shape for shape in inputs[1:] if len(shape) > 1 and shape[0] != given[0]]
+    length = given[0] if record.framework == "mindspore" else given[-2]
+    return _rows(given) * (sum(map(prod, weights)) + 2 * length * given[-1])
+
+
+def _feedforward(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    return _rows(inputs[0]) * sum(prod(shape) for shape in inputs[1:] if len(shape) == 2)
+
+
+def _recurrent(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
+    given, *rest = inputs
+    for _ in range(2 if record.op.startswith("lstm") else 1):
+        if len(given) == 2 and out in rest:  # a cell's state, which is no weight
+            rest.remove(out)
+    return _rows(given) * sum(prod(shape) for shape in rest if len(shape) == 2)
+
+
+def _rows(shape: Sizes) -> int:
+    return prod(shape[:-1])
+
+
+#: The rule for each operation, by its canonical name.
+COUNTED: Mapping[str, Rule] = {
+    "addbmm": _summed_batches,
+    "addmm": _matmul,
+    "addmm_activation": _matmul,
+    "addmv": _matrix_vector,
+    "addr": _each_of_the_result,
+    "baddbmm": _matmul,
+    "bilinear": _bilinear,
+    "bmm": _matmul,
+    "chain_matmul": _chain,
+    "conv1d": _conv,
+    "conv2d": _conv,
+    "conv3d": _conv,
+    "conv_tbc": _conv_tbc,
+    "conv_transpose1d": _conv_transpose,
+    "conv_transpose2d": _conv_transpose,
+    "conv_transpose3d": _conv_transpose,
+    "convolution": _conv,
+    "deform_conv2d": _deformable,
+    "depthwise_conv2d": _depthwise,
+    "dot": _largest_input,
+    "einsum": _einsum,
+    "fused_attention": _attention_layer,
+    "fused_feedforward": _feedforward,
+    "grouped_mm": _inner,
+    "gru": _recurrent,
+    "gru_cell": _recurrent,
+    "inner": _inner,
+    "kron": _each_of_the_result,
+    "linalg_multi_dot": _chain,
+    "linalg_vecdot": _largest_input,
+    "linear": _contracted,
+    "lstm": _recurrent,
+    "lstm_cell": _recurrent,
+    "matmul": _matmul,
+    "matmul_flatten": _contracted,
+    "mm": _matmul,
+    "multi_head_attention": _attention_layer,
+    "mv": _matrix_vector,
+    "outer": _each_of_the_result,
+    "point_cloud_mlp": _feedforward,
+    "rnn": _recurrent,
+    "rnn_cell": _recurrent,
+    "scaled_dot_product_attention": _attention,
+    "scaled_mm": _matmul_with_scales,
+    "separable_conv2d": _separable,
+    "tensordot": _contracted,
+    "transformer_decoder_layer": _attention_layer,
+    "transformer_encoder_layer": _attention_layer,
+    "vdot": _largest_input,
+    "weight_only_linear": _inner,
+}

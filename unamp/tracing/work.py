@@ -1,0 +1,83 @@
+"""How much work an operation is: products that are multiplied, and bytes that are moved.
+
+Both are counted from the shapes in a record and from the dtype that was computed in. How long a device takes for them is its
+own affair: which of the two it waits for, and how much faster it is in a low dtype, no trace can know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import NamedTuple
+
+from unamp.adapter.records import OpRecord, Shape
+from unamp.dtypes import FLOAT32, PRECISIONS
+from unamp.tracing.products import products
+
+__all__ = ["Work", "share", "total_work", "work_of"]
+
+#: Operations that read, of their first input, no more than they return.
+_LOOKED_UP = frozenset({"embedding", "embedding_bag", "gather", "gather_nd", "index", "index_select", "take", "take_along_dim"})
+
+
+class Work(NamedTuple):
+    """An amount of work.
+
+    Attributes:
+        products: how many products of two numbers are multiplied, each with its sum.
+        bytes: how many bytes are read and written.
+    """
+
+    products: int = 0
+    bytes: int = 0
+
+
+def work_of(record: OpRecord) -> Work | None:
+    """Return the work that an operation was; None where a record does not tell its shapes, or a dimension is not known."""
+    multiplied, moved = products(record), _bytes(record)
+    return None if multiplied is None or moved is None else Work(multiplied, moved)
+
+
+def total_work(records: Iterable[OpRecord]) -> Work:
+    """Return the work of operations together, without those whose work is not known."""
+    known = [work for record in records if (work := work_of(record)) is not None]
+    return Work(sum(work.products for work in known), sum(work.bytes for work in known))
+
+
+def share(part: Work, whole: Work) -> float:
+    """Return which share of some work a part of it is: half of it by products, half of it by bytes.
+
+    Where nothing is multiplied, bytes alone count. Shares of all parts add up to 1.
+    """
+    shares = [a / b for a, b in zip(part, whole, strict=True) if b]
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def _bytes(record: OpRecord) -> int | None:
+    """Return what an operation reads, in the dtype that it computes in, and what it writes."""
+    written = 0
+    if record.output is not None:
+        if record.output_shape is None or (count := _count(record.output_shape)) is None:
+            return None
+        written = count * _size(record.output)
+    if record.op in _LOOKED_UP:
+        return 2 * written
+    counts = [_count(shape) for shape in record.input_shapes]
+    if len(counts) < len(record.inputs):
+        return None
+    read = 0
+    for dtype, count in zip(record.inputs, counts, strict=False):
+        if count is None:
+            return None
+        # float64 is never cast.
+        read += count * _size(dtype if dtype == "float64" else record.compute or dtype)
+    return read + written
+
+
+def _count(shape: Shape) -> int | None:
+    known = [size for size in shape if size is not None]
+    return prod(known) if len(known) == len(shape) else None
+
+
+def _size(dtype: str) -> int:
+    return PRECISIONS.get(dtype, PRECISIONS[FLOAT32]).size
