@@ -80,7 +80,7 @@ $(VENV)/.compiled: $(wildcard adapters/unamp_*/compiled/*) constraints.txt
 	@touch $@
 
 # One environment grows with what is asked of it: the frameworks are large.
-$(VENV)/.conformance: EXTRAS = frameworks,conformance
+$(VENV)/.conformance: EXTRAS = frameworks,jax-libraries,conformance
 $(VENV)/.opinfo: EXTRAS = opinfo
 $(VENV)/.lint: EXTRAS = lint
 $(VENV)/.bench: EXTRAS = bench

@@ -16,7 +16,19 @@ from benchmarks.results import Change
 __all__ = ["machine", "show", "show_changes"]
 
 _COLOURS = {"pass": "green", "close": "yellow", "miss": "red", "": "default"}
-_PACKAGES = ("unamp", "torch", "paddlepaddle", "mindspore", "tensorflow", "tensorflow-cpu", "keras", "numpy", "pyperf")
+_PACKAGES = (
+    "unamp",
+    "torch",
+    "paddlepaddle",
+    "mindspore",
+    "tensorflow",
+    "tensorflow-cpu",
+    "jax",
+    "jaxlib",
+    "keras",
+    "numpy",
+    "pyperf",
+)
 
 
 def machine() -> dict[str, Any]:

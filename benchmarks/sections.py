@@ -47,12 +47,17 @@ SECTIONS = {
     "tensorflow-steps": ("on_tensorflow.steps:comparisons", Effort(60, 0.0)),
     "tensorflow-decorated": ("on_tensorflow.decorated:comparisons", Effort(150, 0.0)),
     "tensorflow-aftermath": ("on_tensorflow.operations:aftermath", _OPERATION),
+    "jax-regions": ("on_jax.regions:comparisons", _OPERATION),
+    "jax-operations": ("on_jax.operations:comparisons", _OPERATION),
+    "jax-tracing": ("on_jax.operations:tracing", _PROCESS),
+    "jax-steps": ("on_jax.steps:comparisons", Effort(60, 0.0)),
+    "jax-aftermath": ("on_jax.operations:aftermath", _OPERATION),
 }
 
 
 def missing(section: str) -> str | None:
     """The framework that a section needs and that is not installed."""
-    framework = next((name for name in ("paddle", "mindspore", "tensorflow") if section.startswith(f"{name}-")), "torch")
+    framework = next((name for name in ("paddle", "mindspore", "tensorflow", "jax") if section.startswith(f"{name}-")), "torch")
     return None if section == "import" or find_spec(framework) else framework
 
 

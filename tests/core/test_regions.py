@@ -267,7 +267,7 @@ def test_a_decorator_made_before_tracing_is_two_nodes_as_well(fake: Any) -> None
     [
         (lambda: policy_region("O1"), TypeError, "policy must be an unamp.Policy, not str"),
         (lambda: policy_region(None), TypeError, "policy must be an unamp.Policy, not NoneType"),
-        (lambda: policy_region(O1, framework="jax"), ValueError, "unknown framework 'jax'"),
+        (lambda: policy_region(O1, framework="mxnet"), ValueError, "unknown framework 'mxnet'"),
         (lambda: policy_region(O1, framework="torch"), unamp.FrameworkNotSupported, "torch is not imported"),
         (lambda: autocast("tpu"), ValueError, "unknown device_type 'tpu'; valid: 'cpu', 'gpu', 'cuda', or None"),
         (lambda: autocast(3), TypeError, "device_type must be a string.*or None, not int"),
@@ -278,7 +278,7 @@ def test_a_decorator_made_before_tracing_is_two_nodes_as_well(fake: Any) -> None
         (lambda: autocast(level="O5"), ValueError, "unknown level 'O5'"),
         (lambda: autocast(preset="tf"), ValueError, "unknown preset 'tf'"),
         (lambda: autocast(allow=["linear"], deny=["linear"]), ValueError, "in allow and in deny: linear"),
-        (lambda: autocast(framework="jax"), ValueError, "unknown framework 'jax'"),
+        (lambda: autocast(framework="mxnet"), ValueError, "unknown framework 'mxnet'"),
         (lambda: auto_cast(custom_white_list=["no_such"]), ValueError, "unknown operation 'no_such'"),
         (lambda: auto_cast(custom_white_list=3), TypeError, "allow takes operation names"),
         (lambda: auto_cast(dtype=None), TypeError, "dtype must be a string or a dtype object"),
