@@ -38,6 +38,7 @@ class Contender:
         region: makes what it runs in; made, entered and left once per round, outside the measured time.
         goal: the highest acceptable ratio to the baseline; None where nothing is promised.
         at_most: the most seconds that it may take, likewise.
+        timer: the clock: the processor time of this thread, or `time.process_time` for a framework that computes in others.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Contender:
     region: Callable[[], AbstractContextManager[Any]] = nullcontext
     goal: float | None = None
     at_most: float | None = None
+    timer: Callable[[], float] = time.thread_time
 
     def sampler(self, seconds: float) -> Sampler:
         """Times about `seconds` of it at a time."""
@@ -55,7 +57,7 @@ class Contender:
 class _Loop:
     def __init__(self, contender: Contender, seconds: float) -> None:
         self._region = contender.region
-        self._timer = timeit.Timer(contender.statement, timer=time.thread_time, globals=dict(contender.names))
+        self._timer = timeit.Timer(contender.statement, timer=contender.timer, globals=dict(contender.names))
         with self._region():
             self._timer.timeit(3)
             once = min(self._timer.timeit(5) / 5 for _ in range(5))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from unamp._version import __version__ as __version__
 from unamp.custom_function import custom_bwd, custom_fwd
 from unamp.default_regions import default_region
-from unamp.errors import AdapterError, AmpWarning, BannedOperation, FrameworkNotSupported, NotExpressible
+from unamp.errors import AdapterError, AmpHint, AmpWarning, BannedOperation, FrameworkNotSupported, NotExpressible
 from unamp.explaining import Explanation, explain
 from unamp.networks import auto_mixed_precision
 from unamp.policy import LEVELS, Decision, Policy, Rule
@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from unamp.precision import Precision, region_from
     from unamp.scaling import GradScaler
     from unamp.tracing import Trace, TraceComparison, compare_traces, trace
+    from unamp.tuning import Tuned, TuneReport, tune
 
 __all__ = [
     "LEVELS",
     "PRESETS",
     "AdapterError",
+    "AmpHint",
     "AmpWarning",
     "Answer",
     "BannedOperation",
@@ -56,6 +58,8 @@ __all__ = [
     "Rule",
     "Trace",
     "TraceComparison",
+    "TuneReport",
+    "Tuned",
     "amp_guard",
     "auto_cast",
     "auto_mixed_precision",
@@ -74,6 +78,7 @@ __all__ = [
     "policy_region",
     "region_from",
     "trace",
+    "tune",
     "vocabulary",
 ]
 
@@ -96,6 +101,9 @@ _LATE = {
     "layer_policies": "unamp.layers",
     "region_from": "unamp.precision",
     "trace": "unamp.tracing",
+    "TuneReport": "unamp.tuning",
+    "Tuned": "unamp.tuning",
+    "tune": "unamp.tuning",
 }
 
 

@@ -4,6 +4,8 @@ Each is given once in a process, for the line of the user's own code that led to
 
     warnings.filterwarnings("ignore", category=unamp.AmpWarning)
 
+Hints, about what is right and could be faster, are `unamp.AmpHint` and are silenced likewise.
+
 Nothing here runs where a region is opened again: a region asks once, when it is first opened with a set of frameworks.
 """
 
@@ -15,15 +17,27 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from unamp.adapter.contract import MayBeFaster
 from unamp.adapter.observing import traces
-from unamp.errors import AmpWarning
+from unamp.errors import AmpHint, AmpWarning
 from unamp.policy import Rule
 
 if TYPE_CHECKING:
     from unamp.adapter import Adapter
     from unamp.policy import Policy
 
-__all__ = ["SLOW", "graph_ran", "never_ran", "nothing_covered", "rules_not_applied", "slow_dtype", "unknown_masters"]
+__all__ = [
+    "SLOW",
+    "graph_ran",
+    "may_be_faster",
+    "moves_statistics",
+    "never_ran",
+    "nothing_covered",
+    "rules_not_applied",
+    "slow_dtype",
+    "trivial_answer",
+    "unknown_masters",
+]
 
 #: So many times slower than float32 is worth a warning.
 SLOW = 3.0
@@ -50,6 +64,12 @@ def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
             ("slow", adapter.framework, policy.dtype),
             f"on a CPU {adapter.framework} is about {factor:.0f} times slower in {policy.dtype} than in float32; {better}",
         )
+
+
+def may_be_faster(adapter: Adapter, policy: Policy) -> None:
+    """Hint at what an adapter could do faster, were a part of it built."""
+    if policy.active and isinstance(adapter, MayBeFaster) and (how := adapter.faster()) is not None:
+        _once(("faster", adapter.framework), how, category=AmpHint)
 
 
 def nothing_covered(policy: Policy) -> None:
@@ -107,6 +127,20 @@ def graph_ran(framework: str, what: str, instead: str) -> None:
     )
 
 
+def moves_statistics(layers: str) -> None:
+    """Warn of a search that trains: its runs move running statistics, those that overflow too."""
+    _once(
+        ("statistics", layers),
+        f"unamp.tune: the network is in training mode, and every run moves the running statistics of {layers}, also where it "
+        "overflows; tune a copy, or call network.eval() before",
+    )
+
+
+def trivial_answer(said: str) -> None:
+    """Warn of a search whose answer could have been had without one."""
+    _once(("trivial", said), f"unamp.tune: {said}")
+
+
 def unknown_masters(framework: str, names: Sequence[str]) -> None:
     """Warn of master weights in a loaded state that no parameter of the optimizer has."""
     listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
@@ -117,12 +151,12 @@ def unknown_masters(framework: str, names: Sequence[str]) -> None:
     )
 
 
-def _once(key: tuple[str, ...], message: str, *, through: tuple[str, ...] = ()) -> None:
+def _once(key: tuple[str, ...], message: str, *, through: tuple[str, ...] = (), category: type[Warning] = AmpWarning) -> None:
     with _lock:
         if key in _given:
             return
         _given.add(key)
-    warnings.warn(message, AmpWarning, stacklevel=_depth_of_user_code(through))
+    warnings.warn(message, category, stacklevel=_depth_of_user_code(through))
 
 
 def _depth_of_user_code(through: tuple[str, ...]) -> int:

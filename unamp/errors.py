@@ -6,7 +6,16 @@ catch apart from those, and what a warning can be told by.
 
 from collections.abc import Iterable
 
-__all__ = ["AdapterError", "AmpWarning", "BannedOperation", "FrameworkNotSupported", "NotExpressible", "shortened", "unknown"]
+__all__ = [
+    "AdapterError",
+    "AmpHint",
+    "AmpWarning",
+    "BannedOperation",
+    "FrameworkNotSupported",
+    "NotExpressible",
+    "shortened",
+    "unknown",
+]
 
 
 class AdapterError(RuntimeError):
@@ -23,6 +32,10 @@ class NotExpressible(RuntimeError):
 
 class BannedOperation(RuntimeError):
     """An operation that the policy's preset bans was called; the message says what to use instead."""
+
+
+class AmpHint(UserWarning):
+    """Something works as it is meant, and could be faster; each is given once in a process (see `unamp.amp_warnings`)."""
 
 
 class AmpWarning(UserWarning):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from unamp.adapter import DEVICES, How, registry
+from unamp.adapter import DEVICES, Adapter, How, NamesDevices, registry
 from unamp.errors import unknown
 from unamp.policy import Decision, Policy, Rule
 from unamp.presets import preset
@@ -53,7 +53,7 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
             raise ValueError(f"preset {policy.preset!r} depends on the device; name one of: {', '.join(there)}")
         (device,) = there
     devices = DEVICES if device is None else (device,)
-    stated = _stated(policy, framework, device)
+    stated = policy if framework is None or device is None else _stated(policy, adapters[0], device)
     return {
         op: Explanation(
             op,
@@ -131,7 +131,6 @@ def _on_top(policy: Policy, arguments: Mapping[str, Any]) -> Policy:
     return policy.replace(**{**arguments, **lists})
 
 
-def _stated(policy: Policy, framework: str | None, device: str | None) -> Policy:
-    if framework is None or device is None:
-        return policy
-    return policy.delegated(framework, device) or Policy(policy.level, policy.dtype, enabled=False)
+def _stated(policy: Policy, adapter: Adapter, device: str) -> Policy:
+    named = adapter.device_names().get(device, device) if isinstance(adapter, NamesDevices) else device
+    return policy.delegated(adapter.framework, named) or Policy(policy.level, policy.dtype, enabled=False)

@@ -267,7 +267,7 @@ class Policy:
         return _decide(self, vocabulary()[operation_name("op", op)], load_preset(self.preset))
 
     def delegated(self, framework: str, device: str) -> Policy | None:
-        """Return the policy that this one comes to on a framework and device (``"cpu"`` or ``"gpu"``).
+        """Return the policy that this one comes to on a framework and device: ``"cpu"``, ``"gpu"`` or ``"mps"``.
 
         That is itself, except for the preset ``native``: there it is the policy with the lists that the framework's own AMP
         follows on that device, or None where the framework does nothing of its own.

@@ -14,7 +14,7 @@ from unamp.errors import unknown
 __all__ = ["PRESETS", "Preset", "preset"]
 
 #: Their names, in the order in which they are shown.
-PRESETS = ("unamp", "torch-cuda", "torch-cpu", "paddle", "mindspore", "tensorflow", "apex", "none", "native")
+PRESETS = ("unamp", "torch-cuda", "torch-cpu", "torch-mps", "paddle", "mindspore", "tensorflow", "apex", "none", "native")
 
 
 class Preset(NamedTuple):

@@ -169,6 +169,7 @@ class Region:
         self._prepared = adapters, realisations
         for adapter in chosen:
             amp_warnings.slow_dtype(adapter, self.policy, self.device)
+            amp_warnings.may_be_faster(adapter, self.policy)
         return realisations
 
 
@@ -422,19 +423,40 @@ def _place(device_type: object, framework: str | None) -> tuple[str | None, str 
         if word in DEVICES and (index.isdigit() or word == device_type or device_type == "cuda"):
             return word, None
     adapters = [a for a in registry.adapters_in_use() if framework in (None, a.framework)]
+    absent: ValueError | None = None
     for adapter in adapters:
-        kind = adapter.device_kind(device_type) if isinstance(adapter, NamesDevices) else None
+        try:
+            kind = adapter.device_kind(device_type) if isinstance(adapter, NamesDevices) else None
+        except ValueError as error:  # it has none, but another framework may have one of the same name
+            absent = absent or error
+            continue
         if kind is not None:
             return kind, None if kind in DEVICES else adapter.framework
+    if absent is not None:
+        raise absent
+    named = {a.framework: ", ".join(a.device_names().values()) for a in adapters if isinstance(a, NamesDevices)}
+    valid = "valid: 'cpu', 'gpu', 'cuda', or None for wherever the tensors are"
+    valid += "".join(f"; {framework} has {devices}" for framework, devices in named.items())
+    if owner := next((a.framework for a in registry.adapters_in_use() if a not in adapters and _knows(a, device_type)), None):
+        raise ValueError(
+            f"device_type {shortened(device_type)} is one of {owner}'s devices, and the region is for {framework}; {valid}"
+        )
     if not isinstance(device_type, str):
         if callable(device_type):
             raise TypeError(_BARE.format("autocast"))
-        raise TypeError(f"device_type must be a string or None, not {type(device_type).__name__}")
-    named = {a.framework: ", ".join(a.device_names().values()) for a in adapters if isinstance(a, NamesDevices)}
-    raise ValueError(
-        f"unknown device_type {shortened(device_type)}; valid: 'cpu', 'gpu', 'cuda', or None for wherever the tensors are"
-        + "".join(f"; {framework} has {devices}" for framework, devices in named.items())
-    )
+        raise TypeError(
+            "device_type must be a string, an imported framework's object for a device, or None, "
+            f"not {type(device_type).__name__}; {valid}"
+        )
+    raise ValueError(f"unknown device_type {shortened(device_type)}; {valid}")
+
+
+def _knows(adapter: Adapter, device: object) -> bool:
+    """Return whether a word or an object is a device of a framework's, there or not."""
+    try:
+        return isinstance(adapter, NamesDevices) and adapter.device_kind(device) is not None
+    except ValueError:
+        return True
 
 
 def _default_dtype(device: str | None, framework: str | None) -> str:

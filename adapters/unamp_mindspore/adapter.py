@@ -25,7 +25,7 @@ from unamp.adapter import (
 )
 from unamp.adapter.layers import Layered
 from unamp.policy import Policy
-from unamp_mindspore import compiling, networks, observing, patches, plans, scaling
+from unamp_mindspore import compiling, devices, networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import ELSEWHERE, Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
@@ -60,6 +60,12 @@ class MindSporeAdapter(CapturesNothing):
     def devices(self) -> tuple[str, ...]:
         """Return the device that this process computes on, and the CPU."""
         return tuple(dict.fromkeys(("cpu", device_in_use())))
+
+    def device_names(self) -> Mapping[str, str]:
+        return devices.names()
+
+    def device_kind(self, device: object) -> str | None:
+        return devices.kind_of(device)
 
     def support(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if device == "cpu" else Support.NATIVE

@@ -13,8 +13,7 @@ from typing import Any
 
 import mindspore
 import numpy as np
-from mindspore import ParameterTuple, nn, ops
-from mindspore._c_expression import TensorPy
+from mindspore import ParameterTuple, nn
 from mindspore.experimental.optim.optimizer import Optimizer as GroupedOptimizer
 from mindspore.mint.nn.layer.normalization import _NormBase
 from mindspore.nn.layer.normalization import _BatchNorm, _InstanceNorm
@@ -25,6 +24,7 @@ from unamp.dtypes import FLOAT32 as FLOAT32_NAME
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
 from unamp_mindspore.casting import cast
+from unamp_mindspore.exchange import Exchange
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.state import DTYPES, FLOAT32, Parameter, Tensor, thread
 
@@ -34,11 +34,6 @@ __all__ = ["OPTIMIZERS", "decorate", "have_master_weights"]
 OPTIMIZERS = (nn.Optimizer, GroupedOptimizer)
 
 _NORMS = (_BatchNorm, nn.BatchNorm3d, _InstanceNorm, _NormBase)
-
-# The originals, not the names, behind which a region puts other things.
-_equal, _select = ops.Equal(), ops.Select()
-# Where the numbers are, which is where compiled graphs look for them; in the dtype that they have there.
-_copied = vars(TensorPy)["copy_"]
 
 
 def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
@@ -153,14 +148,12 @@ class _MasterWeights:
     def __call__(self: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
             raise NotExpressible(_REFUSED)
-        pairs = [(parameter, master) for parameter, master in _pairs(self) if master is not parameter]
+        exchange: Exchange = vars(self)["_unamp_exchange"]
         with suspended(thread):
-            for parameter, master in pairs:
-                _catch_up(master, parameter)
-            with _standing_in(self, {id(parameter): master for parameter, master in pairs}):
+            exchange.catch_up()
+            with _standing_in(self, {id(parameter): master for parameter, master in _pairs(self)}):
                 result = self(tuple(cast(each, FLOAT32) for each in _each(gradients)), *args, **kwargs)
-            for parameter, master in pairs:
-                _copied(parameter, master)
+            exchange.round()
         return result
 
     def construct(self, *inputs):  # type: ignore[no-untyped-def]
@@ -193,6 +186,7 @@ def _attach(optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
     # A tuple of parameters that is an attribute of a cell is part of its checkpoints.
     optimizer.master_weights = ParameterTuple(made)
     vars(optimizer)["_unamp_pairs"] = pairs
+    vars(optimizer)["_unamp_exchange"] = Exchange([(low, master) for low, master in pairs if master is not low])
     kind: type = type(optimizer)
     optimizer.__class__ = _with_masters(kind)
 
@@ -208,12 +202,6 @@ def _master(parameter: Any) -> Any:
 
 def _each(gradients: Any) -> tuple[Any, ...]:
     return (gradients,) if isinstance(gradients, Tensor) else tuple(gradients)
-
-
-def _catch_up(master: Any, parameter: Any) -> None:
-    """Let the master weight take over a value that somebody else has given the parameter."""
-    value, rounded = cast(parameter, FLOAT32), cast(cast(master, parameter.dtype), FLOAT32)
-    _copied(master, _select(_equal(rounded, value), master, value))
 
 
 @contextmanager

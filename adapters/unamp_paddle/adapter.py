@@ -16,9 +16,10 @@ from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_paddle import masters, observing, patches, plans, scaling
+from unamp_paddle import devices, masters, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
+from unamp_paddle.compiled import build_hint, loops
 from unamp_paddle.programs import in_program
 from unamp_paddle.spellings import spelling
 from unamp_paddle.state import DTYPES, Tensor
@@ -47,12 +48,17 @@ class PaddleAdapter(CapturesNothing):
         masters.probe()
 
     def devices(self) -> tuple[str, ...]:
-        """Return the CPU, and a GPU where CUDA finds one."""
-        found = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
-        return ("cpu", "gpu") if found else ("cpu",)
+        """Return the CPU, and a GPU where Paddle finds an accelerator of whatever kind (see `device_names`)."""
+        return ("cpu",) if devices.accelerator() is None else ("cpu", "gpu")
+
+    def device_names(self) -> Mapping[str, str]:
+        return devices.names()
+
+    def device_kind(self, device: object) -> str | None:
+        return devices.kind_of(device)
 
     def support(self, device: str, dtype: str) -> Support:
-        return Support.EMULATED if device == "cpu" else Support.NATIVE
+        return Support.NATIVE if device == "gpu" and devices.accelerator() in (None, "gpu") else Support.EMULATED
 
     def slowdown(self, device: str, dtype: str) -> float:
         """Return what emulation costs on the CPU; see `unamp.adapter.Adapter.slowdown`."""
@@ -64,11 +70,20 @@ class PaddleAdapter(CapturesNothing):
             "build": "cuda" if paddle.is_compiled_with_cuda() else "cpu",
             "mkl": paddle.version.with_mkl == "ON",
             "onednn": bool(paddle.get_flags("FLAGS_use_mkldnn")["FLAGS_use_mkldnn"]),
+            "rounding": "Python" if loops is None else "C",
         }
+
+    def faster(self) -> str | None:
+        return build_hint()
 
     def gaps(self) -> tuple[Gap, ...]:
         return (
             Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
+            Gap(
+                "custom devices and XPU",
+                "which low kernels they have, Paddle does not tell beforehand: every low operation is emulated there; no "
+                "such device was there to test it, and Paddle's wheel has a loader for plugins and none to load",
+            ),
             Gap(
                 "decorate for embeddings with sparse gradients on the CPU",
                 "Paddle has no kernel that makes low ones there, and no cast for them; such a layer stays in float32",
@@ -134,7 +149,7 @@ class PaddleAdapter(CapturesNothing):
         place = getattr(tensor, "place", None)
         if place is None:  # a value in a program: it will be where the program runs
             return self.devices()[-1]
-        return "gpu" if place.is_gpu_place() else "cpu" if place.is_cpu_place() else str(place)
+        return devices.on(place)
 
     def native_policy(self, device: str) -> Policy | None:
         tracer = _dygraph_tracer()  # None in static mode

@@ -105,12 +105,12 @@ def certainly_rounded(tensor: Any, low: Any, how: Callable[[Any, Any], Any] | No
     return _cast(_cast(tensor, low), FLOAT32) if found is None else found
 
 
-def narrowed(tensor: Any, low: Any) -> Any:
-    """Return a float32 tensor in `low`."""
+def narrowed(tensor: Any, low: Any, into: Any = None) -> Any:
+    """Return a float32 tensor in `low`; where there are loops, in a tensor of that dtype that is given for it."""
     if not _LOOPS or not tensor.is_dense():
         return _cast(tensor, low)
     tensor = tensor.contiguous()
-    return _run(_LOOPS[low is _BFLOAT16][1], tensor, _empty_like(tensor, low, _CPU))
+    return _run(_LOOPS[low is _BFLOAT16][1], tensor, _empty_like(tensor, low, _CPU) if into is None else into)
 
 
 def widened(tensor: Any, low: Any) -> Any:

@@ -15,14 +15,13 @@ from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
 from unamp.amp_warnings import unknown_masters
+from unamp_paddle.exchange import alias, exchange_memory
 from unamp_paddle.masters import (
     MASTER_WEIGHTS,
     Masters,
     add_up_wide,
-    alias,
     assign_master,
     check_masters,
-    exchange_memory,
     low_parameters,
     parameters,
 )

@@ -16,22 +16,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-import numpy as np
 import paddle
 
 from unamp.errors import FrameworkNotSupported
 from unamp.policy import Policy
 from unamp.regions import current_policy, policy_region
+from unamp_paddle.exchange import Exchange, alias, exchange_memory, follow
 from unamp_paddle.state import FLOAT32, LOW, dtype_of
 
 __all__ = [
     "MASTER_WEIGHTS",
     "Masters",
     "add_up_wide",
-    "alias",
     "assign_master",
     "check_masters",
-    "exchange_memory",
     "low_parameters",
     "masters_of",
     "parameters",
@@ -40,7 +38,6 @@ __all__ = [
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _add, _assign_out_, _cast = paddle._C_ops.add, paddle._C_ops.assign_out_, paddle._C_ops.cast
-_equal, _where = paddle._C_ops.equal, paddle._C_ops.where
 _Tensor = paddle.Tensor
 
 _OFF = Policy(enabled=False)
@@ -76,7 +73,8 @@ class Masters:
     def __init__(self, optimizer: Any, *, kept: bool) -> None:
         self.kept = kept
         self._owner = weakref.ref(optimizer)
-        self._exchanged: list[_Exchange] | None = None
+        self._exchanged: list[Exchange] | None = None
+        self._known: dict[str, Exchange] = {}  # by the parameters' names
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
@@ -139,7 +137,12 @@ class Masters:
         self._exchanged = []
         with paddle.no_grad():
             for parameter in low_parameters(self._owner()):
-                self._exchanged.append(_Exchange(parameter, self._master(parameter)))
+                each = self._known.get(parameter.name)
+                if each is None or each.parameter is not parameter:
+                    each = Exchange(parameter)
+                each.begin(self._master(parameter))
+                self._exchanged.append(each)
+        self._known = {each.parameter.name: each for each in self._exchanged}
 
     def _give_back(self) -> None:
         exchanged, self._exchanged = self._exchanged or [], None
@@ -155,35 +158,10 @@ class Masters:
             if self.kept:
                 weights[parameter.name] = master
             return master
-        rounded = _cast(master, parameter.dtype)
-        # On a GPU nothing is asked: the answer would have to be waited for.
-        if not (parameter.place.is_cpu_place() and _same(rounded, parameter.detach())):
-            wide = _cast(parameter.detach(), FLOAT32)
-            _assign_out_(_where(_equal(_cast(rounded, FLOAT32), wide), master, wide), master)
+        known = self._known.get(parameter.name)
+        if known is None or not known.has_given(parameter, master):
+            follow(parameter, master)
         return master
-
-
-class _Exchange:
-    """One low parameter that is its master weight."""
-
-    def __init__(self, parameter: Any, master: Any) -> None:
-        self.parameter, self.master = parameter, master
-        self._low = alias(parameter)
-        self._gradient = None
-        gradient = parameter._grad_ivar()
-        if gradient is not None and gradient.dtype in LOW:
-            self._gradient = alias(gradient)
-            exchange_memory(gradient, _cast(self._gradient, FLOAT32))
-        exchange_memory(parameter, master)
-
-    def finish(self) -> None:
-        """Round the master weight into the low memory, and put that and the gradient's back."""
-        exchange_memory(self.master, self.parameter)  # an optimizer may have given the parameter other memory
-        _assign_out_(_cast(self.master, self._low.dtype), self._low)
-        exchange_memory(self.parameter, self._low)
-        gradient = self.parameter._grad_ivar()
-        if self._gradient is not None and gradient is not None:
-            exchange_memory(gradient, self._gradient)
 
 
 def check_masters(optimizer: Any, weights: Mapping[str, Any]) -> None:
@@ -229,18 +207,6 @@ def add_up_wide(parameter: Any) -> None:
     parameter._register_backward_hook(after)
 
 
-def alias(tensor: Any) -> Any:
-    """Return a tensor's memory as a tensor of its own, which keeps it; of a sparse gradient, its rows."""
-    rows = tensor.get_selected_rows() if tensor.is_selected_rows() else tensor  # what is under it goes with it
-    return _Tensor(rows.get_tensor())
-
-
-def exchange_memory(tensor: Any, other: Any) -> None:
-    """Let a tensor have another's memory, and with it its dtype; or a sparse gradient another's rows."""
-    rows = tensor.get_selected_rows() if tensor.is_selected_rows() else tensor
-    rows.get_tensor()._share_data_with(other.get_tensor())
-
-
 def parameters(optimizer: Any) -> Iterator[Any]:
     """Return an optimizer's parameters, in its order."""
     for each in optimizer._param_groups or ():
@@ -257,8 +223,3 @@ def low_parameters(optimizer: Any) -> Iterator[Any]:
 
 def _under(policy: Policy | None) -> AbstractContextManager[object]:
     return nullcontext() if policy is None else policy_region(policy, framework="paddle")
-
-
-def _same(first: Any, second: Any) -> bool:
-    """Return whether two low tensors on the CPU are the same to the bit."""
-    return bool(np.array_equal(first.numpy().view(np.uint16), second.numpy().view(np.uint16)))

@@ -24,8 +24,8 @@ Parameter = EagerParamBase
 #: What stands for a tensor while `paddle.jit.to_static` traces.
 Value = paddle.pir.Value
 
-#: Whether this Paddle has no kernels for GPUs.
-CPU_ONLY = not core.is_compiled_with_cuda()
+#: Whether this Paddle has kernels for the CPU alone: no others, and no plugin that brings some.
+CPU_ONLY = not (core.is_compiled_with_cuda() or core.is_compiled_with_xpu() or paddle.device.get_all_custom_device_type())
 
 #: Paddle's dtype objects are singletons; `is` costs a tenth of `in`.
 DTYPES = {name: getattr(paddle, name) for name in ELIGIBLE}

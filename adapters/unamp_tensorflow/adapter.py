@@ -11,7 +11,7 @@ import tensorflow as tf
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.layers import Layered
 from unamp.policy import Policy
-from unamp_tensorflow import casting, networks, observing, patches, plans, scaling
+from unamp_tensorflow import casting, devices, networks, observing, patches, plans, scaling
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.decoration import decorate
 from unamp_tensorflow.spellings import spelling
@@ -71,8 +71,14 @@ class TensorFlowAdapter(CapturesNothing):
         patches.probe()
 
     def devices(self) -> tuple[str, ...]:
-        """Return the CPU, and a GPU where TensorFlow finds one."""
-        return ("cpu", "gpu") if tf.config.list_physical_devices("GPU") else ("cpu",)
+        """Return the CPU, and a GPU where TensorFlow finds one, or a TPU."""
+        return devices.devices()
+
+    def device_names(self) -> Mapping[str, str]:
+        return devices.names()
+
+    def device_kind(self, device: object) -> str | None:
+        return devices.kind_of(device)
 
     def support(self, device: str, dtype: str) -> Support:
         """Return that it is native; single operation types without a kernel are emulated."""
@@ -122,7 +128,7 @@ class TensorFlowAdapter(CapturesNothing):
         return casting.dtype_of(tensor)
 
     def device_of(self, tensor: Any) -> str:
-        return "gpu" if "GPU" in (getattr(tensor, "device", "") or "") else "cpu"
+        return devices.on(tensor)
 
     def native_policy(self, device: str) -> Policy | None:
         """Return the policy of grappler's rewrite of graphs, where a graph is being built and that is switched on."""

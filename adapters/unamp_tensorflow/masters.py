@@ -19,6 +19,9 @@ from unamp_tensorflow.state import thread
 
 __all__ = ["MasterWeights", "give_master_weights", "has_master_weights", "rebuild", "stepped", "with_inner"]
 
+#: The fewest numbers of a parameter for which a condition costs less than it saves.
+_LARGE = 1 << 16
+
 _Optimizer: Any = object  # stands for the optimizer's own class, which comes after `MasterWeights` among the bases
 
 
@@ -196,7 +199,38 @@ def _catch_up(master: Any, parameter: Any) -> None:
     """Let a master weight take over the numbers that somebody else has given to its parameter."""
     low = tf.convert_to_tensor(parameter)
     wide = tf.convert_to_tensor(master)
-    _assign(master, tf.where(tf.cast(wide, low.dtype) == low, wide, tf.cast(low, tf.float32)))
+
+    def take() -> bool:
+        _assign(master, tf.where(tf.cast(wide, low.dtype) == low, wide, tf.cast(low, tf.float32)))
+        return True
+
+    if not _is_compared_first(low.shape):
+        take()
+    elif tf.executing_eagerly():
+        if not _is_rounded(low, wide):
+            take()
+    else:
+        tf.cond(_is_rounded(low, wide), lambda: False, take)
+
+
+def _is_compared_first(shape: Any) -> bool:
+    """Return whether to ask if a parameter has changed is faster than to write its master weight anew.
+
+    The answer of a GPU would have to be waited for, and a variable that is distributed cannot be written under a condition.
+    """
+    return (
+        shape.is_fully_defined()
+        and shape.num_elements() >= _LARGE
+        and shape.num_elements() % 4 == 0
+        and not tf.distribute.has_strategy()
+        and not tf.config.list_physical_devices("GPU")
+    )
+
+
+def _is_rounded(low: Any, wide: Any) -> Any:
+    """Return whether low numbers are others rounded, to the bit: four at a time, which take a quarter of the time."""
+    first, second = (tf.bitcast(tf.reshape(each, [-1, 4]), tf.int64) for each in (low, tf.cast(wide, low.dtype)))
+    return tf.reduce_all(first == second)
 
 
 def _round(pairs: Iterable[tuple[Any, Any]]) -> None:

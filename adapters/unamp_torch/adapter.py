@@ -16,7 +16,7 @@ from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp_torch import compiling, observing, patches, plans, scaling
 from unamp_torch.activation import activation
-from unamp_torch.compiled import library
+from unamp_torch.compiled import build_hint, library
 from unamp_torch.spellings import made_by, spelling
 from unamp_torch.state import CUDA, autocast_key, dispatch_key, dtype_name, excluded, set_excluded, thread
 
@@ -81,7 +81,7 @@ GAPS = (
         'unamp.autocast("meta")',
     ),
     Gap(
-        "the preset 'native' on another device than a CPU or CUDA's in explain and traces",
+        "the preset 'native' on another device than a CPU, CUDA's, Apple's or Intel's in explain and traces",
         "PyTorch's lists for it are followed, but not known by name: every operation is told as untouched",
     ),
     Gap(
@@ -199,6 +199,9 @@ class TorchAdapter:
             **{f"onednn_{dtype}": answer for dtype, answer in asked.items() if answer is not None},
             "threads": torch.get_num_threads(),
         }
+
+    def faster(self) -> str | None:
+        return build_hint(on_gpu=plans.accelerator() is not None)
 
     def gaps(self) -> tuple[Gap, ...]:
         """Return what PyTorch does not let it do."""

@@ -45,7 +45,8 @@ def suspending(original: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function so that it runs with no policy in force.
 
     Those are the engine that runs backward passes, where the operators that compute gradients would otherwise be cast like any
-    others, and what freezes a traced module, which would put TorchScript's autocast on top of the traced casts.
+    others; what freezes a traced module, which would put TorchScript's autocast on top of the traced casts; and what takes an
+    exported program's operators apart, which would follow the rules anew.
     """
 
     @functools.wraps(original)

@@ -43,6 +43,7 @@ __all__ = [
     "Action",
     "Banned",
     "WithoutLowKernel",
+    "below_rules",
     "emulated",
     "in_float32",
     "in_narrowest",
@@ -170,7 +171,8 @@ class WithoutLowKernel:
     action: Action
 
     def __call__(self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
-        return self.action(operator.without_low_kernels(tuple(NATIVE_KEYS), LOW), args, kwargs, dtype)
+        device = operator.eligible.device(args, kwargs)
+        return self.action(operator.without_low_kernels((device,), LOW), args, kwargs, dtype)
 
 
 # --- the kernel ---------------------------------------------------------------------------------------------------------------
@@ -280,6 +282,11 @@ def _call_below(
             set_excluded(key, False)
 
 
+def below_rules(call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Call something that no rule reaches into."""
+    return _call_below(_ALL_KEYS, call, args, kwargs)
+
+
 def _pass_on(
     operator: Operator, own_key: torch._C.DispatchKey, keyset: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
@@ -321,7 +328,7 @@ def kernel_on_meta(operator: Operator) -> Callable[..., Any]:
         action = None if lead is None else _action_elsewhere(plan, operator, lead.device.type)
         if action is None:
             return _past_autograd(operator, args, kwargs)
-        return _call_below(_ALL_KEYS, lambda *given, **named: action(operator, given, named, plan.low_on(META)), args, kwargs)
+        return below_rules(lambda *given, **named: action(operator, given, named, plan.low_on(META)), args, kwargs)
 
     run_uncompiled(kernel)
     return kernel

@@ -15,7 +15,8 @@ from torch.nn.parameter import is_lazy
 
 from unamp.adapter import Decoration
 from unamp_torch import sharding
-from unamp_torch.masters import Masters, low_parameters, master_weight, masters_of
+from unamp_torch.exchange import low_parameters
+from unamp_torch.masters import Masters, master_weight, masters_of
 from unamp_torch.state import DTYPES, LOW, dtype_name
 
 __all__ = ["decorate"]

@@ -8,7 +8,9 @@ out first, so that its casts are recorded too.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -19,11 +21,13 @@ from unamp.adapter.replacing import AttributePatch
 from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import plans
+from unamp_torch.backward import suspended
+from unamp_torch.calls import below_rules
 from unamp_torch.facts import facts
 from unamp_torch.listing import Operator, operators
 from unamp_torch.state import included, thread
 
-__all__ = ["acquire", "exporting", "recording", "records_above", "release", "tracing"]
+__all__ = ["acquire", "exporting", "recording", "records_above", "release", "to_onnx", "tracing"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,17 +67,42 @@ def exporting(original: Callable[..., Any]) -> Callable[..., Any]:
         region = innermost_region()
         if region is None or thread.plan is None:
             return original(mod, *args, **kwargs)
-        own = mod.__dict__.get("forward")
-        mod.forward = region(mod.forward)
-        try:
+        with _opened_in_forward(mod, region):
             return original(mod, *args, **kwargs)
-        finally:
-            if own is None:
-                del mod.forward
-            else:
-                mod.forward = own
 
     return export
+
+
+def to_onnx(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `torch.onnx.export`: for a call inside a region, the region is opened in the module's forward, and nowhere else.
+
+    What rewrites the program afterwards runs its operators again, and would follow the rules anew.
+    """
+    usual = signature(original).parameters["dynamo"].default
+
+    @functools.wraps(original)
+    def export(model: Any, *args: Any, **kwargs: Any) -> Any:
+        region, plan = innermost_region(), thread.plan
+        if region is None or plan is None or plan.delegated or not kwargs.get("dynamo", usual):
+            return original(model, *args, **kwargs)
+        opened = isinstance(model, torch.nn.Module) and not isinstance(model, torch.jit.ScriptModule)
+        with _opened_in_forward(model, region) if opened else nullcontext(), suspended():
+            return original(model, *args, **kwargs)
+
+    return export
+
+
+@contextmanager
+def _opened_in_forward(module: torch.nn.Module, region: Any) -> Iterator[None]:
+    own = module.__dict__.get("forward")
+    module.forward = region(module.forward)
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
 
 
 def tracing(original: Callable[P, R]) -> Callable[P, R]:
@@ -127,7 +156,9 @@ def _handler(operator: Operator) -> Callable[..., Any]:
             handlers[_PRE_DISPATCH] = handle
         return original(*args, **kwargs)
 
-    recorded = operator.calling(record)
+    # What is recorded is computed on fake tensors, too. There the rule is not applied again: an operator that computes in
+    # float32, for want of a low kernel, would be recorded as one with a low result, and its result never be rounded.
+    recorded = operator.calling(lambda *args, **kwargs: below_rules(record, args, kwargs))
 
     def handle(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
@@ -135,7 +166,7 @@ def _handler(operator: Operator) -> Callable[..., Any]:
         if plan is None or not plan.autocast or device not in plan.devices:
             return record(*args, **kwargs)
         # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its lists are carried out here.
-        policy = plan.policy.delegated("torch", plans.device_kind(device))
+        policy = plan.policy.delegated("torch", device)
         if policy is None:
             return record(*args, **kwargs)
         left = plans.is_left_to_pytorch(policy, operator, device)

@@ -11,7 +11,7 @@ gradients are added up, and with it the hooks that `DistributedDataParallel` has
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any
@@ -20,9 +20,10 @@ import torch
 
 from unamp.policy import Policy
 from unamp.regions import current_policy, policy_region
+from unamp_torch.exchange import Exchange, follow, low_parameters
 from unamp_torch.state import LOW
 
-__all__ = ["MASTER_WEIGHT", "Masters", "low_parameters", "master_weight", "masters_of"]
+__all__ = ["MASTER_WEIGHT", "Masters", "master_weight", "masters_of"]
 
 _OFF = Policy(enabled=False)
 
@@ -48,24 +49,34 @@ class Masters:
     def __init__(self, weights: dict[torch.Tensor, torch.Tensor], keep_gradients: bool) -> None:
         self.weights = weights
         self._keep_gradients = keep_gradients
-        self._exchanged: dict[torch.Tensor, _Exchange] | None = None  # by the master weights, while those are in place
+        self._exchange: Exchange | None = None  # the last one; what it keeps serves the next step, too
+        self._in_place: Mapping[torch.Tensor, None] = {}  # the master weights, while they stand in
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_exchange": None}  # a copy makes its own
 
     @contextmanager
     def exchanged(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
         """Have master weights with float32 gradients stand in for low parameters, and no policy in force, while it is open."""
-        if self._exchanged is not None:
+        if self._in_place:
             yield
             return
         with _under(_OFF if current_policy() is not None else None):
-            self._exchange(optimizer)
+            self._put_in(optimizer)
             try:
                 yield
             finally:
-                self._give_back(optimizer)
+                self._take_out(optimizer)
 
     def step(self, optimizer: Any, step: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Take an optimizer's own step on the master weights."""
         policy = current_policy()
+        if policy is None and not args and not kwargs and not self._in_place:  # the usual step, without a context manager
+            self._put_in(optimizer)
+            try:
+                return step()
+            finally:
+                self._take_out(optimizer)
         with self.exchanged(optimizer):
             return step(
                 *(self._for_step(optimizer, each, policy) for each in args),
@@ -79,12 +90,12 @@ class Masters:
 
         @functools.wraps(argument)
         def closure(*args: Any, **kwargs: Any) -> Any:
-            self._give_back(optimizer)
+            self._take_out(optimizer)
             try:
                 with _under(policy):
                     return argument(*args, **kwargs)
             finally:
-                self._exchange(optimizer)
+                self._put_in(optimizer)
 
         return closure
 
@@ -112,7 +123,7 @@ class Masters:
         """Return an optimizer's ``state_dict`` with the master weights."""
         state = dict(state_dict["state"])
         for place, parameter in _places(optimizer, state_dict):
-            weight = parameter if parameter in (self._exchanged or ()) else self._current(parameter)
+            weight = parameter if parameter in self._in_place else self._current(parameter)
             if weight is not None:
                 state[place] = {**state.get(place, {}), MASTER_WEIGHT: weight.detach()}
         return {**state_dict, "state": state}
@@ -146,61 +157,34 @@ class Masters:
     def load(self, loaded: dict[torch.Tensor, torch.Tensor]) -> None:
         """Take master weights over, while they are in place; the low parameters will follow."""
         for parameter, weight in loaded.items():
-            if parameter in (self._exchanged or ()):
+            if parameter in self._in_place:
                 parameter.copy_(weight)
             elif parameter in self.weights:  # one that is frozen now
                 self.weights[parameter].copy_(weight)
                 parameter.copy_(weight)
 
-    def _exchange(self, optimizer: torch.optim.Optimizer) -> None:
-        exchanges = [_Exchange(parameter, self._follow(parameter)) for parameter in low_parameters(optimizer)]
-        self._exchanged = {each.master: each for each in exchanges}
-        _replace(optimizer, {each.parameter: each.master for each in exchanges})
+    def _put_in(self, optimizer: torch.optim.Optimizer) -> None:
+        exchange = self._exchange
+        if exchange is None or not exchange.holds(optimizer):
+            for parameter in low_parameters(optimizer):
+                if parameter not in self.weights:
+                    self.weights[parameter] = master_weight(parameter, parameter.detach().float())
+            exchange = self._exchange = Exchange(optimizer, self.weights)
+        exchange.put_in(optimizer)
+        self._in_place = exchange.masters
 
-    def _give_back(self, optimizer: torch.optim.Optimizer) -> None:
-        exchanged, self._exchanged = self._exchanged or {}, None
-        _replace(optimizer, {master: each.parameter for master, each in exchanged.items()})
-        for each in exchanged.values():
-            each.finish()
-
-    def _follow(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Return a parameter's master weight, which follows what the parameter has become; make one where it has none."""
-        master = self._current(parameter)
-        if master is None:
-            master = self.weights[parameter] = master_weight(parameter, parameter.detach().float())
-        return master
+    def _take_out(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._in_place and self._exchange is not None:
+            self._in_place = {}
+            self._exchange.take_out(optimizer)
 
     @torch.no_grad()
     def _current(self, parameter: torch.Tensor) -> torch.Tensor | None:
         """Return a parameter's master weight, or None; it follows where somebody else has changed the parameter since."""
         master = self.weights.get(parameter)
         if master is not None:
-            rounded = master.to(parameter.dtype)
-            # On a GPU nothing is asked: the answer would have to be waited for.
-            if parameter.device.type != "cpu" or not _equal(rounded, parameter):
-                master.copy_(torch.where(rounded == parameter, master, parameter))
+            follow(parameter, master)
         return master
-
-
-class _Exchange:
-    """A low parameter whose master weight stands in its place, from when this is made until `finish`."""
-
-    def __init__(self, parameter: torch.Tensor, master: torch.Tensor) -> None:
-        self.parameter, self.master = parameter, master
-        gradient = parameter.grad
-        self._gradient = master.grad = gradient.float() if gradient is not None and gradient.dtype in LOW else gradient
-        self._version = master._version
-
-    @torch.no_grad()
-    def finish(self) -> None:
-        """Round the master weight into the parameter."""
-        if self.master.grad is None:
-            if self._gradient is not None:  # cleared by a hook of the step
-                self.parameter.grad = None
-            elif self.master._version == self._version:
-                return  # a graph that needs the parameter as it was can still be used
-        self.parameter.copy_(self.master)
-        self.master.grad = None
 
 
 def master_weight(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -208,23 +192,6 @@ def master_weight(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor
     made = torch.nn.Parameter(weight)
     vars(made).update(vars(parameter))  # what optimizers are told about single parameters
     return made
-
-
-def low_parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Give those of an optimizer's parameters that have master weights, in its order."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.dtype in LOW and parameter.requires_grad:
-                yield parameter
-
-
-def _replace(optimizer: torch.optim.Optimizer, replaced: dict[torch.Tensor, torch.Tensor]) -> None:
-    """Put other parameters into an optimizer, where they are: optimizers hold the lists themselves, too."""
-    for group in optimizer.param_groups:
-        group["params"][:] = [replaced.get(parameter, parameter) for parameter in group["params"]]
-    state = [(replaced.get(key, key), value) for key, value in optimizer.state.items()]
-    optimizer.state.clear()
-    optimizer.state.update(state)
 
 
 def _places(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> Iterator[tuple[Any, torch.Tensor]]:
@@ -235,14 +202,3 @@ def _places(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> Ite
 
 def _under(policy: Policy | None) -> AbstractContextManager[object]:
     return nullcontext() if policy is None else policy_region(policy, framework="torch")
-
-
-def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether two low tensors are the same to the bit. Four numbers at a time take a tenth of the time."""
-    if not (first.is_contiguous() and second.is_contiguous()):
-        return torch.equal(first.view(torch.int16), second.view(torch.int16))
-    first, second = first.detach().view(-1), second.detach().view(-1)
-    fours = first.numel() // 4 * 4 if second.storage_offset() % 4 == 0 else 0
-    return torch.equal(first[:fours].view(torch.int64), second[:fours].view(torch.int64)) and torch.equal(
-        first[fours:].view(torch.int16), second[fours:].view(torch.int16)
-    )

@@ -59,6 +59,8 @@ HOOKS = (
     Hook("torch.jit._trace", "_trace_impl", exporting.tracing),
     Hook("torch._C", "_freeze_module", backward.suspending),
     Hook("torch.export._trace", "_export", exporting.exporting),
+    Hook("torch.onnx", "export", exporting.to_onnx),
+    Hook("torch.export.exported_program", "_decompose_exported_program", backward.suspending),
     Hook("torch.fx.experimental.proxy_tensor", "wrap_key", exporting.recording),
     Hook("torch._functorch.vmap", "_vmap_increment_nesting", transforming.under_vmap),
     Hook("torch._functorch.vmap", "_vmap_decrement_nesting", transforming.without_level),

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 #: The preset that holds PyTorch's own lists for a device type.
-_NATIVE_LISTS = {CPU: "torch-cpu", CUDA: "torch-cuda"}
+_NATIVE_LISTS = preset("native").delegates["torch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +85,7 @@ class Plan:
 
     def rule(self, op: str, /) -> Rule:
         """Return the rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
-        # Of the lists of PyTorch's own AMP those for a CPU and for CUDA are known.
-        listed = not self.delegated or self.devices[0] in NATIVE_KEYS
-        stated = self.policy.delegated("torch", device_kind(self.devices[0])) if listed else None
+        stated = self.policy.delegated("torch", self.devices[0])
         return stated.rules[op] if stated is not None else Rule.UNTOUCHED
 
     def only_chooses(self, op: str, /) -> bool:
@@ -104,16 +102,19 @@ class Plan:
         """The same plan, with kernels of ours for every rule, those that native autocast follows included."""
         if self.is_explicit or not self.autocast or self.delegated:
             return self
-        tables = {device: self._explicit(device) for device in (CPU, CUDA) if self._covers(device)}
+        tables = {device: self._explicit(device) for device in (CPU, CUDA, *self.elsewhere) if self._covers(device)}
         _install(tables, TRACED)
-        return replace(self, on_cpu=tables.get(CPU, {}), on_cuda=tables.get(CUDA, {}), key=TRACED, is_explicit=True)
+        others = {device: tables.get(device, own) for device, own in self.elsewhere.items()}
+        return replace(
+            self, on_cpu=tables.get(CPU, {}), on_cuda=tables.get(CUDA, {}), elsewhere=others, key=TRACED, is_explicit=True
+        )
 
     def _covers(self, device: str) -> bool:
         return device in self.devices or (self.beside is not None and device in self.beside.devices)
 
     def _explicit(self, device: str) -> Mapping[str, Action]:
         own = self if device in self.devices else self.beside
-        own_actions = self.on_cpu if device == CPU else self.on_cuda
+        own_actions = {CPU: self.on_cpu, CUDA: self.on_cuda, **self.elsewhere}[device]
         return own_actions if own is None or own.delegated else {**own_actions, **_explicit_actions(own.policy, device)}
 
     @cached_property
@@ -295,7 +296,7 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
     for op, rule in policy.rules.items():
         answered = op in facts().answers or op in facts().made_of or only_chooses(policy, op)
         for operator in operators(op) if rule in (Rule.WIDEST, Rule.BANNED) else ():
-            native = _native_rule(operator, device)
+            native = _listed_rule(operator, device)
             refused = native is Rule.WIDEST or (native is Rule.UNTOUCHED and not operator.composite and not answered)
             action = _action(policy, rule, operator, device) if refused or rule is Rule.BANNED else None
             if action is not None:
@@ -396,8 +397,13 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
     if device == CPU and vocabulary()[operator.op].group == "recurrent":
         return None  # only oneDNN's path, taken for some calls, is listed, and it alone answers in the low dtype
     if device not in NATIVE_KEYS:
-        # Where PyTorch has lists for it, nobody says here what they are: every rule is carried out by a kernel of ours.
+        # Whatever PyTorch's lists for it are, every rule is carried out by a kernel of ours, which emulates where it must.
         return None if (key := autocast_key(device)) is not None and _has_kernel(operator, key.name) else Rule.UNTOUCHED
+    return _listed_rule(operator, device)
+
+
+def _listed_rule(operator: Operator, device: str) -> Rule | None:
+    """Return the rule of native autocast's lists for a device; None where it has a kernel and our tables do not."""
     if not _is_listed(operator, device):
         return Rule.UNTOUCHED
     lists = preset(_NATIVE_LISTS[device])
@@ -412,7 +418,9 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
 
 def _is_listed(operator: Operator, device: str) -> bool:
     """Return whether native autocast has a kernel for an operator, or for another overload or alias that it is made of."""
-    key = NATIVE_KEYS[device].name
+    if (found := autocast_key(device)) is None:
+        return False
+    key = found.name
     if _has_kernel(operator, key):
         return True
     others = operators(operator.op, inner=True) if _has_kernel(operator, "CompositeImplicitAutograd") else ()
@@ -429,7 +437,7 @@ def how(op: str, policy: Policy, device: str) -> How:
     found = operators(op)
     if not found:
         return How.NATIVE if "torch" in vocabulary()[op].spellings else How.ABSENT
-    if not policy.active or policy.delegated("torch", device) is not policy:
+    if not policy.active or policy.delegated("torch", device_type(device)) is not policy:
         return How.NATIVE
     table = _actions(policy, device_type(device))
     called = [operator for operator in found if operator.overload._schema.name.removeprefix("aten::") not in facts().apart]

@@ -1,7 +1,7 @@
 """Frameworks held against each other: identical networks, the same policy, so the same decisions and the same numbers.
 
-And the same operations: outside any region each is the function that its canonical signature says, or a known gap of the
-framework that has another.
+One framework on two devices is held against itself in the same way. And the same operations: outside any region each is the
+function that its canonical signature says, or a known gap of the framework that has another.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ _SAME_FUNCTION = 1e-3
 
 
 def pairs(runs: Sequence[FrameworkRun]) -> tuple[FrameworkRun, ...]:
-    """Compare every two frameworks that ran on the same device; return each comparison as a run of its own."""
+    """Compare every two frameworks on the same device, and every framework on two; return each comparison as a run."""
     found = []
     for first, second in combinations(runs, 2):
-        if first.device == second.device and (results := tuple(agreement(first, second))):
+        same_framework, same_device = first.framework == second.framework, first.device == second.device
+        if (same_framework or same_device) and (results := tuple(agreement(first, second))):
             names, versions = f"{first.framework} and {second.framework}", f"{first.version} and {second.version}"
-            found.append(FrameworkRun(names, versions, first.device, "finished", results))
+            devices = first.device if same_device else f"{first.device} and {second.device}"
+            found.append(FrameworkRun(names, versions, devices, "finished", results))
     return tuple(found)
 
 
@@ -54,7 +56,8 @@ def agreement(first: FrameworkRun, second: FrameworkRun, *, decisions: bool = Tr
         first, second: the runs.
         decisions: compare decisions too, not only numbers.
     """
-    ours, theirs = _gaps(first), _gaps(second)
+    # What a framework computes otherwise than others do, it does on all of its devices.
+    ours, theirs = ([], []) if first.framework == second.framework else (_gaps(first), _gaps(second))
     for result in (*_networks(first, second, decisions), *_operations(first, second)):
         covering = [gap for known in (ours, theirs) if (gap := next((g for g in known if g.covers(result)), None))]
         if len(covering) < 2:
@@ -68,7 +71,8 @@ def _operations(first: FrameworkRun, second: FrameworkRun) -> Iterator[Result]:
             continue
         counts, (x, y) = (ours[op]["count"], theirs[op]["count"]), (ours[op]["sample"], theirs[op]["sample"])
         if counts[0] != counts[1]:
-            message, details = f"{counts[0]} numbers on {first.framework}, {counts[1]} on {second.framework}", {}
+            ours_name, theirs_name = _names(first, second)
+            message, details = f"{counts[0]} numbers on {ours_name}, {counts[1]} on {theirs_name}", {}
         else:
             apart = max(map(abs, map(sub, x, y)), default=0.0) / (max(map(abs, (*x, *y)), default=0.0) or 1.0)
             details = {"error": apart, "bound": _SAME_FUNCTION}
@@ -112,11 +116,19 @@ def _decisions(a: Mapping[str, Result], b: Mapping[str, Result], first: Framewor
     if "decisions" not in a or "decisions" not in b:
         return []
     ours, theirs = decided(a["decisions"]), decided(b["decisions"])
+    here, there = _names(first, second)
     return [
-        f"{op} is {' or '.join(sorted(ours[op]))} on {first.framework}, {' or '.join(sorted(theirs[op]))} on {second.framework}"
+        f"{op} is {' or '.join(sorted(ours[op]))} on {here}, {' or '.join(sorted(theirs[op]))} on {there}"
         for op in sorted(ours.keys() & theirs.keys())
         if ours[op] != theirs[op]
     ]
+
+
+def _names(first: FrameworkRun, second: FrameworkRun) -> tuple[str, str]:
+    """Return what tells two runs apart: their frameworks, or one framework's devices."""
+    if first.framework == second.framework:
+        return first.device, second.device
+    return first.framework, second.framework
 
 
 def decided(result: Result) -> Mapping[str, set[str]]:

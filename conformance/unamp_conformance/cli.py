@@ -46,7 +46,7 @@ Names = list[str] | None
 def conformance(
     context: typer.Context,
     framework: Annotated[Names, typer.Option(help="A framework; all installed ones unless said.")] = None,
-    device: Annotated[Names, typer.Option(help="cpu, gpu, or second (kept on the CPU); cpu and gpu unless said.")] = None,
+    device: Annotated[Names, typer.Option(help="cpu, gpu or second (kept on the CPU); all unless said.")] = None,
     preset: Annotated[Names, typer.Option(help="A preset.")] = None,
     level: Annotated[Names, typer.Option(help="A level: O0, OD, O1, O2 or O3.")] = None,
     dtype: Annotated[Names, typer.Option(help="float16 or bfloat16.")] = None,
@@ -73,7 +73,7 @@ def conformance(
         return
     present = [name for name in installed() if find_spec(name)]
     frameworks = _chosen("framework", framework, installed(), present)
-    devices = _chosen("device", device, (*DEVICES, SECOND), DEVICES)
+    devices = _chosen("device", device, (*DEVICES, SECOND), (*DEVICES, SECOND))
     try:
         chosen = {"levels": level, "dtypes": dtype, "presets": preset, "networks": network, "checks": check}
         chosen |= {"ops": op, "ways": way}

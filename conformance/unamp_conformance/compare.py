@@ -6,12 +6,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from typing import Any
 
 from unamp_conformance.agreement import agreement, decided
 from unamp_conformance.results import FrameworkRun, Report, Result
 
-__all__ = ["Comparison", "Difference", "Errors", "compare"]
+__all__ = ["Comparison", "Difference", "Errors", "compare", "of_devices"]
 
 _Name = tuple[str, str, str]
 
@@ -89,6 +90,12 @@ def compare(first: Report, second: Report) -> list[Comparison]:
     return [_compared(a, b) for a, b in _paired(_frameworks(first), _frameworks(second))]
 
 
+def of_devices(report: Report) -> list[Comparison]:
+    """Hold the devices of each framework in one report side by side."""
+    found = combinations(_frameworks(report), 2)
+    return [_compared(first, second) for first, second in found if first.framework == second.framework]
+
+
 def _frameworks(report: Report) -> list[FrameworkRun]:
     """Return the runs of one framework each, without those on an absent device and those that hold frameworks together."""
     return [run for run in report.runs if run.ended != "not run" and not run.compares]
@@ -112,7 +119,7 @@ def _compared(first: FrameworkRun, second: FrameworkRun) -> Comparison:
     # The preset `native` means each framework's own lists, which depend on the device.
     same_lists = (first.framework, first.device) == (second.framework, second.device)
     judged = [name for name in common if same_lists or not name[2].endswith(" native")]
-    changed = [_change(name, a[name], b[name]) for name in common if a[name].status != b[name].status]
+    changed = [_change(name, a[name], b[name]) for name in judged if a[name].status != b[name].status]
     return Comparison(
         _title(first),
         _title(second),
@@ -121,7 +128,7 @@ def _compared(first: FrameworkRun, second: FrameworkRun) -> Comparison:
         (*_ends(first, second), *changed),
         tuple(difference for name in judged for difference in _decisions(name, a[name], b[name])),
         tuple(_apart(first, second)),
-        tuple(_errors(a, b, common)),
+        tuple(_errors(a, b, judged)),
     )
 
 

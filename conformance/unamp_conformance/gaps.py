@@ -66,6 +66,10 @@ class KnownGap:
         )
         return result.check == self.check and all(any(fnmatchcase(v, p) for p in patterns) for v, patterns in pairs)
 
+    def is_of(self, devices: Iterable[str]) -> bool:
+        """Return whether one of some devices can have the gap."""
+        return any(fnmatchcase(device, pattern) for device in devices for pattern in self.devices)
+
     def applies_to(self, version: str, facts: Mapping[str, Fact]) -> bool:
         """Return whether a version has the gap, where these are the facts. One that is not told does not hold."""
         return fits(self.where, facts) and _within(version, self.versions)
@@ -152,7 +156,8 @@ def apply(
             marked.append(mark(result, current[index]))
         else:
             marked.append(result)
-    unused = [gap for n, gap in enumerate(current) if n not in used] if whole else []
+    ran = {result.device for result in marked}
+    unused = [gap for n, gap in enumerate(current) if n not in used and gap.is_of(ran)] if whole else []
     elsewhere = list(others()) if unused else []
     useless = [gap for gap in unused if not any(map(gap.covers, elsewhere))]
     said = [f"the known gap {g.check} {' '.join(g.subjects)} matches no check" for g in useless]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from unamp.adapter.machine import INSTRUCTION_SETS, said
 from unamp_conformance import plots, summary
+from unamp_conformance.compare import of_devices
 from unamp_conformance.evidence import Evidence, evidence, number, ratio
 from unamp_conformance.plan import CHECKS
 from unamp_conformance.results import STATUSES, UNEXPECTED, FrameworkRun, Report, Result
@@ -30,6 +31,7 @@ class Page:
         self.pairs = [Pair(section) for section in self.sections if section.compares]
         self.frameworks = [section for section in self.sections if not section.compares]
         self.totals = _ordered(sum((section.totals for section in self.sections), Counter()))
+        self.on_devices = of_devices(report)
         self.panels = plots.panels([section.run for section in self.measured])
 
     @property

@@ -45,8 +45,9 @@ CHECKS: Mapping[str, str] = {
 }
 
 
-#: The presets that have lists to hold a framework against. Under `none` there are only the user's, which every run probes.
-LISTED = tuple(name for name in PRESETS if name != "none")
+#: The presets that have lists to hold a framework against. Under `none` there are only the user's, which every run probes;
+#: `torch-mps` is `torch-cuda` but for a dozen operations, and runs where it is asked for.
+LISTED = tuple(name for name in PRESETS if name not in ("none", "torch-mps"))
 
 
 #: What to say of a selection that no check fits.
@@ -139,7 +140,14 @@ class Item:
         return {**vars(self), "policies": list(self.policies), "checks": list(self.checks)}
 
 
-def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = (), dear: Collection[str] = ()) -> Iterator[Item]:
+def items(
+    selection: Selection,
+    spelled: Sequence[str],
+    ways: Iterable[str] = (),
+    dear: Collection[str] = (),
+    *,
+    beside: bool = False,
+) -> Iterator[Item]:
     """Yield the items of a selection.
 
     Args:
@@ -147,7 +155,11 @@ def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = ()
         spelled: the operations that the framework has.
         ways: the names of the ways in which it runs functions.
         dear: those of which a run takes seconds.
+        beside: draw fewer, for a device whose numbers and decisions are held against those of another: a quick run leaves ways
+            out unless they are asked for, and probes an operation under the user's lists and the default preset's, in one
+            dtype, another than the next.
     """
+    fewer = beside and not selection.full
     if selection.wants("behaviour") and not (selection.ops or selection.networks):
         for name in BEHAVIOURS:
             for dtype in selection.dtypes or LOW_DTYPES:
@@ -165,15 +177,18 @@ def items(selection: Selection, spelled: Sequence[str], ways: Iterable[str] = ()
                 checks = tuple(c for c in networks if c != "statistics" or network.buffers)
                 for policy in _matrix(selection) if checks else ():
                     yield Item("network", name, {policy_name(policy): policy}, checks)
-    if selection.wants("layers") and not (selection.ops or selection.networks):
+    if selection.wants("layers") and not (selection.ops or selection.networks or beside):  # their network is on the CPU
         yield from _layers(selection)
-    if selection.wants("ways") and ("ways" in selection.checks or selection.ways or not (selection.ops or selection.networks)):
+    asked = "ways" in selection.checks or selection.ways
+    if selection.wants("ways") and (asked or not (selection.ops or selection.networks or fewer)):
         yield from _ways(selection, spelled, ways, dear)
     checks = tuple(check for check in ("coverage", "probe") if selection.wants(check) or check in compared)
     if checks and (selection.ops or not selection.networks):
-        for op in spelled:
+        for number, op in enumerate(spelled):
             if not selection.ops or op in selection.ops:
-                yield Item("operation", op, _probed(selection, op), checks)
+                dtypes = selection.dtypes or LOW_DTYPES
+                probed = replace(selection, dtypes=(dtypes[number % len(dtypes)],)) if fewer else selection
+                yield Item("operation", op, _probed(probed, op, fewer=fewer), checks)
 
 
 def _layers(selection: Selection) -> Iterator[Item]:
@@ -235,8 +250,14 @@ def _trained(selection: Selection) -> Iterator[Policy]:
                 yield Policy(level, dtype)
 
 
-def _probed(selection: Selection, op: str) -> dict[str, Policy]:
-    """Return the policies under which an operation is probed: the user's own lists first, then the presets'."""
+def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, Policy]:
+    """Return the policies under which an operation is probed: the user's own lists first, then the presets'.
+
+    Args:
+        selection: what to run.
+        op: the operation.
+        fewer: of the presets the default alone.
+    """
     found: dict[str, Policy] = {}
     chosen = bool(selection.levels or selection.presets)
     for dtype in selection.dtypes or LOW_DTYPES:
@@ -244,7 +265,7 @@ def _probed(selection: Selection, op: str) -> dict[str, Policy]:
             found[f"allow {dtype}"] = Policy("O1", dtype, allow=(op,))
             found[f"deny {dtype}"] = Policy("O1", dtype, deny=(op,))
     levels = selection.levels or (tuple(LEVELS) if selection.full else ("O1",))
-    policies = _matrix(Selection(levels, selection.dtypes, selection.presets))
+    policies = _matrix(Selection(levels, selection.dtypes, selection.presets or PRESETS[:1] if fewer else selection.presets))
     for policy in policies if chosen or selection.full else _telling(op, policies):
         found[policy_name(policy)] = policy
     return found

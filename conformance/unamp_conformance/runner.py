@@ -22,6 +22,7 @@ from unamp_conformance.machine import host
 from unamp_conformance.plan import Selection
 from unamp_conformance.processes import WORKER, Died, Hangs, Worker
 from unamp_conformance.results import FrameworkRun, Report
+from unamp_conformance.subjects import SECOND
 from unamp_conformance.tasks import Task
 
 __all__ = ["Options", "Progress", "run", "run_framework"]
@@ -58,11 +59,11 @@ class Options:
 
 
 def run(frameworks: Sequence[str], devices: Sequence[str], selection: Selection, options: Options = Options()) -> Report:
-    """Run the selection on every framework and device, and hold the frameworks against each other.
+    """Run the selection on every framework and device, and hold the frameworks and the devices against each other.
 
     Args:
         frameworks: their names.
-        devices: ``"cpu"`` and ``"gpu"``, as wanted.
+        devices: ``"cpu"``, ``"gpu"`` and ``"second"``, as wanted.
         selection: what to run.
         options: how.
     """
@@ -151,7 +152,12 @@ class _Crew:
         return not task.alone and task.left() >= _WORTHWHILE * (task.workers + 1)
 
     def _has_room_for(self, task: Task) -> bool:
-        return task.device == "cpu" or not any(other.workers for other in self.tasks if other.device == task.device)
+        if task.device == "cpu":
+            return True
+        # Who opens the framework for the CPU tells which other devices there are.
+        untold = any(o.framework == task.framework and o.device == "cpu" and not (o.planned or o.ended) for o in self.tasks)
+        alone = task.device == SECOND  # it is the CPU's memory
+        return not untold and (alone or not any(other.workers for other in self.tasks if other.device == task.device))
 
     def _waiting_for_room(self) -> bool:
         return any(not (task.ended or task.workers) for task in self.tasks)
@@ -184,6 +190,10 @@ class _Crew:
     def _heard(self, task: Task, worker: Worker, item: int | None, fact: Mapping[str, Any]) -> int | None:
         """Take in what a worker says, and tell it what to do next. The item that it is doing then."""
         task.hear(item, fact)
+        if fact["event"] == "opened":
+            for other in self.tasks:
+                if other.framework == task.framework and not other.workers and other.device not in fact["devices"]:
+                    other.be_absent(fact["version"])
         if fact["event"] not in ("planned", "finished"):
             return item
         chosen = task.take()

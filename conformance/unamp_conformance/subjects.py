@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import unamp
-from unamp.adapter import Adapter, Operations, Way
+from unamp.adapter import Adapter, NamesDevices, Operations, Way
 from unamp.adapter.registry import adapter_for
 from unamp.errors import AdapterError
 from unamp.policy import Policy, Rule
@@ -67,8 +67,12 @@ class Subject:
             raise AdapterError(f"{self.framework}: two ways have the name {twice[0]!r}")
         return {way.name: way for way in listed}
 
+    def devices(self) -> tuple[str, ...]:
+        """Return the devices that the framework has here, with the second one where the adapter's operations can make it."""
+        return (*self.adapter.devices(), *((SECOND,) if hasattr(self.operations, "make_second_device") else ()))
+
     def present(self) -> bool:
-        """Return whether the device is there; the second device is made, where the adapter's operations know how."""
+        """Return whether the device is there; the second device is made."""
         if self.device == SECOND:
             make: Callable[[], bool] = getattr(self.operations, "make_second_device", lambda: False)
             return make()
@@ -86,7 +90,8 @@ class Subject:
 
     def stated(self, policy: Policy) -> Policy:
         """Return the policy with lists of its own: for the preset ``native``, those that the framework follows here."""
-        return policy.delegated(self.framework, self.device) or policy.replace(enabled=False)
+        named = self.adapter.device_names() if isinstance(self.adapter, NamesDevices) else {}
+        return policy.delegated(self.framework, named.get(self.device, self.device)) or policy.replace(enabled=False)
 
     def rule(self, policy: Policy, op: str) -> Rule | None:
         """Return the rule for an operation; None where it is the framework's own affair.

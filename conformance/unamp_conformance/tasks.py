@@ -11,6 +11,7 @@ from unamp_conformance import gaps
 from unamp_conformance.kept import Kept, fingerprint
 from unamp_conformance.plan import Selection, left_out
 from unamp_conformance.results import FrameworkRun, Result
+from unamp_conformance.subjects import SECOND
 
 __all__ = ["Task"]
 
@@ -100,7 +101,8 @@ class Task:
         if event == "opened":
             self.version = fact["version"]
             self.facts, self.variables = fact.get("facts", {}), fact.get("variables", {})
-            self.ended = self.ended if fact["present"] else "not run"
+            if not fact["present"]:
+                self.be_absent()
         elif event == "unusable":
             self.ended = f"not usable: {fact['why']}"
         elif event == "planned" and not self.planned:
@@ -113,6 +115,10 @@ class Task:
             self._found.setdefault(item, []).extend(Result(**result) for result in fact["results"])
         elif event == "finished":
             self._finish(item)
+
+    def be_absent(self, version: str = "") -> None:
+        """End it, for there is no such device here: who opened the framework for another one may have told."""
+        self.version, self.ended = version or self.version, "not run"
 
     def lose(self, item: int | None, status: str, message: str) -> None:
         """Record that the process of an item died or hangs: so did the checks that it had begun, and the rest is left to do."""
@@ -149,7 +155,12 @@ class Task:
         if self.ended == "finished":
             own = [gap for gap in gaps.gaps_of(self.framework) if gap.check != "agreement"]
             marked, useless = gaps.apply(
-                own, found, self.version, self.facts, whole=self.selection.whole, others=self._left_out
+                own,
+                found,
+                self.version,
+                self.facts,
+                whole=self.selection.whole and self.device != SECOND,
+                others=self._left_out,
             )
             found = list(marked)
         return FrameworkRun(

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unamp_conformance import summary
-from unamp_conformance.compare import Comparison, Difference
+from unamp_conformance.compare import Comparison, Difference, of_devices
 from unamp_conformance.results import SIGNS, UNEXPECTED, FrameworkRun, Report
 
 __all__ = ["show_comparison", "show_report"]
@@ -56,6 +56,8 @@ def show_report(console: Console, report: Report, output: Path, *, matrices: boo
                     console.print(_matrix(f"{_heading(run)}: {what}", found))
         console.print("  ".join(f"{SIGNS[status]} {status}" for status in _STYLES), style="dim")
     console.print(_overview(report))
+    for found in of_devices(report):
+        console.print(_on_two_devices(found), soft_wrap=True)
     if absent := [f"{run.framework} on {run.device}" for run in report.runs if run.ended == "not run"]:
         console.print(Text(f"not run, for there is no such device here: {', '.join(absent)}", style="dim"))
     for run in report.runs:
@@ -78,6 +80,14 @@ def _overview(report: Report) -> Table:
         disagree = sum(not run.ok for run in compared)
         _add_line(table, f"agreement of {len(compared)} pairs" + f", {disagree} do not" * bool(disagree), compared)
     return table
+
+
+def _on_two_devices(found: Comparison) -> Text:
+    """Return a line about one framework on two devices."""
+    told = (("came out differently", found.changed), ("decided differently", found.decisions), ("too far apart", found.apart))
+    differing = ", ".join(f"{len(differences):,} {what}" for what, differences in told if differences)
+    errors = [f"errors of {e.check} {e.median:.2f} to 1" for e in found.errors if e.check in ("outputs", "gradients")]
+    return Text("; ".join([f"{found.second} against {found.first}: {found.both:,} checks", differing or "all alike", *errors]))
 
 
 def _add_line(table: Table, heading: str, runs: Sequence[FrameworkRun]) -> None:

@@ -33,7 +33,7 @@ from unamp_conformance.plan import Item, Selection, items
 from unamp_conformance.probes import Probe, Unsuitable
 from unamp_conformance.reference import Reference
 from unamp_conformance.results import Result, sayable
-from unamp_conformance.subjects import Subject
+from unamp_conformance.subjects import SECOND, Subject
 from unamp_conformance.training import QUICK, STEPS, check_training
 from unamp_conformance.ways import Finding, check_way
 
@@ -56,7 +56,8 @@ def main() -> None:
     selection = Selection.from_dict(orders["selection"])
     try:
         facts = {"facts": machine.facts(subject.adapter), "variables": machine.variables()}
-        say("opened", version=subject.adapter.version(), present=subject.present(), **facts)
+        there = {"present": subject.present(), "devices": subject.devices()}
+        say("opened", version=subject.adapter.version(), **there, **facts)
     except Exception as error:
         return say("unusable", why=f"{type(error).__name__}: {error}")
     if not subject.present():
@@ -73,7 +74,7 @@ def main() -> None:
 def planned(subject: Subject, selection: Selection) -> list[Item]:
     """Return the items of a selection on a framework, with the ways that its adapter lists."""
     dear = {name for name, way in subject.ways.items() if way.dear}
-    return list(items(selection, subject.spelled(), subject.ways, dear))
+    return list(items(selection, subject.spelled(), subject.ways, dear, beside=subject.device == SECOND))
 
 
 def perform(subject: Subject, item: Item, *, full: bool = False) -> list[Result]:

@@ -6,10 +6,11 @@ import pytest
 from pretenders import Confused
 from unamp_conformance import agreement, runner, summary
 from unamp_conformance.cases import cases
+from unamp_conformance.compare import of_devices
 from unamp_conformance.plan import Selection, items
 from unamp_conformance.probes import Probe
 from unamp_conformance.report import render
-from unamp_conformance.results import FrameworkRun, Result
+from unamp_conformance.results import FrameworkRun, Report, Result
 from unamp_torch.conformance.operations import TorchOperations
 
 TRACE = ["linear: low, float32 float32 float32 -> bfloat16 -> bfloat16", "softmax: float32, bfloat16 -> float32 -> float32"]
@@ -89,11 +90,30 @@ def test_native_means_other_lists_on_every_framework():
 
 
 def test_every_two_frameworks_on_one_device_are_compared():
-    runs = [ran(f) for f in ("torch", "paddle", "mindspore", "tensorflow")] + [ran("torch", device="gpu")]
+    runs = [ran(f) for f in ("torch", "paddle", "mindspore", "tensorflow")]
     found = agreement.pairs(runs)
     assert len(found) == 6
     assert {run.framework for run in found} >= {"torch and paddle", "mindspore and tensorflow"}
     assert all(run.device == "cpu" for run in found)
+
+
+def test_the_devices_of_a_framework_are_compared_too():
+    other = ran("torch", device="second", trace=[TRACE[0], "softmax: low, bfloat16 -> bfloat16 -> bfloat16"])
+    (run,) = agreement.pairs([ran("torch"), other, ran("paddle", device="gpu")])
+    assert (run.framework, run.device, run.ok) == ("torch and torch", "cpu and second", False)
+    assert run.results[0].message == "softmax is float32 -> float32 on cpu, low -> bfloat16 on second"
+    (comparison,) = of_devices(Report("1", "", {}, {}, (ran("torch"), other, run)))
+    assert len(comparison.decisions) == 1
+
+
+def test_two_devices_in_one_run():
+    """PyTorch's second device is given to a process of its own, and held against the CPU."""
+    asked = Selection(networks=("lstm",), ops=("softmax",), levels=("O1",), dtypes=("bfloat16",), presets=("unamp",))
+    report = runner.run(["torch"], ["cpu", "gpu", "second"], asked, runner.Options(jobs=2))
+    ended = {run.device: run.ended for run in report.runs}
+    assert ended["second"] == ended["cpu and second"] == "finished"
+    assert report.ok
+    assert "One framework on two devices" in render(report)
 
 
 def test_one_that_deviates_fails_the_whole_run(monkeypatch):

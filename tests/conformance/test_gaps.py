@@ -40,6 +40,12 @@ def test_a_gap_of_what_only_a_full_run_checks_is_not_useless():
     assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", {}, whole=True, others=lambda: [result()])[1] == ()
 
 
+def test_a_gap_of_another_device_is_not_useless():
+    elsewhere = parse(TEXT + 'devices = ["gpu"]\n', "t")
+    assert apply(elsewhere, [result("matmul")], "2.13.0", {}, whole=True)[1] == ()
+    assert apply(elsewhere, [result()], "2.13.0", {}, whole=True)[0][0].status == "failed"
+
+
 def test_a_gap_that_matches_nothing_is_an_error_in_a_whole_run():
     assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", {}, whole=True)[1] == (
         "the known gap probe fft_* matches no check",

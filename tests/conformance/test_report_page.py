@@ -14,6 +14,9 @@ import reports
 from playwright.sync_api import Browser, Page, sync_playwright
 from unamp_conformance.report import write
 
+from unamp import LayerRules, Policy, Tuned, TuneReport
+from unamp.tuning import PlaceReport, PresetReport, Trial
+
 #: Quiet ones: none of these tests needs anything from outside, and none may ask for it.
 FLAGS = [
     f"--{flag}"
@@ -278,3 +281,27 @@ def test_without_a_browser_it_says_what_to_install():
     nowhere = os.environ | {"CHROMIUM": "/nowhere/chromium"}
     ran = subprocess.run([sys.executable, browser.__file__], env=nowhere, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr.strip()) == (1, browser.ADVICE)
+
+
+def test_the_page_of_a_search_fits_and_can_be_read_in_the_dark_and_on_a_phone(chromium: Browser) -> None:
+    """The page of `unamp.tune`, which looks like the report."""
+    long = "encoder.layers.11." + "attention" * 12
+    places = tuple(
+        PlaceReport(layer, op, 0.25, held, 7e4, "its result reaches 70000; float16 ends at 65504" if held else "")
+        for layer, op, held in (("", "add", False), (long, "linear", True), (long, "exp", False), ("head", "linear", True))
+    )
+    tried = (Trial(0, 1.0, float("inf"), False), Trial(4, 0.0, 0.0, True), Trial(2, 0.5, 3e-3, True), Trial(1, 0.7, 0.5, False))
+    report = TuneReport(
+        "Net", "torch", Policy("O3"), "place", "halves", 1e-2, 8e-3, 3, 3e-3, 2e-2, float("inf"), 0.3, 0.5, places, tried,
+        (PresetReport(Policy(preset="torch-cuda"), 0.4, 1e-3, True),), 31, 1.5, "interrupted: this is the best so far", (long,),
+    )  # fmt: skip
+    text = Tuned(Policy("O3"), LayerRules({long: "float32", "head": "float32"}), {}, report).to_html(title=long)
+    for size, scheme in ((DESK, "light"), (PHONE, "dark")):
+        page = chromium.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+        page.set_content(text)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+        assert page.evaluate(CONTRASTS) == []
+        assert page.locator("circle").count() == 4
+        boxes = [page.locator("svg.plot").bounding_box(), *(dot.bounding_box() for dot in page.locator("circle").all())]
+        assert all(box and box["width"] > 0 and box["x"] >= 0 and box["x"] + box["width"] <= size[0] for box in boxes)
+        page.close()

@@ -14,6 +14,7 @@ from unamp_conformance.cli import app
 from unamp_conformance.plan import LISTED, Selection, items
 from unamp_conformance.reading import load
 from unamp_conformance.runner import Options, run_framework
+from unamp_conformance.runner import run as run_all
 
 from unamp.vocabulary import vocabulary
 
@@ -27,7 +28,7 @@ OPEN = """
 import pathlib
 log = pathlib.Path(LOG)
 version = pathlib.Path(LOG).with_name("version")
-say("opened", version=version.read_text() if version.exists() else "1.0", present=True)
+say("opened", version=version.read_text() if version.exists() else "1.0", present=True, devices=["cpu"])
 item = lambda name: dict(kind="network", subject=name, policies=["p", "q"], checks=["outputs"])
 say("planned", items=[item(name) for name in "abc"])
 def do(name, policy):
@@ -103,8 +104,19 @@ def test_dying_at_the_start_is_told(run):
 
 
 def test_an_absent_device_is_not_run_and_never_passed(run):
-    found = run('say("opened", version="1.0", present=False)')
+    found = run('say("opened", version="1.0", present=False, devices=["cpu"])')
     assert (found.ended, found.results) == ("not run", ())
+
+
+def test_a_framework_is_not_opened_for_a_device_that_it_has_not(log):
+    command = (sys.executable, "-c", START + OPEN.replace("LOG", repr(str(log))).replace("BAD", "pass"))
+    report = run_all(["test"], ["cpu", "gpu", "second"], Selection(), Options(jobs=3, command=command))
+    assert {run.device: (run.ended, run.version) for run in report.runs} == {
+        "cpu": ("finished", "1.0"),
+        "gpu": ("not run", "1.0"),
+        "second": ("not run", "1.0"),
+    }
+    assert sorted(log.read_text()) == ["a", "b", "c"]
 
 
 def test_an_unknown_framework_is_told():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import unamp
-from unamp import AmpWarning, Policy, amp_warnings, policy_region
+from unamp import AmpHint, AmpWarning, Policy, amp_warnings, policy_region
 from unamp.adapter import registry
 
 
@@ -94,6 +94,30 @@ def test_a_warning_made_an_error_leaves_no_region_open(make_adapter: Callable[..
             pytest.fail("the region must not open")
     assert fake.in_force == []
     assert unamp.current_policy() is None
+
+
+def test_what_could_be_faster_is_a_hint_given_once(make_adapter: Callable[..., Any]) -> None:
+    make_adapter(faster=lambda: "python -m fake builds it")
+    with pytest.warns(AmpHint, match="python -m fake builds it") as given:
+        open_and_close(*(unamp.autocast(dtype="float16", preset=preset) for preset in ("unamp", "paddle")))
+    assert [warning.filename for warning in given] == [__file__]
+
+
+@pytest.mark.parametrize(("how", "level"), [(None, "O1"), ("build it", "O0")])
+def test_no_hint_where_there_is_nothing_to_say(how: str | None, level: str, make_adapter: Callable[..., Any]) -> None:
+    make_adapter(faster=lambda: how)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        open_and_close(policy_region(Policy(level)))
+
+
+def test_hints_are_silenced_by_their_own_category(make_adapter: Callable[..., Any]) -> None:
+    make_adapter(faster=lambda: "build it", slow={"float16": 28.0})
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", category=unamp.AmpHint)
+        open_and_close(policy_region(Policy()))
+    assert [warning.category for warning in given] == [AmpWarning]
 
 
 # --- regions that cover nothing -------------------------------------------------------------------------------------------

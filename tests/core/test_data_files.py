@@ -15,7 +15,7 @@ GROUPS = {
     *("pooling", "linalg", "fft", "indexing", "shape", "creation", "random", "cast", "comparison", "embedding", "resize"),
     *("quantize", "special", "other"),
 }
-PRESETS = ("apex", "mindspore", "native", "none", "paddle", "tensorflow", "torch-cpu", "torch-cuda", "unamp")
+PRESETS = ("apex", "mindspore", "native", "none", "paddle", "tensorflow", "torch-cpu", "torch-cuda", "torch-mps", "unamp")
 RULES = ("allow", "deny", "promote", "banned", "infer", "clear")
 KEYS = {"schema", "name", "title", "framework", "version", "source", "advice", "implied", "delegates", *RULES}
 VARIANTS = ("bfloat16", "o2", "auto")
@@ -197,6 +197,6 @@ def test_native_delegates_to_presets() -> None:
     native = table("presets/native.toml")
     assert native["delegates"].keys() == set(FRAMEWORKS) - {"apex"}
     for devices in native["delegates"].values():
-        assert devices.keys() <= {"cpu", "gpu"}
+        assert devices.keys() <= {"cpu", "gpu", "cuda", "mps", "xpu"}
         assert set(devices.values()) <= set(PRESETS) - {"native"}
     assert not any(rule_lists(native).values())

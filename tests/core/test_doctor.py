@@ -85,6 +85,7 @@ def test_a_framework_that_is_well_is_reported_with_all_it_can_do(
         "devices": {"cpu": {"float16": "emulated", "bfloat16": "native"}, "gpu": None},
         "device names": {},
         "runtime": {"threads": 1},
+        "faster": None,
         "gaps": [],
     }
     assert doctor.examine("strange") == report

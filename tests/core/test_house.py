@@ -23,7 +23,10 @@ CONFORMANCE = sorted((ROOT / "conformance").rglob("*.py"))
 #: What a part of the core may import beyond the standard library; all of it is imported only when the command line runs.
 THIRD_PARTY = {
     "unamp.cli": {"typer", "rich"},
+    "unamp._pages": {"jinja2"},
     "unamp.tracing.as_page": {"jinja2"},
+    "unamp.tuning.as_page": {"jinja2"},
+    "unamp.tuning.progress": {"rich"},
     "unamp.migrate": {"libcst"},
     "unamp._toml_editing": {"tomlkit"},
 }
@@ -31,7 +34,7 @@ THIRD_PARTY = {
 #: The floors of the core, the ground first. A module imports from its own floor and from those below it.
 FLOORS = (
     ("errors", "dtypes", "_version", "_data", "_entry_points", "_compiler_marks"),
-    ("_argument_names", "_region_decorator", "_spelling_files", "_strict_json", "_precision_toml", "_toml_editing"),
+    ("_argument_names", "_pages", "_region_decorator", "_spelling_files", "_strict_json", "_precision_toml", "_toml_editing"),
     ("vocabulary", "presets", "lists", "policy"),
     ("adapter",),
     ("amp_warnings", "error_notes", "regions"),
@@ -49,6 +52,7 @@ FLOORS = (
         "precision",
     ),
     ("tracing",),
+    ("tuning",),
     ("",),  # the face: what `import unamp` offers
     ("dialects", "migrate"),  # thin, and built on what everybody can import
     ("cli", "__main__"),

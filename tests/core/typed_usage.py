@@ -65,3 +65,9 @@ assert_type(unamp.Policy().decide("add"), unamp.Rule)
 assert_type(unamp.GradScaler().step(Optimizer()), bool)
 assert_type(GradScaler("cpu").get_scale(), float)
 unamp.autocats  # type: ignore[attr-defined] # noqa: B018 - a slip of the pen is found
+
+tuned = unamp.tune(function, None, [1.0, 2.0], by="operation", progress=print)
+assert_type(tuned, unamp.Tuned)
+assert_type(tuned.policy, unamp.Policy)
+assert_type(tuned.layers, unamp.LayerRules)
+assert_type(tuned.report.held_out, float | None)

@@ -89,9 +89,11 @@ def torch_macros() -> dict[str, set[str]]:
 
 
 # Runs in a process of its own. A kernel on an Autocast key casts first and calls the operator after, so the casts that a
-# dispatch mode sees before anything else tell the kernel's category, whether or not the arguments make sense.
+# dispatch mode sees before anything else tell the kernel's category, whether or not the arguments make sense. Fake tensors
+# stand in for those of a device that is not there.
 TORCH_PROBE = """
-import itertools, json, sys, torch
+import contextlib, itertools, json, sys, torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 class Stop(Exception):
@@ -102,15 +104,17 @@ class Casts(TorchDispatchMode):
         super().__init__()
         self.dtypes = []
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.prim.device.default:
+            return func(*args, **(kwargs or {}))
         if func is not torch.ops.aten._to_copy.default:
             raise Stop
         self.dtypes.append((kwargs or {}).get("dtype"))
         return func(*args, **(kwargs or {}))
 
-def value(argument, dtypes):
+def value(argument, dtypes, device):
     kind = str(argument.type)
     if "Tensor" in kind:
-        one = lambda: torch.ones(2, 2, dtype=next(dtypes))
+        one = lambda: torch.ones(2, 2, dtype=next(dtypes), device=device)
         return [one(), one()] if kind.startswith("List") else one()
     if argument.has_default_value():
         return argument.default_value
@@ -120,27 +124,36 @@ def value(argument, dtypes):
         return [False if "bool" in kind else 1] * (argument.N or 2)
     return {"float": 1.0, "bool": False, "str": "fro"}.get(kind, 1)
 
-def casts(op, *dtypes):
+def casts(op, device, *dtypes):
     dtypes, arguments = itertools.cycle(dtypes), op._schema.arguments
-    args = [value(a, dtypes) for a in arguments if not a.kwarg_only]
-    kwargs = {a.name: value(a, dtypes) for a in arguments if a.kwarg_only and not a.has_default_value()}
-    with torch.autocast("cpu", torch.bfloat16), Casts() as mode:
+    with contextlib.nullcontext() if device == "cpu" else FakeTensorMode():
+        args = [value(a, dtypes, device) for a in arguments if not a.kwarg_only]
+        kwargs = {a.name: value(a, dtypes, device) for a in arguments if a.kwarg_only and not a.has_default_value()}
+        torch.set_autocast_enabled(device, True)
+        torch.set_autocast_dtype(device, torch.bfloat16)
         try:
-            op(*args, **kwargs)
+            with Casts() as mode:
+                op(*args, **kwargs)
         except Exception:  # arguments that make no sense: the casts were made before
             pass
+        finally:
+            torch.set_autocast_enabled(device, False)
     return mode.dtypes
 
-def category(name):
+def category(name, device):
     packet, _, overload = name.removeprefix("aten::").partition(".")
     op = getattr(getattr(torch.ops.aten, packet), overload or "default")
     wide, low = torch.float32, torch.bfloat16
-    if low in casts(op, wide):
+    if low in casts(op, device, wide):
         return "allow"
-    return "deny" if wide in casts(op, low) else "promote" if wide in casts(op, low, wide) else "unknown"
+    return "deny" if wide in casts(op, device, low) else "promote" if wide in casts(op, device, low, wide) else "unknown"
 
 registered = torch._C._dispatch_get_registrations_for_dispatch_key
-json.dump({"cpu": {name: category(name) for name in registered("AutocastCPU")}, "cuda": registered("AutocastCUDA")}, sys.stdout)
+found = {
+    device: {name: category(name, device) for name in registered(key)}
+    for device, key in (("cpu", "AutocastCPU"), ("mps", "AutocastMPS"))
+}
+json.dump({**found, "cuda": registered("AutocastCUDA"), "xpu": registered("AutocastXPU")}, sys.stdout)
 """
 
 # The same, for whole functions that reach listed operators only from inside. Fake tensors stand in for a GPU's.
@@ -148,12 +161,12 @@ TORCH_IMPLIED_PROBE = """
 import contextlib, json, sys, torch, torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-device, low = sys.argv[1], {"cpu": torch.bfloat16, "cuda": torch.float16}[sys.argv[1]]
+device, low = sys.argv[1], {"cpu": torch.bfloat16}.get(sys.argv[1], torch.float16)
 # cov and corrcoef read values, which fake tensors on a GPU do not have.
 calls = {
     "chain_matmul": lambda x: torch.chain_matmul(x, x, x),
-    "corrcoef": None if device == "cuda" else torch.corrcoef,
-    "cov": None if device == "cuda" else torch.cov,
+    "corrcoef": torch.corrcoef if device == "cpu" else None,
+    "cov": torch.cov if device == "cpu" else None,
     "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long, device=x.device)),
     "cumulative_trapezoid": torch.cumulative_trapezoid,
     "einsum": lambda x: torch.einsum("ij,jk->ik", x, x),
@@ -175,7 +188,7 @@ calls = {
     "triplet_margin_with_distance_loss": lambda x: F.triplet_margin_with_distance_loss(x, x, x),
 }
 def result(call, dtype):
-    with FakeTensorMode(allow_non_fake_inputs=True) if device == "cuda" else contextlib.nullcontext():
+    with contextlib.nullcontext() if device == "cpu" else FakeTensorMode(allow_non_fake_inputs=True):
         x = torch.ones(4, 4, dtype=dtype, device=device)
         torch.set_autocast_enabled(device, True)
         torch.set_autocast_dtype(device, low)
@@ -330,14 +343,24 @@ def test_torch_cuda_names_every_registered_kernel() -> None:
     assert_same("torch", "torch-cuda", "banned", {"binary_cross_entropy"})
 
 
+@pytest.mark.parametrize("device", ["cpu", "mps"])
 @pytest.mark.parametrize("key", ["allow", "deny", "promote"])
-def test_torch_cpu_follows_the_registered_kernels(key: str) -> None:
-    categories = torch_kernels()["cpu"]
+def test_torch_follows_the_registered_kernels(key: str, device: str) -> None:
+    categories = torch_kernels()[device]
     assert set(categories.values()) == {"allow", "deny", "promote"}
-    assert_same("torch", "torch-cpu", key, {packet(kernel) for kernel, found in categories.items() if found == key})
+    assert_same("torch", f"torch-{device}", key, {packet(kernel) for kernel, found in categories.items() if found == key})
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_xpu_has_the_lists_of_cuda() -> None:
+    assert set(torch_kernels()["cuda"]) - set(torch_kernels()["xpu"]) <= {
+        "aten::cudnn_convolution",
+        "aten::cudnn_convolution_transpose",
+        "aten::_cudnn_rnn",
+    }
+    assert set(torch_kernels()["xpu"]) <= set(torch_kernels()["cuda"])
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
 def test_what_torch_implies(device: str) -> None:
     """Operations no list names, but which torch composes of listed ones, come out as the preset says."""
     data = preset(f"torch-{device}")

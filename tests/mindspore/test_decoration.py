@@ -279,6 +279,47 @@ def test_a_parameter_that_is_given_another_value_keeps_it():
     assert same(values([optimizer.master_weights[1]]), [np.full(12, 0.5 - 2.0**-12, "float32")])
 
 
+def half(*shape):
+    return Tensor(np.full(shape or (8, 8), 0.5, "float16"))
+
+
+def assign_in_a_graph(weight):
+    @ms.jit
+    def assigned(x):
+        ops.assign(weight, x)
+        return x
+
+    assigned(half())
+
+
+CHANGES = {
+    "set_data": lambda weight: weight.set_data(half()),
+    "assign_value": lambda weight: weight.assign_value(half()),
+    "a number": lambda weight: weight.__setitem__((0, 0), 0.5),
+    "ops.assign": lambda weight: ops.assign(weight, half()),
+    "a graph": assign_in_a_graph,
+    "NumPy": lambda weight: weight.asnumpy().__setitem__((7, 7), 0.5),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_master_weights_follow_every_change(change):
+    layer = nn.Dense(8, 8)
+    optimizer = nn.SGD(layer.trainable_params(), 0.0)
+    unamp.decorate(layer, optimizer, "O2", "float16")
+    gradients = tuple(ops.ones_like(each) for each in optimizer.parameters)
+    optimizer(gradients)  # after which there is something that the next step compares with
+    before, rounded = values([optimizer.master_weights[0], layer.weight])
+    change(layer.weight)
+    low = layer.weight.asnumpy().copy()
+    assert not np.array_equal(low, rounded)
+    for _ in range(2):
+        optimizer(gradients)
+        after, weight = values([optimizer.master_weights[0], layer.weight])
+        assert np.array_equal(after, np.where(rounded == low, before, low))
+        assert np.array_equal(weight, low)
+
+
 def test_cells_that_train():
     net = made()
     optimizer = nn.Momentum(net.trainable_params(), 0.02, 0.9)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from unamp_tensorflow import masters
 
 import unamp
 
@@ -368,6 +369,34 @@ def test_a_variable_that_is_given_another_value_keeps_it():
     net.layers[0].bias.assign(np.full(12, 0.5))
     optimizer.apply([tf.ones_like(each) for each in net.trainable_variables])
     np.testing.assert_array_equal(optimizer._trainable_variables[1], np.full(12, 0.5 - 2.0**-12, "float32"))
+
+
+@pytest.mark.parametrize("fewest", [1, 10**9], ids=["compared first", "written anew"])
+@pytest.mark.parametrize("how", [None, {}, {"jit_compile": True}], ids=["eager", "graph", "XLA"])
+def test_master_weights_follow_every_change(how, fewest, monkeypatch):
+    monkeypatch.setattr(masters, "_LARGE", fewest)
+    net = keras.Sequential([layers.Input((4,)), layers.Dense(6)])
+    optimizer = optimizers.SGD(0.0)
+    unamp.decorate(net, optimizer, "O2", "bfloat16")
+    optimizer.build(net.trainable_variables)
+    gradients = [tf.ones_like(each) for each in net.trainable_variables]
+
+    def step(gradients):
+        optimizer.apply(gradients)
+
+    step = step if how is None else tf.function(step, **how)
+    weight, master = net.layers[0].kernel, optimizer._trainable_variables[0]
+    for change in (0.25, -0.0, math.nan, 1.0):
+        step(gradients)
+        before, rounded = values([master, weight])
+        changed = rounded.copy()
+        changed[2, 3] = change
+        weight.assign(tf.cast(changed, tf.bfloat16))
+        for _ in range(2):
+            step(gradients)
+            after, low = values([master, weight])
+            assert np.array_equal(after, np.where(changed == rounded, before, changed), equal_nan=True)
+            assert np.array_equal(low, changed, equal_nan=True)
 
 
 def test_what_was_traced_before():

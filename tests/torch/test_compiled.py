@@ -45,6 +45,15 @@ def test_where_nothing_is_built_everything_works_in_python(tmp_path: Path) -> No
     assert done.stdout.strip() == "None", done.stderr
 
 
+@pytest.mark.parametrize(("wanted", "tools", "said"), [("", True, 1), ("0", True, 0), ("", False, 0)])
+def test_the_first_region_says_once_how_to_build(wanted: str, tools: bool, said: int, tmp_path: Path) -> None:
+    for tool in ("c++", "ninja") if tools else ("c++",):
+        (tmp_path / tool).touch(mode=0o755)
+    done = python(REGION + REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED=wanted, CXX="c++", PATH=str(tmp_path))
+    assert done.stdout.split() == ["None", "None"], done.stderr
+    assert done.stderr.count("AmpHint: unamp's part of PyTorch's") == done.stderr.count("python -m unamp_torch builds") == said
+
+
 def test_the_environment_can_insist(tmp_path: Path) -> None:
     done = python(REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="1")
     assert f"kernels for torch {torch.__version__} are not built" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,15 @@ def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
     """In a process of its own: PyTorch's second device is there for good."""
     ran = subprocess.run([sys.executable, SCRIPT, device], capture_output=True, text=True, check=True)
     assert json.loads(ran.stdout.splitlines()[-1]) == []
+
+
+@pytest.mark.parametrize("compiled", ["0", ""])
+def test_regions_around_several_devices(compiled: str) -> None:
+    """See the script. With kernels in Python, and with those in C++ where they are built."""
+    environment = {**os.environ, "UNAMP_TORCH_COMPILED": compiled}
+    command = [sys.executable, "-W", "ignore", Path(__file__).parent / "two_devices.py"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("named", [None, "meta", torch.device("meta")])
@@ -92,6 +102,64 @@ def test_fake_tensors_answer_as_real_ones() -> None:
             assert ((x @ x).dtype, (x @ x).exp().dtype, F.softmax(x @ x, -1).dtype) == (BF16, F32, F32)
 
 
+LISTED: dict[str, Any] = {
+    "mm": lambda x: x @ x,
+    "linear": lambda x: F.linear(x, x),
+    "conv_transpose3d": lambda x: F.conv_transpose3d(x.view(1, 1, 1, 4, 4), x.view(1, 1, 1, 4, 4)),
+    "exp": torch.exp,
+    "softmax": lambda x: F.softmax(x, -1),
+    "norm": lambda x: x.norm(),
+    "layer_norm": lambda x: F.layer_norm(x, (4,)),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "mse_loss": lambda x: F.mse_loss(x, x),
+    "interpolate": lambda x: F.interpolate(x.view(1, 1, 4, 4), scale_factor=2),
+    "relu": torch.relu,
+    "add": lambda x: x + x.float(),
+    "addcmul": lambda x: torch.addcmul(x, x.float(), x),
+    "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long, device=x.device)),
+}
+
+
+@pytest.mark.parametrize("preset", ["own", "native"])
+@pytest.mark.parametrize(("device", "own"), [("mps", "torch-mps"), ("xpu", "torch-cuda")])
+def test_pytorchs_own_lists_for_other_devices(device: str, own: str, preset: str) -> None:
+    """Fake tensors go through PyTorch's dispatcher as those of a device that is there."""
+    region = unamp.Region(Policy("O1", "bfloat16", preset=own if preset == "own" else "native"), device=device)
+
+    def answer(call: Any, dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
+        x = torch.empty(4, 4, dtype=dtype, device=device)
+        with region:
+            ours = call(x).dtype
+        torch.set_autocast_enabled(device, True)
+        torch.set_autocast_dtype(device, BF16)
+        try:
+            return ours, call(x).dtype
+        finally:
+            torch.set_autocast_dtype(device, F16)
+            torch.set_autocast_enabled(device, False)
+
+    with FakeTensorMode():
+        for op, call in LISTED.items():
+            for dtype in (F32, BF16):
+                ours, theirs = answer(call, dtype)
+                assert ours is theirs, (op, dtype)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
+def test_every_level_on_another_accelerator(level: str) -> None:
+    """What is asked of a device that is not there is what is asked of the CPU."""
+    policy = Policy(level, "bfloat16")
+    with FakeTensorMode():
+        for op, call in LISTED.items():
+            for dtype in (F32, BF16):
+                answers = []
+                for device in ("cpu", "mps"):
+                    x = torch.empty(4, 4, dtype=dtype, device=device)
+                    with unamp.Region(policy, device=device):
+                        answers.append(call(x).dtype)
+                assert answers[0] is answers[1], (op, dtype)
+
+
 @pytest.mark.parametrize("named", ["cuda:1", "gpu:0", torch.device("cuda"), torch.device("cpu"), "cpu:0"])
 def test_a_device_may_have_an_index_or_be_pytorchs_object(named: Any) -> None:
     kind = "cpu" if "cpu" in str(named) else "gpu"
@@ -106,7 +174,7 @@ def test_a_device_may_have_an_index_or_be_pytorchs_object(named: Any) -> None:
         (torch.device("xpu"), ValueError, "torch finds no device 'xpu' here"),
         ("tpu", ValueError, "unknown device_type 'tpu'.*torch has cpu"),
         ("gpu:x", ValueError, "unknown device_type"),
-        (3, TypeError, "must be a string or None, not int"),
+        (3, TypeError, "must be a string.*or None, not int; valid.*torch has cpu"),
     ],
 )
 def test_devices_that_are_not_there(named: Any, error: type[Exception], said: str) -> None:

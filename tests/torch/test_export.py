@@ -118,6 +118,44 @@ def test_an_exported_program_is_not_changed_by_the_region_it_runs_in() -> None:
         assert same(run(x), expected)
 
 
+class WithoutKernels(nn.Module):
+    """Operators that no processor has low kernels of, one of them made of operators that have."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        rows = x.flatten(1)
+        weight, start = rows[:1, :3].expand(12, 3), rows[None, :, :3]
+        output, *_ = torch.lstm(start, (start, start), [weight, weight], False, 1, 0.0, False, False, True)
+        return torch.cdist(rows, rows), output
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_computes_in_float32_for_want_of_a_low_kernel_is_rounded_in_the_program_too(strict: bool) -> None:
+    model = WithoutKernels()
+    with policy_region(Policy("OD", "float16", allow="cdist")):
+        expected = model(x)
+        program = torch.export.export(model, (x,), strict=strict)
+    assert [t.dtype for t in expected] == [F16, F16]
+    assert same(program.module()(x), expected)
+
+
+def test_a_program_is_taken_apart_in_a_region_as_outside() -> None:
+    with policy_region(Policy("O3", "float16")):
+        program = torch.export.export(WithoutKernels(), (x,))
+        inside = program.run_decompositions()
+    assert same(inside.module()(x), program.run_decompositions().module()(x))
+
+
+def test_an_onnx_export_that_fails_leaves_nothing_behind(native_state: Callable[[], Any]) -> None:
+    model, before = Network(), native_state()
+    with policy_region(POLICIES[0]):
+        with pytest.raises(TypeError, match="no_such_option"):
+            torch.onnx.export(model, (x,), no_such_option=True)
+        assert unamp.current_policy() == POLICIES[0]
+        assert model(x)[1].dtype == BF16
+    assert "forward" not in vars(model)
+    assert native_state() == before
+
+
 def test_an_exported_program_can_be_trained() -> None:
     model, policy = Network(), POLICIES[1]
     with policy_region(policy.replace(cache=False)):

@@ -15,6 +15,7 @@ they fit:
 `patching`            the life of patches: applied with the first region, undone with the last
 `replacing`           the kinds of patches: one function, method or attribute that is another
 `performing`          what a rule comes to for one call
+`memory`              comparing the bytes of two tensors on the CPU
 `arguments`           tensors in arguments and results, however nested
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
 `shadowing`           computing a reported operation a second time, low: the optional part of reports
@@ -37,6 +38,7 @@ from unamp.adapter.contract import (
     Gap,
     Gradients,
     How,
+    MayBeFaster,
     NamesDevices,
     Realisation,
     Support,
@@ -60,6 +62,7 @@ __all__ = [
     "Gap",
     "Gradients",
     "How",
+    "MayBeFaster",
     "NamedOperations",
     "NamesDevices",
     "OpRecord",

@@ -32,6 +32,7 @@ __all__ = [
     "Gap",
     "Gradients",
     "How",
+    "MayBeFaster",
     "NamesDevices",
     "Realisation",
     "Support",
@@ -337,6 +338,14 @@ class CapturesNothing:
     def leave_captured(self, key: int) -> None:
         """See `Adapter.leave_captured`."""
         raise NotExpressible("this framework's compiler captures no regions")
+
+
+@runtime_checkable
+class MayBeFaster(Protocol):
+    """The part of an adapter some of which runs compiled, where a user has had it built."""
+
+    def faster(self) -> str | None:
+        """Return what is slower here than it could be, and the command that changes it; None where nothing is to be done."""
 
 
 @runtime_checkable

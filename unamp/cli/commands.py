@@ -18,6 +18,7 @@ from unamp.cli.diagnosis import show_frameworks, show_gaps, show_machine
 from unamp.cli.doctor import examine_all
 from unamp.cli.migrate import migrate
 from unamp.cli.printing import print_json
+from unamp.cli.tune import tune_command
 
 __all__ = ["app"]
 
@@ -69,6 +70,7 @@ app.command("explain")(policies.explain_command)
 app.command("diff")(policies.diff)
 app.command("trace")(traces.trace_command)
 app.command("compare")(traces.compare)
+app.command("tune")(tune_command)
 app.command("migrate")(migrate)
 
 

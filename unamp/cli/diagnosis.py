@@ -44,6 +44,8 @@ def show_machine(found: _Report) -> None:
         if told := report.get("runtime"):
             facts = ", ".join(f"{name.replace('_', ' ')}: {machine.said(fact)}" for name, fact in told.items())
             printing.say(f"{report['framework']} computes with: {facts}")
+        if faster := report.get("faster"):
+            printing.say(faster, indent=2)
     variables = " ".join(map("=".join, found["variables"].items()))
     printing.say(f"variables that change it: {variables or 'none is set'}")
 

@@ -12,7 +12,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-from unamp.adapter import DEVICES, NamesDevices, machine
+from unamp.adapter import DEVICES, MayBeFaster, NamesDevices, machine
 from unamp.adapter.registry import adapter_for, installed
 from unamp.dtypes import LOW_DTYPES
 
@@ -45,6 +45,7 @@ def examine(framework: str) -> dict[str, Any]:
         },
         "device names": dict(adapter.device_names()) if isinstance(adapter, NamesDevices) else {},
         "runtime": dict(adapter.runtime()),
+        "faster": adapter.faster() if isinstance(adapter, MayBeFaster) else None,
         "gaps": [gap._asdict() for gap in adapter.gaps()],
     }
 

@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from unamp.adapter import Adapter, registry
 from unamp.adapter.layers import Layered
@@ -16,7 +16,7 @@ from unamp.layers.region import LayerRegion, layer_region
 from unamp.layers.rules import LayerRule, LayerRules
 from unamp.policy import Policy
 
-__all__ = ["LayerPolicies", "ever_applied", "layer_policies"]
+__all__ = ["LayerNames", "LayerPolicies", "ever_applied", "layer_names", "layer_policies"]
 
 _lock = threading.RLock()
 _serials = itertools.count(1)
@@ -118,6 +118,40 @@ def layer_policies(
     if not len(rules):
         raise ValueError("there is no rule: rules is empty")
     return LayerPolicies(network, rules)
+
+
+class LayerNames(NamedTuple):
+    """The layers that rules can be about.
+
+    Attributes:
+        classes: the network's class, as a trace shows it; and that of a wrapper around the network.
+        first: every name of a layer that is called, an outer one before those inside, with the first of its layer's names.
+        layers: the layers by their first names, and the network itself, as ``""``.
+    """
+
+    classes: tuple[str, ...]
+    first: Mapping[str, str]
+    layers: Mapping[str, Any]
+
+
+def layer_names(network: Any) -> LayerNames:
+    """Return the names of the layers of a network that are called when it runs.
+
+    Raises:
+        TypeError: for what is no network.
+        NotExpressible: where the framework's layers cannot have rules.
+    """
+    layered = _layered(_owner(network))
+    inner = layered.unwrapped(network)
+    layers: dict[str, Any] = {}
+    first: dict[str, str] = {}
+    named: dict[int, str] = {}
+    for name, layer in _named(layered, inner):
+        if not name or layered.runs(layer):
+            first[name] = named.setdefault(id(layer), name)
+            layers.setdefault(first[name], layer)
+    del first[""]
+    return LayerNames(tuple({type(network).__name__: None, type(inner).__name__: None}), first, layers)
 
 
 def ever_applied(rules: LayerRules) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from unamp._pages import environment
 from unamp.adapter.records import OpRecord
 from unamp.tracing.shadows import ShadowLine
 from unamp.tracing.tables import Line, count, dtypes, percent, shares, size
@@ -87,20 +88,10 @@ def render(trace: Traced, title: str) -> str:
 
 
 def _environment() -> Environment:
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ModuleNotFoundError as error:
-        if error.name != "jinja2":
-            raise
-        raise ModuleNotFoundError(
-            "a trace's page needs jinja2, which is not installed; pip install 'unamp[html]'", name="jinja2"
-        ) from error
-    environment = Environment(
-        loader=PackageLoader("unamp"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(bytes=size, dtypes=dtypes, kind=_kind, percent=percent, zip=zip, count=count)
-    environment.globals["signs"] = _SIGNS
-    return environment
+    found = environment("a trace's")
+    found.filters.update(bytes=size, dtypes=dtypes, kind=_kind, percent=percent, zip=zip, count=count)
+    found.globals["signs"] = _SIGNS
+    return found
 
 
 def _kind(dtype: str | None) -> str:

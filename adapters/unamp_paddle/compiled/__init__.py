@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typing import Any
 
 from unamp.errors import FrameworkNotSupported
 
-__all__ = ["build", "loops", "place"]
+__all__ = ["build", "build_hint", "loops", "place"]
 
 _SOURCE = Path(__file__).with_name("rounding.c")
 
@@ -46,6 +47,18 @@ def build() -> Path:
         subprocess.run([*compiler, "-O3", "-shared", "-fPIC", str(_SOURCE), "-o", str(built)], check=True)
         os.replace(built, target)
     return target
+
+
+def build_hint() -> str | None:
+    """Return how to have the library, where it is not built and could be; None where it is, and where it is not wanted."""
+    if loops is not None or os.environ.get("UNAMP_PADDLE_COMPILED") == "0":
+        return None
+    if shutil.which(shlex.split(os.environ.get("CC", "cc"))[0]) is None:
+        return None
+    return (
+        "unamp rounds to low dtypes by Paddle's own operations here, which takes several times as long as in C: "
+        "python -m unamp_paddle builds that, once, in a second"
+    )
 
 
 def _load() -> Callable[[str], Any] | None:

@@ -11,6 +11,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -22,16 +23,30 @@ import torch
 from unamp.adapter import Realisation
 from unamp.errors import FrameworkNotSupported
 
-__all__ = ["Library", "build", "library", "place"]
+__all__ = ["CastsOfMasters", "Library", "build", "build_hint", "library", "place"]
 
 _MODULE = "unamp_torch_kernels"
 _SOURCES = Path(__file__).parent
+
+
+class CastsOfMasters(Protocol):
+    """See `unamp_torch.casts.Casts`."""
+
+    def changed(self) -> list[int]:
+        """Return the places of parameters that somebody else may have changed since they were given their values."""
+
+    def widen(self) -> None:
+        """Give master weights the gradients of their parameters, in float32."""
+
+    def round(self) -> None:
+        """Take the gradients back, and round the master weights into the parameters."""
 
 
 class Library(Protocol):
     """The built module; `module.cpp` has its functions, in the same order."""
 
     Activation: Callable[..., Realisation]
+    Casts: Callable[[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]], CastsOfMasters]
 
     def configure(self, *used_of_python: Any) -> None:
         """Hand over what the kernels and regions use of Python; before anything else, once."""
@@ -104,6 +119,19 @@ def build(*, verbose: bool = False) -> Path:
         )
         os.replace(next(Path(folder).glob(f"{_MODULE}*{target.suffix}")), target)
     return target
+
+
+def build_hint(*, on_gpu: bool) -> str | None:
+    """Return how to have the module, where it is not built and could be; None where it is, and where it is not wanted."""
+    if library is not None or os.environ.get("UNAMP_TORCH_COMPILED") == "0":
+        return None
+    if shutil.which(os.environ.get("CXX", "c++")) is None or shutil.which("ninja") is None:
+        return None
+    waiting = ", and this machine's GPU waits for it" if on_gpu else ""
+    return (
+        f"unamp's part of PyTorch's regions and operations is in Python here, several times slower than in C++{waiting}: "
+        "python -m unamp_torch builds it, once, in half a minute"
+    )
 
 
 def _load() -> Library | None:

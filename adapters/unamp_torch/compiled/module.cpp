@@ -1,6 +1,7 @@
 // The Python module: what Python hands over, and what it can call.
 
 #include "kernels.h"
+#include "masters.h"
 #include "regions.h"
 
 namespace {
@@ -266,8 +267,11 @@ extern "C" __attribute__((visibility("default"))) PyObject* PyInit_unamp_torch_k
   ActivationType.tp_flags = Py_TPFLAGS_DEFAULT;
   ActivationType.tp_methods = activation_methods;
   ActivationType.tp_new = activation_new;
-  if (PyType_Ready(&TokenType) < 0 || PyType_Ready(&ActivationType) < 0) return nullptr;
+  if (PyType_Ready(&TokenType) < 0 || PyType_Ready(&ActivationType) < 0 || !ready_casts()) return nullptr;
   PyObject* made = PyModule_Create(&module);
-  if (made == nullptr || PyModule_AddObjectRef(made, "Activation", reinterpret_cast<PyObject*>(&ActivationType)) < 0) return nullptr;
+  if (made == nullptr || PyModule_AddObjectRef(made, "Activation", reinterpret_cast<PyObject*>(&ActivationType)) < 0 ||
+      PyModule_AddObjectRef(made, "Casts", reinterpret_cast<PyObject*>(&CastsType)) < 0) {
+    return nullptr;
+  }
   return made;
 }

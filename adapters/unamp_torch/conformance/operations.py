@@ -17,9 +17,10 @@ from torch.nn import functional as F
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.adapter.observing import untraced
+from unamp_torch.conformance import second_device
 from unamp_torch.conformance.layered import layered
 from unamp_torch.conformance.ways import ways
-from unamp_torch.plans import device_type
+from unamp_torch.plans import accelerator, device_type
 
 __all__ = ["TorchOperations"]
 
@@ -65,9 +66,9 @@ class TorchOperations(NamedOperations):
         return tensor.cpu().numpy()
 
     def make_second_device(self) -> bool:
-        """Give this process a second device; see `second_device`."""
-        from unamp_torch.conformance import second_device
-
+        """Give this process a second device; see `second_device`. False where it has an accelerator of its own."""
+        if accelerator() not in (None, second_device.NAME):
+            return False
         second_device.register()
         return True
 
@@ -77,7 +78,7 @@ class TorchOperations(NamedOperations):
 
     def ways(self) -> tuple[Way, ...]:
         """Return the ways in which PyTorch runs a function."""
-        return ways()
+        return ways(second=accelerator() == second_device.NAME)
 
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0

@@ -15,6 +15,8 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_map_only
 
+from unamp_torch.conformance import fused_cells
+
 __all__ = ["NAME", "register"]
 
 #: PyTorch's name for the device.
@@ -22,6 +24,15 @@ NAME = "second"
 
 _CPU = torch.device("cpu")
 _library: list[torch.library.Library] = []
+_COMPOSED = "CompositeImplicitAutograd"  # the key of operators that are made of others
+
+#: What a CPU has no kernel for and PyTorch asks of a backend.
+_KERNELS = {
+    torch.ops.aten._thnn_fused_lstm_cell.default: fused_cells.lstm,
+    torch.ops.aten._thnn_fused_lstm_cell_backward_impl.default: fused_cells.lstm_backward,
+    torch.ops.aten._thnn_fused_gru_cell.default: fused_cells.gru,
+    torch.ops.aten._thnn_fused_gru_cell_backward.default: fused_cells.gru_backward,
+}
 
 
 class _Stored(torch.Tensor):
@@ -31,6 +42,8 @@ class _Stored(torch.Tensor):
 
     @staticmethod
     def __new__(cls, stored: torch.Tensor) -> _Stored:
+        # PyTorch asks this tensor whether it is a conjugate or a negative that is yet to be computed, and knows of none.
+        stored = stored.resolve_conj().resolve_neg()
         made: _Stored = torch.Tensor._make_wrapper_subclass(
             cls,
             stored.shape,
@@ -49,12 +62,14 @@ class _Stored(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = dict(kwargs or {})
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSED):
+            return func.decompose(*args, **kwargs)  # in inference mode what is made of others arrives as a whole
         asked = kwargs.get("device")
         to_cpu = asked is not None and torch.device(asked) == _CPU
         given, named = tree_map_only(_Stored, lambda tensor: tensor.stored, (args, kwargs))
         if asked is not None:
             named["device"] = _CPU
-        result = func(*given, **named)
+        result = _KERNELS.get(func, func)(*given, **named)
         if to_cpu:
             return result
         result = tree_map_only(torch.Tensor, _Stored, result)
@@ -80,9 +95,14 @@ def register() -> None:
         return
     if torch.accelerator.is_available():
         raise RuntimeError(f"this process has an accelerator already: {torch.accelerator.current_accelerator()}")
-    backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
+    # Not `_setup_privateuseone_for_python_backend`, which gives every `nn.Module` a method of the device's name.
+    torch.utils.rename_privateuse1_backend(NAME)
+    torch._register_device_module(NAME, _Module())
+    torch._C._acc.register_python_privateuseone_hook(backend_registration._DummyPrivateUse1Hook())
+    torch._C._acc.register_python_privateuseone_device_guard(backend_registration._DummyDeviceGuard())
     _library.append(torch.library.Library("aten", "IMPL", "PrivateUse1"))
-    for name, make in (("empty.memory_format", torch.empty), ("empty_strided", torch.empty_strided)):
+    made = {"empty.memory_format": torch.empty, "empty_strided": torch.empty_strided, "arange.start_step": torch.arange}
+    for name, make in made.items():
         _library[0].impl(name, _on_the_cpu(make))
 
 

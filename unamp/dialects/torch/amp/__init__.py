@@ -4,8 +4,8 @@ What is different from torch's own:
 
 - Devices are ``"cpu"`` and ``"cuda"``, whichever framework the tensors are of, and on torch's tensors every device for which
   torch has an autocast; dtypes may be strings and every framework's.
-- On torch's tensors a region is torch's own autocast (the preset ``native``); on others it follows the same lists (the presets
-  ``torch-cpu`` and ``torch-cuda``).
+- On torch's tensors a region is torch's own autocast (the preset ``native``, which is ``torch-mps`` for ``"mps"`` and
+  ``torch-cuda`` for ``"xpu"``); on others it follows the same lists (the presets ``torch-cpu`` and ``torch-cuda``).
 - Errors that torch finds out late, or not at all, come at once.
 
 Semantics: https://docs.pytorch.org/docs/stable/amp.html (torch 2.13)

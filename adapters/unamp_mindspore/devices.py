@@ -1,0 +1,38 @@
+"""MindSpore's words for devices: ``"CPU"``, ``"GPU"``, ``"Ascend"``, with an index. There are no objects for them.
+
+A process computes on one of them, its device target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import mindspore
+
+from unamp_mindspore import state
+
+__all__ = ["kind_of", "names"]
+
+_KINDS = {"CPU": "cpu", "GPU": "gpu", "Ascend": "gpu"}
+
+
+def names() -> Mapping[str, str]:
+    """Return MindSpore's word for every device that this process can compute on, by its kind."""
+    return {"cpu": "CPU", **({} if state.on_cpu() else {"gpu": str(mindspore.get_context("device_target"))})}
+
+
+def kind_of(device: object) -> str | None:
+    """Return the kind of device that a word stands for; None for anything else.
+
+    Raises:
+        ValueError: for a device that is not this process's.
+    """
+    if not isinstance(device, str):
+        return None
+    word, _, index = device.partition(":")
+    if word not in _KINDS or not (index.isdigit() or word == device):
+        return None
+    present = names()
+    if word not in present.values():
+        raise ValueError(f"mindspore finds no device {word!r} here; it has {', '.join(present.values())}")
+    return _KINDS[word]

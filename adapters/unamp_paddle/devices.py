@@ -1,0 +1,63 @@
+"""Paddle's words and objects for devices: ``"gpu:0"``, ``"xpu"``, a custom device's type, and `paddle.CPUPlace()`.
+
+Custom devices and XPU follow every policy by emulation: which low kernels a plugin brings, Paddle does not tell beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import paddle
+from paddle.base import core
+
+__all__ = ["accelerator", "kind_of", "names", "on"]
+
+
+def accelerator() -> str | None:
+    """Return Paddle's word for the accelerator that it finds: ``"gpu"``, ``"xpu"``, a plugin's type; None where there is none."""
+    if core.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0:
+        return "gpu"
+    if core.is_compiled_with_xpu() and core.get_xpu_device_count() > 0:
+        return "xpu"
+    return next(iter(paddle.device.get_all_custom_device_type() or ()), None)
+
+
+def names() -> Mapping[str, str]:
+    """Return Paddle's word for every device that is there, by its kind."""
+    found = accelerator()
+    return {"cpu": "cpu", **({} if found is None else {"gpu": found})}
+
+
+def kind_of(device: object) -> str | None:
+    """Return the kind of a place, or of the string for one; None where it is neither.
+
+    Raises:
+        ValueError: where there is no such device.
+    """
+    word = _word(device)
+    if word is None:
+        return None
+    present = names()
+    kind = next((kind for kind, name in present.items() if name == word), None)
+    if kind is None:
+        raise ValueError(f"paddle finds no device {word!r} here; it has {', '.join(present.values())}")
+    return kind
+
+
+def _word(device: object) -> str | None:
+    """Return Paddle's word for a device; None for what is none of Paddle's."""
+    if isinstance(device, core.Place):
+        # `Place(gpu:0)`, or `Place(gpu_pinned)`, which is memory of the CPU
+        word = str(device).removeprefix("Place(").rstrip(")").partition(":")[0]
+        return "cpu" if word in ("undefined", "gpu_pinned", "xpu_pinned") else word
+    if not isinstance(device, str):
+        return None
+    word, _, index = device.partition(":")
+    known = {"cpu", "gpu", "xpu", "ipu", *(paddle.device.get_all_custom_device_type() or ())}
+    return word if word in known and (index.isdigit() or not index) else None
+
+
+def on(place: core.Place) -> str:
+    """Return the kind of device of a tensor's place."""
+    word = _word(place)
+    return "cpu" if word in (None, "cpu") else "gpu"

@@ -1,0 +1,128 @@
+"""The exchange of one low parameter's memory for its master weight's, and what stays the same from one step to the next."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import paddle
+
+from unamp.adapter.memory import bytes_differ
+from unamp_paddle.arithmetic import narrowed, pays, widened
+from unamp_paddle.state import CPU_ONLY, FLOAT32, LOW, dtype_of
+
+__all__ = ["Exchange", "alias", "exchange_memory", "follow"]
+
+# The functions themselves, not the module's attributes, which a region replaces.
+_assign_out_, _cast = paddle._C_ops.assign_out_, paddle._C_ops.cast
+_equal, _where = paddle._C_ops.equal, paddle._C_ops.where
+_Tensor, _DenseTensor = paddle.Tensor, paddle.base.core.DenseTensor
+
+
+class Exchange:
+    """One low parameter that is its master weight from `begin` to `finish`, in step after step.
+
+    What it gives the parameter is kept (2 bytes for each number): if the parameter differs from that, somebody else has
+    changed it. So is the tensor that holds the parameter's low memory, whose making takes longer than a small cast.
+    """
+
+    def __init__(self, parameter: Any) -> None:
+        self.parameter = parameter
+        self._dtype = dtype_of(parameter)
+        self.master: Any = None
+        self._low: Any = None
+        self._given: Any = None
+        self._gradient: Any = None
+
+    def has_given(self, parameter: Any, master: Any) -> bool:
+        """Return whether a parameter is, to the bit, what it was given of a master weight."""
+        return (
+            self._given is not None
+            and self.parameter is parameter
+            and self.master is master
+            and self._holds_low_memory()
+            and _on_cpu(parameter)
+            and not bytes_differ(parameter.data_ptr(), self._given.data_ptr(), 2 * self._numbers)
+        )
+
+    def begin(self, master: Any) -> None:
+        """Have the parameter be a master weight."""
+        parameter = self.parameter
+        if self._low is None or not self._holds_low_memory():
+            self._dtype, self._given = dtype_of(parameter), None
+            self._low, self._place, self._shape = alias(parameter), parameter.data_ptr(), parameter.shape
+            self._numbers = math.prod(self._shape)
+        self.master, self._gradient = master, None
+        gradient = parameter._grad_ivar()
+        if gradient is not None and gradient.dtype in LOW:
+            if gradient.is_selected_rows():
+                self._gradient = alias(gradient).get_tensor()
+                wide = _cast(alias(gradient), FLOAT32)
+            else:
+                self._gradient = _DenseTensor()
+                self._gradient._share_data_with(gradient.get_tensor())
+                dtype = dtype_of(gradient)
+                wide = widened(gradient, dtype) if pays(gradient, dtype) else _cast(gradient, FLOAT32)
+            exchange_memory(gradient, wide)
+        exchange_memory(parameter, master)
+
+    def finish(self) -> None:
+        """Round the master weight into the low memory, and put that and the gradient's back."""
+        exchange_memory(self.master, self.parameter)  # an optimizer may have given the parameter other memory
+        self._given = _rounded(self.master, self._dtype, self._given)
+        _assign_out_(self._given, self._low)
+        exchange_memory(self.parameter, self._low)
+        gradient = self.parameter._grad_ivar()
+        if self._gradient is not None and gradient is not None:
+            _memory(gradient)._share_data_with(self._gradient)
+        self._gradient = None
+
+    def _holds_low_memory(self) -> bool:
+        """Return whether the parameter has the memory that it had when it was last exchanged."""
+        parameter = self.parameter
+        return (
+            parameter.data_ptr() == self._place
+            and parameter.is_contiguous()
+            and parameter.shape == self._shape
+            and dtype_of(parameter) is self._dtype
+        )
+
+
+def alias(tensor: Any) -> Any:
+    """Return a tensor's memory as a tensor of its own, which keeps it; of a sparse gradient, its rows."""
+    return _Tensor(_memory(tensor))
+
+
+def exchange_memory(tensor: Any, other: Any) -> None:
+    """Let a tensor have another's memory, and with it its dtype; or a sparse gradient another's rows."""
+    _memory(tensor)._share_data_with(other.get_tensor())
+
+
+def _memory(tensor: Any) -> Any:
+    return (tensor.get_selected_rows() if tensor.is_selected_rows() else tensor).get_tensor()  # a row's goes with its tensor
+
+
+def follow(parameter: Any, master: Any) -> None:
+    """Have a master weight take over, number by number, what is not its own rounded value in the parameter."""
+    rounded = _cast(master, parameter.dtype)
+    # On a GPU nothing is asked: the answer would have to be waited for.
+    if not (_on_cpu(parameter) and _same(rounded, parameter)):
+        wide = _cast(parameter.detach(), FLOAT32)
+        _assign_out_(_where(_equal(_cast(rounded, FLOAT32), wide), master, wide), master)
+
+
+def _on_cpu(tensor: Any) -> bool:
+    return CPU_ONLY or bool(tensor.place.is_cpu_place())
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Return whether two low tensors on the CPU are the same to the bit."""
+    first, second = first.contiguous(), second.detach().contiguous()
+    return first.shape == second.shape and not bytes_differ(first.data_ptr(), second.data_ptr(), 2 * math.prod(first.shape))
+
+
+def _rounded(master: Any, dtype: Any, into: Any) -> Any:
+    """Return a master weight in a low dtype, in memory of that dtype that is there already, where that is faster."""
+    if not pays(master, dtype) or (into is not None and into.shape != master.shape):
+        return _cast(master, dtype)
+    return narrowed(master, dtype, into)

@@ -1,0 +1,60 @@
+"""TensorFlow's words and objects for devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+from tensorflow.python.eager.context import PhysicalDevice
+
+__all__ = ["devices", "kind_of", "names", "on"]
+
+#: The types of devices that a region can be limited to, with their kinds, in the order in which an accelerator is looked for.
+_KINDS = {"CPU": "cpu", "GPU": "gpu", "TPU": "gpu"}
+
+
+def names() -> Mapping[str, str]:
+    """Return TensorFlow's word for every device that is there, by its kind."""
+    # Logical devices would be made by asking for them, and could not be configured any more.
+    present = {device.device_type for device in tf.config.list_physical_devices()}
+    return {kind: word for word, kind in reversed(_KINDS.items()) if word in present}
+
+
+def devices() -> tuple[str, ...]:
+    """Return the kinds of devices that are there."""
+    return tuple(kind for kind in ("cpu", "gpu") if kind in names())
+
+
+def kind_of(device: object) -> str | None:
+    """Return the kind of a device: of ``"GPU:0"``, ``"/device:CPU:1"``, a `tf.DeviceSpec`, a physical or logical device.
+
+    Raises:
+        ValueError: where there is no such device.
+    """
+    word = _type_of(device)
+    if word is None:
+        return None
+    present = names()
+    if (kind := _KINDS.get(word)) is None or (kind == "gpu" and present.get(kind) != word):
+        raise ValueError(f"tensorflow finds no device {word!r} here; it has {', '.join(present.values())}")
+    return kind
+
+
+def _type_of(device: object) -> str | None:
+    """Return the type of device in TensorFlow's capitals; None for what is no device of TensorFlow's."""
+    if isinstance(device, (PhysicalDevice, tf.config.LogicalDevice)):
+        return str(device.device_type)
+    if isinstance(device, str):
+        try:
+            device = tf.DeviceSpec.from_string(device)
+        except ValueError:
+            return None
+        if device.device_type not in (*_KINDS, *(each.device_type for each in tf.config.list_physical_devices())):
+            return None  # TensorFlow takes any word for the name of a device
+    return device.device_type if isinstance(device, tf.DeviceSpec) else None
+
+
+def on(tensor: object) -> str:
+    """Return the kind of device that a tensor is on."""
+    place = getattr(tensor, "device", "") or ""
+    return "gpu" if any(f":{word}:" in place for word, kind in _KINDS.items() if kind == "gpu") else "cpu"

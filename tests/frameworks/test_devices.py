@@ -1,0 +1,38 @@
+"""Devices where two frameworks are imported: whose word a device is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import torch, tensorflow as tf, unamp
+
+def said(*args, **kwargs):
+    try:
+        unamp.autocast(*args, **kwargs)
+    except ValueError as error:
+        return str(error)
+    raise AssertionError("nothing was raised")
+
+cpu = tf.config.list_physical_devices()[0]
+assert unamp.autocast(cpu).device == unamp.autocast(torch.device("cpu")).device == "cpu"
+assert unamp.autocast("meta").framework == "torch"
+assert unamp.autocast("CPU:1", framework="tensorflow").framework == "tensorflow"
+
+other = said(torch.device("meta"), framework="tensorflow")
+assert "is one of torch's devices, and the region is for tensorflow; valid" in other, other
+assert other.endswith("tensorflow has CPU"), other
+other = said(cpu, framework="torch")
+assert "is one of tensorflow's devices, and the region is for torch" in other, other
+assert other.endswith("torch has cpu, meta"), other
+assert "torch finds no device 'mps' here" in said("mps")
+assert "tensorflow finds no device 'TPU' here" in said("TPU:0")
+unknown = said("bogus")
+assert "torch has cpu, meta" in unknown and "tensorflow has CPU" in unknown, unknown
+"""
+
+
+def test_whose_word_a_device_is() -> None:
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", SCRIPT], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]

@@ -1,0 +1,44 @@
+"""A file that was tuned in one framework holds in another: the same network, the same weights, fresh batches."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+
+#: The network of a framework's own tests of `unamp.tune`, and what is done with it.
+RUN = """
+import importlib.util, os, sys
+os.environ["KERAS_BACKEND"] = "tensorflow"
+home, framework, file = sys.argv[1:]
+sys.path.insert(0, home)
+import tuned
+spec = importlib.util.spec_from_file_location("of", f"{home}/{framework}/test_tuning.py")
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+import unamp
+OF = module.OF
+"""
+TUNE = """
+network = OF.network(tuned.weights())
+found = unamp.tune(lambda batch: network(*batch), network, OF.batches(3))
+open(file, "w").write(found.to_toml())
+"""
+HOLD = """
+assert tuned.beyond(OF, open(file).read()) == []
+"""
+
+
+def _run(code: str, framework: str, file: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", RUN + code, str(TESTS), framework, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_torch_tuned_holds_in_keras(tmp_path: Path) -> None:
+    file = tmp_path / "precision.toml"
+    _run(TUNE, "torch", file)
+    assert '[[layers]]\npattern = "big"' in file.read_text()
+    _run(HOLD, "tensorflow", file)

@@ -1,0 +1,53 @@
+"""TensorFlow's words for devices, and two logical devices in one region."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import unamp
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "CPU",
+        "CPU:0",
+        "CPU:1",
+        "/cpu:0",
+        "/device:CPU:1",
+        tf.DeviceSpec(device_type="CPU"),
+        tf.config.list_physical_devices()[0],
+    ],
+)
+def test_a_device_in_tensorflows_words(named: object) -> None:
+    region = unamp.autocast(named)
+    assert (region.device, region.policy.dtype) == ("cpu", "bfloat16")
+    with region:
+        assert (tf.ones((2, 2)) @ tf.ones((2, 2))).dtype == tf.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("GPU:0", "tensorflow finds no device 'GPU' here; it has CPU"),
+        ("/device:TPU:3", "tensorflow finds no device 'TPU' here; it has CPU"),
+        (tf.DeviceSpec(device_type="GPU"), "tensorflow finds no device 'GPU' here"),
+        ("NPU:0", "unknown device_type 'NPU:0'.*tensorflow has CPU"),
+        ("mps", "unknown device_type 'mps'.*tensorflow has CPU"),
+    ],
+)
+def test_devices_that_are_not_there(named: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        unamp.autocast(named)
+    assert unamp.current_policy() is None
+
+
+def test_two_logical_devices() -> None:
+    """See the script: a process has its logical devices from its start on."""
+    ran = subprocess.run([sys.executable, Path(__file__).parent / "two_devices.py"], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-3000:]

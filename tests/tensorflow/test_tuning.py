@@ -1,0 +1,68 @@
+"""`unamp.tune` on Keras with TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tuned
+
+import unamp
+
+
+class Total(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        return keras.ops.sum(x) / x.shape[0]
+
+
+class Soft(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        e = keras.ops.exp(x)
+        return e / keras.ops.sum(e, -1, keepdims=True)
+
+
+class Net(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = keras.layers.Dense(tuned.WIDTH, use_bias=False, name="first")
+        self.big = keras.layers.Dense(tuned.WIDTH, use_bias=False, name="big")
+        self.norm = keras.layers.LayerNormalization(epsilon=1e-5, name="norm")
+        self.total, self.soft = Total(name="total"), Soft(name="soft")
+
+    def call(self, x: Any, many: Any) -> Any:
+        h = keras.ops.relu(self.first(x))
+        return self.norm(self.big(h)), self.total(many), self.soft(h + 12)
+
+
+def _made(weights: dict[str, np.ndarray]) -> Net:
+    network = Net()
+    network(tf.zeros((1, tuned.WIDTH)), tf.zeros((1,)))
+    for name, array in weights.items():
+        getattr(network, name).kernel.assign(array.T)
+    return network
+
+
+def _trained(network: Net, batch: Sequence[Any], scale: float) -> tuple[Any, list[Any]]:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(network.big(tf.nn.relu(network.first(batch[0]))) ** 2)
+        scaled = loss * scale
+    gradients = tape.gradient(scaled, [network.first.kernel, network.big.kernel])
+    return loss, [gradient / scale for gradient in gradients]
+
+
+OF = tuned.Tunable(_made, tf.convert_to_tensor, _trained)
+
+
+@pytest.mark.parametrize("promise", tuned.PROMISES)
+def test_promises(promise: Any) -> None:
+    promise(OF)
+
+
+def test_dropout_is_named() -> None:
+    network = keras.Sequential([keras.layers.Dense(4), keras.layers.Dropout(0.5)])
+    with pytest.raises(ValueError, match=r"there is dropout in dropout\w* \(Dropout\); call the network with training=False"):
+        unamp.tune(lambda x: network(x, training=True), network, [tf.ones((8, 4))])

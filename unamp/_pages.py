@@ -1,0 +1,32 @@
+"""Pages that need no other file: the templates of `unamp/templates`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["environment"]
+
+
+def environment(whose: str) -> Environment:
+    """Return where templates are found; everything that they are given is escaped.
+
+    Args:
+        whose: whose page it is, for the message.
+
+    Raises:
+        ModuleNotFoundError: where jinja2 is not installed.
+    """
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ModuleNotFoundError as error:
+        if error.name != "jinja2":
+            raise
+        raise ModuleNotFoundError(
+            f"{whose} page needs jinja2, which is not installed; pip install 'unamp[html]'", name="jinja2"
+        ) from error
+    return Environment(
+        loader=PackageLoader("unamp"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )

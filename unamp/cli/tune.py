@@ -1,0 +1,139 @@
+"""The command `tune`: find what must stay in float32."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unamp.cli.arguments import LOW, AsJson, checked
+from unamp.cli.printing import print_json
+from unamp.errors import shortened
+from unamp.policy import LEVELS, Policy
+from unamp.presets import PRESETS
+from unamp.tuning import Tuned
+from unamp.tuning.places import BY
+from unamp.tuning.searches import EFFORTS
+
+__all__ = ["tune_command"]
+
+#: What a function may return for `unamp.tune`, besides what it must.
+_FURTHER = ("dtype", "tolerance", "base", "by", "measure", "effort", "margin", "held_out", "budget", "resume", "progress")
+_NEEDED = ("run", "network", "batches")
+
+
+def tune_command(
+    function: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FUNCTION",
+            help="A function without arguments that returns the arguments of unamp.tune, as a dict: run, network, batches, and "
+            "any other. A module's name, or a file's (train.py:function).",
+        ),
+    ],
+    tolerance: Annotated[float | None, typer.Option(help="The largest error that is allowed; 0.01 where not given.")] = None,
+    dtype: Annotated[str | None, typer.Option(help=f"{LOW}; float16 where not given.")] = None,
+    level: Annotated[str | None, typer.Option(help=f"Begin with one of {', '.join(LEVELS)}; O3 where not given.")] = None,
+    preset: Annotated[str | None, typer.Option(help=f"The base lists to begin with: {', '.join(PRESETS)}.")] = None,
+    by: Annotated[str | None, typer.Option(help=f"What is held as one: {', '.join(BY)}; place where not given.")] = None,
+    effort: Annotated[str | None, typer.Option(help=f"{' or '.join(EFFORTS)}; halves where not given.")] = None,
+    margin: Annotated[float | None, typer.Option(help="The part of the tolerance to use; 0.8 where not given.")] = None,
+    budget: Annotated[str | None, typer.Option(help="How many runs (200), or for how long (90s, 10min, 1.5h).")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Keep here what was tried, and go on with it.")] = None,
+    toml: Annotated[Path | None, typer.Option(help="Write the precision.toml here.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page about the search here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find what must stay in float32, so that a network's results stay within a tolerance.
+
+    Exits with 0 where the batch that was held out is within the tolerance too, with 1 where it is beyond.
+    """
+    arguments = _arguments(function)
+    options = {"tolerance": tolerance, "dtype": dtype, "by": by, "effort": effort, "margin": margin, "budget": budget}
+    arguments |= {name: value for name, value in {**options, "resume": resume}.items() if value is not None}
+    if level is not None or preset is not None:
+        low = arguments.get("dtype") or "float16"
+        arguments["base"] = checked(lambda: Policy(level or "O3", low, preset=preset or "unamp"))
+    tuned = _tuned(arguments)
+    if toml is not None:
+        _written(toml, tuned.to_toml())
+    if html is not None:
+        _written(html, checked(lambda: tuned.to_html(title=f"unamp tune {function}")))
+    if as_json:
+        print_json(tuned.to_data())
+    else:
+        print(tuned.table())
+    if not tuned.report.within:
+        raise typer.Exit(1)
+
+
+def _tuned(arguments: Mapping[str, Any]) -> Tuned:
+    """Return what `unamp.tune` finds. An error of the user's own code keeps its traceback."""
+    import unamp
+
+    try:
+        return unamp.tune(**arguments)
+    except (ValueError, TypeError, RuntimeError) as error:
+        if _ours(error):
+            raise typer.BadParameter(str(error)) from error
+        raise
+
+
+def _ours(error: BaseException) -> bool:
+    """Return whether it was unamp that raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "unamp"
+
+
+def _arguments(said: str) -> dict[str, Any]:
+    where, colon, name = said.rpartition(":")
+    if not colon or not where or not name.isidentifier():
+        raise typer.BadParameter(f"{shortened(said)} is none; name a function as module:function or file.py:function")
+    function = getattr(_module(where), name, None)
+    if not callable(function):
+        raise typer.BadParameter(f"{where} has no function {name!r}")
+    given = function()
+    if not isinstance(given, Mapping):
+        raise typer.BadParameter(f"{said} must return a dict with {', '.join(_NEEDED)}, not {shortened(given, 40)}")
+    unknown = sorted(set(given) - {*_NEEDED, *_FURTHER}, key=str)
+    missing = [each for each in _NEEDED if each not in given]
+    if unknown or missing:
+        wrong = f"unknown: {unknown[0]!r}" if unknown else f"missing: {missing[0]!r}"
+        raise typer.BadParameter(
+            f"{said} must return a dict with {', '.join(_NEEDED)}, and what else unamp.tune takes; {wrong}"
+        )
+    return dict(given)
+
+
+def _module(where: str) -> Any:
+    if where.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+        if spec is None or spec.loader is None or not Path(where).is_file():
+            raise typer.BadParameter(f"{where}: there is no such file")
+        sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        return module
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (where == error.name or where.startswith(f"{error.name}.")):
+            raise
+        raise typer.BadParameter(f"there is no module {where!r} here; name one, or a file (train.py:function)") from error
+
+
+def _written(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror or error}") from error

@@ -1,0 +1,12 @@
+"""The tuner: what must stay in float32, and why.
+
+`unamp.tune` is the function that searches; the package cannot have its name.
+"""
+
+from unamp.tuning.progress import Step
+from unamp.tuning.reports import PlaceReport, PresetReport, TuneReport
+from unamp.tuning.result import Tuned
+from unamp.tuning.trials import Trial
+from unamp.tuning.tuner import tune
+
+__all__ = ["PlaceReport", "PresetReport", "Step", "Trial", "TuneReport", "Tuned", "tune"]

@@ -1,0 +1,130 @@
+"""Checks before a search: bad arguments, runs that cannot be repeated, and what a search could not mend."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from unamp.amp_warnings import moves_statistics
+from unamp.errors import shortened, unknown
+from unamp.policy import Policy
+from unamp.presets import preset
+from unamp.regions import check_policy
+from unamp.tracing import Trace
+from unamp.tuning import measuring
+from unamp.tuning.places import BY
+from unamp.tuning.searches import EFFORTS
+from unamp.tuning.subject import Subject
+
+__all__ = ["base_policy", "check_arguments", "check_repeatable", "warn_of_statistics"]
+
+
+def check_arguments(run: object, batches: object, tolerance: object, margin: object, by: object, effort: object) -> None:
+    """Check what `tune` is given.
+
+    Raises:
+        TypeError, ValueError: for what is none; the message says what was given, and what is valid.
+    """
+    if not callable(run):
+        raise TypeError(f"run must be a function of one batch that returns results; not {shortened(run)}")
+    if not isinstance(batches, (list, tuple)):
+        raise TypeError(f"batches must be a list of batches, each for one call of run; not {type(batches).__name__}")
+    if not batches:
+        raise ValueError("batches is empty; three or more are better than one: the answer fits what was run")
+    for name, value, above, up_to in (("tolerance", tolerance, 0.0, math.inf), ("margin", margin, 0.0, 1.0)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{name} must be a number, not {shortened(value)}")
+        if not (above < value <= up_to and math.isfinite(value)):
+            raise ValueError(
+                f"{name} must be above {above:g}{f' and at most {up_to:g}' if up_to < math.inf else ''}, not {value}"
+            )
+    if by not in BY:
+        raise ValueError(unknown("by", by, BY))
+    if effort not in EFFORTS:
+        raise ValueError(unknown("effort", effort, EFFORTS))
+
+
+def base_policy(base: object, dtype: object) -> Policy:
+    """Return the policy that a search starts from.
+
+    Raises:
+        TypeError, ValueError: for what is none, for another dtype than the policy's own, and for a policy without lists.
+    """
+    if base is None:
+        return Policy("O3", "float16" if dtype is None else dtype)
+    check_policy(base)
+    assert isinstance(base, Policy)
+    if dtype is not None and Policy(dtype=dtype).dtype != base.dtype:
+        raise ValueError(f"dtype is {shortened(dtype)} and base computes in {base.dtype}; leave dtype out")
+    if not base.active:
+        raise ValueError(f"base must be a policy under which something is low; {base!r} changes nothing")
+    if preset(base.preset).delegates:
+        raise ValueError(
+            f"base must be a policy with lists; preset {base.preset!r} is the framework's own AMP, which takes none"
+        )
+    return base
+
+
+def check_repeatable(subject: Subject, one: tuple[Any, Trace], other: tuple[Any, Trace], limit: float) -> None:
+    """Check that two float32 runs of one batch agree.
+
+    Raises:
+        ValueError: where they do not; the message has the reason that is found.
+    """
+    if subject.measure is None:
+        if measuring.has_nan(one[0]):
+            raise ValueError(f"the float32 run gives NaN{_where(one[1])}; no policy can mend that")
+    elif measuring.same_objects(one[0], other[0]):
+        raise ValueError("run returned the same tensor twice, so that every run would overwrite the first; return a copy")
+    apart = subject.difference(one[0], other[0])
+    if apart > limit / 10:
+        raise ValueError(
+            f"two float32 runs of the same batch are {apart:.1e} apart, so no error could be measured: {_reason(subject)}"
+            f"{_first_difference(one[1], other[1])}"
+        )
+
+
+def warn_of_statistics(subject: Subject) -> None:
+    """Warn of norms whose statistics every run of the search will move."""
+    if moving := _layers(subject, "batchnorm", training=True):
+        moves_statistics(_some(moving))
+
+
+def _layers(subject: Subject, kind: str, *, training: bool | None) -> list[str]:
+    """Return layers with their classes: of a kind, and in a mode; None is for layers that know no mode, as Keras' do not."""
+    return [
+        f"{name or 'the network'} ({type(layer).__name__})"
+        for name, layer in subject.names.layers.items()
+        if getattr(layer, "training", None) is training and kind in type(layer).__name__.lower()
+    ]
+
+
+def _reason(subject: Subject) -> str:
+    evaluate = "call network.eval() (network.set_train(False) in MindSpore) before"
+    if dropping := _layers(subject, "drop", training=True):
+        return f"dropout is on in {_some(dropping)}; {evaluate}"
+    if dropping := _layers(subject, "drop", training=None):
+        return f"there is dropout in {_some(dropping)}; call the network with training=False"
+    if _layers(subject, "", training=True):
+        return f"the network is in training mode; {evaluate}"
+    return "run draws random numbers, or changes what it reads; seed it, and have it begin from the same state each time"
+
+
+def _first_difference(one: Trace, other: Trace) -> str:
+    if [(r.layer, r.op) for r in one.records] != [(r.layer, r.op) for r in other.records]:
+        return " (the second run did not run the same operations)"
+    for before, after in zip(one.records, other.records, strict=True):
+        if before.values != after.values:
+            return f" (what {before.op}{f' of {before.layer}' if before.layer else ''} gives is the first to differ)"
+    return ""
+
+
+def _where(ran: Trace) -> str:
+    first = next(iter(ran.nonfinite), None)
+    if first is None:
+        return ""
+    return f", and {first.op}{f' of {first.layer}' if first.layer else ''} is the first whose result is not finite"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,82 @@
+"""The places of a network: what a search may hold in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from unamp.adapter.records import OpRecord
+from unamp.dtypes import FLOAT32
+from unamp.policy import Policy, Rule
+
+__all__ = ["BY", "Place", "Unit", "low_places", "place_of", "places_to_be_low", "units_of"]
+
+#: What is held as one: an operation in a layer, an operation wherever it is, or a layer with what it runs itself.
+BY = ("place", "operation", "layer")
+
+
+class Place(NamedTuple):
+    """An operation in a layer.
+
+    Attributes:
+        layer: the layer's name as a trace shows it, without the network's class; ``""`` outside of named layers.
+        op: the operation's canonical name.
+    """
+
+    layer: str
+    op: str
+
+    def __str__(self) -> str:
+        return f"{self.op} in {self.layer}" if self.layer else self.op
+
+
+#: The places that are held, or given back, together.
+Unit = frozenset[Place]
+
+
+def place_of(record: OpRecord, names: Mapping[str, str], classes: Iterable[str]) -> Place:
+    """Return where an operation ran.
+
+    Args:
+        record: the operation.
+        names: the names of a network's layers that run, each with the first one of its layer.
+        classes: the network's class, and that of a wrapper around it.
+    """
+    kind, _, name = (record.layer or "").partition(".")
+    if kind not in classes:
+        return Place("", record.op)
+    # A wrapper for data-parallel training holds the network under a name of its own.
+    found = names.get(name) or names.get(name.partition(".")[2])
+    return Place(found or "", record.op)
+
+
+#: The rules by which a policy has an operation low, or leaves it low.
+_LOW = (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
+
+
+def low_places(records: Iterable[OpRecord], dtype: str, names: Mapping[str, str], classes: Iterable[str]) -> list[Place]:
+    """Return the places that computed low because a policy had them, in the order in which they first ran."""
+    ran = (record for record in records if record.computed_in == dtype and record.rule in _LOW)
+    return list(dict.fromkeys(place_of(record, names, classes) for record in ran))
+
+
+def places_to_be_low(
+    records: Iterable[OpRecord], policy: Policy, names: Mapping[str, str], classes: Iterable[str]
+) -> list[Place]:
+    """Return the places of a float32 run that a policy would have low."""
+    ran = (record for record in records if record.compute == FLOAT32 and policy.decide(record.op) in _LOW)
+    return list(dict.fromkeys(place_of(record, names, classes) for record in ran))
+
+
+def units_of(places: Sequence[Place], by: str) -> list[Unit]:
+    """Return places as what is held together, in their order.
+
+    Args:
+        places: the places.
+        by: one of `BY`.
+    """
+    groups: dict[object, set[Place]] = {}
+    for place in places:
+        key: object = {"place": place, "operation": place.op, "layer": place.layer}[by]
+        groups.setdefault(key, set()).add(place)
+    return list(map(frozenset, groups.values()))

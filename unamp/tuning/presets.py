@@ -1,0 +1,76 @@
+"""Policies that need no search, beside the one that was found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unamp.errors import BannedOperation, NotExpressible
+from unamp.policy import Policy
+from unamp.presets import PRESETS
+from unamp.tracing import trace
+from unamp.tuning.reports import PresetReport
+from unamp.tuning.subject import Subject
+
+__all__ = ["preset_reports", "trivial"]
+
+#: A preset is as good as the answer where so little more of the work is low.
+_LITTLE = 0.02
+
+
+def preset_reports(
+    subject: Subject,
+    batches: Sequence[tuple[Any, Any]],
+    within: Callable[[Sequence[float]], bool],
+    may_run: Callable[[], bool],
+) -> list[PresetReport]:
+    """Return how the usual policies do at O1: that of unamp, and that of the framework's own lists.
+
+    Args:
+        subject: the network.
+        batches: batches with their float32 results.
+        within: whether the errors of all batches are small enough.
+        may_run: whether a further run may begin.
+    """
+    if subject.base.level != "O3":
+        return []
+    framework = subject.framework()
+    own = [name for name in PRESETS if framework and name.startswith(framework)]
+    found = [
+        _report(subject, Policy("O1", subject.base.dtype, preset=name), batches, within, may_run)
+        for name in [*own[:1], "unamp"]
+    ]
+    return [report for report in found if report is not None]
+
+
+def _report(
+    subject: Subject,
+    policy: Policy,
+    batches: Sequence[tuple[Any, Any]],
+    within: Callable[[Sequence[float]], bool],
+    may_run: Callable[[], bool],
+) -> PresetReport | None:
+    """Return how a policy does; None where the budget ends before, and where it cannot run the network at all."""
+    ran, errors = trace(), list[float]()
+    for batch, reference in batches:
+        if not may_run():
+            return None
+        try:
+            errors.append(subject.error_under(policy, (), batch, reference, None if errors else ran))
+        except (BannedOperation, NotExpressible):
+            return None
+        if not math.isfinite(errors[-1]):
+            break
+    return PresetReport(policy, subject.low_share(ran), max(errors), within(errors))
+
+
+def trivial(dtype: str, low: float, presets: Sequence[PresetReport], *, nothing_held: bool) -> list[str]:
+    """Return what there is to say where the answer could have been had without a search."""
+    if nothing_held:
+        return [f"everything may run in {dtype}: no exception is needed"]
+    good = [found for found in presets if found.holds and found.low >= low - _LITTLE]
+    return [
+        f"O1 of the preset {found.policy.preset} already holds, with {found.low:.1%} of the work low: it needs no rules"
+        for found in sorted(good, key=lambda found: -found.low)[:1]
+    ]

@@ -1,0 +1,72 @@
+"""The policy and the rules for layers that hold some places in float32, in few words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from unamp.dtypes import FLOAT32
+from unamp.layers.rules import LayerRule
+from unamp.policy import Policy
+from unamp.tuning.places import Place
+
+__all__ = ["held_everywhere", "policy_and_rules"]
+
+_Inherited = frozenset[str] | None  # the operations that a rule around denies; None: "float32"
+
+
+def policy_and_rules(
+    held: Collection[Place], places: Sequence[Place], layers: Iterable[str], base: Policy
+) -> tuple[Policy, list[LayerRule]]:
+    """Return what holds some places in float32, and no other place.
+
+    An operation that is held wherever it is, is denied by the policy; a layer in which everything is held is float32. A rule
+    reaches into the layers inside, so those get one of their own where they would be held along.
+
+    Args:
+        held: the places to hold.
+        places: all places.
+        layers: the names of the layers that run, an outer one before those inside.
+        base: the policy that is in force where nothing is held.
+    """
+    at: dict[str, set[str]] = {}
+    for place in places:
+        at.setdefault(place.layer, set()).add(place.op)
+    wanted: dict[str, set[str]] = {}
+    for place in held:
+        wanted.setdefault(place.layer, set()).add(place.op)
+    everywhere = frozenset(held_everywhere(held, places))
+    outside = everywhere | wanted.get("", set())
+    found: dict[str, _Inherited] = {}
+    rules = []
+    for layer in layers:
+        inherited = _inherited(layer, found, outside)
+        own, held_here = at.get(layer, set()), wanted.get(layer, set())
+        if (own if inherited is None else own & inherited) == held_here:
+            continue
+        inside = [place for place in places if place.layer == layer or place.layer.startswith(f"{layer}.")]
+        if held_here and all(place.op in wanted.get(place.layer, ()) for place in inside):
+            found[layer] = None
+            rules.append(LayerRule(layer, FLOAT32))
+        else:
+            found[layer] = everywhere | held_here
+            rules.append(LayerRule(layer, _denying(base, everywhere | held_here)))
+    return _denying(base, outside), rules
+
+
+def held_everywhere(held: Collection[Place], places: Iterable[Place]) -> list[str]:
+    """Return the operations of which every place is held."""
+    low = {place.op for place in places if place not in held}
+    return sorted({place.op for place in held} - low)
+
+
+def _inherited(layer: str, found: dict[str, _Inherited], outside: frozenset[str]) -> _Inherited:
+    while layer:
+        layer = layer.rpartition(".")[0]
+        if layer in found:
+            return found[layer]
+    return outside
+
+
+def _denying(base: Policy, ops: Iterable[str]) -> Policy:
+    denied = {*base.deny, *ops}
+    return base.replace(deny=sorted(denied), allow=[op for op in base.allow if op not in denied])

@@ -1,0 +1,181 @@
+"""One search: the runs before it, its trials, its budget, and the file that it goes on with."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from unamp.dtypes import PRECISIONS
+from unamp.tracing import trace
+from unamp.tuning import checks, measuring, resuming
+from unamp.tuning.places import Unit, units_of
+from unamp.tuning.progress import Progress, Step
+from unamp.tuning.searches import by_harm, halves, ranked
+from unamp.tuning.subject import Subject
+from unamp.tuning.trials import BudgetSpent, Trials, allowance, spread_of
+
+__all__ = ["Search"]
+
+
+class Search:
+    """One search: its batches with their float32 results, its units, and its trials."""
+
+    by: str
+    effort: str
+    budget: Any
+    resume: str | os.PathLike[str] | None
+    progress: Progress
+
+    def __init__(self, subject: Subject, batches: Sequence[Any], fresh: Any, tolerance: float, limit: float) -> None:
+        self.subject, self.batches, self.fresh = subject, batches, fresh
+        self.tolerance, self.limit = tolerance, limit
+        self.references: list[Any] = []
+        self.fresh_reference: Any = None
+        self.units: list[Unit] = []
+        self.work: dict[Unit, float] = {}
+        self.all_low = self.spread = 0.0
+        self.stopped = ""
+        self.raised: dict[frozenset[Unit], str] = {}
+        self.began = time.perf_counter()
+        self.trials: Trials[Unit] = Trials(self._run, len(batches), limit, self._may_run, self._told)
+
+    def prepare(self) -> None:
+        """Run in float32, and with everything low: what there is to search."""
+        subject, batches = self.subject, self.batches
+        needed = 3 * len(batches) + 1 + 2 * (self.fresh is not None)
+        if self.budget.runs < needed:
+            raise ValueError(f"a budget of {self.budget.runs} runs ends before the search begins, which takes {needed}")
+        subject.learn_layers()  # what is no network is refused before anything runs
+        first = subject.exact(batches[0])
+        subject.learn_layers()
+        checks.check_repeatable(subject, first, subject.exact(batches[0]), self.limit)
+        checks.warn_of_statistics(subject)
+        traced = [first, *map(subject.exact, batches[1:])]
+        if self.fresh is not None:
+            self.fresh_reference = subject.exact(self.fresh)[0]
+        self.references = [results for results, _ in traced]
+        for _, ran in traced:
+            subject.learn_work(ran)
+        errors = []
+        for batch, (reference, exact) in zip(batches, traced, strict=True):
+            low = trace()
+            errors.append(subject.error((), batch, reference, low))
+            subject.learn_places(low, exact)
+        self.all_low = max(errors)
+        if not subject.places:
+            raise ValueError(
+                f"nothing ran that {subject.base!r} would have low: run must call the network eagerly, on floating tensors "
+                "(a graph that is compiled is not seen)"
+            )
+        self.units = units_of(subject.places, self.by)
+        self.work = {unit: math.fsum(subject.work.get(place, 0.0) for place in unit) for unit in self.units}
+        self.trials.errors[frozenset()] = errors
+
+    def search(self) -> frozenset[Unit]:
+        """Return the units to hold."""
+        if self.all_low <= self.limit and self._safe():
+            return frozenset()
+        self._remember()
+        everything, subject = frozenset(self.units), self.subject
+        try:
+            self._allow_for_spread()
+            if self.trials.within(self.trials.errors[frozenset()]):
+                return frozenset()
+            if not self.trials.holds(everything):
+                raise ValueError(
+                    f"with every place in float32 the error is still {self.trials.known(everything):.2g}, and the search may "
+                    f"use {self.limit:.2g}: no policy is in reach; allow a larger tolerance, or look for what is low by itself"
+                    f"{'' if subject.raised is None else f' (run raised {type(subject.raised).__name__})'}"
+                ) from subject.raised
+            return self._searched()
+        except BudgetSpent:
+            self.stopped = "the budget ended the search: this is the best so far"
+        except KeyboardInterrupt:
+            self.stopped = "interrupted: this is the best so far"
+        finally:
+            self._write()
+        best = self.trials.best(self.work)
+        if best is None:
+            raise ValueError("the search was ended before it found anything within the tolerance; give it a larger budget")
+        return best
+
+    def _safe(self) -> bool:
+        """Return whether everything may be low, as far as the errors of the batches alone can tell."""
+        errors = self.trials.errors[frozenset()]
+        return math.fsum(errors) / len(errors) * allowance(spread_of([errors]), len(errors)) <= self.tolerance
+
+    def _allow_for_spread(self) -> None:
+        """Tighten the limit where errors differ between batches: by those of sets that nobody has chosen for their errors."""
+        if len(self.batches) == 1 or math.isinf(self.all_low):
+            return
+        unchosen = [frozenset(), frozenset(self.units[::2]), frozenset(self.units[1::2])]
+        for held in unchosen:
+            self.trials.error(held)
+        self.spread = spread_of(self.trials.errors[held] for held in unchosen)
+        self.trials.mean_limit = self.tolerance / allowance(self.spread, len(self.batches))
+
+    def _searched(self) -> frozenset[Unit]:
+        everything, base = frozenset(self.units), sorted(self.units, key=self._most_work_first)
+        if self.effort == "halves":
+            return halves(base, self.trials.holds)
+        harm = {unit: math.inf if self.overflows(unit) else self.trials.first(everything - {unit}) for unit in base}
+        return ranked(by_harm(base, harm, self.work), self.trials.holds)
+
+    def low(self, held: frozenset[Unit]) -> float:
+        """Return the share of the work that is low where some units are held."""
+        return 1.0 - math.fsum(self.work[unit] for unit in held) / (math.fsum(self.work.values()) or 1.0)
+
+    def overflows(self, unit: Unit) -> bool:
+        """Return whether a result is beyond the low dtype, as the float32 runs show."""
+        largest = PRECISIONS[self.subject.base.dtype].largest
+        return any(self.subject.peak.get(place, 0.0) > largest for place in unit)
+
+    def _most_work_first(self, unit: Unit) -> tuple[bool, float]:
+        return self.overflows(unit), -self.work[unit]
+
+    def _run(self, held: frozenset[Unit], batch: int) -> float:
+        error = self.subject.error(frozenset().union(*held), self.batches[batch], self.references[batch])
+        if self.subject.raised is not None:
+            self.raised[held] = type(self.subject.raised).__name__
+        return error
+
+    def _may_run(self) -> bool:
+        return bool(self.budget.left(self.subject.runs + (self.fresh is not None)))
+
+    def _told(self, held: frozenset[Unit]) -> None:
+        best = self.trials.best(self.work)
+        best = frozenset(self.units) if best is None else best
+        self.progress(Step(self.subject.runs, len(self.units), len(best), self.low(best)))
+        self._write()
+
+    def _memory(self) -> resuming.Memory:
+        subject = self.subject
+        numbers = {place: number for number, place in enumerate(subject.places)}
+        measure = "norms" if subject.measure is None else getattr(subject.measure, "__qualname__", "the user's")
+        network = " ".join(subject.names.classes)
+        setting = {"network": network, "base": repr(subject.base), "by": self.by, "measure": measure}
+        results = [] if subject.measure is not None else [tuple(measuring.norms(each)) for each in self.references]
+        return resuming.Memory(
+            setting,
+            tuple(subject.places),
+            tuple(results) or tuple(() for _ in self.references),
+            tuple(
+                (frozenset(numbers[place] for unit in held for place in unit), tuple(errors))
+                for held, errors in self.trials.errors.items()
+            ),
+        )
+
+    def _remember(self) -> None:
+        """Take over what the file to resume from knows."""
+        if self.resume is None or not os.path.exists(self.resume):
+            return
+        for numbers, errors in resuming.read(self.resume, self._memory()).tried:
+            places = {self.subject.places[number] for number in numbers}
+            self.trials.errors[frozenset(unit for unit in self.units if unit <= places)] = list(errors)
+
+    def _write(self) -> None:
+        if self.resume is not None:
+            resuming.write(self.resume, self._memory())

@@ -1,0 +1,79 @@
+"""Searches: which units may be given back to the low dtype. They know a yes or no, and no framework.
+
+Everything held is known to hold. What a search returns holds too, and no single unit of it can be given back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
+
+__all__ = ["EFFORTS", "by_harm", "halves", "ranked"]
+
+U = TypeVar("U", bound=Hashable)
+Holds = Callable[[frozenset[U]], bool]
+
+#: The names of the searches: delta debugging, and with a run for each unit before it, for a ranking.
+EFFORTS = ("halves", "ranked")
+
+
+def halves(order: Sequence[U], holds: Holds[U]) -> frozenset[U]:
+    """Return the units that stay held when halves, quarters, ... and at last single ones are given back.
+
+    Args:
+        order: the units that are held at first, the first to give back first.
+        holds: whether a set of held units is enough.
+    """
+    rest, size = list(order), max(1, len(order) // 2)
+    while True:
+        n = 0
+        while n < len(rest):
+            less = rest[:n] + rest[n + size :]
+            if holds(frozenset(less)):
+                rest = less
+            else:
+                n += size
+        if size == 1:
+            return _without_spare(rest, holds)
+        size //= 2
+
+
+def ranked(order: Sequence[U], holds: Holds[U]) -> frozenset[U]:
+    """Return the units that stay held of the shortest end of a ranking that is enough, less what can be given back.
+
+    Args:
+        order: the units, the first to give back first: those of least harm.
+        holds: whether a set of held units is enough.
+    """
+    # The last `good` units are enough; the last `bad` are not.
+    bad, good = 0, len(order)
+    while good - bad > 1:
+        middle = (bad + good) // 2
+        if holds(frozenset(order[len(order) - middle :])):
+            good = middle
+        else:
+            bad = middle
+    return halves(order[len(order) - good :], holds)
+
+
+def by_harm(units: Sequence[U], harm: Mapping[U, float], work: Mapping[U, float]) -> list[U]:
+    """Return units, the first to give back first: by the square of the error that each adds, for its work.
+
+    Squares, because errors of independent roundings add up like that.
+    """
+
+    def dear(unit: U) -> float:
+        if work[unit]:
+            return harm[unit] ** 2 / work[unit]
+        return math.inf if harm[unit] else 0.0
+
+    return sorted(units, key=dear)
+
+
+def _without_spare(rest: list[U], holds: Holds[U]) -> frozenset[U]:
+    """Give single units back until none can be: what held a larger set back may be gone by now."""
+    kept = frozenset(rest)
+    while (spare := next((unit for unit in rest if unit in kept and holds(kept - {unit})), None)) is not None:
+        kept -= {spare}
+    return kept

@@ -1,0 +1,153 @@
+"""A network as a search runs it: in float32, and with places held in float32 while the rest is low."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from unamp.adapter import registry
+from unamp.errors import AdapterError, BannedOperation, NotExpressible
+from unamp.layers.applying import LayerNames, layer_names, layer_policies
+from unamp.layers.rules import LayerRule, LayerRules
+from unamp.policy import Policy
+from unamp.regions import policy_region
+from unamp.tracing import Trace, Work, share, trace
+from unamp.tuning import measuring
+from unamp.tuning.places import Place, low_places, place_of, places_to_be_low
+from unamp.tuning.rules import policy_and_rules
+from unamp.tuning.work import shares, summed, widened_work
+
+__all__ = ["Subject", "in_force"]
+
+
+@contextmanager
+def in_force(network: Any, policy: Policy, rules: Sequence[LayerRule]) -> Iterator[None]:
+    """Put rules on a network and a policy in force, and take both off again."""
+    handle = layer_policies(network, LayerRules(rules)) if rules else None
+    try:
+        with policy_region(policy):
+            yield
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+class Subject:
+    """What is run, and what is known of its float32 runs.
+
+    Args:
+        run: runs one batch, and returns results.
+        network: the network; None where no layer is to have a rule.
+        base: the policy in force where nothing is held.
+        measure: the error of two runs' results, given as they are; None: by norms.
+
+    Attributes:
+        amounts, peak: of every place that ran in float32: the work of all batches, and the largest magnitude of a result.
+        places: the places that were low without exceptions, in order.
+        work: the share of each place in the work of those.
+        runs: how often `run` was called.
+        raised: what the last run under a policy raised; None where it came to its end.
+    """
+
+    def __init__(
+        self, run: Callable[[Any], Any], network: Any, base: Policy, measure: Callable[[Any, Any], Any] | None
+    ) -> None:
+        self.run, self.network, self.base, self.measure = run, network, base, measure
+        self.amounts: dict[Place, Work] = {}
+        self.work: dict[Place, float] = {}
+        self.peak: dict[Place, float] = {}
+        self.places: list[Place] = []
+        self.runs = 0
+        self.raised: Exception | None = None
+        self.names = LayerNames((), {}, {})
+
+    def exact(self, batch: Any) -> tuple[Any, Trace]:
+        """Return the results of a float32 run, and its trace."""
+        self.runs += 1
+        with trace(values=True) as ran:
+            given = self.run(batch)
+        return self._kept(given), ran
+
+    def learn_layers(self) -> None:
+        """Find the network's layers: after a first run, since some frameworks build them only then."""
+        if self.network is not None:
+            self.names = layer_names(self.network)
+
+    def learn_work(self, ran: Trace) -> None:
+        """Add the work and the peaks of a float32 run."""
+        for record in ran.records:
+            place = self.place(record)
+            self.amounts[place] = summed([self.amounts.get(place, Work()), widened_work(record)])
+            if record.values is not None:
+                self.peak[place] = max(self.peak.get(place, 0.0), record.values.max_abs)
+
+    def learn_places(self, low: Trace, exact: Trace) -> None:
+        """Add the places that were low in a run without exceptions; where that did not come to its end, as the policy says.
+
+        Args:
+            low: the trace of that run.
+            exact: the trace of the float32 run.
+        """
+        found = low_places(low.records, self.base.dtype, self.names.first, self.names.classes)
+        if self.raised is not None:
+            found += places_to_be_low(exact.records, self.base, self.names.first, self.names.classes)
+        self.places = list(dict.fromkeys([*self.places, *found]))
+        self.work = shares(self.amounts, self.places)
+
+    def place(self, record: Any) -> Place:
+        """Return where an operation ran."""
+        return place_of(record, self.names.first, self.names.classes)
+
+    def rules(self, held: Collection[Place]) -> tuple[Policy, list[LayerRule]]:
+        """Return the policy and the rules that hold some places in float32."""
+        layers = (name for name, first in self.names.first.items() if name == first)
+        return policy_and_rules(held, self.places, layers, self.base)
+
+    def error(self, held: Collection[Place], batch: Any, reference: Any, ran: Trace | None = None) -> float:
+        """Run a batch with some places held, and return its error.
+
+        Args:
+            held: the places.
+            batch: the batch.
+            reference: what `exact` gave for it.
+            ran: a trace to record the run; None for none.
+        """
+        return self.error_under(*self.rules(held), batch, reference, ran)
+
+    def error_under(
+        self, policy: Policy, rules: Sequence[LayerRule], batch: Any, reference: Any, ran: Trace | None = None
+    ) -> float:
+        """Run a batch under a policy and rules, and return its error: infinite where `run` raises, as some do at a NaN."""
+        self.runs += 1
+        self.raised = None
+        with in_force(self.network, policy, rules), nullcontext() if ran is None else ran:
+            try:
+                given = self.run(batch)
+            except (AdapterError, BannedOperation, NotExpressible):
+                raise
+            except Exception as error:
+                self.raised = error
+        if self.raised is not None:
+            return math.inf
+        return self.difference(reference, self._kept(given))
+
+    def difference(self, reference: Any, other: Any) -> float:
+        """Return the error of one run's results, as the user's measure or the norms have it."""
+        if self.measure is not None:
+            return measuring.single_number(self.measure(reference, other))
+        return measuring.worst_error(reference, other)
+
+    def low_share(self, ran: Trace) -> float:
+        """Return the share of a run's work that was low."""
+        worked = [(record.computed_in == self.base.dtype, widened_work(record)) for record in ran.records if record.compute]
+        return share(summed(work for low, work in worked if low), summed(work for _, work in worked))
+
+    def framework(self) -> str:
+        """Return the network's framework; ``""`` without a network."""
+        owner = None if self.network is None else registry.owner(self.network, "network")
+        return "" if owner is None else owner.framework
+
+    def _kept(self, given: Any) -> Any:
+        return given if self.measure is not None else measuring.results_of(given)
