@@ -118,7 +118,14 @@ class _Performer(Performer[Plan, Operator]):
     def report(
         self, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        return observing.report(op, operator, rule, run, args, kwargs)
+        plan = thread.plan
+        assert plan is not None
+        return observing.report(
+            op, operator, rule, run, args, kwargs, lambda low: self.compute_low(plan.low_alone(low), operator, args, kwargs)
+        )
+
+    def copied(self, tensor: Any, dtype: Any) -> Any:
+        return tensor.copy()
 
 
 _performer = _Performer(thread, NESTING, Casts(cast, to_low, rounded, map_floats), NAMES, FLOAT32)
@@ -146,6 +153,9 @@ class _ConvertedLayer:
 
     def passes(self, op: str) -> bool:
         return True
+
+    def low_alone(self, dtype: str) -> Plan:
+        return self
 
     def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an operation inside the layer."""

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from mindspore import nn
 
 from unamp.adapter import observing
 from unamp.adapter.observer import Layers, Observer
-from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved, unreported
+from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.replacing import CodePatch
+from unamp.adapter.shadowing import CHANGES_STATE, DRAWS, LeftOut
 from unamp.policy import Rule
 from unamp_mindspore.casting import is_kept, tensors
 from unamp_mindspore.operators import Operator
@@ -40,22 +42,65 @@ def observe(
         yield
 
 
-def report(op: str, operator: Operator, rule: Rule, run: Callable[[], Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run one operation and report what it computed in."""
+def report(
+    op: str,
+    operator: Operator,
+    rule: Rule,
+    run: Callable[[], Any],
+    args: Any,
+    kwargs: dict[str, Any],
+    low: Callable[[str], Any],
+) -> Any:
+    """Run one operation and report what it computed in; `low` computes it low, in the dtype of a name."""
     given = _reporter.floating([args, kwargs, operator.parameters(args)])
     if operator.activation_only:
         given = given[:1]
-    low = thread.plan.low  # type: ignore[union-attr]
-    uncast = _reporter.sizes(tensor for tensor in given if not is_kept(tensor, low))
+    kept_in = thread.plan.low  # type: ignore[union-attr]
+    uncast = _reporter.sizes(tensor for tensor in given if not is_kept(tensor, kept_in))
+    before = _state(operator, args)
     with unreported(thread) as observer:
         result, computed, emulated = run()
+
+    def second(dtype: str) -> Any:
+        if operator.layer and any(map(_drops, args[0].cells())):
+            raise LeftOut(DRAWS)
+        if not all(map(np.array_equal, before, _state(operator, args))):
+            raise LeftOut(CHANGES_STATE)
+        with unobserved(thread), _keeping_no_casts():
+            return low(dtype)
+
     compute = None if computed is None or not given else dtype_name(computed)
     record = OpRecord(
         op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated,
         input_shapes=_reporter.shapes(given), equation=equation(op, args, kwargs),
     )  # fmt: skip
-    _reporter.report(observer, record, uncast, result, first_only=operator.activation_only)
+    _reporter.report(observer, record, uncast, result, first_only=operator.activation_only, low=second)
     return result
+
+
+def _state(operator: Operator, args: Any) -> list[Any]:
+    """Return the values of a layer's parameters that are not trained, running statistics, where a shadow is wanted."""
+    if traces.shadow is None or not operator.layer:
+        return []
+    with unobserved(thread):
+        return [parameter.asnumpy().copy() for parameter in args[0].get_parameters() if not parameter.requires_grad]
+
+
+def _drops(cell: Any) -> bool:
+    """Return whether a cell, or one in it, is a dropout that drops."""
+    return any(
+        inner.training and "Dropout" in type(inner).__name__ and getattr(inner, "p", 1.0) > 0
+        for _, inner in cell.cells_and_names()
+    )
+
+
+@contextmanager
+def _keeping_no_casts() -> Iterator[None]:
+    weights, thread.weights = thread.weights, None
+    try:
+        yield
+    finally:
+        thread.weights = weights
 
 
 def dtype_name(dtype: Any) -> str:

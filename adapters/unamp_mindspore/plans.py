@@ -54,6 +54,10 @@ class Plan:
         """Return whether an operation's parts follow their own rules."""
         return op in facts().transparent and op not in self.policy.allow and op not in self.policy.deny
 
+    def low_alone(self, dtype: str) -> Plan:
+        """Return a plan under which everything is computed in a low dtype, whatever this one says."""
+        return _all_low(dtype)
+
     carry_out = carry_out
 
     @cached_property
@@ -74,6 +78,11 @@ class Plan:
     def observed(self) -> Plan:
         """The same plan, for a thread whose operations are reported."""
         return Plan(self.policy, reporting=True)
+
+
+@lru_cache(maxsize=2)
+def _all_low(dtype: str) -> Plan:
+    return Plan(Policy("O3", dtype))
 
 
 @lru_cache(KEPT_POLICIES)

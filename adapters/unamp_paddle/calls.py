@@ -245,7 +245,14 @@ class _Performer(Performer[Plan, Operator]):
     def report(
         self, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        return observing.report(op, operator, rule, run, args, kwargs)
+        plan = thread.plan
+        assert plan is not None
+        return observing.report(
+            op, operator, rule, run, args, kwargs, lambda low: self.compute_low(plan.low_alone(low), operator, args, kwargs)
+        )
+
+    def copied(self, tensor: Any, dtype: Any) -> Any:
+        return tensor.clone() if tensor._is_initialized() else tensor
 
 
 _performer = _Performer(thread, NESTING, Casts(cast, to_low, rounded, map_floats), NAMES, FLOAT32)
@@ -273,6 +280,9 @@ class _RoundedLayer:
         return Rule.UNTOUCHED
 
     def inside(self, rule: Rule) -> Plan:
+        return self
+
+    def low_alone(self, dtype: str) -> Plan:
         return self
 
     def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:

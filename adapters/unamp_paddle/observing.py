@@ -10,10 +10,11 @@ import paddle
 
 from unamp.adapter import observing
 from unamp.adapter.observer import Layers, Observer
-from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved, unreported
+from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.replacing import CodePatch
+from unamp.adapter.shadowing import DRAWS, LeftOut
 from unamp.policy import Rule
 from unamp_paddle.casting import cast, is_kept, tensors
 from unamp_paddle.operators import Operator
@@ -40,22 +41,43 @@ def observe(
         yield
 
 
-def report(op: str, operator: Operator, rule: Rule, run: Callable[[], Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run one operation and report what it computed in."""
+def report(
+    op: str,
+    operator: Operator,
+    rule: Rule,
+    run: Callable[[], Any],
+    args: Any,
+    kwargs: dict[str, Any],
+    low: Callable[[str], Any],
+) -> Any:
+    """Run one operation and report what it computed in; `low` computes it low, in the dtype of a name."""
     given = _reporter.floating([args, kwargs])
     given = given[:1] if operator.activation_only else [*given, *operator.parameters(args).values()]
-    low = thread.plan.low  # type: ignore[union-attr]
-    uncast = _reporter.sizes(tensor for tensor in given if not is_kept(tensor, low))
+    kept_in = thread.plan.low  # type: ignore[union-attr]
+    uncast = _reporter.sizes(tensor for tensor in given if not is_kept(tensor, kept_in))
+    before = _drawn() if traces.shadow is not None else None
     with unreported(thread) as observer:
         result, computed, emulated = run()
+
+    def second(dtype: str) -> Any:
+        if _drawn() != before:
+            raise LeftOut(DRAWS)
+        with unobserved(thread), paddle.no_grad():
+            return low(dtype)
+
     if paddle.in_dynamic_mode():
         compute = None if computed is None or not given else _name(computed)
         record = OpRecord(
             op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated,
             input_shapes=_reporter.shapes(given), equation=equation(op, args, kwargs),
         )  # fmt: skip
-        _reporter.report(observer, record, uncast, result, first_only=operator.activation_only)
+        _reporter.report(observer, record, uncast, result, first_only=operator.activation_only, low=second)
     return result
+
+
+def _drawn() -> list[list[str]]:
+    """Return something that differs once random numbers were drawn: what Paddle prints of its generators, but for addresses."""
+    return [[part for part in str(state).split() if not part.startswith("0x")] for state in paddle.get_rng_state()]
 
 
 def _name(dtype: Any) -> str:

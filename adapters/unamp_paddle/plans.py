@@ -152,6 +152,10 @@ class Plan:
         """The same plan, where Paddle's own AMP cannot be in force beside it."""
         return Plan(self.policy, self.rules, layer_rule=self.layer_rule)
 
+    def low_alone(self, dtype: str) -> Plan:
+        """Return a plan under which everything is computed in a low dtype, whatever this one says."""
+        return _all_low(dtype)
+
     def inside(self, rule: Rule) -> Plan:
         """Return the plan for what a composite with this rule computes with."""
         return self._inside[rule]
@@ -172,6 +176,12 @@ def _all_follow() -> Mapping[str, Rule]:
 
 
 _EVERYTHING = _all_follow()
+
+
+@lru_cache(maxsize=2)
+def _all_low(dtype: str) -> Plan:
+    policy = Policy("O3", dtype)
+    return Plan(policy, policy.rules)
 
 
 @lru_cache(KEPT_POLICIES)

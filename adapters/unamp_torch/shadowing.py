@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from unamp.adapter import shadowing
 from unamp.adapter.records import OpRecord, Shadow
-from unamp.adapter.shadowing import DRAWS, LeftOut
+from unamp.adapter.shadowing import DRAWS, NAMED, LeftOut
 from unamp_torch.listing import Operator
 from unamp_torch.numbers import flat, has_numbers, rows
 from unamp_torch.state import DTYPES
@@ -65,7 +65,7 @@ class SecondRun:
         """Leave out what cannot be computed a second time unseen, or not be looked at."""
         operator, args, kwargs = self._operator, self._args, self._kwargs
         if operator.keeps_explicit_dtype(args, kwargs):
-            raise LeftOut("its caller named the dtype, which no rule changes")
+            raise LeftOut(NAMED)
         if operator.has_sparse_gradient(args, kwargs):
             raise LeftOut("its gradients are sparse, which no rule casts")
         if (watching := torch._C._get_tracing_state() or _get_current_dispatch_mode()) is not None:

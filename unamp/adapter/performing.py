@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from unamp.adapter.arguments import Nesting
 from unamp.adapter.observing import traced
+from unamp.adapter.shadowing import IN_PLACE, NAMED, LeftOut
 from unamp.adapter.state import Plan, ThreadState
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
@@ -201,6 +202,23 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def lowered(self, operator: OperatorT, result: Any, dtype: Any) -> Any:
         """Return the float32 result of an emulated operation, rounded to low."""
         return self._casts.mapped(result, dtype)
+
+    @abstractmethod
+    def copied(self, tensor: Any, dtype: Any) -> Any:
+        """Return a copy of a tensor, in its own dtype: what changes the copy changes nothing else."""
+
+    def compute_low(self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
+        """Return the result of a call computed low, from copies; see `unamp.adapter.shadowing`.
+
+        Raises:
+            LeftOut: where that would change what it is given, or no rule reaches it.
+        """
+        if operator.in_place or kwargs.get("out") is not None:
+            raise LeftOut(IN_PLACE)
+        if self._names_dtype(args, kwargs):
+            raise LeftOut(NAMED)
+        args, kwargs = self.converted(self.copied, None, args, kwargs)
+        return self.carry_out_rule(plan, operator, Rule.LOW, args, kwargs)[0]
 
     def perform(self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
         """Return the result of a call under its rule; report it where the thread is traced.

@@ -12,11 +12,12 @@ from typing import Any
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
 
-__all__ = ["CHANGES_STATE", "DRAWING", "DRAWS", "IN_PLACE", "LeftOut", "shadow"]
+__all__ = ["CHANGES_STATE", "DRAWING", "DRAWS", "IN_PLACE", "NAMED", "LeftOut", "shadow"]
 
 #: Common reasons to leave an operation out.
 DRAWS = "it draws random numbers"
 IN_PLACE = "it changes what it is given"
+NAMED = "its caller named the dtype, which no rule changes"
 CHANGES_STATE = "it changes the state of its layer (running statistics, a seed)"
 
 #: Operations that draw random numbers unless their caller hands some over.
