@@ -27,6 +27,7 @@ SECTIONS = {
     "decorated-steps": ("on_torch.decorated:comparisons", Effort(300, 0.002)),
     "aftermath": ("on_torch.aftermath:comparisons", _OPERATION),
     "layers": ("on_torch.layers:comparisons", _OPERATION),
+    "growth": ("on_torch.growth:comparisons", Effort(15, 0.0)),
     "scaling": ("on_torch.scaling:comparisons", _OPERATION),
     "import": ("starting:importing", _PROCESS),
     "first-region": ("starting:first_region", Effort(10, 0.0)),

@@ -67,7 +67,7 @@ def all_finite(tensors: Sequence[Any]) -> Any:
 
 
 def _is_floating(leaf: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
 
 
 class JaxGradients:

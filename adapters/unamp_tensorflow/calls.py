@@ -12,6 +12,7 @@ own, never for plain tensors; the callbacks of `op_callbacks` come after an oper
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tensorflow.python.eager.core import _FallbackException
 
 from unamp.adapter.observing import traced
 from unamp.adapter.performing import differing
+from unamp.adapter.shadowing import IN_PLACE, LeftOut
 from unamp.adapter.state import suspended
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
@@ -102,9 +104,18 @@ class OpTypeAction:
         self._widen = widen and rule is Rule.LOW
         self._ban = ban
         self._makes_numbers = op_type.op is not None and vocabulary()[op_type.op].group in ("creation", "random")
-        self._complete = all(has_kernel(op_type.name, number) for number in NAMES)
+
+    @cached_property
+    def _complete(self) -> bool:
+        return all(has_kernel(self._op_type.name, number) for number in NAMES)
+
+    # To ask TensorFlow for kernels takes a millisecond: it is asked when something depends on the answer.
+
+    @cached_property
+    def _may_agree(self) -> bool:
+        op_type = self._op_type
         pair = len(op_type.positions) == 2 and not op_type.lists and not op_type.fixed
-        self._may_agree = pair and self._complete and self._rule in _LOOKS_AT_INPUTS
+        return pair and self._rule in _LOOKS_AT_INPUTS and self._complete
 
     @property
     def needless(self) -> bool:
@@ -121,13 +132,21 @@ class OpTypeAction:
             given = [args[n] for n in positions]
             target, emulated = self._target(given)
             result = self._eager(ctx, name, args)
-            observing.report(thread.sink, op_type.op, op_type.name, self._stated, given, args, target, emulated, result)
+            observing.report(
+                thread.sink, op_type.op, op_type.name, self._stated, given, args, target, emulated, result,
+                lambda low: self._second(low, ctx, name, args),
+            )  # fmt: skip
             return result
         if self._may_agree:
             a, b = args[positions[0]], args[positions[1]]
             if type(a) is EagerTensor and type(b) is EagerTensor and a._datatype_enum() == b._datatype_enum():
                 return execute(ctx, op_type.name, name, *args)
         return self._eager(ctx, name, args)
+
+    def _second(self, low: int, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:
+        if self._op_type.changes_state:
+            raise LeftOut(IN_PLACE)
+        return OpTypeAction(self._op_type, Rule.LOW, low)._eager(ctx, name, args)
 
     def _eager(self, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:
         op_type = self._op_type

@@ -21,7 +21,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import dtypes
 from tensorflow.python.util import nest
 
-from unamp.adapter.observing import traced, unreported
+from unamp.adapter.keras_models import facts as keras_facts
+from unamp.adapter.observing import traced, traces, unreported
 from unamp.adapter.patching import Patch
 from unamp.adapter.performing import differing
 from unamp.adapter.replacing import AttributePatch, CodePatch
@@ -30,9 +31,8 @@ from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, convert, eligible_dtype, eligible_dtypes, execute, tensors
-from unamp_tensorflow.facts import facts
 from unamp_tensorflow.listing import always_emulated
-from unamp_tensorflow.state import ELIGIBLE, FLOAT32, Function, Plan, thread
+from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, Plan, thread
 
 __all__ = ["Composite"]
 
@@ -137,9 +137,17 @@ def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> An
         given = list(tensors([args, kwargs]))
         if given:
             given = given[:1] if _activation_only(op) else [*given, *_own_parameters(composite, args)]
+            state = observing.State(args[0] if composite.layers is not None and traces.shadow is not None else None)
             with unreported(thread) as observer:
                 result, target, emulated = _carry_out(composite, op, rule, plan, args, kwargs)
-            observing.report(observer, op, composite.path, rule, given, (*args, *kwargs.values()), target, emulated, result)
+
+            def low(dtype: int) -> Any:
+                state.check()
+                return _carry_out(composite, op, Rule.LOW, plan.low_alone(NAMES[dtype]), args, kwargs)[0]
+
+            observing.report(
+                observer, op, composite.path, rule, given, (*args, *kwargs.values()), target, emulated, result, low
+            )
             return result
     return _carry_out(composite, op, rule, plan, args, kwargs)[0]
 
@@ -158,7 +166,7 @@ def _carry_out(composite: Composite, op: str, rule: Rule, plan: Plan, args: Args
     target = _target(rule, plan.low, found)
     if not target:
         # All is float32, or the framework's own affair; but a layer's activation still has a rule of its own.
-        has_activation = op in facts().parts and rule is not Rule.UNTOUCHED
+        has_activation = op in keras_facts().parts and rule is not Rule.UNTOUCHED
         parts = plan.for_parts_of_layer(op, FLOAT32) if has_activation else plan.for_parts
         return _call(parts, composite, args, kwargs), found[0], False
     if target == FLOAT32:
@@ -178,7 +186,7 @@ def _carry_out_low(
         result = _call_low_layer(plan.for_parts_of_layer(op, target), composite, own, target, *_converted(target, args, kwargs))
     else:
         result = _call(plan.for_parts, composite, *_converted(target, args, kwargs))
-    if _open(kwargs) and not emulated and op not in facts().parts:  # there an activation's result comes last
+    if _open(kwargs) and not emulated and op not in keras_facts().parts:  # there an activation's result comes last
         result = convert(cast, target, result)
     if rule is Rule.LOW and plan.policy.widen_results:
         result = convert(cast, FLOAT32, result)

@@ -9,20 +9,22 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager.record import stop_recording
 
 from unamp._compiler_marks import not_converted
 from unamp.adapter import observing
 from unamp.adapter.observer import Layers, Observer
-from unamp.adapter.observing import Reporter, equation, follow_calls
+from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.replacing import AttributePatch
+from unamp.adapter.shadowing import CHANGES_STATE, LeftOut
 from unamp.policy import Rule
 from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.spellings import keras_in_use
-from unamp_tensorflow.state import NAMES, Plan, thread
+from unamp_tensorflow.state import DTYPES, NAMES, Plan, thread
 
-__all__ = ["observe", "report"]
+__all__ = ["State", "observe", "report"]
 
 
 @cache
@@ -64,6 +66,7 @@ def report(
     target: int,
     emulated: bool,
     result: Any,
+    low: Callable[[int], Any],
 ) -> None:
     """Report one operation that has been executed; a node that was added to a graph has not, and is not reported.
 
@@ -77,6 +80,7 @@ def report(
         target: the number of the dtype that they were cast to; 0 for none.
         emulated: whether that was emulated.
         result: what came out.
+        low: computes it under the rule LOW, for the number of a dtype.
     """
     if observer is None or not tf.executing_eagerly():
         return
@@ -87,7 +91,36 @@ def report(
         op, native, rule, inputs, compute, None, emulated,
         input_shapes=_reporter.shapes(floating), equation=equation(op, [getattr(value, "equation", value) for value in args]),
     )  # fmt: skip
-    _reporter.report(observer, record, _reporter.sizes(floating), result, first_only=True)
+
+    def second(dtype: str) -> Any:
+        with unobserved(thread), stop_recording():
+            return low(DTYPES[dtype])
+
+    _reporter.report(observer, record, _reporter.sizes(floating), result, first_only=True, low=second)
+
+
+class State:
+    """A layer's state besides what is trained: running statistics, seeds.
+
+    Args:
+        layer: the layer; None stands for what has none.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+        self._before = self._values()
+
+    def _values(self) -> list[Any]:
+        if self._layer is None or not tf.executing_eagerly():
+            return []
+        with unobserved(thread), stop_recording():
+            return [variable.numpy() for variable in self._layer.non_trainable_variables]
+
+    def check(self) -> None:
+        """Leave an operation out that has changed it since: a second run would change it again."""
+        after = self._values()
+        if len(after) != len(self._before) or not all(map(np.array_equal, self._before, after)):
+            raise LeftOut(CHANGES_STATE)
 
 
 def _tensors(value: Any) -> Iterator[Any]:

@@ -71,6 +71,9 @@ class Plan(AnyPlan, Protocol):
     def observed(self) -> Plan:
         """The same plan, with every operation reported."""
 
+    def low_alone(self, dtype: str, /) -> Plan:
+        """Return a plan under which everything is computed in a low dtype, whatever this one says."""
+
     def for_parts_of_layer(self, op: str, target: int, /) -> Plan:
         """Return the plan for the parts of a layer that computes in a dtype: its parameters are not among its inputs."""
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from unamp.adapter.keras_models import keras_on, library
 from unamp.adapter.observer import Layers, Observer
-from unamp.adapter.observing import equation, reporting_to, unreported
+from unamp.adapter.observing import equation, reporting_to, traces, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shape, Values
 from unamp.policy import Rule
+from unamp_torch import shadowing
 from unamp_torch.casting import ELIGIBLE
 from unamp_torch.listing import Operator
+from unamp_torch.numbers import flat, has_numbers, rows
 from unamp_torch.state import (
     CPU,
     CUDA,
@@ -44,7 +46,6 @@ _NOT_COMPUTING = frozenset(
 
 _TO_COPY = torch.ops.aten._to_copy.default
 _has_memory = torch._C._has_storage
-_is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def _enter_layer(module: torch.nn.Module, args: Any) -> None:
@@ -77,28 +78,53 @@ _layer_hooks = _LayerHooks()
 _layers = Patches(lambda: (_layer_hooks,))
 
 
+def _own_name(layer: torch.nn.Module) -> str:
+    """Return the name that a layer of Keras has, which holds its layers in a list of its own; any other's class."""
+    of_keras = keras_on("torch") and isinstance(layer, library().layers.Layer)
+    return str(layer.name) if of_keras else type(layer).__name__
+
+
+class Held(Protocol):
+    """What patches PyTorch, for this module, which is below."""
+
+    def acquire(self) -> None:
+        """Need the patches."""
+
+    def release(self) -> None:
+        """Need them no longer."""
+
+
 @contextmanager
-def observe(sink: Callable[[OpRecord], None], values: bool) -> Iterator[None]:
+def observe(sink: Callable[[OpRecord], None], values: bool, patches: Held) -> Iterator[None]:
     """Report the operations of this thread to `sink`; an outer observer waits. See `unamp.adapter.Adapter.observe`.
 
-    The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread.
+    The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread. Layers of Keras
+    report themselves, so what patches those is needed, too.
     """
-    observer = Observer("torch", sink, values, Layers(torch.nn.Module.named_modules))
+    observer = Observer("torch", sink, values, Layers(torch.nn.Module.named_modules, _own_name))
+    with_keras = keras_on("torch")
+    if with_keras:
+        patches.acquire()
     try:
         with _layers.held(), reporting_to(thread, observer):
             include_kernels(thread.plan)
             yield
     finally:
         include_kernels(thread.plan)
+        if with_keras:
+            patches.release()
 
 
-def report(operator: Operator, run: Callable[[Operator], Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def report(
+    operator: Operator, run: Callable[[Operator], Any], args: Sequence[Any], kwargs: dict[str, Any], low: shadowing.Low
+) -> Any:
     """Run one operation and report what it computed in.
 
     Args:
         operator: the operator that was called.
         run: does to the call what the plan in force says, given the operator to call.
         args, kwargs: the call's arguments.
+        low: carries out the rule LOW for a call, whatever the plan in force.
     """
     plan = thread.plan
     given = [t for t in operator.eligible.tensors(args, kwargs) if t.is_floating_point()]
@@ -113,6 +139,7 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Sequence[An
         finally:
             spy.step = _Step.AFTER
 
+    second = None if traces.shadow is None else shadowing.SecondRun(operator, traces.shadow, low, args, kwargs)
     thread.emulated = False
     with unreported(thread) as observer:
         set_excluded(TRACED.key, True)  # what the operation is made of is not reported, nor is looking at its result
@@ -122,14 +149,15 @@ def report(operator: Operator, run: Callable[[Operator], Any], args: Sequence[An
             if torch._guards.TracingContext.try_get() is None:
                 record = _record(operator, plan, inputs, spy, result)
                 shapes, said = tuple(map(_shape, given)), equation(operator.op, args)
-                observer.report(record, lambda: _values(result), input_shapes=shapes, equation=said)
+                shadow = None if second is None else second.beside(record, result)
+                observer.report(record, lambda: _values(result), input_shapes=shapes, equation=said, shadow=shadow)
         finally:
             set_excluded(TRACED.key, False)
     return result
 
 
 def _record(operator: Operator, plan: Plan | None, inputs: tuple[str, ...], spy: _Spy, result: Any) -> OpRecord:
-    first = next((tensor for tensor in _flat((result,)) if tensor.is_floating_point()), None)
+    first = next((tensor for tensor in flat((result,)) if tensor.is_floating_point()), None)
     output, shape = (None, None) if first is None else (dtype_name(first.dtype), _shape(first))
     emulated = thread.emulated
     if plan is None:
@@ -179,7 +207,7 @@ class _Spy(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _TO_COPY and (kwargs or {}).get("dtype") in ELIGIBLE and args[0].dtype in ELIGIBLE:
             self._note_cast(args[0], kwargs["dtype"])
-        floating = [t for t in _flat(args) if t.is_floating_point()] if self.step is _Step.DURING else []
+        floating = [t for t in flat(args) if t.is_floating_point()] if self.step is _Step.DURING else []
         if floating:
             computes = func.overloadpacket.__name__ not in _NOT_COMPUTING
             (self.seen if computes else self.moved).append(self._dtype(floating))
@@ -224,30 +252,9 @@ def _memory(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata) if _has_memory(tensor) else id(tensor)
 
 
-def _has_numbers(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has one number at each place of its shape.
-
-    Sparse, nested and oneDNN's tensors hold them otherwise, those without data hold none, and inside a transform of
-    `torch.func` there are several at a place.
-    """
-    plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
-    return plain and not isinstance(tensor, FakeTensor) and not _is_transformed(tensor)
-
-
 def _values(result: Any) -> Values | None:
-    found = [t for t in _flat((result,)) if t.is_floating_point()]
-    if not found or not all(map(_has_numbers, found)):
-        return None
-    with torch.no_grad():
-        return Values.of(found[0].shape, [t.detach().double().reshape(-1) for t in found])
-
-
-def _flat(args: Any) -> Iterator[torch.Tensor]:
-    for value in args:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _flat(value)
+    found = [t for t in flat((result,)) if t.is_floating_point()]
+    return Values.of(found[0].shape, rows(found)) if found and all(map(has_numbers, found)) else None
 
 
 def _shape(tensor: torch.Tensor) -> Shape:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import unamp
 from unamp import OpRecord, Policy, Rule
-from unamp.adapter.records import Underflow, Values
+from unamp.adapter.records import Shadow, Underflow, Values
 from unamp.cli.commands import app
 
 POLICY = Policy("O2", "bfloat16", deny="softmax")
@@ -25,7 +25,7 @@ VALUES = Values((1, 3), 0, 2.0, 0.5, 3.0, (1.0, 2.0, -0.5), (Underflow("float16"
 
 def written() -> dict[str, Any]:
     """A whole trace, as data."""
-    trace = unamp.Trace(values=True)
+    trace = unamp.Trace(values=True, shadow="float16")
     trace.frameworks["torch"] = "2.13.0"
     for op, layer in (("linear", "Net.0"), ("softmax", None), ("einsum", "Net.1")):
         trace.records.append(
@@ -46,6 +46,7 @@ def written() -> dict[str, Any]:
                 input_shapes=((2, None),),
                 output_shape=(1, 3),
                 equation="ij,jk->ik",
+                shadow=Shadow("float16", 0.25, 2, 0.5, 0.25, "it draws random numbers"),
             )
         )
     data: dict[str, Any] = json.loads(trace.to_json())
@@ -69,7 +70,9 @@ def test_a_mutated_trace_is_read_or_refused_in_words(text: str) -> None:
         assert refused.startswith(("this is no trace", "this trace is"))
         return
     assert all(line.isprintable() for line in trace.table().splitlines())
-    assert unamp.Trace.from_json(trace.to_json()).records == trace.records
+    if trace.shadow is not None:
+        assert all(line.isprintable() for line in trace.shadow_table().splitlines())
+    assert unamp.Trace.from_json(trace.to_json()).to_json() == trace.to_json()  # NaN is not equal to itself
     unamp.compare_traces(trace, unamp.Trace.from_json(json.dumps(written()))).table()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import inspect
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import unamp
 from unamp import Policy, amp_guard, auto_cast, autocast, current_policy, policy_region
+from unamp.vocabulary import vocabulary
 
 O1, O2 = Policy("O1", "bfloat16"), Policy("O2", "bfloat16")
 
@@ -292,3 +294,12 @@ def test_bad_arguments_raise_and_leave_everything_as_it_was(
         assert current_policy() == O1
         assert fake.in_force == [O1]
     assert fake.in_force == []
+
+
+def test_hundreds_of_policies_in_turn_are_prepared_once_each(fake: Any) -> None:
+    names = [name for name in vocabulary() if vocabulary()[name].group == "elementwise"][:17]
+    for _ in range(2):
+        for first, second in itertools.product(names, names):
+            with unamp.autocast("cpu", "bfloat16", allow=[first], deny=[] if first == second else [second]):
+                pass
+    assert len(fake.prepared) == len({policy for policy, _ in fake.prepared}) == len(names) ** 2 > 256

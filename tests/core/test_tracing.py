@@ -19,7 +19,7 @@ import unamp
 from unamp import OpRecord, Rule, trace
 from unamp.adapter.observer import Layers
 from unamp.adapter.observing import casts
-from unamp.adapter.records import SAMPLE, Underflow, Values
+from unamp.adapter.records import SAMPLE, Shadow, Underflow, Values
 from unamp.tracing.tables import dtypes, size
 
 LINEAR = OpRecord(
@@ -203,8 +203,10 @@ def test_after_an_error_nobody_is_told_what_never_ran(fake: Any) -> None:
 
 
 def test_json_has_every_field(fake: Any) -> None:
-    with trace(values=True) as t:
-        fake.sinks[0](EMULATED._replace(values=VALUES, input_shapes=((2, 3),), output_shape=(2,)))
+    fake.shadows = True
+    lost = Shadow("bfloat16", 0.25, 1, 0.0, 0.5)
+    with trace(values=True, shadow="bfloat16") as t:
+        fake.sinks[0](EMULATED._replace(values=VALUES, input_shapes=((2, 3),), output_shape=(2,), shadow=lost))
     data = json.loads(t.to_json(indent=2))
     assert data["frameworks"].pop("fake") == "1.0"
     assert data == {
@@ -213,6 +215,7 @@ def test_json_has_every_field(fake: Any) -> None:
         "unamp": unamp.__version__,
         "frameworks": {},
         "values": True,
+        "shadow": "bfloat16",
         "never_ran": [],
         "policies": [],
         "records": [
@@ -232,6 +235,14 @@ def test_json_has_every_field(fake: Any) -> None:
                 "input_shapes": [[2, 3]],
                 "output_shape": [2],
                 "equation": None,
+                "shadow": {
+                    "dtype": "bfloat16",
+                    "error": 0.25,
+                    "overflow": 1,
+                    "subnormal": 0.0,
+                    "flushed": 0.5,
+                    "left_out": "",
+                },
                 "values": {
                     "shape": [2],
                     "nonfinite": 0,
@@ -269,8 +280,9 @@ def test_a_trace_of_before_is_read_too(fake: Any) -> None:
         fake.sinks[0](LINEAR._replace(values=VALUES._replace(norm=2.25)))
     data = json.loads(t.to_json()) | {"version": 2}
     (record,) = data["records"]
-    for field in ("input_shapes", "output_shape", "equation"):
+    for field in ("input_shapes", "output_shape", "equation", "shadow"):
         del record[field]
+    del data["shadow"]
     del record["values"]["underflow"]
     before = t.records[0]._replace(input_shapes=(), output_shape=None, values=VALUES._replace(norm=2.25, underflow=()))
     assert unamp.Trace.from_json(json.dumps(data)).records == [before]
@@ -363,6 +375,7 @@ def test_the_documented_format_is_the_one_that_is_written() -> None:
         *OpRecord._fields,
         *Values._fields,
         *Underflow._fields,
+        *Shadow._fields,
         "format",
         "version",
         "frameworks",

@@ -171,6 +171,7 @@ def test_the_table_and_the_json_agree() -> None:
         "casts": 2,
         "cast_bytes": 192,
         "framework": "torch",
+        "shadow": None,
         "values": None,
         "policy": 0,
         "input_shapes": [[4, 4], [4, 4]],

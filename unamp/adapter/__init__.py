@@ -18,8 +18,10 @@ they fit:
 `memory`              comparing the bytes of two tensors on the CPU
 `arguments`           tensors in arguments and results, however nested
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
+`shadowing`           computing a reported operation a second time, low: the optional part of reports
 `facts`               reading an adapter's data file about its framework's operations
 `spellings`           a framework's objects by their spellings
+`keras_models`        models of Keras, whatever it computes with; `keras_masters` are its optimizers' master weights
 `layers`              rules for single layers: the optional part of an adapter
 `wrapping`            a second object for a network, with the same parameters and another method
 ====================  ====================================================================================================
@@ -31,6 +33,7 @@ from unamp.adapter.contract import (
     DEVICES,
     Adapter,
     CapturesNothing,
+    ComputesShadows,
     Decoration,
     Fact,
     Gap,
@@ -54,6 +57,7 @@ __all__ = [
     "WAY_KINDS",
     "Adapter",
     "CapturesNothing",
+    "ComputesShadows",
     "Decoration",
     "Fact",
     "Gap",

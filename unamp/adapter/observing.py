@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from unamp._compiler_marks import not_converted, once_per_trace
+from unamp.adapter import shadowing
 from unamp.adapter.observer import Observer
 from unamp.adapter.patching import Patches
-from unamp.adapter.records import OpRecord, Shape, Values
+from unamp.adapter.records import OpRecord, Shadow, Shape, Values
 from unamp.adapter.state import Plan, ThreadState
 from unamp.dtypes import ELIGIBLE, FLOAT32, PRECISIONS
 from unamp.policy import Rule
@@ -118,7 +119,14 @@ class Reporter:
         return [(self._dtype(tensor), math.prod([1 if n is None else n for n in tensor.shape])) for tensor in tensors]
 
     def report(
-        self, observer: Observer, record: OpRecord, given: Iterable[tuple[str, int]], result: Any, *, first_only: bool
+        self,
+        observer: Observer,
+        record: OpRecord,
+        given: Iterable[tuple[str, int]],
+        result: Any,
+        *,
+        first_only: bool,
+        low: Callable[[str], Any] | None = None,
     ) -> None:
         """Report one operation.
 
@@ -128,15 +136,31 @@ class Reporter:
             given: dtypes and sizes of what went in, but for parameters whose casts were kept.
             result: what came out.
             first_only: whether the rule is about the first result only.
+            low: computes the operation a second time in a low dtype, as `unamp.adapter.shadowing` says; None where the adapter
+                cannot. It is asked only where a trace wants a shadow.
         """
         found = self.floating(result)
         results = self.sizes(found)
         count, moved = casts(record.rule, given, record.compute, results[:1] if first_only else results)
         output, shape = (results[0][0], tuple(found[0].shape)) if found else (None, None)
-        observer.report(record, lambda: self._values(found), output=output, output_shape=shape, casts=count, cast_bytes=moved)
+        shadow = None
+        if low is not None and (dtype := traces.shadow) is not None:
+            shadow = self._shadow(dtype, record._replace(output=output), found, low)
+        observer.report(
+            record, lambda: self._values(found),
+            output=output, output_shape=shape, casts=count, cast_bytes=moved, shadow=shadow,
+        )  # fmt: skip
 
     def _values(self, found: list[Any]) -> Values | None:
-        return Values.of(found[0].shape, [self._numbers(tensor) for tensor in found]) if found else None
+        return Values.of(found[0].shape, self._rows(found)) if found else None
+
+    def _rows(self, tensors: Iterable[Any]) -> list[Any]:
+        return [self._numbers(tensor) for tensor in tensors]
+
+    def _shadow(self, dtype: str, record: OpRecord, found: list[Any], low: Callable[[str], Any]) -> Shadow:
+        if record.op in shadowing.DRAWING:
+            return Shadow(dtype, left_out=shadowing.DRAWS)
+        return shadowing.shadow(dtype, record, lambda: self._rows(found), lambda: self._rows(self.floating(low(dtype))))
 
 
 @contextmanager
@@ -156,10 +180,12 @@ class _Traces(threading.local):
     Attributes:
         innermost: the `unamp.trace` that was opened last; None where none is open.
         pauses: how many contexts are open in which nothing is recorded.
+        shadow: the low dtype in which operations are computed a second time; None where no open trace asks for that.
     """
 
     innermost: Any = None
     pauses: int = 0
+    shadow: str | None = None
 
 
 traces = _Traces()

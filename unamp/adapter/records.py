@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from unamp.dtypes import LOW_DTYPES, PRECISIONS, Precision
 from unamp.policy import Policy, Rule
 
-__all__ = ["SAMPLE", "OpRecord", "Shape", "Underflow", "Values"]
+__all__ = ["SAMPLE", "OpRecord", "Shadow", "Shape", "Underflow", "Values"]
 
 #: The sizes of a tensor's dimensions; None for one that is not known.
 Shape = tuple[int | None, ...]
@@ -70,13 +70,18 @@ class Values(NamedTuple):
         magnitudes = abs(kept)
         underflow = tuple(_underflow(PRECISIONS[low], magnitudes, count) for low in LOW_DTYPES)
         largest = float(magnitudes.max())
-        # Divided first, so that the square of a large number is one, too.
-        norm = largest * float(((kept / largest) ** 2).sum()) ** 0.5 if largest else 0.0
-        return cls(tuple(shape), nonfinite, largest, float(kept.mean()), norm, sample, underflow)
+        return cls(tuple(shape), nonfinite, largest, float(kept.mean()), _norm(kept), sample, underflow)
 
     def underflow_in(self, dtype: str) -> Underflow | None:
         """Return which share of the numbers is too small for a low dtype; None where that was not looked at."""
         return next((each for each in self.underflow if each.dtype == dtype), None)
+
+
+def _norm(numbers: Any) -> float:
+    """Return the root of the sum of the squares of finite numbers."""
+    largest = float(abs(numbers).max()) if len(numbers) else 0.0
+    # Divided first, so that the square of a large number is one, too.
+    return largest * float(((numbers / largest) ** 2).sum()) ** 0.5 if largest else 0.0
 
 
 def _underflow(low: Precision, magnitudes: Any, count: int) -> Underflow:
@@ -84,6 +89,45 @@ def _underflow(low: Precision, magnitudes: Any, count: int) -> Underflow:
     small = small[small > 0.0]
     flushed = int((small <= low.smallest_subnormal / 2).sum())  # half of it is rounded to even, to zero
     return Underflow(low.name, (len(small) - flushed) / count, flushed / count)
+
+
+class Shadow(NamedTuple):
+    """An operation's own error in a low dtype, for `unamp.trace(shadow=...)`.
+
+    The operation was computed a second time, low, from the same inputs. What they had lost before is no part of it.
+
+    Attributes:
+        dtype: the low dtype.
+        error: how far the low result is from the network's own: the norm of the difference, relative to that of the network's
+            own, over the numbers that are finite in both. Of the first floating result, as all but `overflow`.
+        overflow: how many numbers of all floating results are finite in the network's own, and infinite or NaN in low.
+        subnormal: the share of the low numbers that are subnormal.
+        flushed: the share of the low numbers that are zero, and are not in the network's own result.
+        left_out: why it was not computed a second time; empty where it was.
+    """
+
+    dtype: str
+    error: float = 0.0
+    overflow: int = 0
+    subnormal: float = 0.0
+    flushed: float = 0.0
+    left_out: str = ""
+
+    @classmethod
+    def of(cls, dtype: str, own: Sequence[Any], low: Sequence[Any]) -> Shadow:
+        """Return how far low results are from an operation's own; each result as `Values.of` takes it."""
+        if [len(numbers) for numbers in own] != [len(numbers) for numbers in low]:
+            return cls(dtype, left_out=f"in {dtype} its result has another shape")
+        infinity = float("inf")
+        finite = [(abs(a) < infinity, abs(b) < infinity) for a, b in zip(own, low, strict=True)]
+        overflow = sum(int((a & ~b).sum()) for a, b in finite)
+        count, kept = max(len(own[0]), 1), finite[0][0] & finite[0][1]
+        exact, rounded = own[0][kept], low[0][kept]
+        size, moved = _norm(exact), _norm(rounded - exact)
+        error = moved / size if size else float("inf") if moved else 0.0
+        subnormal = int(((abs(rounded) < PRECISIONS[dtype].smallest_normal) & (rounded != 0)).sum())
+        flushed = int(((rounded == 0) & (exact != 0)).sum())
+        return cls(dtype, error, overflow, subnormal / count, flushed / count)
 
 
 class OpRecord(NamedTuple):
@@ -108,6 +152,7 @@ class OpRecord(NamedTuple):
         input_shapes: the shapes of its floating inputs, in the order of `inputs`.
         output_shape: the shape of its first floating result; None where it has none.
         equation: the equation of an einsum, which its shapes do not tell; None for everything else.
+        shadow: its own error in a low dtype, where the trace was asked for it.
     """
 
     op: str
@@ -126,6 +171,7 @@ class OpRecord(NamedTuple):
     input_shapes: tuple[Shape, ...] = ()
     output_shape: Shape | None = None
     equation: str | None = None
+    shadow: Shadow | None = None
 
     @property
     def computed_in(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -27,9 +28,15 @@ def trace_command(
         return
     if as_json:
         lines = [{**line._asdict(), "rule": line.rule.value, "work": line.work._asdict()} for line in recorded.summary()]
-        print_json({"frameworks": recorded.frameworks, "never_ran": recorded.never_ran, "lines": lines})
+        data = {"frameworks": recorded.frameworks, "never_ran": recorded.never_ran, "lines": lines}
+        if recorded.shadow is not None:
+            lost = ((line, line.error if math.isfinite(line.error) else "inf") for line in recorded.shadow_summary())
+            data["shadow"] = {"dtype": recorded.shadow, "lines": [{**line._asdict(), "error": error} for line, error in lost]}
+        print_json(data)
         return
     print(recorded.table())
+    if recorded.shadow is not None:
+        print(f"\n{recorded.shadow_table()}")
 
 
 def compare(

@@ -5,11 +5,13 @@
 
 from unamp.tracing.comparing import TraceComparison, compare_traces
 from unamp.tracing.recording import Trace, ran_under, trace
+from unamp.tracing.shadows import ShadowLine
 from unamp.tracing.tables import Line
 from unamp.tracing.work import Work, share, total_work, work_of
 
 __all__ = [
     "Line",
+    "ShadowLine",
     "Trace",
     "TraceComparison",
     "Work",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from unamp import _strict_json as strict
 from unamp._version import __version__
-from unamp.adapter.records import SAMPLE, OpRecord, Shape, Underflow, Values
+from unamp.adapter.records import SAMPLE, OpRecord, Shadow, Shape, Underflow, Values
 from unamp.dtypes import LOW_DTYPES
 from unamp.policy import Policy, Rule
 
@@ -21,8 +21,10 @@ _READ = (1, 2, 3)
 #: What traces of before say nothing of, by the version that was the first to.
 _SINCE: Mapping[int, frozenset[str]] = {
     2: frozenset({"policies", "policy"}),
-    3: frozenset({"input_shapes", "output_shape", "equation", "underflow"}),
+    3: frozenset({"input_shapes", "output_shape", "equation", "underflow", "shadow"}),
 }
+#: Names that may be missing.
+_OPTIONAL = frozenset({"shadow"})
 _FORMAT = "unamp trace"
 
 
@@ -33,6 +35,7 @@ class Contents(NamedTuple):
     frameworks: dict[str, str]
     never_ran: tuple[str, ...]
     records: list[OpRecord]
+    shadow: str | None = None
 
 
 def dump(trace: Contents, *, indent: int | None) -> str:
@@ -45,6 +48,7 @@ def dump(trace: Contents, *, indent: int | None) -> str:
         "unamp": __version__,
         "frameworks": trace.frameworks,
         "values": trace.values,
+        "shadow": trace.shadow,
         "never_ran": list(trace.never_ran),
         "policies": [policy.to_data() for policy in policies],
         "records": [_record(record) | {"policy": places[record.policy]} for record in trace.records],
@@ -76,14 +80,20 @@ def load(text: str) -> Contents:
 
 def _contents(data: dict[str, Any], version: int) -> Contents:
     names = _known(_FIELDS, version)
-    strict.fields("the trace", data, names, sorted(names))
+    strict.fields("the trace", data, names, sorted(names - _OPTIONAL))
     policies = strict.each(_policy)("policies", data.get("policies", []))
     frameworks = strict.mapping(strict.plain_text)("frameworks", data["frameworks"])
+    shadow = strict.optional(_low_dtype)("shadow", data.get("shadow"))
+    read = strict.each(lambda where, record: _read_record(where, record, policies, version))
+    records = read("record", data["records"])
+    if other := next((n for n, record in enumerate(records, 1) if record.shadow and record.shadow.dtype != shadow), None):
+        raise strict.BadJSON(f"record {other}, shadow: its dtype is not that of the trace")
     return Contents(
         strict.expect("values", data["values"], bool, "true or false"),
         {strict.plain_text("a framework", name): its_version for name, its_version in frameworks.items()},
         strict.each(strict.plain_text)("never_ran", data["never_ran"]),
-        list(strict.each(lambda where, record: _read_record(where, record, policies, version))("record", data["records"])),
+        list(records),
+        shadow,
     )
 
 
@@ -95,10 +105,11 @@ def _policy(where: str, data: Any) -> Policy:
 
 
 def _record(record: OpRecord) -> dict[str, Any]:
-    values = record.values
+    values, shadow = record.values, record.shadow
     return {
         **record._asdict(),
         "rule": record.rule.value,
+        "shadow": None if shadow is None else {name: _plain(value) for name, value in shadow._asdict().items()},
         "values": None if values is None else {name: _plain(value) for name, value in values._asdict().items()},
     }
 
@@ -146,7 +157,7 @@ _RULES = {rule.value: rule for rule in Rule}
 
 def _read_record(where: str, data: Any, policies: tuple[Policy, ...], version: int) -> OpRecord:
     names = _known(_OF_RECORD, version)
-    strict.fields(where, data, names, sorted(names))
+    strict.fields(where, data, names, sorted(names - _OPTIONAL))
     rule = strict.plain_text(f"{where}, rule", data["rule"])
     if rule not in _RULES:
         raise strict.BadJSON(f"{where}, rule: {rule[:20]!r} is none; valid: {', '.join(_RULES)}")
@@ -157,7 +168,9 @@ def _read_record(where: str, data: Any, policies: tuple[Policy, ...], version: i
     if len(shapes := read.get("input_shapes", ())) not in (0, len(read["inputs"])):
         raise strict.BadJSON(f"{where}, input_shapes: {len(shapes)} for {len(read['inputs'])} inputs")
     values = strict.optional(partial(_read_values, version=version))(f"{where}, values", data["values"])
-    return OpRecord(**read, rule=_RULES[rule], values=values, policy=None if place is None else policies[place])
+    policy = None if place is None else policies[place]
+    shadow = strict.optional(_read_shadow)(f"{where}, shadow", data.get("shadow"))
+    return OpRecord(**read, rule=_RULES[rule], values=values, policy=policy, shadow=shadow)
 
 
 def _read_values(where: str, data: Any, version: int) -> Values:
@@ -175,13 +188,30 @@ def _read_values(where: str, data: Any, version: int) -> Values:
 
 def _read_underflow(where: str, data: Any) -> Underflow:
     strict.fields(where, data, Underflow._fields, Underflow._fields)
-    dtype = strict.plain_text(f"{where}, dtype", data["dtype"])
-    if dtype not in LOW_DTYPES:
-        raise strict.BadJSON(f"{where}, dtype: {dtype[:20]!r} is no low precision; valid: {', '.join(LOW_DTYPES)}")
-    subnormal, flushed = (strict.number(f"{where}, {name}", data[name]) for name in ("subnormal", "flushed"))
+    return Underflow(_low_dtype(f"{where}, dtype", data["dtype"]), *_shares(where, data))
+
+
+def _read_shadow(where: str, data: Any) -> Shadow:
+    strict.fields(where, data, Shadow._fields, Shadow._fields)
+    dtype, left_out = _low_dtype(f"{where}, dtype", data["dtype"]), strict.plain_text(f"{where}, left_out", data["left_out"])
+    error, overflow = _number(f"{where}, error", data["error"]), strict.whole(f"{where}, overflow", data["overflow"])
+    if not error >= 0:
+        raise strict.BadJSON(f"{where}, error: must be 0 or more")
+    return Shadow(dtype, error, overflow, *_shares(where, data), left_out)
+
+
+def _shares(where: str, data: dict[str, Any]) -> tuple[float, float]:
+    subnormal, flushed = (float(strict.number(f"{where}, {name}", data[name])) for name in ("subnormal", "flushed"))
     if not (subnormal >= 0 and flushed >= 0 and subnormal + flushed <= 1):
         raise strict.BadJSON(f"{where}: shares must be between 0 and 1")
-    return Underflow(dtype, float(subnormal), float(flushed))
+    return subnormal, flushed
+
+
+def _low_dtype(where: str, value: Any) -> str:
+    dtype: str = strict.plain_text(where, value)
+    if dtype not in LOW_DTYPES:
+        raise strict.BadJSON(f"{where}: {dtype[:20]!r} is no low precision; valid: {', '.join(LOW_DTYPES)}")
+    return dtype
 
 
 def _number(where: str, value: Any) -> float:
@@ -194,6 +224,6 @@ def _known(names: frozenset[str], version: int) -> frozenset[str]:
     return names.difference(*(new for since, new in _SINCE.items() if version < since))
 
 
-_FIELDS = frozenset({"format", "version", "unamp", "frameworks", "values", "never_ran", "policies", "records"})
+_FIELDS = frozenset({"format", "version", "unamp", "frameworks", "values", "shadow", "never_ran", "policies", "records"})
 _OF_RECORD = frozenset(OpRecord._fields)
 _OF_VALUES = frozenset(Values._fields)

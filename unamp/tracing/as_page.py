@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from unamp._pages import environment
 from unamp.adapter.records import OpRecord
+from unamp.tracing.shadows import ShadowLine
 from unamp.tracing.tables import Line, count, dtypes, percent, shares, size
 from unamp.tracing.work import total_work
 
@@ -34,8 +35,15 @@ class Traced(Protocol):
     def never_ran(self) -> tuple[str, ...]:
         """The operations that were allowed by name and never ran."""
 
+    @property
+    def shadow(self) -> str | None:
+        """Return the low dtype in which operations were computed a second time."""
+
     def summary(self) -> list[Line]:
         """Return the records with equal ones counted together."""
+
+    def shadow_summary(self) -> list[ShadowLine]:
+        """Return what each operation loses in that dtype, the worst first."""
 
 
 class _Stripe(NamedTuple):
@@ -73,6 +81,7 @@ def render(trace: Traced, title: str) -> str:
             casts=sum(line.casts for line in lines),
             moved=sum(line.cast_bytes for line in lines),
             emulated=sum(line.times for line in lines if line.emulated),
+            lost=trace.shadow_summary() if trace.shadow else [],
             nonfinite=[r for r in trace.records if r.values is not None and r.values.nonfinite],
         )
     )

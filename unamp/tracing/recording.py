@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -11,8 +12,10 @@ from unamp.adapter import registry
 from unamp.adapter.observing import traced, traces
 from unamp.adapter.records import OpRecord
 from unamp.dtypes import LOW_DTYPES, low_dtype
+from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.regions import current_policy
+from unamp.tracing.shadows import ShadowLine, shadow_lines, shadow_table, worst
 from unamp.tracing.tables import Line, summarised, summary_table
 from unamp.tracing.work import Work, total_work
 from unamp.vocabulary import vocabulary
@@ -28,18 +31,22 @@ class Trace:
     Args:
         values: whether to keep statistics of every result (see `unamp.adapter.records.Values`): what finds the first infinity,
             and what traces are compared by. Without, no number is looked at, and no device is waited for.
+        shadow: a low dtype, ``"float16"`` say: every operation that does not run low is computed a second time in it, from the
+            same inputs, and its own error kept (see `unamp.adapter.records.Shadow`). The network's results, gradients, random
+            numbers and statistics stay what they are. It takes about twice the time, and that of looking at every result.
 
     Attributes:
         records: one `OpRecord` for every operation of the vocabulary that ran, in order.
         frameworks: the frameworks that were watched, with their versions.
     """
 
-    def __init__(self, *, values: bool = False) -> None:
+    def __init__(self, *, values: bool = False, shadow: Any = None) -> None:
         if not isinstance(values, bool):
             raise TypeError(f"values must be True or False, not {type(values).__name__}")
         self.records: list[OpRecord] = []
         self.frameworks: dict[str, str] = {}
         self._values = values
+        self._shadow = None if shadow is None else low_dtype(shadow)
         self._open: list[tuple[ExitStack, Trace | None]] = []
         self._ran_under: dict[Policy, set[str]] = {}
         self._never_ran: tuple[str, ...] = ()
@@ -51,7 +58,10 @@ class Trace:
         outer: Trace | None = traces.innermost
         values = self._values or (outer is not None and outer._values)
         with ExitStack() as stack:
+            stack.enter_context(_shadowing(self._shadow))
             for adapter in registry.adapters_in_use():
+                if self._shadow is not None and not getattr(adapter, "shadows", False):
+                    raise NotExpressible(f"the adapter for {adapter.framework} computes no shadow; open the trace without one")
                 stack.enter_context(adapter.observe(self._take, values))
                 self.frameworks[adapter.framework] = adapter.version()
             self._open.append((stack.pop_all(), outer))
@@ -70,8 +80,9 @@ class Trace:
             return
         policy = current_policy()
         kept = record.values if self._values else None
-        same = policy is record.policy and kept is record.values
-        self.records.append(record if same else record._replace(policy=policy, values=kept))
+        shadow = record.shadow if self._shadow else None
+        same = policy is record.policy and kept is record.values and shadow is record.shadow
+        self.records.append(record if same else record._replace(policy=policy, values=kept, shadow=shadow))
         if policy is not None and policy.allow:
             self._ran_under.setdefault(policy, set()).add(record.op)
         outer = self._open[-1][1] if self._open else None
@@ -82,6 +93,11 @@ class Trace:
     def keeps_values(self) -> bool:
         """Return whether it has statistics of every result."""
         return self._values
+
+    @property
+    def shadow(self) -> str | None:
+        """Return the low dtype in which operations were computed a second time; None where they were not."""
+        return self._shadow
 
     @property
     def never_ran(self) -> tuple[str, ...]:
@@ -127,6 +143,28 @@ class Trace:
         """Return the records with equal ones counted together, in the order in which each first ran."""
         return summarised(self.records)
 
+    def shadow_summary(self) -> list[ShadowLine]:
+        """Return what each operation of each layer loses in the low dtype of the shadow: the worst first.
+
+        What overflows is worse than any error; what was left out stands at the end, with the reason.
+
+        Raises:
+            ValueError: where the trace was opened without a shadow.
+        """
+        if self._shadow is None:
+            raise ValueError('this trace has no shadow; open it with unamp.trace(shadow="float16")')
+        return shadow_lines(self.records)
+
+    def shadow_table(self) -> str:
+        """Return `shadow_summary` as plain text.
+
+        Raises:
+            ValueError: where the trace was opened without a shadow.
+        """
+        lines = self.shadow_summary()
+        assert self._shadow is not None
+        return shadow_table(self._shadow, lines)
+
     def table(self) -> str:
         """Return the summary as plain text, and below it what there is to say about the whole."""
         return "\n".join([summary_table(self.summary()), *self.remarks()])
@@ -141,6 +179,8 @@ class Trace:
         for low in sorted({r.compute for r in self.records if r.compute in LOW_DTYPES} if self._values else ()):
             for record in self.underflow(low)[:1]:
                 said.append(_too_small(record, low))
+        if self._shadow is not None and (lost := worst(self._shadow, self.shadow_summary())) is not None:
+            said.append(lost)
         if self.never_ran:
             said.append(f"allowed, but never ran: {', '.join(self.never_ran)}")
         return said
@@ -149,7 +189,8 @@ class Trace:
         """Return the trace as JSON; `from_json` reads it again. See docs/trace.md for the format."""
         from unamp.tracing import as_json  # it needs `json`, which is slow to import, and `import unamp` must stay cheap
 
-        return as_json.dump(as_json.Contents(self._values, self.frameworks, self.never_ran, self.records), indent=indent)
+        contents = as_json.Contents(self._values, self.frameworks, self.never_ran, self.records, self._shadow)
+        return as_json.dump(contents, indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> Trace:
@@ -161,7 +202,7 @@ class Trace:
         from unamp.tracing import as_json
 
         contents = as_json.load(text)
-        trace = cls(values=contents.values)
+        trace = cls(values=contents.values, shadow=contents.shadow)
         trace.frameworks, trace._never_ran, trace.records = contents.frameworks, contents.never_ran, contents.records
         return trace
 
@@ -183,9 +224,22 @@ def _too_small(record: OpRecord, low: str) -> str:
     return f"most underflow in {low}: {record.op}{where}, {lost.subnormal:.1%} subnormal and {lost.flushed:.1%} zero in it"
 
 
-def trace(*, values: bool = False) -> Trace:
+@contextmanager
+def _shadowing(dtype: str | None) -> Iterator[None]:
+    """Ask this thread's adapters for a shadow in a low dtype; None leaves what a trace around asks for."""
+    before = traces.shadow
+    if dtype is not None and before is not None and dtype != before:
+        raise ValueError(f"a trace around this one has shadow={before!r}; one thread computes no second shadow, in {dtype!r}")
+    traces.shadow = dtype or before
+    try:
+        yield
+    finally:
+        traces.shadow = before
+
+
+def trace(*, values: bool = False, shadow: Any = None) -> Trace:
     """Return a context manager that records every operation that this thread runs inside it; see `Trace`."""
-    return Trace(values=values)
+    return Trace(values=values, shadow=shadow)
 
 
 def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:

@@ -1,0 +1,38 @@
+"""The numbers in an operation's tensors, for `unamp.trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+__all__ = ["flat", "has_numbers", "rows"]
+
+_is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def flat(args: Any) -> Iterator[torch.Tensor]:
+    """Give the tensors in arguments or results, however deep."""
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from flat(value)
+
+
+def has_numbers(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has one number at each place of its shape.
+
+    Sparse, nested and oneDNN's tensors hold them otherwise, those without data hold none, and inside a transform of
+    `torch.func` there are several at a place.
+    """
+    plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
+    return plain and not isinstance(tensor, FakeTensor) and not _is_transformed(tensor)
+
+
+def rows(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the numbers of each tensor as one row in float64, apart from any graph."""
+    with torch.no_grad():
+        return [tensor.detach().double().reshape(-1) for tensor in tensors]

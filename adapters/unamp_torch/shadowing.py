@@ -1,0 +1,98 @@
+"""Computing a reported operation a second time, low, for `unamp.trace(shadow=...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from unamp.adapter import shadowing
+from unamp.adapter.records import OpRecord, Shadow
+from unamp.adapter.shadowing import DRAWS, LeftOut
+from unamp_torch.listing import Operator
+from unamp_torch.numbers import flat, has_numbers, rows
+from unamp_torch.state import DTYPES
+
+__all__ = ["Low", "SecondRun"]
+
+#: Carries out the rule LOW for a call of an operator, in a low dtype.
+Low = Callable[[Operator, Sequence[Any], dict[str, Any], torch.dtype], Any]
+
+_keys_of = torch._C._dispatch_keys  # of a tensor
+_PYTHON = torch._C.DispatchKey.Python
+
+
+class SecondRun:
+    """The second run of one operation. It is made before the first, so that it sees whether that draws random numbers.
+
+    Args:
+        operator: the operator that is called.
+        dtype: the low dtype's name.
+        low: carries out the rule LOW.
+        args, kwargs: the call's arguments.
+    """
+
+    def __init__(self, operator: Operator, dtype: str, low: Low, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self._operator = operator
+        self._dtype = dtype
+        self._low = low
+        self._args = args
+        self._kwargs = kwargs
+        self._generators = list(_generators(flat((args, *kwargs.values()))))
+        self._before = [generator.get_state() for generator in self._generators]
+
+    def beside(self, record: OpRecord, result: Any) -> Shadow:
+        """Return what the second run loses beside the result of the first."""
+        return shadowing.shadow(self._dtype, record, lambda: rows(_floating(result)), lambda: self._run(result))
+
+    def _run(self, result: Any) -> list[torch.Tensor]:
+        self._check(result)
+        after = [generator.get_state() for generator in self._generators]
+        drew = any(not torch.equal(a, b) for a, b in zip(self._before, after, strict=True))
+        if drew or any(isinstance(value, torch.Generator) for value in (*self._args, *self._kwargs.values())):
+            raise LeftOut(DRAWS)
+        try:
+            with torch.no_grad():
+                args, kwargs = self._copies()
+                return rows(_floating(self._low(self._operator, args, kwargs, DTYPES[self._dtype])))
+        finally:
+            for generator, state in zip(self._generators, after, strict=True):
+                generator.set_state(state)
+
+    def _check(self, result: Any) -> None:
+        """Leave out what cannot be computed a second time unseen, or not be looked at."""
+        operator, args, kwargs = self._operator, self._args, self._kwargs
+        if operator.keeps_explicit_dtype(args, kwargs):
+            raise LeftOut("its caller named the dtype, which no rule changes")
+        if operator.has_sparse_gradient(args, kwargs):
+            raise LeftOut("its gradients are sparse, which no rule casts")
+        if (watching := torch._C._get_tracing_state() or _get_current_dispatch_mode()) is not None:
+            raise LeftOut(f"{type(watching).__name__} would see it run twice")
+        for tensor in flat((args, *kwargs.values(), result)):
+            if not has_numbers(tensor) or _keys_of(tensor).has(_PYTHON):
+                raise LeftOut("it has a tensor without plain numbers (sparse, nested, without data, transformed, a subclass)")
+
+    def _copies(self) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments with copies of the tensors that are not cast: running statistics change where they are."""
+        eligible = self._operator.eligible
+        args = [value if i in eligible.positions else _copied(value) for i, value in enumerate(self._args)]
+        return args, {k: value if k in eligible.keywords else _copied(value) for k, value in self._kwargs.items()}
+
+
+def _floating(result: Any) -> list[torch.Tensor]:
+    return [tensor for tensor in flat((result,)) if tensor.is_floating_point()]
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return [_copied(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _generators(tensors: Iterable[torch.Tensor]) -> Iterable[torch.Generator]:
+    """Give the generators that random numbers come from on the devices of some tensors: the CPU's, and those of GPUs."""
+    yield torch.default_generator
+    for index in sorted({tensor.device.index for tensor in tensors if tensor.is_cuda}):
+        yield torch.cuda.default_generators[index]

@@ -1,0 +1,114 @@
+"""The promises of `unamp.trace(shadow=...)` on every framework. Each framework's folder asks it of its own networks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import pytest
+
+import unamp
+from unamp.adapter.records import Shadow
+
+Run = Callable[[AbstractContextManager[object]], Sequence[np.ndarray]]
+
+
+def a_shadow_changes_nothing(run: Run) -> unamp.Trace:
+    """Compare what a network gives and what it leaves behind, bit by bit, without a shadow and with one.
+
+    Args:
+        run: gives values, gradients, running statistics, what was changed in place, and random numbers drawn afterwards. It
+            starts anew each time, from the same seed.
+    """
+    shadow = unamp.trace(values=True, shadow="float16")
+    plain, shadowed = run(nullcontext()), run(shadow)
+    for n, (a, b) in enumerate(zip(plain, shadowed, strict=True)):
+        np.testing.assert_array_equal(a, b, err_msg=f"result {n}")
+    assert shadow.records
+    assert all(record.shadow is not None for record in shadow.records)
+    assert not [record for record in shadow.records if record.shadow and "raises" in record.shadow.left_out]
+    return shadow
+
+
+def faults_lead(
+    tensor: Callable[[np.ndarray], object],
+    exp: Callable[[object], object],
+    total: Callable[[object], object],
+    network: Callable[[object], object],
+    layer: str,
+) -> None:
+    """Each seeded fault stands at the head of the table, and the network's own numbers are fine.
+
+    Args:
+        tensor: makes a tensor.
+        exp, total: the exponential function, and the sum of all numbers.
+        network: linear layers; `layer` is the one whose weights are so large that float16 overflows for an input of ones.
+        layer: its name.
+    """
+    scores = np.linspace(0.0, 30.0, 64, dtype=np.float32).reshape(4, 16)
+    ones = tensor(np.ones((4, 8), np.float32))
+    for fault, op, where in (
+        (lambda: exp(tensor(scores)), "exp", None),
+        (lambda: total(tensor(np.full(100_000, 0.7, np.float32))), "sum", None),
+        (lambda: network(ones), "linear", layer),
+    ):
+        with unamp.trace(values=True, shadow="float16") as trace:
+            exp(tensor(scores / 100))
+            total(tensor(scores))
+            if where is None:
+                exp(network(tensor(np.zeros((4, 8), np.float32))))
+            fault()
+        worst = trace.shadow_summary()[0]
+        assert (worst.op, worst.layer) == (op, where), trace.shadow_table()
+        assert worst.overflow > 0
+        assert not trace.nonfinite
+        assert f"loses most in float16: {op}" in trace.table()
+    with unamp.trace(shadow="bfloat16") as trace:
+        exp(tensor(scores))
+        total(tensor(np.full(100_000, 0.7, np.float32)))
+    assert {record.shadow.overflow for record in trace.records if record.shadow is not None} == {0}  # its range is float32's
+
+
+def error_is_that_of_numpy(tensor: Callable[[np.ndarray], object], exp: Callable[[object], object]) -> None:
+    """The error of an operation, beside the one that NumPy finds."""
+    x = np.random.default_rng(0).uniform(-14.0, 4.0, 500).astype(np.float32)
+    with unamp.trace(shadow="float16") as trace:
+        exp(tensor(x))
+    (record,) = trace.records
+    exact = np.exp(x).astype(np.float64)
+    low = np.exp(x.astype(np.float16).astype(np.float32)).astype(np.float16).astype(np.float64)
+    found = record.shadow
+    assert found is not None
+    assert found.error == pytest.approx(np.linalg.norm(low - exact) / np.linalg.norm(exact), rel=0.05)
+    assert found.subnormal == pytest.approx(((low < 2.0**-14) & (low > 0)).mean(), abs=0.01)
+    assert (found.dtype, found.overflow, found.flushed, found.left_out) == ("float16", 0, 0.0, "")
+
+
+def what_runs_low_is_left_out(call: Callable[[], object]) -> None:
+    """In a region the low operations have no float32 result to compare with, and the record says so."""
+    with unamp.trace(shadow="float16") as trace, unamp.autocast(dtype="float16"):
+        call()
+    assert {record.shadow for record in trace.records if record.compute == "float16"} == {
+        Shadow("float16", left_out="it ran low in the network")
+    }
+
+
+def another_thread_has_no_shadow(call: Callable[[], object]) -> None:
+    """A trace of another thread's is without one, while this thread's has one."""
+    found = []
+
+    def run() -> None:
+        with unamp.trace() as other:
+            call()
+        found.extend(other.records)
+
+    with unamp.trace(shadow="float16") as trace:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        call()
+    assert trace.records
+    assert {record.shadow for record in found} == {None}
+    assert None not in {record.shadow for record in trace.records}

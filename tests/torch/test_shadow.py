@@ -1,0 +1,99 @@
+"""`unamp.trace(shadow=...)` on torch's operations."""
+
+from __future__ import annotations
+
+import shadowed
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import unamp
+from unamp.adapter.records import Shadow
+
+
+class Net(nn.Module):
+    """Layers with state, with random numbers, and with others in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.drop = nn.Dropout(0.5)
+        self.random = nn.RReLU()
+        self.lstm = nn.LSTM(8, 4, num_layers=2, dropout=0.5, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.random(self.drop(self.norm(self.first(x))))
+        h = F.relu(h.mul_(0.5), inplace=True)
+        out, _ = self.lstm(h[None])
+        seen, _ = self.attention(h[None], h[None], h[None], need_weights=False)
+        return torch.log_softmax(out, -1).mean() + torch.einsum("bij,bik->jk", seen, seen).sum() + x.square().sum()
+
+
+def test_a_shadow_changes_nothing() -> None:
+    def run(trace):
+        torch.manual_seed(3)
+        net, x = Net(), torch.randn(6, 8, requires_grad=True)
+        with trace:
+            loss = net(x)
+        loss.backward()
+        grads = [x.grad, *(p.grad for p in net.parameters())]
+        return [t.detach().numpy() for t in (loss, *grads, *net.buffers(), torch.rand(4))]
+
+    trace = shadowed.a_shadow_changes_nothing(run)
+    left_out = {record.op: record.shadow.left_out for record in trace.records if record.shadow.left_out}
+    assert left_out == dict.fromkeys(("rrelu", "lstm", "scaled_dot_product_attention"), "it draws random numbers")
+
+
+def test_faults_lead() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    with torch.no_grad():
+        net[0].weight.fill_(1.0)
+        net[0].bias.zero_()
+        net[2].weight.fill_(2e3)
+        net[2].bias.zero_()
+    shadowed.faults_lead(torch.from_numpy, torch.exp, torch.sum, net, "Sequential.2")
+
+
+def test_the_error_is_that_of_numpy() -> None:
+    shadowed.error_is_that_of_numpy(torch.from_numpy, torch.exp)
+
+
+def test_what_runs_low_is_left_out() -> None:
+    shadowed.what_runs_low_is_left_out(lambda: torch.rand(3, 3) @ torch.rand(3, 3))
+
+
+def test_another_thread_has_none() -> None:
+    shadowed.another_thread_has_no_shadow(lambda: torch.rand(3).exp())
+
+
+def test_a_region_reaches_no_shadow() -> None:
+    """What a policy keeps in float32 is computed low all the same, and what it is made of follows no rule."""
+    x = torch.linspace(0, 30, 64)
+    with unamp.trace(shadow="float16") as plain:
+        x.exp()
+    with unamp.trace(shadow="float16") as inside, unamp.autocast("cpu", torch.bfloat16, deny="exp"), torch.autocast("cpu"):
+        x.exp()
+    assert [r.shadow for r in inside.records] == [r.shadow for r in plain.records]
+
+
+def shadow_of(call, op: str) -> Shadow:
+    with unamp.trace(shadow="float16") as trace:
+        call()
+    (found,) = {r.shadow for r in trace.records if r.op == op}
+    return found
+
+
+def test_what_cannot_be_computed_twice_is_said() -> None:
+    x = torch.rand(4, 4)
+    with FlopCounterMode(display=False) as counter:
+        found = shadow_of(lambda: x @ x, "matmul")
+    assert found.left_out.endswith("FlopCounterMode would see it run twice")
+    assert counter.get_total_flops() == 2 * 4**3
+    assert "without plain numbers" in shadow_of(lambda: torch.vmap(torch.exp)(x), "exp").left_out
+    assert "named the dtype" in shadow_of(lambda: torch.sum(x, dtype=torch.float32), "sum").left_out
+    assert "sparse" in shadow_of(lambda: F.embedding(torch.tensor([1]), x, sparse=True), "embedding").left_out
+    assert shadow_of(lambda: x.double().exp(), "exp").left_out == "it has an input in float64, which no rule casts"
+    assert shadow_of(lambda: x.argmax(), "argmax").left_out == "it has no floating result"

@@ -1,0 +1,67 @@
+"""Shadow runs: a reported operation computed a second time, low, for `unamp.trace(shadow=...)`.
+
+An adapter computes it from copies of what could change, without gradients, with no policy in force and unreported, so that
+the network's results and state stay what they are. What it cannot compute so it leaves out, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unamp.adapter.records import OpRecord, Shadow
+from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
+
+__all__ = ["CHANGES_STATE", "DRAWING", "DRAWS", "IN_PLACE", "LeftOut", "shadow"]
+
+#: Common reasons to leave an operation out.
+DRAWS = "it draws random numbers"
+IN_PLACE = "it changes what it is given"
+CHANGES_STATE = "it changes the state of its layer (running statistics, a seed)"
+
+#: Operations that draw random numbers unless their caller hands some over.
+DRAWING = frozenset(
+    {"fractional_avg_pool2d", "fractional_max_pool2d", "fractional_max_pool3d", "gumbel_softmax", "nce_loss", "rrelu"}
+)
+
+_SHOWN = 200  # characters of a framework's message
+
+
+class LeftOut(Exception):
+    """Raised for an operation that is not computed a second time; the message says why."""
+
+
+def shadow(dtype: str, record: OpRecord, own: Callable[[], Sequence[Any]], low: Callable[[], Sequence[Any]]) -> Shadow:
+    """Return an operation's own error in a low dtype, or why it is not known. Whatever `low` raises becomes a reason.
+
+    Args:
+        dtype: the low dtype.
+        record: what ran, with its inputs, output and what it computed in.
+        own: gives the floating results of the network's own run, each as one row of float64 numbers.
+        low: computes the operation low, from the same inputs, and gives its floating results likewise.
+    """
+    if why := _pointless(record):
+        return Shadow(dtype, left_out=why)
+    try:
+        second = low()
+        return Shadow.of(dtype, own(), second)
+    except LeftOut as left_out:
+        return Shadow(dtype, left_out=str(left_out))
+    except Exception as error:  # a framework raises what it likes; the network's own run went well, and goes on
+        said = "".join(c if c.isprintable() else " " for c in f"{type(error).__name__}: {error}".strip())
+        return Shadow(dtype, left_out=f"in {dtype} it raises {said[:_SHOWN]}")
+
+
+def _pointless(record: OpRecord) -> str:
+    """Return why there is nothing to compare; empty where there is."""
+    if not record.inputs:
+        return "it has no floating input"
+    if record.output is None:
+        return "it has no floating result"
+    if other := sorted({*record.inputs}.difference(ELIGIBLE)):
+        return f"it has an input in {other[0]}, which no rule casts"
+    if record.emulated or record.compute in LOW_DTYPES:
+        return "it ran low in the network"
+    if FLOAT32 not in record.inputs and record.output in LOW_DTYPES:
+        return f"its result is {record.output}"
+    return ""

@@ -1,0 +1,90 @@
+"""The table of a shadow run: which operation loses what in a low dtype, by layer, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import NamedTuple
+
+from unamp.adapter.records import OpRecord, Shadow
+from unamp.tracing.tables import percent, text_table
+
+__all__ = ["ShadowLine", "shadow_lines", "shadow_table", "worst"]
+
+
+class ShadowLine(NamedTuple):
+    """What one operation loses in one layer, of all the times that it ran there.
+
+    Attributes:
+        layer, op: as in `OpRecord`.
+        error, subnormal, flushed: the largest; see `unamp.adapter.records.Shadow`.
+        overflow: how many numbers overflow, of all times together.
+        overflowed: the largest share of a result's numbers that overflow.
+        times: how often it was computed a second time.
+        left_out: why it was left out, for a line of those times; empty elsewhere.
+    """
+
+    layer: str | None
+    op: str
+    error: float = 0.0
+    overflow: int = 0
+    overflowed: float = 0.0
+    subnormal: float = 0.0
+    flushed: float = 0.0
+    times: int = 0
+    left_out: str = ""
+
+
+def shadow_lines(records: Iterable[OpRecord]) -> list[ShadowLine]:
+    """Return what each operation of each layer loses: first what overflows, then by error; at the end what was left out."""
+    groups: dict[tuple[str | None, str, str], list[tuple[Shadow, float]]] = {}
+    for record in records:
+        if (found := record.shadow) is not None:
+            size = prod(n or 1 for n in record.output_shape or ())
+            groups.setdefault((record.layer, record.op, found.left_out), []).append((found, found.overflow / max(size, 1)))
+    lines = [_line(*key, found) for key, found in groups.items()]
+    return sorted(lines, key=lambda line: (bool(line.left_out), -line.overflowed, -line.error, -line.flushed))
+
+
+def _line(layer: str | None, op: str, left_out: str, found: Sequence[tuple[Shadow, float]]) -> ShadowLine:
+    return ShadowLine(
+        layer,
+        op,
+        error=max(each.error for each, _ in found),
+        overflow=sum(each.overflow for each, _ in found),
+        overflowed=max(share for _, share in found),
+        subnormal=max(each.subnormal for each, _ in found),
+        flushed=max(each.flushed for each, _ in found),
+        times=len(found),
+        left_out=left_out,
+    )
+
+
+def shadow_table(dtype: str, lines: Sequence[ShadowLine]) -> str:
+    """Return the lines as plain text."""
+    head = ("layer", "operation", f"error in {dtype}", "overflow", "subnormal", "to zero", "count")
+    rows = [
+        (
+            line.layer or "-", line.op, f"{line.error:.2g}", str(line.overflow or "-"), percent(line.subnormal),
+            percent(line.flushed), str(line.times),
+        )
+        for line in lines if not line.left_out
+    ]  # fmt: skip
+    left_out = [
+        f"{line.op}{f' in {line.layer}' if line.layer else ''}{f' ({line.times} times)' if line.times > 1 else ''}: "
+        f"{line.left_out}"
+        for line in lines
+        if line.left_out
+    ]
+    text = text_table(head, rows)
+    return "\n".join([text, "not computed a second time:", *left_out]) if left_out else text
+
+
+def worst(dtype: str, lines: Sequence[ShadowLine]) -> str | None:
+    """Return a sentence about what loses most; None where nothing was computed a second time."""
+    line = next((line for line in lines if not line.left_out), None)
+    if line is None:
+        return None
+    where = f" in {line.layer}" if line.layer else ""
+    lost = f"{line.overflow} numbers overflow" if line.overflow else f"error {line.error:.2g}"
+    return f"loses most in {dtype}: {line.op}{where}, {lost}"
