@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help browser conformance conformance-machines conformance-opinfo conformance-versions test bench lint format tables docs dist clean
+.PHONY: help browser conformance conformance-machines conformance-opinfo conformance-versions test bench bench-all lint format tables docs dist clean
 
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
@@ -14,7 +14,8 @@ help:
 	@echo "make conformance-opinfo   the preset torch-cpu against torch.autocast, bit for bit, on all of PyTorch's own example calls (minutes)"
 	@echo "make conformance-versions   the same for older and newer frameworks, an environment for each (hours, and many GB to load)"
 	@echo "make test          lint, then every test; continuous integration runs this"
-	@echo "make bench         unamp side by side with what you would write instead"
+	@echo "make bench         unamp side by side with what you would write instead, for a look; keeps benchmark-results/"
+	@echo "make bench-all     the same with all rounds, for quoting"
 	@echo "make lint          ruff and mypy"
 	@echo "make format        let ruff rewrite what it can"
 	@echo "make tables        write docs/tables from the data and the adapters"
@@ -40,7 +41,12 @@ test: lint $(VENV)/.dev $(VENV)/.compiled browser
 	$(RUN) tests/run.py
 
 bench: $(VENV)/.bench $(VENV)/.compiled
-	$(RUN) -m benchmarks
+	@mkdir -p benchmark-results
+	$(RUN) -m benchmarks --quick --json benchmark-results/$$(date +%Y-%m-%d-%H%M).json
+
+bench-all: $(VENV)/.bench $(VENV)/.compiled
+	@mkdir -p benchmark-results
+	$(RUN) -m benchmarks --json benchmark-results/$$(date +%Y-%m-%d-%H%M).json
 
 lint: $(VENV)/.lint
 	$(VENV)/bin/ruff check .
@@ -80,7 +86,7 @@ $(VENV)/.compiled: $(wildcard adapters/unamp_*/compiled/*) constraints.txt
 	@touch $@
 
 # One environment grows with what is asked of it: the frameworks are large.
-$(VENV)/.conformance: EXTRAS = frameworks,conformance
+$(VENV)/.conformance: EXTRAS = frameworks,jax-libraries,conformance
 $(VENV)/.opinfo: EXTRAS = opinfo
 $(VENV)/.lint: EXTRAS = lint
 $(VENV)/.bench: EXTRAS = bench

@@ -1,11 +1,9 @@
-"""A run's measurements, as a table for people and as JSON."""
+"""A run's measurements, as tables for people."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+from collections.abc import Iterable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import pyperf
@@ -13,11 +11,24 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Outcome, Standing
+from benchmarks.results import Change
 
-__all__ = ["machine", "show", "write"]
+__all__ = ["machine", "show", "show_changes"]
 
 _COLOURS = {"pass": "green", "close": "yellow", "miss": "red", "": "default"}
-_PACKAGES = ("unamp", "torch", "paddlepaddle", "mindspore", "tensorflow", "tensorflow-cpu", "keras", "numpy", "pyperf")
+_PACKAGES = (
+    "unamp",
+    "torch",
+    "paddlepaddle",
+    "mindspore",
+    "tensorflow",
+    "tensorflow-cpu",
+    "jax",
+    "jaxlib",
+    "keras",
+    "numpy",
+    "pyperf",
+)
 
 
 def machine() -> dict[str, Any]:
@@ -60,9 +71,18 @@ def _time(seconds: float) -> str:
     return f"{seconds / 1e-9:.0f} ns"
 
 
-def write(path: Path, about: dict[str, Any], standings: list[Standing]) -> None:
-    """Write everything as JSON."""
-    found = [
-        {**asdict(s), "outcomes": [asdict(outcome) | {"verdict": outcome.verdict} for outcome in s.outcomes]} for s in standings
-    ]
-    path.write_text(json.dumps({"machine": about, "comparisons": found}, indent=1) + "\n", "utf-8")
+def show_changes(found: Iterable[Change], console: Console) -> None:
+    """Print what became slower or faster by more than the noise."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "before", "after", ""):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for change in found:
+        colour = "red" if change.verdict == "slower" else "green"
+        interval = " - ".join(f"{bound:.2f}" for bound in change.surely_after)
+        table.add_row(
+            f"{change.title}: {change.name}",
+            f"{change.before:.3f}x",
+            f"{change.after:.3f}x ({interval})",
+            f"[{colour}]{change.verdict}[/{colour}]",
+        )
+    console.print(table)

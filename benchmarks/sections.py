@@ -14,7 +14,7 @@ __all__ = ["SECTIONS", "missing", "standings"]
 
 _OPERATION, _STEP, _PROCESS = Effort(1500, 0.0003), Effort(150, 0.0), Effort(25, 0.0)
 _LAYER = Effort(25, 0.0)  # half a second for a step
-_QUICK = 0.2
+_QUICK, _FEWEST = 0.2, 5
 
 #: Each with the function that makes its comparisons, and how long each of them is measured.
 SECTIONS = {
@@ -27,6 +27,7 @@ SECTIONS = {
     "decorated-steps": ("on_torch.decorated:comparisons", Effort(300, 0.002)),
     "aftermath": ("on_torch.aftermath:comparisons", _OPERATION),
     "layers": ("on_torch.layers:comparisons", _OPERATION),
+    "growth": ("on_torch.growth:comparisons", Effort(10, 0.0)),
     "scaling": ("on_torch.scaling:comparisons", _OPERATION),
     "import": ("starting:importing", _PROCESS),
     "first-region": ("starting:first_region", Effort(10, 0.0)),
@@ -46,12 +47,17 @@ SECTIONS = {
     "tensorflow-steps": ("on_tensorflow.steps:comparisons", Effort(60, 0.0)),
     "tensorflow-decorated": ("on_tensorflow.decorated:comparisons", Effort(150, 0.0)),
     "tensorflow-aftermath": ("on_tensorflow.operations:aftermath", _OPERATION),
+    "jax-regions": ("on_jax.regions:comparisons", _OPERATION),
+    "jax-operations": ("on_jax.operations:comparisons", _OPERATION),
+    "jax-tracing": ("on_jax.operations:tracing", _PROCESS),
+    "jax-steps": ("on_jax.steps:comparisons", Effort(60, 0.0)),
+    "jax-aftermath": ("on_jax.operations:aftermath", _OPERATION),
 }
 
 
 def missing(section: str) -> str | None:
     """The framework that a section needs and that is not installed."""
-    framework = next((name for name in ("paddle", "mindspore", "tensorflow") if section.startswith(f"{name}-")), "torch")
+    framework = next((name for name in ("paddle", "mindspore", "tensorflow", "jax") if section.startswith(f"{name}-")), "torch")
     return None if section == "import" or find_spec(framework) else framework
 
 
@@ -74,6 +80,6 @@ def standings(section: str, quick: bool) -> Iterator[Standing]:
 def _run(connection: Any, section: str, quick: bool) -> None:
     place, effort = SECTIONS[section]
     module, make = place.split(":")
-    rounds = max(10, round(effort.rounds * _QUICK)) if quick else effort.rounds
+    rounds = min(effort.rounds, max(_FEWEST, round(effort.rounds * _QUICK))) if quick else effort.rounds
     for comparison in getattr(importlib.import_module(f"benchmarks.{module}"), make)():
         connection.send(measure(comparison, Effort(rounds, effort.seconds)))

@@ -17,7 +17,7 @@ print(process_time() - start)
 """
 
 _NO_FRAMEWORK = (
-    "assert not {'torch', 'paddle', 'mindspore', 'tensorflow', 'numpy'} & set(sys.modules), 'unamp imports a framework'"
+    "assert not {'torch', 'paddle', 'mindspore', 'tensorflow', 'jax', 'numpy'} & set(sys.modules), 'unamp imports a framework'"
 )
 
 

@@ -26,7 +26,8 @@ from unamp.presets import preset
 from unamp.vocabulary import FRAMEWORKS
 
 HERE = Path(__file__).parent / "tables"
-COVERED = ("torch", "paddle", "mindspore", "tensorflow")
+COVERED = ("torch", "paddle", "mindspore", "tensorflow", "jax")
+_SPELLED = (*FRAMEWORKS, "jax")  # which brings its spellings along
 DTYPES = LOW_DTYPES
 _SHOWN = 6  # of a gap's operations; the file of gaps has them all
 
@@ -59,13 +60,13 @@ def tables() -> dict[str, str]:
 
 def _vocabulary() -> str:
     rows = [
-        [f"`{op.name}`", op.group, *(_code(op.spellings.get(framework, ())[:2]) for framework in FRAMEWORKS)]
+        [f"`{op.name}`", op.group, *(_code(op.spellings.get(framework, ())[:2]) for framework in _SPELLED)]
         for op in vocabulary().values()
     ]
     return _page(
         "Vocabulary",
         f"{len(rows)} operations, with their first two spellings in each framework. `unamp ops NAME` shows all of one.",
-        _table(["operation", "group", *FRAMEWORKS], rows),
+        _table(["operation", "group", *_SPELLED], rows),
     )
 
 

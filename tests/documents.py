@@ -24,7 +24,7 @@ FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: What recipes are for, and nobody needs: an example is run where its package is installed.
 OPTIONAL = ("lightning", "accelerate", "transformers")
 sys.path.insert(0, str(EXAMPLES))  # the library that guides import
-FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "keras")
+FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "jax", "keras")
 
 
 class Example(NamedTuple):

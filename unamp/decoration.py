@@ -83,7 +83,8 @@ def decorate(
         ValueError: for an unknown level or dtype, for `master_grad` without master weights, for parameters that are low
             already, and for an optimizer that has begun or is decorated already. Nothing is changed then.
         NotExpressible: for `master_grad`, and for a `save_dtype` other than the low dtype, in a framework whose gradients are
-            values (MindSpore, TensorFlow); the message says what to do instead. Nothing is changed then.
+            values (MindSpore, TensorFlow, JAX), and for parameters that cannot be changed where they are; the message says
+            what to do instead. Nothing is changed then.
 
     Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/decorate_en.html
     """

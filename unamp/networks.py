@@ -30,8 +30,8 @@ def auto_mixed_precision(
     are those of the network that was given: training one trains the other.
 
     Args:
-        network: a network of a framework that is imported: a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, or a
-            model of Keras.
+        network: a network of a framework that is imported: a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, a
+            model of Keras, or a module of flax or equinox.
         amp_level: ``"O0"`` (the network itself is returned), ``"O1"``, ``"O2"`` or ``"O3"``.
         dtype: the low precision; see `Policy`.
         preset: the lists; see `unamp.presets.PRESETS`.
@@ -48,7 +48,8 @@ def auto_mixed_precision(
     adapter = owner(network, "network")
     if adapter is None:
         raise TypeError(
-            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell or keras.Model, of a framework that is "
+            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, keras.Model, flax.nnx.Module, "
+            "flax.linen.Module or equinox.Module, of a framework that is "
             f"imported and has an adapter installed; not {type(network).__name__}"
         )
     wrapped: Network = adapter.wrap(network, policy) if policy.active else network

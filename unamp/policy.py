@@ -20,7 +20,11 @@ from unamp.presets import PRESETS, Preset
 from unamp.presets import preset as load_preset
 from unamp.vocabulary import Operation, vocabulary
 
-__all__ = ["LEVELS", "Decision", "Policy", "Rule"]
+__all__ = ["KEPT_POLICIES", "LEVELS", "Decision", "Policy", "Rule"]
+
+#: Of so many policies a process keeps what was made of them (rules, plans, regions): some 20 KiB for each and framework. With
+#: more in turn, opening a region takes milliseconds each time.
+KEPT_POLICIES = 2048
 
 #: The levels, and what each does with the operations that no list names.
 LEVELS = {
@@ -332,7 +336,7 @@ def _by_group(op: Operation, listed: tuple[str, ...]) -> str:
     return f": {word}" if word in words(listed) else ""
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def _rules(policy: Policy) -> Mapping[str, Rule]:
     lists = load_preset(policy.preset)
     return MappingProxyType({op.name: _decide(policy, op, lists).rule for op in vocabulary().values()})

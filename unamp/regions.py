@@ -19,7 +19,7 @@ from unamp._region_decorator import decorate
 from unamp.adapter import DEVICES, Adapter, NamesDevices, Realisation, registry
 from unamp.errors import shortened
 from unamp.lists import is_word, operation_name
-from unamp.policy import Policy
+from unamp.policy import KEPT_POLICIES, Policy
 
 __all__ = [
     "CapturedRegion",
@@ -389,7 +389,7 @@ if hasattr(os, "register_at_fork"):
 # look-up instead of building a policy anew. A newly imported framework is a new request: defaults depend on it.
 
 
-@functools.lru_cache(maxsize=256, typed=True)
+@functools.lru_cache(KEPT_POLICIES, typed=True)
 def _remembered(adapters: object, make: Callable[..., Region], *arguments: Any) -> Region:
     return make(*arguments)
 
@@ -400,7 +400,7 @@ def _shared(policy: Policy, adapters: object, framework: object, device: str | N
     return _equal(policy, adapters, framework, device)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(KEPT_POLICIES)
 def _equal(policy: Policy, adapters: object, framework: str | None, device: str | None) -> Region:
     return Region(policy, framework=framework, device=device)
 

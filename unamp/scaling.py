@@ -377,7 +377,8 @@ class GradScaler:
 
 
 def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    return "closure" in kwargs or any(map(callable, args))
+    # A network is callable, too: an optimizer that does not hold what it steps is handed it.
+    return "closure" in kwargs or any(callable(each) and registry.owner(each, "network") is None for each in args)
 
 
 def no_policy() -> AbstractContextManager[object]:

@@ -31,7 +31,14 @@ _INSIDE = ("", "Tensor.", "ops.aten.")
 NAMERS: list[Callable[[object], str | None]] = []
 
 #: How people import frameworks.
-_HEADS = {"tf": "tensorflow", "ms": "mindspore"}
+_HEADS = {
+    "tf": ("tensorflow", ""),
+    "ms": ("mindspore", ""),
+    "jnp": ("jax", "numpy."),
+    "lax": ("jax", "lax."),
+    "nnx": ("jax", "flax.nnx."),
+    "eqx": ("jax", "equinox."),
+}
 
 
 class Operation(NamedTuple):
@@ -133,10 +140,10 @@ class Vocabulary(Mapping[str, Operation]):
         if name in self._operations:
             return name
         head, _, tail = name.partition(".")
-        head = _HEADS.get(head, head)
+        head, inside = _HEADS.get(head, (head, ""))
         if head in self._spelled:
             for inner in _INSIDE:
-                if found := self._spelled[head].get(tail.removeprefix(inner)):
+                if found := self._spelled[head].get(inside + tail.removeprefix(inner)):
                     return found
         meanings = {framework: table[name] for framework, table in self._spelled.items() if name in table}
         # What an adapter brings must not make a word ambiguous that was not: it means something of its own only where no

@@ -28,7 +28,7 @@ from unamp.adapter import major_minor
 from unamp.adapter.replacing import CodePatch
 from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
-from unamp.policy import Policy, Rule
+from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.capturing import capture_hooks, capture_needed
 from unamp_mindspore.decorators import policy_of
@@ -189,7 +189,7 @@ def _warn_if_traced() -> None:
         graph_ran("mindspore", "mindspore.jit", "call the function without mindspore.jit, in PYNATIVE_MODE")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def _copied(function: types.FunctionType, policy: Policy, rules: object) -> types.FunctionType:
     """Return a function of its own for a policy and the rules of layers.
 

@@ -18,7 +18,7 @@ from unamp.adapter import major_minor
 from unamp.adapter.layers import RulesInForce
 from unamp.adapter.replacing import CodePatch
 from unamp.errors import NotExpressible
-from unamp.policy import Policy
+from unamp.policy import KEPT_POLICIES, Policy
 from unamp_mindspore.decorators import cast_inputs_of, policy_of
 from unamp_mindspore.state import thread
 
@@ -76,7 +76,7 @@ class GraphUnder:
         graph.compiled, graph.policy, thread.plan = self._before
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def _suffix(policy: Policy, rules: frozenset[object] | None) -> str:
     numbered = "" if rules is None else f" {_numbers.setdefault(rules, len(_numbers))}"
     return f".unamp {policy!r}{numbered}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
 from unamp.adapter import How
-from unamp.policy import Policy, Rule
+from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.calls import carry_out, quick
 from unamp_mindspore.facts import facts
@@ -85,7 +85,7 @@ def _all_low(dtype: str) -> Plan:
     return Plan(Policy("O3", dtype))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def plan(policy: Policy, device: str | None) -> Plan | None:
     """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever this process computes.
 

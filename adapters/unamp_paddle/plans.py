@@ -14,7 +14,7 @@ from typing import Any
 from unamp.adapter import How
 from unamp.adapter.patching import Patch
 from unamp.adapter.replacing import PatchGroup
-from unamp.policy import Policy, Rule
+from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_paddle import listing
@@ -184,7 +184,7 @@ def _all_low(dtype: str) -> Plan:
     return Plan(policy, policy.rules)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def plan(policy: Policy, device: str | None) -> Plan | None:
     """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever tensors can be in this process.
 

@@ -12,6 +12,7 @@ own, never for plain tensors; the callbacks of `op_callbacks` come after an oper
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -103,9 +104,18 @@ class OpTypeAction:
         self._widen = widen and rule is Rule.LOW
         self._ban = ban
         self._makes_numbers = op_type.op is not None and vocabulary()[op_type.op].group in ("creation", "random")
-        self._complete = all(has_kernel(op_type.name, number) for number in NAMES)
+
+    @cached_property
+    def _complete(self) -> bool:
+        return all(has_kernel(self._op_type.name, number) for number in NAMES)
+
+    # To ask TensorFlow for kernels takes a millisecond: it is asked when something depends on the answer.
+
+    @cached_property
+    def _may_agree(self) -> bool:
+        op_type = self._op_type
         pair = len(op_type.positions) == 2 and not op_type.lists and not op_type.fixed
-        self._may_agree = pair and self._complete and self._rule in _LOOKS_AT_INPUTS
+        return pair and self._rule in _LOOKS_AT_INPUTS and self._complete
 
     @property
     def needless(self) -> bool:

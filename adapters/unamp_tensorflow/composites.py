@@ -21,6 +21,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import dtypes
 from tensorflow.python.util import nest
 
+from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.observing import traced, traces, unreported
 from unamp.adapter.patching import Patch
 from unamp.adapter.performing import differing
@@ -30,7 +31,6 @@ from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, convert, eligible_dtype, eligible_dtypes, execute, tensors
-from unamp_tensorflow.facts import facts
 from unamp_tensorflow.listing import always_emulated
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, Plan, thread
 
@@ -166,7 +166,7 @@ def _carry_out(composite: Composite, op: str, rule: Rule, plan: Plan, args: Args
     target = _target(rule, plan.low, found)
     if not target:
         # All is float32, or the framework's own affair; but a layer's activation still has a rule of its own.
-        has_activation = op in facts().parts and rule is not Rule.UNTOUCHED
+        has_activation = op in keras_facts().parts and rule is not Rule.UNTOUCHED
         parts = plan.for_parts_of_layer(op, FLOAT32) if has_activation else plan.for_parts
         return _call(parts, composite, args, kwargs), found[0], False
     if target == FLOAT32:
@@ -186,7 +186,7 @@ def _carry_out_low(
         result = _call_low_layer(plan.for_parts_of_layer(op, target), composite, own, target, *_converted(target, args, kwargs))
     else:
         result = _call(plan.for_parts, composite, *_converted(target, args, kwargs))
-    if _open(kwargs) and not emulated and op not in facts().parts:  # there an activation's result comes last
+    if _open(kwargs) and not emulated and op not in keras_facts().parts:  # there an activation's result comes last
         result = convert(cast, target, result)
     if rule is Rule.LOW and plan.policy.widen_results:
         result = convert(cast, FLOAT32, result)

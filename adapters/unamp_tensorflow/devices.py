@@ -44,14 +44,16 @@ def _type_of(device: object) -> str | None:
     """Return the type of device in TensorFlow's capitals; None for what is no device of TensorFlow's."""
     if isinstance(device, (PhysicalDevice, tf.config.LogicalDevice)):
         return str(device.device_type)
-    if isinstance(device, str):
-        try:
-            device = tf.DeviceSpec.from_string(device)
-        except ValueError:
-            return None
-        if device.device_type not in (*_KINDS, *(each.device_type for each in tf.config.list_physical_devices())):
-            return None  # TensorFlow takes any word for the name of a device
-    return device.device_type if isinstance(device, tf.DeviceSpec) else None
+    if isinstance(device, tf.DeviceSpec):
+        return None if device.device_type is None else str(device.device_type)
+    if not isinstance(device, str):
+        return None
+    try:
+        word: str | None = tf.DeviceSpec.from_string(device).device_type
+    except ValueError:
+        return None
+    # TensorFlow takes any word for the name of a device.
+    return word if word in (*_KINDS, *(each.device_type for each in tf.config.list_physical_devices())) else None
 
 
 def on(tensor: object) -> str:

@@ -18,7 +18,6 @@ class Facts:
     Attributes:
         thin: functions that come to one operation type of their own operation, which follows the rule by itself.
         transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole operation.
-        parts: for layers with an activation of the user's choice, the operations that belong to the layer itself.
         suspended: functions that no rule reaches, by module: making random numbers, updating variables.
         emulated: the ``operations``, and the ``groups`` of them, whose low precision is always emulated.
         synonyms: operations that are one function here with another, and the other.
@@ -27,7 +26,6 @@ class Facts:
 
     thin: frozenset[str]
     transparent: frozenset[str]
-    parts: Mapping[str, frozenset[str]]
     suspended: Mapping[str, tuple[str, ...]]
     emulated: Mapping[str, frozenset[str]]
     synonyms: Mapping[str, str]

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
-from tensorflow.python.framework import kernels
+from tensorflow.python.framework import kernels, op_def_registry
 
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow.facts import facts
@@ -92,27 +92,26 @@ def _matches(argument: Any, attr: str | None) -> bool:
 @cache
 def op_types() -> Mapping[str, OpType]:
     """Return every operation type with a floating input, by its name."""
-    made = map(op_type, _registered()[0])
+    everything = op_def_pb2.OpList()
+    everything.ParseFromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
+    made = (op_type(definition.name) for definition in everything.op)
     return {each.name: each for each in made if each is not None}
 
 
 @cache
 def op_type(name: str) -> OpType | None:
     """Return one operation type; None where it has no floating input. A model meets a few dozens of the thousand."""
-    definitions, spelled = _registered()
-    if (definition := definitions.get(name)) is None:
+    definition = op_def_registry.get(name)
+    if definition is None:
         return None
-    made = OpType(definition, spelled.get(name))
+    made = OpType(definition, _spelled().get(name))
     return made if made.positions else None
 
 
 @cache
-def _registered() -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """Return TensorFlow's definitions of operation types, and the vocabulary's names of them."""
-    everything = op_def_pb2.OpList()
-    everything.ParseFromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
-    spelled = {s: op.name for op in vocabulary().values() for s in op.spellings.get("tensorflow", ())}
-    return {definition.name: definition for definition in everything.op}, spelled
+def _spelled() -> Mapping[str, str]:
+    """Return the vocabulary's names of operation types."""
+    return {s: op.name for op in vocabulary().values() for s in op.spellings.get("tensorflow", ())}
 
 
 @cache

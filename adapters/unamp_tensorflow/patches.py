@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.ops import gen_math_ops
 
+from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
 from unamp.adapter.state import suspending
@@ -152,7 +153,7 @@ def _changes(hooks: Hooks) -> Iterator[Patch]:
 
 
 def _suspended(*, of_keras: bool) -> Iterator[Patch]:
-    for module, paths in facts().suspended.items():
+    for module, paths in (*facts().suspended.items(), *keras_facts().suspended.items()):
         if module.startswith("keras") is of_keras:
             for path in paths:
                 yield CodePatch(find(module, path, importing=True), suspending(thread))

@@ -7,11 +7,12 @@ open: for operation types in `calls`, for composite operations in `composites`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 from unamp.adapter import How
+from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.replacing import PatchGroup
-from unamp.policy import Policy, Rule
+from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow.calls import OpTypeAction
@@ -142,9 +143,9 @@ class TensorFlowPlan:
             low = NAMES[target] if target != FLOAT32 else self.policy.dtype
             policy = Policy(self.policy.level, low)
             rule = Rule.FP32 if target == FLOAT32 else Rule.LOW
-            parts = facts().parts.get(op)
+            parts = keras_facts().parts.get(op)
             if parts is None:
-                rules = {name: was if vocabulary()[name].group in _UNCHANGED else rule for name, was in _all_widest().items()}
+                rules = {name: was if _unchanged(name) else rule for name, was in _all_widest().items()}
             else:  # the rest is an activation of the user's choice, an operation of its own
                 rules = {name: rule if name in parts else was for name, was in self.rules.items()}
             self._for_layers[op, target] = TensorFlowPlan(policy, rules, key=(self.key, op, target))
@@ -166,8 +167,13 @@ class _Actions(dict[str, OpTypeAction | None]):
         return made
 
 
-#: Groups that keep their meaning among the parts of a layer. (Moving its parameters about is a part of the layer.)
-_UNCHANGED = frozenset({"creation", "random", "cast", "comparison"})
+@cache
+def _unchanged(op: str) -> bool:
+    """Return whether an operation keeps its meaning among the parts of a layer.
+
+    Moving its parameters about is a part of it; but a list of tensors states the dtype of what is put into it.
+    """
+    return vocabulary()[op].group in ("creation", "random", "cast", "comparison") or op == "tensor_list"
 
 
 def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
@@ -187,7 +193,7 @@ def _all_low(dtype: str) -> TensorFlowPlan:
     return TensorFlowPlan(policy, policy.rules)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def plan(policy: Policy) -> TensorFlowPlan | None:
     """Return the plan for a policy; None where nothing is to be done: a policy that changes nothing, and preset ``native``.
 

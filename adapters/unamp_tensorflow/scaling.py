@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp.adapter.keras_masters import has_master_weights, stepped
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
-from unamp_tensorflow.masters import has_master_weights, stepped
 from unamp_tensorflow.spellings import keras_in_use
 
 __all__ = ["TensorFlowGradients", "all_finite", "backward", "is_optimizer", "scale_loss"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp.adapter.keras_models import keras_on
 from unamp.adapter.spellings import ObjectNames, at_path
 
 __all__ = ["keras_in_use", "named", "spelling"]
@@ -19,8 +20,7 @@ def keras_in_use() -> bool:
 
     Keras is never imported here: that takes seconds. `tf.keras` would do it, so every use of that comes after this.
     """
-    backend = sys.modules.get("keras.src.backend")
-    return backend is not None and getattr(backend, "backend", lambda: "")() == "tensorflow" and "keras" in sys.modules
+    return keras_on("tensorflow")
 
 
 def named(path: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from unamp.adapter import Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.keras_models import keras_on
 from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
@@ -24,6 +25,11 @@ __all__ = ["TorchAdapter"]
 
 
 GAPS = (
+    Gap(
+        "functions of keras.ops and keras.activations on PyTorch",
+        "Keras casts what comes out of them to a dtype that it works out from their arguments: a product of float32 tensors "
+        "runs low and is float32 again, a softmax of low numbers runs in float32 and is low again; layers are not affected",
+    ),
     Gap(
         "a region object made outside a compiled function and opened by name inside it",
         "torch.compile cannot enter a context manager that it did not see being made: it breaks the graph there, or with "
@@ -77,8 +83,9 @@ GAPS = (
     ),
     Gap(
         "meta tensors under torch.inference_mode in a region that names no device",
-        "there they have no dispatch key that a region could use for them alone: they compute in float32; open the region with "
-        'unamp.autocast("meta")',
+        "there they have no dispatch key that a region could use for them alone: the first operation whose rule PyTorch's "
+        "autocast does not follow by itself (softmax, layer_norm, a loss) raises, and what runs before it or without one "
+        'computes in float32; open the region with unamp.autocast("meta")',
     ),
     Gap(
         "the preset 'native' on another device than a CPU, CUDA's, Apple's or Intel's in explain and traces",
@@ -120,6 +127,12 @@ def _has_instructions(dtype: str) -> bool | None:
         return bool(ask())
     finally:
         set_excluded(tracer, off)
+
+
+def _keras() -> Any:
+    from unamp_torch import keras_training  # few programs use it
+
+    return keras_training
 
 
 class TorchAdapter:
@@ -217,7 +230,7 @@ class TorchAdapter:
         plans.install_all()
         if thread.plan is not None:
             plans.install_traced(thread.plan)
-        return observing.observe(sink, values)
+        return observing.observe(sink, values, patches)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, torch.Tensor)
@@ -249,18 +262,22 @@ class TorchAdapter:
         return with_method(network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy))
 
     def is_optimizer(self, value: object) -> bool:
-        return isinstance(value, torch.optim.Optimizer)
+        return isinstance(value, torch.optim.Optimizer) or (keras_on("torch") and _keras().is_optimizer(value))
 
     def scale_loss(self, loss: Any, scale: float) -> Any:
         return scaling.scale_loss(loss, scale)
 
     def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
-        return scaling.backward(compute, optimizer)
+        of_keras = not isinstance(optimizer, torch.optim.Optimizer)
+        return _keras().backward(compute, network, optimizer) if of_keras else scaling.backward(compute, optimizer)
 
     def all_finite(self, tensors: Sequence[Any]) -> Any:
         return scaling.all_finite(tensors)
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            of_keras: Gradients = _keras().KerasGradients(optimizer, given)
+            return of_keras
         return scaling.TorchGradients(optimizer, given)
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from unamp.adapter.performing import differing
-from unamp.errors import BannedOperation
+from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Rule
 from unamp_torch import observing
 from unamp_torch.casting import ELIGIBLE, cast_floats
@@ -52,6 +52,7 @@ __all__ = [
     "kernel_on_meta",
     "low",
     "low_widened",
+    "refuse_on_meta",
     "untouched",
 ]
 
@@ -230,6 +231,8 @@ def _run(operator: Operator, own_key: torch._C.DispatchKey, keyset: Any, args: S
         if not excluded(key):
             action, device = plan.on_cuda.get(operator.name), CUDA
     elif (rest := _action_elsewhere(plan, operator, device := lead.device.type)) is not None:
+        if device == META and plan.key is not TRACED and thread.sink is None and torch.is_inference_mode_enabled():
+            refuse_on_meta()
         keys = (own_key, _CPU_KEY, _CUDA_KEY, autocast_key(device))
         return _call_below(keys, lambda *given, **named: rest(operator, given, named, plan.low_on(device)), args, kwargs)
     if action is None:
@@ -248,6 +251,20 @@ def _run(operator: Operator, own_key: torch._C.DispatchKey, keyset: Any, args: S
             set_excluded(other, False)
         set_excluded(key, False)
         set_excluded(own_key, False)
+
+
+def refuse_on_meta() -> NoReturn:
+    """Raise where a meta tensor comes in whose other operators nothing carries rules to.
+
+    In inference mode they have no dispatch key that a region could use for them alone.
+
+    Raises:
+        NotExpressible: always.
+    """
+    raise NotExpressible(
+        "under torch.inference_mode a region that names no device does not reach meta tensors: open it with "
+        'unamp.autocast("meta"), or use torch.no_grad'
+    )
 
 
 def _lead(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor | None:

@@ -24,7 +24,7 @@ from torch._C._dynamo import eval_frame
 
 from unamp import __version__
 from unamp.errors import NotExpressible
-from unamp.policy import Policy
+from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region, auto_cast, autocast, close_down_to, open_regions, policy_region
 from unamp_torch.state import Token, dispatch_key, lock, thread
 
@@ -84,7 +84,7 @@ def cache_key(original: Callable[..., Any]) -> Callable[..., Any]:
     return autograd_cache_key
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(KEPT_POLICIES)
 def _digest(policy: Policy) -> str:
     return hashlib.sha256(f"{__version__} {policy!r}".encode()).hexdigest()
 

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from unamp.adapter import Decoration
-from unamp_torch import sharding
+from unamp_torch import keras_training, sharding
 from unamp_torch.exchange import low_parameters
 from unamp_torch.masters import Masters, master_weight, masters_of
 from unamp_torch.state import DTYPES, LOW, dtype_name
@@ -24,16 +24,29 @@ __all__ = ["decorate"]
 
 def decorate(networks: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], decoration: Decoration) -> None:
     """Cast the parameters of networks, and have optimizers step master weights; see `unamp.adapter.Adapter.decorate`."""
-    chosen = _to_cast(networks, decoration.excluded)
-    for optimizer in optimizers:
+    modules, models = _apart(networks, keras_training.is_layer)
+    own, of_keras = _apart(optimizers, keras_training.is_optimizer)
+    chosen = _to_cast(modules, decoration.excluded if modules else ())
+    layers = keras_training.check(models, of_keras, decoration)
+    for optimizer in own:
         _check_fresh(optimizer)
+    chosen += keras_training.lower(models, layers, decoration)
     weights = {parameter: _lower(parameter, decoration) for parameter in chosen}
     if decoration.master_weights:
-        for optimizer in optimizers:
+        for optimizer in own:
             _adopt(optimizer, weights, decoration.master_grad)
+        keras_training.give_masters(of_keras, weights)
     if decoration.save_dtype is not None:
-        for network in networks:
+        for network in modules:
             network.register_state_dict_post_hook(_Saved(getattr(torch, decoration.save_dtype)))
+
+
+def _apart(values: Iterable[Any], of_keras: Callable[[object], bool]) -> tuple[list[Any], list[Any]]:
+    """Return what is PyTorch's own, and what is Keras'."""
+    found: tuple[list[Any], list[Any]] = [], []
+    for value in values:
+        found[of_keras(value)].append(value)
+    return found
 
 
 def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> list[torch.Tensor]:

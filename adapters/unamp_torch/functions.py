@@ -20,7 +20,7 @@ import torch.nn.functional
 
 from unamp.adapter.performing import differing
 from unamp.adapter.spellings import at_path
-from unamp.policy import Policy, Rule
+from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_torch.casting import ELIGIBLE, cast_floats
@@ -28,7 +28,7 @@ from unamp_torch.facts import facts
 from unamp_torch.listing import operators
 from unamp_torch.state import lock, thread
 
-__all__ = ["Under", "acquire", "composed", "named", "release"]
+__all__ = ["Under", "acquire", "composed", "named", "of_every_operation", "release"]
 
 #: Puts another policy in force on a kind of device, inside the one in force.
 Under = Callable[[Policy, str | None], AbstractContextManager[None]]
@@ -57,7 +57,7 @@ def _present(paths: Iterable[str]) -> tuple[FunctionType, ...]:
 _WRITING = ("adaptive_log_softmax",)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(KEPT_POLICIES)
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     """Return those that a policy names, with their operations: none, for most policies that start from PyTorch's own lists.
 
@@ -147,7 +147,7 @@ def _under_its_rule(op: str, function: FunctionType, code: CodeType, under: Unde
         plan = thread.plan
         if plan is None or plan.delegated or (rule := plan.policy.rules[op]) in (Rule.UNTOUCHED, Rule.BANNED):
             return original(*args, **kwargs)
-        with under(_of_every_operation(rule, plan.policy.dtype), plan.device):
+        with under(of_every_operation(rule, plan.policy.dtype), plan.device):
             if rule in (Rule.WIDEST, Rule.NARROWEST):
                 tensors = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor))
                 dtypes = [tensor.dtype for tensor in tensors if tensor.dtype in ELIGIBLE]
@@ -171,7 +171,7 @@ def _call_while_tracing(replacement: Callable[..., Any]) -> None:
 
 
 @cache
-def _of_every_operation(rule: Rule, dtype: str) -> Policy:
+def of_every_operation(rule: Rule, dtype: str) -> Policy:
     """Return the policy that runs every operation low, every one in float32, or every one in its inputs' dtype."""
     if rule in (Rule.WIDEST, Rule.NARROWEST):
         return Policy(enabled=False)

@@ -11,7 +11,7 @@ from unamp_torch.calls import Action, Banned
 from unamp_torch.compiled import Library, library
 from unamp_torch.control_flow import let_pass
 from unamp_torch.listing import Operator
-from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, TRACED, KernelKey, autocast_key, lock
+from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, META_IN_PYTHON, TRACED, KernelKey, autocast_key, lock
 
 __all__ = ["compiled_plan", "install", "install_on_meta", "let_autocast_pass"]
 
@@ -49,13 +49,18 @@ _installed_on_meta: set[str] = set()
 
 
 def install_on_meta(wanted: Iterable[Operator]) -> None:
-    """Register kernels that meta tensors alone reach, so that every other tensor's operators stay as fast as they are."""
+    """Register kernels that meta tensors alone reach, so that every other tensor's operators stay as fast as they are.
+
+    In C++ a kernel asks for a region first, and goes on where there is none: it finds what is in Python on another key.
+    """
     with _lock:
         if not _on_meta:
-            _on_meta.append(torch.library.Library("aten", "IMPL", "AutogradMeta"))
+            _on_meta.append(torch.library.Library("aten", "IMPL", "AutogradMeta" if library is None else META_IN_PYTHON))
         for operator in wanted:
             if operator.name not in _installed_on_meta:
                 _on_meta[0].impl(_without_namespace(operator), calls.kernel_on_meta(operator))
+                if library is not None:
+                    library.install_on_meta(_without_namespace(operator), operator.composite)
                 _installed_on_meta.add(operator.name)
 
 
@@ -118,6 +123,7 @@ def compiled_plan(
     on_cuda: Mapping[str, Action],
     low_on_cpu: torch.dtype,
     low_on_cuda: torch.dtype,
+    on_meta: bool,
 ) -> object:
     """Return the compiled form of what a plan does on each kind of device; its operators must be installed."""
     size = max(_numbers.values(), default=-1) + 1
@@ -127,4 +133,4 @@ def compiled_plan(
             table[_numbers[name]] = _BANNED_NUMBER if isinstance(action, Banned) else _ACTION_NUMBERS[action]
             if isinstance(action, Banned):
                 advice[_numbers[name]] = action.message
-    return library.plan(bytes(tables[0]), bytes(tables[1]), low_on_cpu, low_on_cuda, advice)
+    return library.plan(bytes(tables[0]), bytes(tables[1]), low_on_cpu, low_on_cuda, advice, on_meta)

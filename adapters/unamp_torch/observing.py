@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from unamp.adapter.keras_models import keras_on, library
 from unamp.adapter.observer import Layers, Observer
 from unamp.adapter.observing import equation, reporting_to, traces, unreported
 from unamp.adapter.patching import Patches
@@ -77,19 +78,41 @@ _layer_hooks = _LayerHooks()
 _layers = Patches(lambda: (_layer_hooks,))
 
 
+def _own_name(layer: torch.nn.Module) -> str:
+    """Return the name that a layer of Keras has, which holds its layers in a list of its own; any other's class."""
+    of_keras = keras_on("torch") and isinstance(layer, library().layers.Layer)
+    return str(layer.name) if of_keras else type(layer).__name__
+
+
+class Held(Protocol):
+    """What patches PyTorch, for this module, which is below."""
+
+    def acquire(self) -> None:
+        """Need the patches."""
+
+    def release(self) -> None:
+        """Need them no longer."""
+
+
 @contextmanager
-def observe(sink: Callable[[OpRecord], None], values: bool) -> Iterator[None]:
+def observe(sink: Callable[[OpRecord], None], values: bool, patches: Held) -> Iterator[None]:
     """Report the operations of this thread to `sink`; an outer observer waits. See `unamp.adapter.Adapter.observe`.
 
-    The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread.
+    The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread. Layers of Keras
+    report themselves, so what patches those is needed, too.
     """
-    observer = Observer("torch", sink, values, Layers(torch.nn.Module.named_modules))
+    observer = Observer("torch", sink, values, Layers(torch.nn.Module.named_modules, _own_name))
+    with_keras = keras_on("torch")
+    if with_keras:
+        patches.acquire()
     try:
         with _layers.held(), reporting_to(thread, observer):
             include_kernels(thread.plan)
             yield
     finally:
         include_kernels(thread.plan)
+        if with_keras:
+            patches.release()
 
 
 def report(

@@ -24,10 +24,10 @@ import torch.utils.checkpoint
 
 from unamp.adapter.patching import missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
-from unamp_torch import backward, compiling, control_flow, exporting, jagged, native_cache, transforming
-from unamp_torch.calls import NO_KERNEL
+from unamp_torch import backward, compiling, control_flow, exporting, jagged, keras_layers, native_cache, transforming
+from unamp_torch.calls import NO_KERNEL, refuse_on_meta
 from unamp_torch.compiled import library
-from unamp_torch.state import KERNEL_KEYS, lock, thread
+from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, lock, thread
 
 __all__ = ["HOOKS", "Hook", "acquire", "probe", "release"]
 
@@ -72,7 +72,12 @@ HOOKS = (
     Hook("torch.nested._internal.sdpa", "_autocast", jagged.casting),
     *(Hook(module, function, control_flow.remembering) for module, function in control_flow.OPERATORS.items()),
     *(Hook(module, "materialize_as_graph", control_flow.graphing) for module in control_flow.OPERATORS),
+    Hook("keras", "layers", lambda layers: layers),  # `_KERAS` takes its place
 )
+
+#: Stands among the hooks for the patches of Keras, where it computes with PyTorch. What it says is never found, so that the
+#: compiled kernels leave applying and undoing to the functions below.
+_KERAS: tuple[dict[str, Any], str, Any, Any] = ({}, "keras", object(), object())
 
 _lock = lock()
 _open = 0
@@ -123,7 +128,9 @@ def _apply() -> None:
     try:
         # This is a large part of what opening a region costs: no more than a look and an assignment each.
         for place, (namespace, name, original, replacement) in enumerate(_ready):
-            if namespace.get(name) is original:
+            if namespace is _KERAS[0]:
+                keras_layers.acquire()
+            elif namespace.get(name) is original:
                 namespace[name] = replacement
             elif namespace.get(name) is not replacement:
                 _replace_anew(place)
@@ -134,6 +141,8 @@ def _apply() -> None:
 
 def _undo() -> None:
     for namespace, name, original, replacement in _ready:
+        if namespace is _KERAS[0]:
+            keras_layers.release()
         # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside regions.
         if namespace.get(name) is replacement:
             namespace[name] = original
@@ -141,11 +150,18 @@ def _undo() -> None:
         sys.meta_path.remove(_imports)
 
 
-def _look_for_modules() -> None:
-    """Make the hooks ready whose modules have been imported since."""
+def _look_for_modules(loaded: str = "") -> None:
+    """Make the hooks ready whose modules have been imported since; `loaded` has just run, and counts as imported."""
     for hook in [hook for hook in _waiting if hook.module in sys.modules]:
         module = sys.modules[hook.module]
         namespace = module.__dict__
+        if hook.module == "keras":
+            if module.__name__ != loaded and getattr(module.__spec__, "_initializing", False):
+                continue
+            if keras_layers.in_use():
+                _ready.append(_KERAS)
+            _waiting.remove(hook)
+            continue
         if hook.name not in namespace:
             if getattr(module.__spec__, "_initializing", False):
                 continue  # in the middle of its own import, on behalf of which another of them was imported
@@ -214,9 +230,12 @@ class _PatchingLoader(importlib.abc.Loader):
         with _lock:
             if _imports in sys.meta_path:
                 known = len(_ready)
-                _look_for_modules()
+                _look_for_modules(module.__name__)
                 for namespace, name, _, replacement in _ready[known:]:
-                    namespace[name] = replacement
+                    if namespace is _KERAS[0]:
+                        keras_layers.acquire()
+                    else:
+                        namespace[name] = replacement
 
 
 _imports = _Imports()
@@ -229,6 +248,8 @@ if library is not None:
         torch.compiler.is_exporting,
         BannedOperation,
         NO_KERNEL,
+        refuse_on_meta,
+        META_IN_PYTHON,
         _ready,
         _waiting,
         _imports,

@@ -14,7 +14,7 @@ import torch
 
 from unamp.adapter import How
 from unamp.errors import NotExpressible
-from unamp.policy import Policy, Rule
+from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_torch import calls, state
@@ -39,6 +39,7 @@ __all__ = [
     "nested",
     "only_chooses",
     "plan",
+    "to_the_letter",
 ]
 
 #: The preset that holds PyTorch's own lists for a device type.
@@ -122,7 +123,7 @@ class Plan:
         """The table of the compiled kernels; None where that is nothing."""
         if library is None or not self.intercepts or self.key is TRACED:
             return None
-        return compiled_plan(library, self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA))
+        return compiled_plan(library, self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA), META in self.elsewhere)
 
 
 def accelerator() -> str | None:
@@ -157,7 +158,7 @@ def plan(policy: Policy, device: str | None) -> Plan:
     return _plan(policy, device, accelerator())
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
     covered = (device_type(device),) if device else tuple(dict.fromkeys((CPU, found or CPU, META)))
     low = DTYPES[policy.dtype]
@@ -199,7 +200,7 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def nested(outer: state.Plan, inner: Plan) -> Plan:
     """Return what is in force where a plan is entered inside another: the inner one, and the outer on devices it leaves out."""
     left = tuple(device for device in outer.devices if device not in inner.devices)
@@ -241,11 +242,11 @@ def _all_operators() -> Iterable[Operator]:
     return (operator for op in vocabulary() for operator in operators(op))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
-    if _to_the_letter(policy, device):
+    if to_the_letter(policy, device):
         return _actions_beside_native(policy, device)
-    if device == META and _to_the_letter(policy, CPU):
+    if device == META and to_the_letter(policy, CPU):
         return _as_native_on_cpu(policy)
     table = {}
     for op, rule in policy.rules.items():
@@ -278,7 +279,7 @@ def _apart() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
     return tuple((o, parts) for o in _all_operators() if (parts := facts().apart.get(o.overload._schema.name[6:])) is not None)
 
 
-def _to_the_letter(policy: Policy, device: str) -> bool:
+def to_the_letter(policy: Policy, device: str) -> bool:
     """Return whether a policy is PyTorch's own lists for a device, and nothing else.
 
     There an operation that PyTorch computes with others does what torch's own autocast makes of it: rules reach into it.
@@ -316,11 +317,11 @@ def _as_native_on_cpu(policy: Policy) -> Mapping[str, Action]:
 
 def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
     """Return whether a policy is PyTorch's own lists, and nothing is to be done about an operator that they do not name."""
-    unlisted = _to_the_letter(policy, device) and not _is_listed(operator, device)
+    unlisted = to_the_letter(policy, device) and not _is_listed(operator, device)
     return unlisted and operator.name not in _actions(policy, device)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(KEPT_POLICIES)
 def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():

@@ -42,6 +42,7 @@ __all__ = [
     "LOW",
     "MANY",
     "META",
+    "META_IN_PYTHON",
     "NATIVE_KEYS",
     "TRACED",
     "KernelKey",
@@ -86,6 +87,10 @@ MANY = TRACED if library is None else _BELOW_FUNCTORCH
 KERNEL_KEYS = tuple(dict.fromkeys((FEW, MANY, TRACED)))
 
 CPU, CUDA, META = "cpu", "cuda", "meta"
+
+#: Where the compiled kernels for meta tensors find those in Python. No tensor has this key: PyTorch leaves one backend at a
+#: time to strangers, the first of three.
+META_IN_PYTHON = dispatch_key("AutogradPrivateUse3").name
 
 #: The dispatch keys of the native autocast kernels.
 NATIVE_KEYS = {CPU: torch._C.DispatchKey.AutocastCPU, CUDA: torch._C.DispatchKey.AutocastCUDA}

@@ -25,7 +25,7 @@ from unamp.tuning.subject import Subject as Searched
 from unamp.tuning.trials import Trials
 
 DTYPES = ("float16", "bfloat16")
-BATCHES, FRESH = 7, 60
+FRESH = 60
 HEAD = ("network", "dtype", "places", "all low", "tolerance", "search", "low", "in float32", "runs", "seconds", "fresh within")
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     module = importlib.import_module(f"benchmarks.tuning.on_{asked.framework}")
     subjects = module.small() if asked.small else module.facts() if asked.facts else module.networks()
     rows = []
-    for row in _rows(subjects, small=asked.small, batches=3 if asked.facts else BATCHES):
+    for row in _rows(subjects, small=asked.small, few=asked.facts):
         if not rows:
             print("| " + " | ".join(row) + " |\n|" + "---|" * len(row), flush=True)
         print("| " + " | ".join(map(str, row.values())) + " |", flush=True)
@@ -50,8 +50,9 @@ def main() -> None:
         asked.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def _rows(subjects: Iterator[Subject], *, small: bool, batches: int) -> Iterator[dict[str, Any]]:
+def _rows(subjects: Iterator[Subject], *, small: bool, few: bool) -> Iterator[dict[str, Any]]:
     for subject in subjects:
+        batches = 3 if few else subject.batches
         for dtype in DTYPES:
             tolerance = subject.tolerance.get(dtype) or _half_of_all_low(subject, dtype, batches)
             if small:
@@ -150,7 +151,7 @@ def _best_of_all(subject: Subject, dtype: str, tolerance: float, batch: Any) -> 
     searched.learn_work(ran)
     low = unamp.trace()
     all_low = searched.error((), batch, reference, low)
-    searched.learn_places(low)
+    searched.learn_places(low, ran)
     units = units_of(searched.places, "place")
     work = {unit: sum(searched.work[place] for place in unit) for unit in units}
     trials = Trials(lambda held, n: searched.error(frozenset().union(*held), batch, reference), 1, tolerance)

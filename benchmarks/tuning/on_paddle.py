@@ -33,9 +33,9 @@ def networks() -> Iterator[Subject]:
         for seed in range(1000, 1005):
             resnet(pictures(seed))
     classifier = Classifier()
-    for network, name, batch in (
-        (resnet, "ResNet-18 of paddle.vision", pictures),
-        (classifier, "TransformerEncoder, 3 layers", lambda seed: paddle.to_tensor(words(seed, 128, 4, 24))),
+    for network, name, batch, batches in (
+        (resnet, "ResNet-18 of paddle.vision", pictures, 7),
+        (classifier, "TransformerEncoder, 3 layers", lambda seed: paddle.to_tensor(words(seed, 128, 4, 24)), 15),
     ):
         network.eval()
-        yield Subject(name, network, paddle.no_grad()(network.__call__), batch)
+        yield Subject(name, network, paddle.no_grad()(network.__call__), batch, batches=batches)

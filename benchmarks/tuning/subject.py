@@ -19,6 +19,7 @@ class Subject(NamedTuple):
         run: runs it on a batch.
         batch: makes the batch of a seed.
         tolerance: the error that is allowed, by dtype; where a dtype has none, half of the error with everything low.
+        batches: how many batches to search with; more where the results are few numbers, whose errors differ much.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Subject(NamedTuple):
     run: Callable[[Any], Any]
     batch: Callable[[int], Any]
     tolerance: dict[str, float] = {}  # noqa: RUF012 - it is not changed
+    batches: int = 7
 
 
 def images(seed: int, *shape: int) -> np.ndarray:

@@ -146,6 +146,7 @@ def items(
     ways: Iterable[str] = (),
     dear: Collection[str] = (),
     *,
+    sparing: bool = False,
     beside: bool = False,
 ) -> Iterator[Item]:
     """Yield the items of a selection.
@@ -155,19 +156,20 @@ def items(
         spelled: the operations that the framework has.
         ways: the names of the ways in which it runs functions.
         dear: those of which a run takes seconds.
+        sparing: look at each operation and network under one low dtype only, where the run is a quick one.
         beside: draw fewer, for a device whose numbers and decisions are held against those of another: a quick run leaves ways
             out unless they are asked for, and probes an operation under the user's lists and the default preset's, in one
             dtype, another than the next.
     """
-    fewer = beside and not selection.full
+    sparing, fewer = sparing and not selection.full, beside and not selection.full
     if selection.wants("behaviour") and not (selection.ops or selection.networks):
         for name in BEHAVIOURS:
-            for dtype in selection.dtypes or LOW_DTYPES:
+            for dtype in (_with_one_dtype(selection, name) if sparing else selection).dtypes or LOW_DTYPES:
                 yield Item("behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",))
     if "training" in selection.checks or not (selection.checks or selection.ops or selection.networks or selection.ways):
         for name in NETWORKS if selection.full else QUICK:
             if name in (selection.networks or NETWORKS):
-                for policy in _trained(selection):
+                for policy in _trained(_with_one_dtype(selection, name) if sparing else selection):
                     yield Item("training", name, {policy_name(policy): policy}, ("training",))
     compared = (*NEEDED, *NEEDED_OF_OPERATIONS) if "agreement" in selection.checks else ()
     networks = tuple(check for check in NETWORK_CHECKS if selection.wants(check) or check in compared)
@@ -175,7 +177,8 @@ def items(
         for name, network in NETWORKS.items():
             if name in (selection.networks or NETWORKS):
                 checks = tuple(c for c in networks if c != "statistics" or network.buffers)
-                for policy in _matrix(selection) if checks else ():
+                chosen = _with_one_dtype(selection, name) if sparing else selection
+                for policy in _matrix(chosen) if checks else ():
                     yield Item("network", name, {policy_name(policy): policy}, checks)
     if selection.wants("layers") and not (selection.ops or selection.networks or beside):  # their network is on the CPU
         yield from _layers(selection)
@@ -186,9 +189,15 @@ def items(
     if checks and (selection.ops or not selection.networks):
         for number, op in enumerate(spelled):
             if not selection.ops or op in selection.ops:
-                dtypes = selection.dtypes or LOW_DTYPES
-                probed = replace(selection, dtypes=(dtypes[number % len(dtypes)],)) if fewer else selection
+                chosen = _with_one_dtype(selection, op) if sparing else selection
+                dtypes = chosen.dtypes or LOW_DTYPES
+                probed = replace(chosen, dtypes=(dtypes[number % len(dtypes)],)) if fewer else chosen
                 yield Item("operation", op, _probed(probed, op, fewer=fewer), checks)
+
+
+def _with_one_dtype(selection: Selection, subject: str) -> Selection:
+    dtypes = selection.dtypes or LOW_DTYPES
+    return replace(selection, dtypes=(dtypes[zlib.crc32(subject.encode()) % len(dtypes)],))
 
 
 def _layers(selection: Selection) -> Iterator[Item]:

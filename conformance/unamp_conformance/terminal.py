@@ -56,8 +56,8 @@ def show_report(console: Console, report: Report, output: Path, *, matrices: boo
                     console.print(_matrix(f"{_heading(run)}: {what}", found))
         console.print("  ".join(f"{SIGNS[status]} {status}" for status in _STYLES), style="dim")
     console.print(_overview(report))
-    for found in of_devices(report):
-        console.print(_on_two_devices(found), soft_wrap=True)
+    for comparison in of_devices(report):
+        console.print(_on_two_devices(comparison), soft_wrap=True)
     if absent := [f"{run.framework} on {run.device}" for run in report.runs if run.ended == "not run"]:
         console.print(Text(f"not run, for there is no such device here: {', '.join(absent)}", style="dim"))
     for run in report.runs:

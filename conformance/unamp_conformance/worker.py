@@ -55,6 +55,7 @@ def main() -> None:
     subject = Subject(orders["framework"], orders["device"])
     selection = Selection.from_dict(orders["selection"])
     try:
+        _ = subject.operations  # which may have to say something to the framework before it computes
         facts = {"facts": machine.facts(subject.adapter), "variables": machine.variables()}
         there = {"present": subject.present(), "devices": subject.devices()}
         say("opened", version=subject.adapter.version(), **there, **facts)
@@ -74,7 +75,8 @@ def main() -> None:
 def planned(subject: Subject, selection: Selection) -> list[Item]:
     """Return the items of a selection on a framework, with the ways that its adapter lists."""
     dear = {name for name, way in subject.ways.items() if way.dear}
-    return list(items(selection, subject.spelled(), subject.ways, dear, beside=subject.device == SECOND))
+    chosen = {"sparing": getattr(subject.operations, "dear", False), "beside": subject.device == SECOND}
+    return list(items(selection, subject.spelled(), subject.ways, dear, **chosen))
 
 
 def perform(subject: Subject, item: Item, *, full: bool = False) -> list[Result]:

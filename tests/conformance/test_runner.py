@@ -241,6 +241,24 @@ def test_a_quick_run_looks_at_every_rule_and_every_list():
     assert 2 * sum(len(item.policies) for item in quick) < sum(len(item.policies) for item in full) / 3
 
 
+def test_where_dtypes_cost_time_a_quick_run_gives_each_subject_one():
+    ops = ["add", "matmul", "exp"]
+    checks = ("decisions", "probe", "training")
+    quick, full = (list(items(Selection(checks=checks, full=full), ops, sparing=True)) for full in (False, True))
+    kinds = {(item.kind, item.subject) for item in full}
+    assert {(item.kind, item.subject) for item in quick if item.kind != "training"} <= kinds
+    for kind in ("operation", "network", "training"):
+        met = {}
+        for item in quick:
+            if item.kind == kind:
+                met.setdefault(item.subject, set()).update(policy.dtype for policy in item.policies.values())
+        assert {len(dtypes) for dtypes in met.values()} == {1}
+        assert set().union(*met.values()) == {"float16", "bfloat16"}
+    assert full == list(items(Selection(checks=checks, full=True), ops))
+    (chosen,) = items(Selection(ops=("add",), dtypes=("float16",), checks=("probe",)), ops, sparing=True)
+    assert {policy.dtype for policy in chosen.policies.values()} == {"float16"}
+
+
 def test_a_selected_preset_is_run_on_every_operation():
     found = list(items(Selection(presets=("apex",)), ["add", "matmul"]))
     assert all({"O1 float16 apex", "O1 bfloat16 apex"} <= set(i.policies) for i in found if i.kind == "operation")

@@ -87,7 +87,7 @@ def test_explain_says_rule_and_origin() -> None:
         (("explain", "--preset", "native"), "name a framework, with --framework"),
         (("explain", "--allow", "linear", "--deny", "linear"), "in allow and in deny: linear"),
         (("explain", "--device", "tpu"), "unknown device 'tpu'; valid: cpu, gpu"),
-        (("explain", "--framework", "jax"), "unknown framework 'jax'; adapters are installed for:"),
+        (("explain", "--framework", "mxnet"), "unknown framework 'mxnet'; adapters are installed for:"),
         (("no-such-command",), "No such command"),
     ],
 )

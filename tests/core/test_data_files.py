@@ -5,8 +5,11 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from importlib import resources
+from pathlib import Path
 
 import pytest
+
+from unamp._data import _plain
 
 DATA = resources.files("unamp").joinpath("data")
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex")
@@ -27,6 +30,23 @@ def table(name: str) -> dict:
 
 VOCABULARY = table("vocabulary.toml")
 OPS = VOCABULARY["ops"]
+
+
+@pytest.mark.parametrize("path", sorted(Path(str(DATA)).rglob("*.toml")), ids=lambda path: path.name)
+def test_what_is_read_quickly_is_what_toml_says(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert _plain(text) in (None, tomllib.loads(text))
+
+
+def test_the_vocabulary_is_read_quickly() -> None:
+    assert _plain(DATA.joinpath("vocabulary.toml").read_text("utf-8")) is not None
+
+
+@pytest.mark.parametrize(
+    "text", ["a = 'b'", 'a = "b\\n"', "a = {b = 1}", "[[a]]\nb = 1", '[a]\n[a]\nb = "c"', "a = 1979-05-27", 'a."b" = 1', "a"]
+)
+def test_anything_else_is_left_to_tomllib(text: str) -> None:
+    assert _plain(text) is None
 
 
 @pytest.fixture(params=PRESETS)

@@ -158,7 +158,7 @@ def test_the_names_are_in_the_dialect_itself_too(name: str) -> None:
 
 
 def test_a_dialect_imports_no_framework() -> None:
-    frameworks = {"torch", "paddle", "mindspore", "tensorflow", "keras", "numpy"}
+    frameworks = {"torch", "paddle", "mindspore", "tensorflow", "jax", "keras", "numpy"}
     imported = "; ".join(f"import unamp.dialects.{module}" for module in MODULES)
     code = f"import sys, unamp; {imported}; print(*({frameworks!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -35,7 +35,7 @@ def test_native_is_explained_for_one_framework_and_device(fake: Any) -> None:
     ("arguments", "error", "says"),
     [
         (("O1",), TypeError, "policy must be an unamp.Policy, not str"),
-        ((Policy(), "jax"), ValueError, "unknown framework 'jax'"),
+        ((Policy(), "mxnet"), ValueError, "unknown framework 'mxnet'"),
         ((Policy(), None, "cuda"), ValueError, "unknown device 'cuda'; valid: cpu, gpu"),
     ],
 )

@@ -49,7 +49,7 @@ def test_a_region_imports_no_framework() -> None:
 import sys, unamp
 with unamp.autocast(), unamp.auto_cast(), unamp.trace():
     unamp.explain(unamp.Policy())
-print(*{"torch", "paddle", "mindspore", "tensorflow", "numpy"} & set(sys.modules))
+print(*{"torch", "paddle", "mindspore", "tensorflow", "jax", "numpy"} & set(sys.modules))
 """
     assert _run(code).strip() == ""
 
@@ -58,7 +58,7 @@ def test_a_library_on_unamp_imports_no_framework() -> None:
     code = """
 import sys, library
 library.DEFAULT.decide("softmax")
-print(*{"torch", "paddle", "mindspore", "tensorflow", "keras", "numpy"} & set(sys.modules))
+print(*{"torch", "paddle", "mindspore", "tensorflow", "jax", "keras", "numpy"} & set(sys.modules))
 """
     assert _run(code, PYTHONPATH=str(ROOT / "docs" / "examples")).strip() == ""
 

@@ -84,7 +84,7 @@ def test_the_wheel_holds_the_packages_with_their_data(wheel: Path) -> None:
 
 def test_every_place_names_the_same_versions_of_a_framework() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    packages = {"torch": "torch", "paddle": "paddlepaddle", "mindspore": "mindspore", "tensorflow": "tensorflow"}
+    packages = {"torch": "torch", "paddle": "paddlepaddle", "mindspore": "mindspore", "tensorflow": "tensorflow", "jax": "jax"}
     for framework, package in packages.items():
         adapter = "".join(path.read_text("utf-8") for path in (ROOT / f"adapters/unamp_{framework}").glob("*.py"))
         (requires,) = re.findall(r'^REQUIRES(?:: \w+)? = "(.*)"$', adapter, re.MULTILINE)

@@ -267,6 +267,15 @@ def test_rules_are_few() -> None:
     assert rules == [LayerRule("b", LOW.replace(deny="exp")), LayerRule("b.x", LOW)]
 
 
+def test_what_its_name_does_not_hold_is_held_by_its_layer() -> None:
+    """A layer may run under another name than what it calls: Keras' embedding, say, which takes rows."""
+    places = [Place("a", "take"), Place("b", "linear"), Place("b", "take")]
+    policy, rules = policy_and_rules(places, places, LAYERS, LOW, unnamed=[Place("a", "take")])
+    assert policy == LOW.replace(deny="linear")
+    assert rules == [LayerRule("a", "float32"), LayerRule("b", "float32")]
+    assert policy_and_rules([], places, LAYERS, LOW, unnamed=[Place("a", "take")]) == (LOW, [])
+
+
 def test_places_are_held_alone_or_together() -> None:
     places = [Place("a", "exp"), Place("b", "exp"), Place("a", "add")]
     assert [len(units_of(places, by)) for by in BY] == [3, 2, 2]

@@ -121,6 +121,22 @@ def test_recurrent_layers_in_a_function_compute_what_they_do_eagerly(kind, jit):
     assert function(x).dtype == tf.float32
 
 
+@pytest.mark.parametrize("inner", [False, True], ids=["layers", "layers and cells"])
+def test_a_recurrent_convolution_trains_where_each_layers_call_opens_a_region(inner):
+    tf.keras.utils.set_random_seed(1)
+    net = tf.keras.Sequential(
+        [layers.ConvLSTM2D(2, 3, return_sequences=True), layers.ConvLSTM2D(2, 3), layers.Flatten(), layers.Dense(1)]
+    )
+    x = np.random.default_rng(0).normal(size=(8, 3, 8, 8, 2)).astype("float32")
+    net.build(x.shape)
+    for layer in net._flatten_layers(include_self=False) if inner else net.layers:
+        layer.call = unamp.autocast(dtype="bfloat16")(layer.call)
+    net.compile("adam", "mse", jit_compile=False)
+    losses = net.fit(x, x.mean((1, 2, 3, 4)), epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    assert net.layers[1](net.layers[0](x)).dtype == tf.bfloat16
+
+
 def test_keras_functions(low, matrix):
     x = tf.cast(matrix, low)
     ops = tf.keras.ops

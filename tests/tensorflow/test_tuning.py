@@ -62,6 +62,15 @@ def test_promises(promise: Any) -> None:
     promise(OF)
 
 
+def test_a_layer_that_runs_under_another_name_is_held() -> None:
+    """An embedding is decided by its own name; a trace may show what it calls."""
+    network = keras.Sequential([keras.layers.Embedding(32, 8), keras.layers.Dense(4)])
+    batches = [tf.constant([[n, n + 1, n + 2]]) for n in range(0, 28, 4)]
+    found = unamp.tune(network, network, batches, dtype="bfloat16", tolerance=1e-5)
+    assert len(found.report.held) == 2
+    assert found.report.error == 0.0
+
+
 def test_dropout_is_named() -> None:
     network = keras.Sequential([keras.layers.Dense(4), keras.layers.Dropout(0.5)])
     with pytest.raises(ValueError, match=r"there is dropout in dropout\w* \(Dropout\); call the network with training=False"):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from unamp_torch.compiled import library
 
 import unamp
 from unamp import Policy
@@ -93,6 +94,27 @@ def test_inference_mode_in_a_region_that_names_the_device() -> None:
     x = torch.ones(2, 2, device="meta")
     with torch.inference_mode(), unamp.autocast("meta", "float16"):
         assert (x @ x).dtype == F16
+
+
+def test_inference_mode_in_a_region_that_names_none_is_refused() -> None:
+    x, here = torch.ones(2, 2, device="meta"), torch.ones(2, 2)
+    with torch.inference_mode(), unamp.autocast(dtype="bfloat16"):
+        assert F.softmax(here @ here, -1).dtype == F32
+        with pytest.raises(NotExpressible, match=r"""does not reach meta tensors: open it with unamp.autocast\("meta"\)"""):
+            F.softmax(x, -1)
+        with unamp.autocast("cpu", "bfloat16"), pytest.raises(NotExpressible):
+            F.softmax(x, -1)
+    with torch.inference_mode(), unamp.autocast("cpu", "bfloat16"):  # which leaves them alone
+        assert F.softmax(x.bfloat16(), -1).dtype == BF16
+    assert unamp.current_policy() is None
+
+
+def test_where_kernels_are_compiled_meta_tensors_meet_no_python_outside_of_regions() -> None:
+    with unamp.autocast(dtype="bfloat16"):
+        assert (torch.ones(2, 2, device="meta") @ torch.ones(2, 2, device="meta")).dtype == BF16
+    for name in ("aten::mm", "aten::linear", "aten::exp"):
+        (line,) = (line for line in torch._C._dispatch_dump(name).splitlines() if line.startswith("AutogradMeta: "))
+        assert ("module.cpp" in line) is (library is not None)
 
 
 def test_fake_tensors_answer_as_real_ones() -> None:

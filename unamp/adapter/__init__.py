@@ -21,6 +21,7 @@ they fit:
 `shadowing`           computing a reported operation a second time, low: the optional part of reports
 `facts`               reading an adapter's data file about its framework's operations
 `spellings`           a framework's objects by their spellings
+`keras_models`        models of Keras, whatever it computes with; `keras_masters` are its optimizers' master weights
 `layers`              rules for single layers: the optional part of an adapter
 `wrapping`            a second object for a network, with the same parameters and another method
 ====================  ====================================================================================================

@@ -104,7 +104,7 @@ class Gradients(Protocol):
     """One optimizer's gradients of one step, on their way from the scaled backward pass to the optimizer.
 
     In some frameworks the optimizer's parameters hold them (PyTorch, PaddlePaddle); in others they are values, which the
-    caller hands over (MindSpore, TensorFlow). Dense or sparse, on one device or on several.
+    caller hands over (MindSpore, TensorFlow, JAX). Dense or sparse, on one device or on several.
     """
 
     values: Any  #: what the caller handed over, in the framework's usual form, unscaled once `unscale` ran; None where held

@@ -69,13 +69,19 @@ class Observer:
         self._values = values
         self.layers = layers
 
+    @property
+    def wants_values(self) -> bool:
+        """Return whether the records have statistics of the results."""
+        return self._values
+
     def report(self, record: OpRecord, values: Callable[[], Values | None], **found: Any) -> None:
         """Report one operation.
 
         Args:
-            record: what ran.
+            record: what ran. Where it names a layer, it ran there, and not where the thread is now.
             values: gives the statistics of what came out; it is asked only where they are wanted, and may wait for the device.
             found: fields of the record that were not known before: to replace some takes as long as to make a new one.
         """
         wanted = values() if self._values else None
-        self._sink(record._replace(framework=self._framework, layer=self.layers.path, values=wanted, **found))
+        layer = record.layer or self.layers.path
+        self._sink(record._replace(framework=self._framework, layer=layer, values=wanted, **found))

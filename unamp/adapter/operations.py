@@ -62,9 +62,12 @@ class NamedOperations:
 
     Attributes:
         subnormals: whether every kernel sees subnormal numbers as what they are; not where some may take them for zeros.
+        dear: whether dtypes cost time by themselves, since kernels are compiled; a quick run of the suite then looks at each
+            operation and network under one low dtype, another than the next.
     """
 
     subnormals: ClassVar[bool] = True
+    dear: ClassVar[bool] = False
 
     def __init__(self, framework: str, find: Callable[[str], Callable[..., Any] | None]) -> None:
         self._framework = framework

@@ -20,9 +20,9 @@ Sizes = tuple[int, ...]
 Rule = Callable[[Sequence[Sizes], Sizes, "OpRecord"], int]
 
 #: Frameworks whose convolutions have the channels of the result last in their weights; with the others they come first.
-_CHANNELS_LAST = frozenset({"tensorflow"})
+_CHANNELS_LAST = frozenset({"jax", "tensorflow"})
 #: Where the length of a sequence stands among the axes of attention's inputs: before the heads, or behind them.
-_BEFORE_HEADS = frozenset({"paddle", "tensorflow"})
+_BEFORE_HEADS = frozenset({"jax", "paddle", "tensorflow"})
 
 
 def products(record: OpRecord) -> int | None:

@@ -15,7 +15,11 @@ _Inherited = frozenset[str] | None  # the operations that a rule around denies; 
 
 
 def policy_and_rules(
-    held: Collection[Place], places: Sequence[Place], layers: Iterable[str], base: Policy
+    held: Collection[Place],
+    places: Sequence[Place],
+    layers: Iterable[str],
+    base: Policy,
+    unnamed: Collection[Place] = (),
 ) -> tuple[Policy, list[LayerRule]]:
     """Return what holds some places in float32, and no other place.
 
@@ -27,6 +31,8 @@ def policy_and_rules(
         places: all places.
         layers: the names of the layers that run, an outer one before those inside.
         base: the policy that is in force where nothing is held.
+        unnamed: places that are not held by the name of their operation, since a layer runs under another name; only the rule
+            ``"float32"`` for the layer holds them.
     """
     at: dict[str, set[str]] = {}
     for place in places:
@@ -34,14 +40,15 @@ def policy_and_rules(
     wanted: dict[str, set[str]] = {}
     for place in held:
         wanted.setdefault(place.layer, set()).add(place.op)
-    everywhere = frozenset(held_everywhere(held, places))
+    everywhere = frozenset(held_everywhere(held, places)) - {place.op for place in unnamed}
     outside = everywhere | wanted.get("", set())
     found: dict[str, _Inherited] = {}
     rules = []
     for layer in layers:
         inherited = _inherited(layer, found, outside)
         own, held_here = at.get(layer, set()), wanted.get(layer, set())
-        if (own if inherited is None else own & inherited) == held_here:
+        denied = own if inherited is None else {op for op in own & inherited if (layer, op) not in unnamed}
+        if denied == held_here:
             continue
         inside = [place for place in places if place.layer == layer or place.layer.startswith(f"{layer}.")]
         if held_here and all(place.op in wanted.get(place.layer, ()) for place in inside):

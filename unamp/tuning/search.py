@@ -81,15 +81,12 @@ class Search:
         self._remember()
         everything, subject = frozenset(self.units), self.subject
         try:
+            self._hold_everything(everything)
             self._allow_for_spread()
             if self.trials.within(self.trials.errors[frozenset()]):
                 return frozenset()
             if not self.trials.holds(everything):
-                raise ValueError(
-                    f"with every place in float32 the error is still {self.trials.known(everything):.2g}, and the search may "
-                    f"use {self.limit:.2g}: no policy is in reach; allow a larger tolerance, or look for what is low by itself"
-                    f"{'' if subject.raised is None else f' (run raised {type(subject.raised).__name__})'}"
-                ) from subject.raised
+                raise self._out_of_reach(everything) from subject.raised
             return self._searched()
         except BudgetSpent:
             self.stopped = "the budget ended the search: this is the best so far"
@@ -101,6 +98,14 @@ class Search:
         if best is None:
             raise ValueError("the search was ended before it found anything within the tolerance; give it a larger budget")
         return best
+
+    def _out_of_reach(self, everything: frozenset[Unit]) -> ValueError:
+        raised = self.subject.raised
+        return ValueError(
+            f"with every place in float32 the error is still {self.trials.known(everything):.2g}, and the search may use "
+            f"{min(self.limit, self.trials.mean_limit):.2g}: no policy is in reach; allow a larger tolerance, or look for "
+            f"what is low by itself{'' if raised is None else f' (run raised {type(raised).__name__})'}"
+        )
 
     def _safe(self) -> bool:
         """Return whether everything may be low, as far as the errors of the batches alone can tell."""
@@ -116,6 +121,16 @@ class Search:
             self.trials.error(held)
         self.spread = spread_of(self.trials.errors[held] for held in unchosen)
         self.trials.mean_limit = self.tolerance / allowance(self.spread, len(self.batches))
+
+    def _hold_everything(self, everything: frozenset[Unit]) -> None:
+        """Run with everything held, and look for what is low still."""
+        if not self._may_run():
+            raise BudgetSpent
+        ran = trace()
+        error = self.subject.error(self.subject.places, self.batches[0], self.references[0], ran)
+        self.subject.learn_unnamed(ran)
+        if not self.subject.unnamed and everything not in self.trials.errors:
+            self.trials.errors[everything] = [error]
 
     def _searched(self) -> frozenset[Unit]:
         everything, base = frozenset(self.units), sorted(self.units, key=self._most_work_first)

@@ -73,7 +73,10 @@ def by_harm(units: Sequence[U], harm: Mapping[U, float], work: Mapping[U, float]
 
 def _without_spare(rest: list[U], holds: Holds[U]) -> frozenset[U]:
     """Give single units back until none can be: what held a larger set back may be gone by now."""
-    kept = frozenset(rest)
-    while (spare := next((unit for unit in rest if unit in kept and holds(kept - {unit})), None)) is not None:
-        kept -= {spare}
+    kept, before = frozenset(rest), None
+    while kept != before:
+        before = kept
+        for unit in rest:
+            if unit in kept and holds(kept - {unit}):
+                kept -= {unit}
     return kept

@@ -59,6 +59,7 @@ class Subject:
         self.work: dict[Place, float] = {}
         self.peak: dict[Place, float] = {}
         self.places: list[Place] = []
+        self.unnamed: frozenset[Place] = frozenset()
         self.runs = 0
         self.raised: Exception | None = None
         self.names = LayerNames((), {}, {})
@@ -103,7 +104,12 @@ class Subject:
     def rules(self, held: Collection[Place]) -> tuple[Policy, list[LayerRule]]:
         """Return the policy and the rules that hold some places in float32."""
         layers = (name for name, first in self.names.first.items() if name == first)
-        return policy_and_rules(held, self.places, layers, self.base)
+        return policy_and_rules(held, self.places, layers, self.base, self.unnamed)
+
+    def learn_unnamed(self, ran: Trace) -> None:
+        """Find the places that were low although every place was held, by name."""
+        found = low_places(ran.records, self.base.dtype, self.names.first, self.names.classes)
+        self.unnamed = frozenset(found) & frozenset(self.places)
 
     def error(self, held: Collection[Place], batch: Any, reference: Any, ran: Trace | None = None) -> float:
         """Run a batch with some places held, and return its error.

@@ -66,8 +66,18 @@ class Library(Protocol):
     def install(self, name: str, operator: int, key: int, /) -> None:
         """Register the kernel for an operator on a key, for good."""
 
+    def install_on_meta(self, name: str, composite: bool, /) -> None:
+        """Register what meta tensors alone reach, for good."""
+
     def plan(
-        self, on_cpu: bytes, on_cuda: bytes, low_on_cpu: torch.dtype, low_on_cuda: torch.dtype, advice: dict[int, str], /
+        self,
+        on_cpu: bytes,
+        on_cuda: bytes,
+        low_on_cpu: torch.dtype,
+        low_on_cuda: torch.dtype,
+        advice: dict[int, str],
+        meta: bool,
+        /,
     ) -> object:
         """Return a plan's table of actions."""
 

@@ -8,6 +8,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/Dtype.h>
@@ -69,6 +70,7 @@ struct Plan {
   std::array<std::vector<Action>, kDevices> actions;
   std::array<ScalarType, kDevices> low;
   std::unordered_map<size_t, PyObject*> advice;  // what to say of banned operators; the plan holds the references
+  bool meta;  // whether it is for meta tensors, too
 
   Action action(int device, size_t index) const {
     const auto& table = actions[device];
@@ -102,6 +104,8 @@ std::vector<KernelKey> kernel_keys;
 DispatchKeySet excluded_in_actions;  // all of ours, and torch's own autocast
 std::vector<std::string> no_kernel_phrases;
 PyObject* banned_error = nullptr;
+PyObject* refuse_on_meta = nullptr;  // raises
+DispatchKey meta_in_python = DispatchKey::Undefined;  // where what is done about meta tensors is registered, in Python
 std::vector<std::unique_ptr<Operator>> operators;
 
 // --- casts --------------------------------------------------------------------------------------------------------------------
@@ -173,6 +177,10 @@ class Call {
     int found = -1;
     each([&](const Tensor& tensor) { found = device_index(tensor); return true; });
     return found;
+  }
+
+  bool on_meta() const {
+    return each([](const Tensor& tensor) { return tensor.is_meta(); });
   }
 
   void run(Action action, ScalarType low, int device, const Plan& plan) {
@@ -324,6 +332,12 @@ class Kernel final : public c10::OperatorKernel {
           c10::impl::ExcludeDispatchKeyGuard guard(excluded_in_actions);
           return call.run(action, plan->low[device], device, *plan);
         }
+      } else if (device < 0 && plan->meta && c10::InferenceMode::is_enabled() && call.on_meta()) {
+        pybind11::gil_scoped_acquire gil;
+        PyObject_CallNoArgs(refuse_on_meta);
+        python_error error;
+        error.persist();
+        throw error;
       }
     }
     if (op_.composite) return handle.redispatchBoxed(keys & own_key_.below, stack);
@@ -334,6 +348,24 @@ class Kernel final : public c10::OperatorKernel {
  private:
   const Operator& op_;
   const KernelKey& own_key_;
+};
+
+// Takes the place of autograd's kernel for meta tensors: see kernel_on_meta in calls.py.
+class MetaKernel final : public c10::OperatorKernel {
+ public:
+  explicit MetaKernel(bool composite) : composite_(composite) {}
+
+  void operator()(const c10::OperatorHandle& handle, DispatchKeySet, Stack* stack) {
+    static const DispatchKeySet past_autograd({DispatchKey::AutogradOther, DispatchKey::Meta});
+    if (!c10::impl::tls_is_dispatch_key_excluded(kNativeKeys[0]) || !c10::impl::tls_is_dispatch_key_excluded(kNativeKeys[1])) {
+      return handle.callBoxedForDispatchKey(meta_in_python, *stack);
+    }
+    if (composite_) return handle.callBoxedForDispatchKey(DispatchKey::CompositeImplicitAutograd, *stack);
+    handle.redispatchBoxed(past_autograd, stack);
+  }
+
+ private:
+  bool composite_;
 };
 
 }  // namespace

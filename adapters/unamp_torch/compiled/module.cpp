@@ -95,12 +95,14 @@ PyMethodDef activation_methods[] = {
 
 PyTypeObject ActivationType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// plan((action, ...) by operator for the CPU, the same for CUDA, low dtype on each, {operator: advice})
+// plan((action, ...) by operator for the CPU, the same for CUDA, low dtype on each, {operator: advice}, whether for meta tensors)
 PyObject* make_plan(PyObject*, PyObject* args) {
   PyObject *on_cpu = nullptr, *on_cuda = nullptr, *advice = nullptr;
   ScalarType low_on_cpu{}, low_on_cuda{};
+  int meta = 0;
   if (!PyArg_ParseTuple(
-          args, "SSO&O&O!", &on_cpu, &on_cuda, convert_dtype, &low_on_cpu, convert_dtype, &low_on_cuda, &PyDict_Type, &advice)) {
+          args, "SSO&O&O!p", &on_cpu, &on_cuda, convert_dtype, &low_on_cpu, convert_dtype, &low_on_cuda, &PyDict_Type, &advice,
+          &meta)) {
     return nullptr;
   }
   auto plan = std::make_unique<Plan>();
@@ -112,6 +114,7 @@ PyObject* make_plan(PyObject*, PyObject* args) {
     }
   }
   plan->low = {low_on_cpu, low_on_cuda};
+  plan->meta = meta != 0;
   PyObject *index = nullptr, *message = nullptr;
   for (Py_ssize_t at = 0; PyDict_Next(advice, &at, &index, &message);) {
     plan->advice[PyLong_AsSize_t(index)] = Py_NewRef(message);
@@ -163,20 +166,34 @@ PyObject* install(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// configure((name of a key, ...), thread, is_exporting, error for banned operations, what a missing kernel says, hooks: ready, waiting, finder,
-// apply, undo)
+// install_on_meta(name, whether it is made of others): what is done about a call is registered in Python, on another key.
+PyObject* install_on_meta(PyObject*, PyObject* args) {
+  const char* name = nullptr;
+  int composite = 0;
+  if (!PyArg_ParseTuple(args, "sp", &name, &composite)) return nullptr;
+  HANDLE_TH_ERRORS
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::AutogradMeta, __FILE__, __LINE__);
+  library->impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<MetaKernel>(composite != 0)));
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+// configure((name of a key, ...), thread, is_exporting, error for banned operations, what a missing kernel says, what raises on meta tensors that are
+// not reached, the name of the key for those that are, hooks: ready, waiting, finder, apply, undo)
 PyObject* configure(PyObject*, PyObject* args) {
   PyObject *keys = nullptr, *phrases = nullptr;
+  const char* meta_key = nullptr;
   if (!PyArg_ParseTuple(
-          args, "O!OOOO!O!O!OOO", &PyTuple_Type, &keys, &thread_in_python, &is_exporting, &banned_error, &PyTuple_Type, &phrases, &PyList_Type,
-          &hooks.ready, &PyList_Type, &hooks.waiting, &hooks.finder, &hooks.apply, &hooks.undo)) {
+          args, "O!OOOO!OsO!O!OOO", &PyTuple_Type, &keys, &thread_in_python, &is_exporting, &banned_error, &PyTuple_Type, &phrases,
+          &refuse_on_meta, &meta_key, &PyList_Type, &hooks.ready, &PyList_Type, &hooks.waiting, &hooks.finder, &hooks.apply, &hooks.undo)) {
     return nullptr;
   }
   HANDLE_TH_ERRORS
-  for (PyObject* kept : {thread_in_python, is_exporting, banned_error, hooks.ready, hooks.waiting, hooks.finder, hooks.apply,
+  for (PyObject* kept : {thread_in_python, is_exporting, banned_error, refuse_on_meta, hooks.ready, hooks.waiting, hooks.finder, hooks.apply,
                          hooks.undo}) {
     Py_INCREF(kept);
   }
+  meta_in_python = c10::parseDispatchKey(meta_key);
   plan_attribute = PyUnicode_InternFromString("plan");
   excluded_in_actions = DispatchKeySet({DispatchKey::AutocastCPU, DispatchKey::AutocastCUDA});
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) {
@@ -242,6 +259,7 @@ PyMethodDef functions[] = {
     {"configure", configure, METH_VARARGS, "Hand over what the kernels and regions use of Python; before anything else, once."},
     {"add", add, METH_VARARGS, "Make an operator known; return its number."},
     {"install", install, METH_VARARGS, "Register the kernel for an operator on a key, for good."},
+    {"install_on_meta", install_on_meta, METH_VARARGS, "Register what meta tensors alone reach, for good."},
     {"plan", make_plan, METH_VARARGS, "Return the table of actions of a plan."},
     {"set_plan", set_plan, METH_O, "Put a table in force in this thread, for kernels."},
     {"set_traced", set_traced, METH_O, "Say whether this thread's operations are reported."},

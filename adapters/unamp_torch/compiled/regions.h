@@ -69,12 +69,25 @@ bool called(PyObject* function) {
   return result != nullptr;
 }
 
+// Names of attributes are interned strings, which know their hash.
+#if PY_VERSION_HEX < 0x030D0000
+PyObject* item(PyObject* space, PyObject* name) { return _PyDict_GetItem_KnownHash(space, name, reinterpret_cast<PyASCIIObject*>(name)->hash); }
+
+int set_item(PyObject* space, PyObject* name, PyObject* value) {
+  return _PyDict_SetItem_KnownHash(space, name, value, reinterpret_cast<PyASCIIObject*>(name)->hash);
+}
+#else
+PyObject* item(PyObject* space, PyObject* name) { return PyDict_GetItemWithError(space, name); }
+
+int set_item(PyObject* space, PyObject* name, PyObject* value) { return PyDict_SetItem(space, name, value); }
+#endif
+
 bool exchange_all(int from, int to) {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(hooks.ready); ++i) {
     PyObject* hook = PyList_GET_ITEM(hooks.ready, i);
     PyObject *space = PyTuple_GET_ITEM(hook, 0), *name = PyTuple_GET_ITEM(hook, 1);
-    if (PyDict_GetItem(space, name) != PyTuple_GET_ITEM(hook, from)) return false;
-    if (PyDict_SetItem(space, name, PyTuple_GET_ITEM(hook, to)) < 0) return false;
+    if (item(space, name) != PyTuple_GET_ITEM(hook, from)) return false;
+    if (set_item(space, name, PyTuple_GET_ITEM(hook, to)) < 0) return false;
   }
   return true;
 }

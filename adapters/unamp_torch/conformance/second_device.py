@@ -96,7 +96,7 @@ def register() -> None:
     if torch.accelerator.is_available():
         raise RuntimeError(f"this process has an accelerator already: {torch.accelerator.current_accelerator()}")
     # Not `_setup_privateuseone_for_python_backend`, which gives every `nn.Module` a method of the device's name.
-    torch.utils.rename_privateuse1_backend(NAME)
+    backend_registration.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, _Module())
     torch._C._acc.register_python_privateuseone_hook(backend_registration._DummyPrivateUse1Hook())
     torch._C._acc.register_python_privateuseone_device_guard(backend_registration._DummyDeviceGuard())

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -155,15 +156,14 @@ def _loaded(function: Function, inputs: Sequence[Any]) -> Function:
 
 def _onnx(function: Function, inputs: Sequence[Any]) -> Any:
     # ONNX's own evaluator: ONNX Runtime drops casts to float16 and back on the CPU, and has few kernels for bfloat16.
-    from onnx.reference import ReferenceEvaluator
-
+    evaluator = import_module("onnx.reference").ReferenceEvaluator
     with catch_warnings():
         simplefilter("ignore")  # of torchvision, which is not there
         program = torch.onnx.export(Holding(function), tuple(inputs), dynamo=True, verbose=False)
     assert program is not None
     model = program.model_proto
     names = [given.name for given in model.graph.input]
-    (result,) = ReferenceEvaluator(model).run(None, dict(zip(names, map(_array, inputs), strict=True)))
+    (result,) = evaluator(model).run(None, dict(zip(names, map(_array, inputs), strict=True)))
     return _tensor(result)
 
 

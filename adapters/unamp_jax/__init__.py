@@ -1,0 +1,21 @@
+"""JAX for unamp, with flax, equinox, optax and Keras on it; found through the entry point ``jax`` of ``unamp.adapters``.
+
+What JAX's own idiom asks for besides: `loss_scaling`, pure functions for `jax.jit`, and for parameters that are values
+`low_parameters` and `with_master_weights`.
+"""
+
+import jax
+
+from unamp.adapter import check_version
+
+__all__ = ["REQUIRES", "adapter", "loss_scaling", "low_parameters", "with_master_weights"]
+
+REQUIRES = ">=0.8,<1"
+check_version("jax", jax.__version__, REQUIRES, older="older ones have no jax.make_user_context")
+
+# Not before: other versions do not have what these import.
+from unamp_jax import loss_scaling  # noqa: E402
+from unamp_jax.adapter import JaxAdapter  # noqa: E402
+from unamp_jax.masters import low_parameters, with_master_weights  # noqa: E402
+
+adapter = JaxAdapter(REQUIRES)

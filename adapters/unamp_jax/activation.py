@@ -1,0 +1,43 @@
+"""Putting a plan in force in the calling thread, and putting back what was in force before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unamp.policy import Policy
+from unamp_jax import patches, plans
+from unamp_jax.state import CONTEXT, Plan, thread
+
+__all__ = ["Activation"]
+
+
+class Activation:
+    """`unamp.adapter.Realisation` for JAX.
+
+    Args:
+        policy: the policy; None where there is nothing to do.
+    """
+
+    __slots__ = ("_active", "policy")
+
+    def __init__(self, policy: Policy | None) -> None:
+        self.policy = policy
+        self._active = policy is not None and plans.plan(policy) is not None
+
+    def enter(self) -> object:
+        """Put the policy's plan in force."""
+        plan: Plan | None = None
+        if self._active and self.policy is not None:
+            patches.acquire()
+            plan = plans.plan(self.policy)
+        if thread.sink is not None:
+            plan = plans.without_policy() if plan is None else plan.observed
+        context = CONTEXT(plan)
+        context.__enter__()
+        return context
+
+    def exit(self, token: Any) -> None:
+        """Put back what `enter` found."""
+        token.__exit__(None, None, None)
+        if self._active:
+            patches.release()

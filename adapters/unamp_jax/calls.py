@@ -1,0 +1,158 @@
+"""One call of a primitive: `Primitive.bind_with_trace`, which stands between every function of JAX's and every transformation.
+
+The inputs are cast by the same trace that the primitive is bound by, then the original runs with no policy in force: rules of
+differentiation and of batching, and kernels, run in the dtypes that were decided here, and no rule is carried out twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from jax import lax
+from jax._src import core
+
+from unamp.adapter.performing import differing
+from unamp.errors import BannedOperation
+from unamp.policy import Rule
+from unamp_jax import observing
+from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, thread
+
+__all__ = ["binding", "target"]
+
+#: The newest releases hand over the arguments' abstract values, too.
+_AVALS = len(inspect.signature(core.Primitive.bind_with_trace).parameters) == 5
+_BF16 = DTYPES["bfloat16"]
+#: Stores into a reference: what is stored takes the reference's dtype.
+_STORES = frozenset({"swap", "addupdate"})
+
+Bind: TypeAlias = Any
+
+
+def target(rule: Rule, low: Any, found: Sequence[Any]) -> Any:
+    """Return the dtype that a rule casts to; None to leave everything as it is.
+
+    Args:
+        rule: the rule.
+        low: the policy's dtype.
+        found: the dtypes of the eligible inputs, at least one.
+    """
+    if rule is Rule.LOW:
+        return low
+    if rule is Rule.FP32:
+        return FLOAT32
+    return differing(rule, FLOAT32, found) if any(dtype is not found[0] for dtype in found) else None
+
+
+def binding(original: Bind) -> Bind:
+    """Return what stands in for `Primitive.bind_with_trace`."""
+
+    def bind_with_trace(self: Any, trace: Any, args: Any, *rest: Any) -> Any:
+        plan: Plan | None = CONTEXT.value
+        if plan is None:
+            return original(self, trace, args, *rest)
+        inner = CONTEXT(None)
+        inner.__enter__()
+        try:
+            name = self.name
+            if name == "convert_element_type":
+                return _converted(original, self, trace, args, rest, plan)
+            known = plan.primitives.get(name, _UNKNOWN)
+            if known is None:
+                return original(self, trace, args, *rest)
+            if name in _STORES:
+                return _store(original, self, trace, args, rest)
+            return _perform(original, self, trace, args, rest, plan, known)
+        finally:
+            inner.__exit__(None, None, None)
+
+    return bind_with_trace
+
+
+_UNKNOWN = (None, Rule.WIDEST, False)
+
+
+def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan, known: Any) -> Any:
+    avals = rest[0] if _AVALS else [core.typeof(value) for value in args]
+    places, found, shapes = [], [], []
+    for n, aval in enumerate(avals):
+        dtype = getattr(aval, "dtype", None)
+        if dtype is not None and dtype in ELIGIBLE:
+            places.append(n)
+            if aval.shape or not aval.weak_type:
+                found.append(dtype)
+                shapes.append(aval.shape)
+    op, rule, reported = known
+    if not found:
+        return original(primitive, trace, args, *rest)
+    if rule is Rule.BANNED:
+        raise BannedOperation(plan.ban(op))
+    # Nothing below `jax.numpy` promotes: where a rule leaves differing operands alone, they would raise.
+    wanted = target(Rule.WIDEST if rule is Rule.UNTOUCHED and plan.policy.active else rule, plan.low, found)
+    if wanted is not None:
+        args, rest = _cast(trace, args, rest, avals, places, wanted)
+    result = original(primitive, trace, args, *rest)
+    if rule is Rule.LOW and plan.policy.widen_results:
+        result = _widened(trace, result, primitive.multiple_results)
+    if reported and thread.sink is not None and op is not None:
+        given = list(zip(found, shapes, strict=True))
+        observing.report(thread.sink, op, primitive.name, rule, given, wanted, result)
+    return result
+
+
+def _cast(trace: Any, args: Any, rest: Any, avals: Any, places: list[int], wanted: Any) -> tuple[Any, Any]:
+    given = list(args)
+    for n in places:
+        if avals[n].dtype is not wanted:
+            given[n] = _convert(trace, given[n], avals[n].dtype, wanted)
+    params = rest[-1]
+    preferred = params.get("preferred_element_type")
+    if preferred is not None and preferred in ELIGIBLE and preferred != wanted:
+        params = {**params, "preferred_element_type": wanted}
+    return given, ([core.typeof(value) for value in given], params) if _AVALS else (params,)
+
+
+def _convert(trace: Any, value: Any, found: Any, wanted: Any) -> Any:
+    params = {"new_dtype": wanted, "weak_type": False, "sharding": None}
+    made = _bind(lax.convert_element_type_p, trace, value, params)
+    if found is _BF16 and wanted is FLOAT32 and isinstance(made, core.Tracer):
+        return _rounded(trace, made)
+    return made
+
+
+def _rounded(trace: Any, value: Any) -> Any:
+    """Return a float32 number that came from bfloat16, so that no compiler leaves out the rounding between the two."""
+    return _bind(lax.reduce_precision_p, trace, value, {"exponent_bits": 8, "mantissa_bits": 7})
+
+
+def _bind(primitive: Any, trace: Any, value: Any, params: dict[str, Any]) -> Any:
+    if _AVALS:
+        return primitive.bind_with_trace(trace, [value], [core.typeof(value)], params)
+    return primitive.bind_with_trace(trace, [value], params)
+
+
+def _converted(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan) -> Any:
+    """Carry out a cast, which keeps its meaning: one from bfloat16 to float32 starts from a number that was rounded."""
+    result = original(primitive, trace, args, *rest)
+    (value,), params = args, rest[-1]
+    if plan.policy.active and params["new_dtype"] == FLOAT32 and isinstance(result, core.Tracer):
+        aval = core.typeof(value)
+        if aval.dtype is _BF16 and not params["weak_type"]:
+            return _rounded(trace, result)
+    return result
+
+
+def _store(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any) -> Any:
+    avals = rest[0] if _AVALS else [core.typeof(value) for value in args]
+    wanted, found = avals[0].inner_aval.dtype, getattr(avals[1], "dtype", None)
+    if wanted in ELIGIBLE and found in ELIGIBLE and found is not wanted:
+        args, rest = _cast(trace, args, rest, avals, [1], wanted)
+    return original(primitive, trace, args, *rest)
+
+
+def _widened(trace: Any, result: Any, several: bool) -> Any:
+    if several:
+        return [_widened(trace, each, False) for each in result]
+    found = core.typeof(result).dtype
+    return _convert(trace, result, found, FLOAT32) if found in ELIGIBLE and found is not FLOAT32 else result

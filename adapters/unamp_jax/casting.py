@@ -1,0 +1,102 @@
+"""Casts, and the dtypes that rules are about. No policy may be in force where these are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax._src import core
+from jax._src.array import ArrayImpl
+
+from unamp_jax.state import DTYPES, FLOAT32, Array
+
+__all__ = ["cast", "dtype_of", "eligible_dtype", "eligible_dtypes", "is_tensor", "leaves", "mapped", "narrowed"]
+
+_F16, _BF16 = DTYPES["float16"], DTYPES["bfloat16"]
+_KINDS = (jax.Array, np.ndarray)
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether a value is an array of JAX's, or a tracer of one."""
+    return isinstance(value, jax.Array)
+
+
+def dtype_of(tensor: Any) -> str:
+    """Return the name of a tensor's dtype."""
+    return str(tensor.dtype)
+
+
+def eligible_dtype(value: Any) -> Any:
+    """Return the dtype of a tensor that rules are about; None for anything else.
+
+    Numbers of Python's are weakly typed scalars once JAX has them: they take the dtype of what they meet.
+    """
+    kind = type(value)
+    if kind is not ArrayImpl:
+        if kind in _SIMPLE:
+            return None
+        if not isinstance(value, _KINDS) and getattr(kind, "__jax_array__", None) is None:
+            return None
+    dtype = getattr(value, "dtype", None)
+    if (dtype is FLOAT32 or dtype is _BF16 or dtype is _F16) and not (value.ndim == 0 and getattr(value, "weak_type", False)):
+        return dtype
+    return None
+
+
+_SIMPLE = frozenset({int, float, bool, str, type(None), complex})
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Return what is in lists, tuples and dictionaries, however deep."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, dict):
+        yield from leaves(list(value.values()))
+    else:
+        yield value
+
+
+def eligible_dtypes(*values: Any) -> list[Any]:
+    """Return the dtypes of the eligible tensors in some arguments, in order."""
+    return [dtype for value in leaves(values) if (dtype := eligible_dtype(value)) is not None]
+
+
+def cast(value: Any, dtype: Any) -> Any:
+    """Return a tensor in another dtype; what is not eligible, or weakly typed, as it is."""
+    found = eligible_dtype(value)
+    return value if found is None or found is dtype else narrowed(value, found, dtype)
+
+
+def narrowed(value: Any, found: Any, dtype: Any) -> Array:
+    """Return a tensor of one eligible dtype in another one.
+
+    A compiler that fuses a bfloat16 result with its cast to float32 leaves the rounding out, but for `reduce_precision`.
+    """
+    if not isinstance(value, _KINDS):
+        value = value.__jax_array__()
+    made = lax.convert_element_type(value, dtype)
+    if found is _BF16 and dtype is FLOAT32 and isinstance(value, core.Tracer):
+        return lax.reduce_precision(made, exponent_bits=8, mantissa_bits=7)
+    return made
+
+
+def mapped(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
+    """Return an argument or a result with its tensors cast: lists, tuples and dictionaries of them stay what they are."""
+    kind = type(value)
+    if kind in _SIMPLE:
+        return value
+    if kind is list or kind is tuple:
+        return kind([mapped(to, dtype, item) for item in value])
+    if kind is dict:
+        return {key: mapped(to, dtype, item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return kind(*_each(to, dtype, value))
+    return to(value, dtype)
+
+
+def _each(to: Callable[[Any, Any], Any], dtype: Any, values: Iterable[Any]) -> Iterator[Any]:
+    return (mapped(to, dtype, item) for item in values)

@@ -1,0 +1,121 @@
+"""How the suite calls JAX's functions: so that XLA compiles as little as can be, which is most of a run's time.
+
+Under a policy a function runs primitive by primitive, and each is compiled once for its dtypes and shapes: JAX would compile
+jitted functions anew for each policy. Under none, where the suite computes its predictions, a function is one program.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax
+from jax._src import config, xla_bridge
+from jax._src.interpreters import mlir
+
+from unamp.dtypes import LOW_DTYPES
+from unamp_jax.state import CONTEXT, thread
+
+__all__ = ["Calls", "Programs", "compile_fast"]
+
+#: A program takes about 1 MB, and JAX keeps all of them.
+_KEPT = 1500
+
+#: The kinds of argument that a program has in it.
+_CONSTANTS = (bool, int, float, complex, str)
+
+#: Known to XLA in jaxlib 0.8 to 0.10; it ends the process where it does not know a flag. They choose among XLA's own code
+#: generators. What is computed in which dtype is decided before.
+_FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+
+
+def compile_fast() -> None:
+    """Tell XLA not to optimise programs that run a few times, unless the environment says what it is to do."""
+    if "XLA_FLAGS" in os.environ:
+        return
+    jax.config.update("jax_disable_most_optimizations", True)
+    if not xla_bridge.backends_are_initialized() and jax.__version_info__ < (0, 11):
+        os.environ["XLA_FLAGS"] = _FLAGS
+
+
+class Programs:
+    """The programs that JAX has compiled and keeps.
+
+    All of them are written in one context of MLIR: making one for each, as JAX does, takes a quarter of the time.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        if hasattr(mlir, "make_ir_context"):
+            mlir.make_ir_context = cache(mlir.make_ir_context)
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+
+    def _heard(self, event: str, duration: float, **_: object) -> None:
+        self._count += event.endswith("/backend_compile_duration")
+
+    def forget(self) -> None:
+        """Drop all of them, where there are many. No call may be under way."""
+        if self._count > _KEPT:
+            self._count = 0
+            jax.clear_caches()
+
+
+class _NotOneProgram(Exception):
+    """A function whose result is not made of arrays."""
+
+
+class Calls:
+    """Calls of one function.
+
+    Args:
+        function: the function, in the canonical signature.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._programs: dict[object, Callable[..., Any] | None] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it with float64 as JAX's widest dtype."""
+        with config.enable_x64(True):
+            if CONTEXT.value is None and thread.sink is None:
+                try:
+                    return self._as_one_program(args, kwargs)
+                except _NotOneProgram:
+                    pass
+            with jax.disable_jit():
+                return self._function(*args, **kwargs)
+
+    def _as_one_program(self, args: Any, kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+        if not arrays or any(str(array.dtype) in LOW_DTYPES for array in arrays):
+            raise _NotOneProgram
+        if not all(isinstance(leaf, (jax.Array, *_CONSTANTS)) for leaf in leaves):
+            raise _NotOneProgram
+        rest = [None if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+        key = tree, tuple(isinstance(leaf, jax.Array) or (type(leaf), repr(leaf)) for leaf in leaves)
+        if key not in self._programs:
+            self._programs[key] = jax.jit(self._of_arrays(tree, rest))
+        program = self._programs[key]
+        if program is None:
+            raise _NotOneProgram
+        try:
+            return program(*arrays)
+        except Exception as error:  # it needs numbers to go on, or raises, which is seen when it is called as it is
+            self._programs[key] = None
+            raise _NotOneProgram from error
+
+    def _of_arrays(self, tree: Any, rest: list[Any]) -> Callable[..., Any]:
+        def call(*arrays: Any) -> Any:
+            given = iter(arrays)
+            leaves = [next(given) if leaf is None else leaf for leaf in rest]
+            args, kwargs = jax.tree.unflatten(tree, leaves)
+            result = self._function(*args, **kwargs)
+            if not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(result)):
+                raise _NotOneProgram
+            return result
+
+        return call

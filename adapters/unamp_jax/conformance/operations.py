@@ -1,0 +1,102 @@
+"""JAX's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
+
+Canonical signatures are PyTorch's; `bindings` and `layers` hold the functions whose signatures differ. Tensors are
+channels-first there, and channels-last in flax's layers. The suite predicts in float64, which JAX has only where it is told to:
+every call is made under `jax.enable_x64`, and nothing is changed for the process. How calls are made is in `calling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import config, core
+
+from unamp.adapter import NamedOperations, Way
+from unamp.dtypes import LOW_DTYPES
+from unamp.vocabulary import vocabulary
+from unamp_jax.casting import dtype_of
+from unamp_jax.conformance.bindings import BINDINGS
+from unamp_jax.conformance.calling import Calls, Programs
+from unamp_jax.conformance.layers import LAYERS, Statistic
+from unamp_jax.conformance.ways import ways
+from unamp_jax.spellings import library_of, named
+from unamp_jax.state import Array
+
+__all__ = ["JaxOperations"]
+
+
+class JaxOperations(NamedOperations):
+    """See `unamp.adapter.Operations`."""
+
+    # XLA's CPU kernels take subnormal numbers for zeros.
+    subnormals = False
+    # XLA compiles every kernel, for its dtypes and shapes.
+    dear = True
+
+    def __init__(self) -> None:
+        super().__init__("jax", _find)
+        self._programs = Programs()
+
+    def names(self) -> frozenset[str]:
+        """Return the canonical operations that JAX has."""
+        self._programs.forget()  # who asks has no call under way
+        return super().names()
+
+    def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Array:
+        """Return an array with the array's values, shape and dtype; `value_and_grad` sees to gradients."""
+        with config.enable_x64(True):
+            return jax.device_put(np.asarray(array), None if device == jax.default_backend() else jax.devices(device)[0])
+
+    def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Statistic:
+        """Return a home whose value a layer replaces: arrays do not change."""
+        return Statistic(self.tensor(array, device=device))
+
+    def ways(self) -> tuple[Way, ...]:
+        """Return the ways in which JAX runs a function."""
+        return ways()
+
+    def numpy(self, tensor: Any) -> np.ndarray:
+        """Return an array's values; low dtypes arrive as float32."""
+        values = np.asarray(_there(tensor))
+        return values.astype(np.float32) if values.dtype.name in LOW_DTYPES else values
+
+    def dtype(self, tensor: Any) -> str:
+        """Return the name of an array's dtype."""
+        return dtype_of(_there(tensor))
+
+    def value_and_grad(
+        self, function: Callable[..., Any], inputs: Sequence[Array], *, loss_scale: float = 1.0
+    ) -> tuple[Array, list[Array]]:
+        """Return ``function(*inputs)`` and the gradients of its scaled value."""
+
+        def scaled(*leaves: Any) -> Any:
+            value = function(*leaves)
+            return value if loss_scale == 1.0 else value * jax.numpy.asarray(loss_scale, value.dtype), value
+
+        self._programs.forget()
+        with config.enable_x64(True):
+            if loss_scale == 1.0:
+                value, gradients = jax.value_and_grad(function, argnums=tuple(range(len(inputs))))(*inputs)
+                return value, list(gradients)
+            (_, value), gradients = jax.value_and_grad(scaled, argnums=tuple(range(len(inputs))), has_aux=True)(*inputs)
+            return value, list(gradients)
+
+
+def _there(tensor: Any) -> Any:
+    """Return the array that a tensor of `value_and_grad` stands for, which is there from the start."""
+    found = tensor.value if isinstance(tensor, Statistic) else tensor
+    while isinstance(found, core.Tracer):
+        found = found.primal
+    return found
+
+
+def _find(op: str) -> Callable[..., Any] | None:
+    found = BINDINGS.get(op) or LAYERS.get(op)
+    if found is None:
+        paths = [path for path in vocabulary()[op].spellings.get("jax", ()) if library_of(path) in ("jax", "optax")]
+        values = (named(path) for path in paths)
+        found = next((value for value in values if callable(value) and not isinstance(value, type)), None)
+    return None if found is None else Calls(found)

@@ -1,0 +1,135 @@
+"""Functions with rules of differentiation of their own: `jax.custom_jvp` and `jax.custom_vjp`.
+
+A rule runs under the policy of its forward pass, whenever that is, and ends in the dtypes of what it belongs to: tangents in
+those of their primals, cotangents in those of the inputs.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from unamp_jax.casting import cast, eligible_dtype
+from unamp_jax.composites import Composite
+from unamp_jax.state import CONTEXT, ELIGIBLE, Plan
+
+__all__ = ["jvp_call", "vjp_call"]
+
+Function = Callable[..., Any]
+Held = Callable[[], AbstractContextManager[None]]
+
+
+def jvp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Function], Function]:
+    """Return what makes the stand-in for `custom_jvp.__call__`.
+
+    Args:
+        composites: those functions with rules of their own that are operations of the vocabulary, by their ids.
+        held: applies the patches while the context is open: a rule may run after the last region is closed.
+    """
+
+    def replacement(original: Function) -> Function:
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
+            plan: Plan | None = CONTEXT.value
+            if plan is None:
+                return original(self, *args, **kwargs)
+            if (composite := composites.get(id(self))) is not None:
+                return composite(*args, **kwargs)
+            if not self.jvp:
+                return original(self, *args, **kwargs)
+            mine = copy.copy(self)
+            mine.jvp = _under(plan, self.jvp, _tangents, held)
+            return original(mine, *args, **kwargs)
+
+        return __call__
+
+    return replacement
+
+
+def vjp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Function], Function]:
+    """Return what makes the stand-in for `custom_vjp.__call__`; arguments as for `jvp_call`."""
+
+    def replacement(original: Function) -> Function:
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
+            plan: Plan | None = CONTEXT.value
+            if plan is None:
+                return original(self, *args, **kwargs)
+            if (composite := composites.get(id(self))) is not None:
+                return composite(*args, **kwargs)
+            if not self.fwd:
+                return original(self, *args, **kwargs)
+            mine = object.__new__(type(self))  # its `__new__` wants the function
+            mine.__dict__.update(self.__dict__)
+            mine.fwd = _under(plan, self.fwd, lambda result: result, held)
+            mine.bwd = _under(plan, self.bwd, _cotangents(_primals(self, args, kwargs)), held)
+            return original(mine, *args, **kwargs)
+
+        return __call__
+
+    return replacement
+
+
+def _under(plan: Plan, function: Function, finish: Function, held: Held) -> Function:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with held():
+            with CONTEXT(plan):
+                result = function(*args, **kwargs)
+            with CONTEXT(None):
+                return finish(result)
+
+    return run
+
+
+def _tangents(result: Any) -> Any:
+    primal, tangent = result
+
+    def like(value: Any, other: Any) -> Any:
+        dtype = eligible_dtype(value)
+        return other if dtype is None else cast(other, dtype)
+
+    if jax.tree.structure(primal) != jax.tree.structure(tangent):
+        return result
+    return primal, jax.tree.map(like, primal, tangent)
+
+
+def _primals(self: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Return shapes and dtypes of the arguments that get cotangents."""
+    given = inspect.signature(self.fun).bind(*args, **kwargs)
+    given.apply_defaults()
+    primals = [value for n, value in enumerate(given.args) if n not in self.nondiff_argnums]
+
+    def shape(leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) if _is_numeric(leaf) else leaf
+
+    return [jax.tree.map(shape, value) for value in primals]
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return isinstance(leaf, (int, float, complex)) or hasattr(leaf, "dtype")
+
+
+def _cotangents(primals: list[Any]) -> Function:
+    def finish(cotangents: Any) -> Any:
+        if not isinstance(cotangents, (tuple, list)) or len(cotangents) != len(primals):
+            return cotangents
+        return type(cotangents)(_like(each, primal) for each, primal in zip(cotangents, primals, strict=True))
+
+    return finish
+
+
+def _like(cotangent: Any, primal: Any) -> Any:
+    if cotangent is None or jax.tree.structure(cotangent) != jax.tree.structure(primal):
+        return cotangent
+
+    def to(leaf: Any, other: Any) -> Any:
+        dtype = getattr(other, "dtype", None)
+        return cast(leaf, dtype) if dtype in ELIGIBLE else leaf
+
+    return jax.tree.map(to, cotangent, primal)

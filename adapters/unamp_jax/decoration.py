@@ -1,0 +1,100 @@
+"""Low parameters, in place: modules of nnx, and the optimizers that step their master weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from unamp.adapter import Decoration
+from unamp.adapter.patching import find
+from unamp.dtypes import LOW_DTYPES
+from unamp.errors import NotExpressible
+from unamp_jax.casting import narrowed
+from unamp_jax.masters import has_master_weights, with_master_weights
+from unamp_jax.state import CONTEXT, DTYPES, FLOAT32
+
+__all__ = ["decorate"]
+
+
+def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+    """See `unamp.adapter.Adapter.decorate`."""
+    nnx = find("flax", "nnx")
+    for value in (*networks, *optimizers):
+        if nnx is None or not isinstance(value, (nnx.Module, nnx.Optimizer)):
+            raise NotExpressible(
+                f"{type(value).__name__} has no parameters that can be changed where they are; unamp_jax.low_parameters "
+                "returns low ones, and unamp_jax.with_master_weights wraps an optax transformation"
+            )
+    if decoration.master_grad:
+        raise NotExpressible("JAX's gradients are values: cast them where you add them up, and leave master_grad out")
+    if decoration.save_dtype not in (None, decoration.dtype):
+        raise NotExpressible("JAX's parameters are values: cast the state where you save it, and leave save_dtype out")
+    variables = list(_variables(networks, decoration, nnx))
+    pairs = _pairs(networks, optimizers)
+    low = DTYPES[decoration.dtype]
+    with CONTEXT(None):
+        made = [_with_masters(network, optimizer, nnx) for network, optimizer in pairs if decoration.master_weights]
+        for variable in variables:
+            variable.set_value(narrowed(variable.get_value(), FLOAT32, low))
+        for (_, optimizer), other in zip(pairs, made, strict=False):
+            optimizer.tx, optimizer.opt_state = other.tx, other.opt_state
+
+
+def _variables(networks: Sequence[Any], decoration: Decoration, nnx: Any) -> Iterator[Any]:
+    """Return the parameters that become low, each once."""
+    excluded = _excluded(decoration.excluded, nnx)
+    kept: set[int] = set()
+    for network in networks:
+        for _, layer in nnx.iter_modules(network):
+            if isinstance(layer, excluded[0]) or any(layer is other for other in excluded[1]):
+                kept |= {id(leaf) for leaf in _leaves(layer, nnx)}
+    taken: set[int] = set()
+    for network in networks:
+        for variable in _leaves(network, nnx):
+            value = variable.get_value()
+            name = str(getattr(value, "dtype", ""))
+            if name in LOW_DTYPES and id(variable) not in kept:
+                raise ValueError(f"a parameter is {name} already; decorate a network whose parameters are float32")
+            if name == "float32" and id(variable) not in kept | taken:
+                taken.add(id(variable))
+                yield variable
+
+
+def _leaves(network: Any, nnx: Any) -> list[Any]:
+    state = nnx.graphlib.variables if hasattr(nnx, "graphlib") and hasattr(nnx.graphlib, "variables") else nnx.variables
+    found: list[Any] = jax.tree.leaves(state(network, nnx.Param), is_leaf=lambda v: isinstance(v, nnx.Variable))
+    return found
+
+
+def _excluded(given: Sequence[Any], nnx: Any) -> tuple[tuple[type, ...], list[Any]]:
+    kinds: list[type] = [nnx.BatchNorm, nnx.InstanceNorm]
+    layers = []
+    for each in given:
+        if isinstance(each, type) and issubclass(each, nnx.Module):
+            kinds.append(each)
+        elif isinstance(each, nnx.Module):
+            layers.append(each)
+        else:
+            raise TypeError(f"excluded_layers takes layers of nnx and classes of them, not {each!r:.60}")
+    return tuple(kinds), layers
+
+
+def _pairs(networks: Sequence[Any], optimizers: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return each optimizer with the network whose parameters it steps, which it does not hold."""
+    if len(networks) != 1 and len(networks) != len(optimizers) and optimizers:
+        raise NotExpressible(
+            "an optimizer of nnx does not hold its network: give one network, or one for each optimizer, in order"
+        )
+    for optimizer in optimizers:
+        if has_master_weights(optimizer):
+            raise ValueError("the optimizer is decorated already")
+        if int(optimizer.step.get_value()) != 0:
+            raise ValueError("the optimizer has begun; decorate it before its first step")
+    return [(networks[n if len(networks) > 1 else 0], optimizer) for n, optimizer in enumerate(optimizers)]
+
+
+def _with_masters(network: Any, optimizer: Any, nnx: Any) -> Any:
+    """Return an optimizer whose master weights are a network's parameters as they are."""
+    return nnx.Optimizer(network, with_master_weights(optimizer.tx), wrt=optimizer.wrt)

@@ -1,0 +1,45 @@
+"""JAX's words and objects for devices: ``"cpu"``, ``"gpu"``, ``"tpu"``, `jax.Device`, with an index or without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+__all__ = ["kind_of", "names", "on"]
+
+#: JAX's platforms, with the kinds of devices that they are.
+_KINDS = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "gpu"}
+
+
+def names() -> Mapping[str, str]:
+    """Return JAX's word for every device that is there, by its kind: the CPU always is, beside what JAX computes on."""
+    backend = jax.default_backend()
+    return {"cpu": "cpu", **({} if _KINDS.get(backend, "gpu") == "cpu" else {"gpu": backend})}
+
+
+def kind_of(device: object) -> str | None:
+    """Return the kind of a device: of ``"gpu:0"``, of a `jax.Device`; None for what is none of JAX's.
+
+    Raises:
+        ValueError: where there is no such device.
+    """
+    if isinstance(device, jax.Device):
+        return _KINDS.get(device.platform, "gpu")
+    word, _, index = device.partition(":") if isinstance(device, str) else ("", "", "")
+    if word not in _KINDS or not (index.isdigit() or word == device):
+        return None
+    kind, present = _KINDS[word], names()
+    if kind not in present or "tpu" in {word, present[kind]} != {word}:
+        raise ValueError(f"jax finds no device {word!r} here; it has {', '.join(present.values())}")
+    return kind
+
+
+def on(tensor: Any) -> str:
+    """Return the kind of device that an array is on."""
+    try:
+        platform = next(iter(tensor.devices())).platform
+    except jax.errors.ConcretizationTypeError:  # a tracer is nowhere yet
+        platform = jax.default_backend()
+    return _KINDS.get(platform, "gpu")

@@ -1,0 +1,77 @@
+"""The composite operations and layers that the spellings lead to, in JAX and in the libraries on it that are imported."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from jax import custom_jvp, custom_vjp
+
+from unamp.adapter.patching import Patch
+from unamp_jax.composites import Composite, code_patch
+from unamp_jax.layers import LayerCall
+from unamp_jax.spellings import library_of, named, spelled
+
+__all__ = ["innermost", "patches_of", "with_rules"]
+
+
+#: Functions that have rules of differentiation of their own, by their ids.
+with_rules: dict[int, Composite] = {}
+
+_taken: set[int] = set()
+
+
+@cache
+def patches_of(library: str) -> tuple[Patch, ...]:
+    """Return the patches of a library's functions and of its layers' methods; of a function with two names, under the first.
+
+    Each is made once: made again while it is applied, it would take what stands in for the original.
+
+    Args:
+        library: one of `unamp_jax.spellings.libraries`.
+    """
+    made: list[Patch] = []
+    layers: dict[types.FunctionType, dict[type, tuple[str, str]]] = {}
+    for op, path in spelled():
+        value = named(path) if library_of(path) == library else None
+        if isinstance(value, type):
+            method = inspect.getattr_static(value, "call" if library == "keras" else "__call__", None)
+            function = innermost(getattr(method, "method", method))  # equinox keeps its methods in objects of its own
+            if isinstance(function, types.FunctionType):
+                layers.setdefault(function, {}).setdefault(value, (op, path))
+        elif value is not None:
+            made += _of_function(op, path, innermost(value))
+    return (*made, *(LayerCall(function, of).patch for function, of in layers.items()))
+
+
+def _of_function(op: str, path: str, inner: Any) -> Iterator[Patch]:
+    if id(inner) in _taken:
+        return
+    _taken.add(id(inner))
+    if isinstance(inner, (custom_jvp, custom_vjp)):
+        with_rules[id(inner)] = Composite(op, path, inner)
+    elif isinstance(inner, types.FunctionType):
+        composite = Composite(op, path, inner)
+
+        def replacement(original: Any) -> Composite:
+            composite.original = original
+            return composite
+
+        yield code_patch(inner, replacement)
+
+
+def innermost(value: Any) -> Any:
+    """Return the function of Python code under `jax.jit` and wrappers, or the object with rules that is there."""
+    for _ in range(8):
+        if isinstance(value, (custom_jvp, custom_vjp)):
+            return value
+        inner = getattr(value, "__wrapped__", None)
+        if inner is None and type(value).__name__ == "ufunc":
+            inner = value.__dict__.get("_func") or value._ufunc__static_props["func"]
+        if inner is None:
+            return value
+        value = inner
+    return value

@@ -1,0 +1,174 @@
+"""Loss scaling as pure functions, for `jax.jit`: a state that is a pytree, and the arithmetic of `unamp.GradScaler`.
+
+    state = loss_scaling.init()
+
+    @jax.jit
+    def step(parameters, opt_state, state, batch):
+        scaled = lambda p: loss_scaling.scale(state, loss(p, batch))
+        gradients, finite = loss_scaling.unscale(state, jax.grad(scaled)(parameters))
+        parameters, opt_state = loss_scaling.step(transformation, finite, gradients, opt_state, parameters)
+        return parameters, opt_state, loss_scaling.adjust(state, finite)
+
+No policy is in force in any of them, whatever region is open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax._src import config
+
+from unamp.dtypes import LOW_DTYPES
+from unamp.loss_scale import LossScale
+from unamp_jax import scaling
+from unamp_jax.state import CONTEXT, Array
+
+__all__ = ["LossScaleState", "adjust", "init", "of", "scale", "step", "unscale"]
+
+#: What changes from step to step; the rest are the rules, which are a part of a compiled program.
+_NUMBERS = ("scale", "growth_tracker", "backoff_tracker", "skipped")
+
+
+@dataclass(frozen=True)
+class LossScaleState:
+    """A loss scale, as a pytree.
+
+    Attributes:
+        scale: the factor, a float32 number.
+        growth_tracker, backoff_tracker: how many updates in a row there have been without an overflow, and with one.
+        skipped: how many updates had an overflow.
+        rules: how the scale moves; see `unamp.loss_scale.LossScale`.
+    """
+
+    scale: Array
+    growth_tracker: Array
+    backoff_tracker: Array
+    skipped: Array
+    rules: LossScale
+
+
+jax.tree_util.register_dataclass(LossScaleState, data_fields=_NUMBERS, meta_fields=("rules",))
+assert {field.name for field in fields(LossScaleState)} == {*_NUMBERS, "rules"}
+
+
+def init(
+    init_scale: float = 2.0**16,
+    growth_factor: float = 2.0,
+    backoff_factor: float = 0.5,
+    growth_interval: int = 2000,
+    **rules: Any,
+) -> LossScaleState:
+    """Return the state to begin with.
+
+    Args:
+        init_scale: the first scale.
+        growth_factor: what it is multiplied by after `growth_interval` updates in a row without an overflow.
+        backoff_factor: what it is multiplied by after an overflow.
+        growth_interval: see there.
+        **rules: ``backoff_interval``, ``dynamic``, ``minimum`` and ``maximum``, as `unamp.GradScaler` takes them.
+
+    Raises:
+        TypeError, ValueError: for a number that the rules cannot work with.
+    """
+    return of(LossScale(init_scale, growth_factor, backoff_factor, growth_interval, **rules).checked())
+
+
+def of(loss_scale: LossScale) -> LossScaleState:
+    """Return the state of a loss scale: of one that was restored from a saved state, say."""
+    counts = [jnp.asarray(count, jnp.int32) for count in (loss_scale.growth_tracker, loss_scale.backoff_tracker, 0)]
+    rules = loss_scale._replace(scale=1.0, growth_tracker=0, backoff_tracker=0)
+    return LossScaleState(jnp.asarray(loss_scale.scale, jnp.float32), counts[0], counts[1], counts[2], rules)
+
+
+def scale(state: LossScaleState, loss: Array) -> Array:
+    """Return a loss times the scale; a low one is float32 then. The gradient flows back through the product."""
+    with CONTEXT(None):
+        wide = loss.astype(jnp.float32) if str(loss.dtype) in LOW_DTYPES else loss
+        return wide * state.scale.astype(wide.dtype)
+
+
+def unscale(state: LossScaleState, gradients: Any) -> tuple[Any, Array]:
+    """Return gradients divided by the scale (in float32 where they are low), and whether all of them are finite.
+
+    Args:
+        state: the state that the loss was scaled with.
+        gradients: a pytree of float32 or bfloat16 gradients.
+
+    Raises:
+        ValueError: for float16 gradients: what scaling won would be lost in unscaling them.
+    """
+    if any(str(leaf.dtype) == "float16" for leaf in jax.tree.leaves(gradients)):
+        raise ValueError(
+            "there are float16 gradients: the parameters are low already; keep them in float32 and let a region cast them, "
+            "or differentiate with respect to the float32 master weights"
+        )
+    with CONTEXT(None):
+        inverse = 1.0 / state.scale
+        finite = scaling.all_finite(jax.tree.leaves(gradients))
+        return jax.tree.map(lambda leaf: _times(leaf, inverse), gradients), finite
+
+
+def _times(leaf: Array, factor: Array) -> Array:
+    wide = leaf.astype(jnp.float32) if str(leaf.dtype) in LOW_DTYPES else leaf
+    return (wide * factor.astype(wide.dtype)).astype(leaf.dtype)
+
+
+def adjust(state: LossScaleState, finite: Array) -> LossScaleState:
+    """Return the state after one update, with `unamp.GradScaler`'s arithmetic.
+
+    Args:
+        state: the state before.
+        finite: whether all gradients were finite, as `unscale` says.
+    """
+    rules = state.rules
+    with CONTEXT(None):
+        overflow = jnp.logical_not(finite)
+        skipped = state.skipped + overflow.astype(jnp.int32)
+        if not rules.dynamic:
+            return LossScaleState(state.scale, state.growth_tracker, state.backoff_tracker, skipped, rules)
+        bad, good = state.backoff_tracker + 1, state.growth_tracker + 1
+        backs_off, grows = overflow & (bad >= rules.backoff_interval), finite & (good >= rules.growth_interval)
+        lower = jnp.maximum(_product(state.scale, rules.backoff_factor), jnp.float32(rules.minimum))
+        grown = _product(state.scale, rules.growth_factor)
+        higher = jnp.where(jnp.isinf(grown), state.scale, jnp.minimum(grown, jnp.float32(rules.maximum)))
+        return LossScaleState(
+            jnp.where(backs_off, lower, jnp.where(grows, higher, state.scale)),
+            jnp.where(finite & ~grows, good, 0).astype(jnp.int32),
+            jnp.where(overflow & ~backs_off, bad, 0).astype(jnp.int32),
+            skipped,
+            rules,
+        )
+
+
+def _product(number: Array, factor: float) -> Array:
+    """Return a product that is rounded to float32 once, as Python's is."""
+    with config.enable_x64(True):
+        return (number.astype(jnp.float64) * jnp.asarray(factor, jnp.float64)).astype(jnp.float32)
+
+
+def step(transformation: Any, finite: Array, gradients: Any, opt_state: Any, parameters: Any, **extra: Any) -> tuple[Any, Any]:
+    """Return parameters and state of an optax transformation after its step, or as they were where it is skipped.
+
+    Args:
+        transformation: the optax transformation.
+        finite: whether to step, as `unscale` says.
+        gradients: the unscaled gradients.
+        opt_state: the transformation's state.
+        parameters: the parameters.
+        **extra: for the transformation's own ``update``.
+    """
+    import optax  # whoever has a transformation has imported it
+
+    def taken(gradients: Any, opt_state: Any, parameters: Any) -> tuple[Any, Any]:
+        updates, after = transformation.update(gradients, opt_state, parameters, **extra)
+        return optax.apply_updates(parameters, updates), after
+
+    def skipped(gradients: Any, opt_state: Any, parameters: Any) -> tuple[Any, Any]:
+        return parameters, opt_state
+
+    with CONTEXT(None):
+        return lax.cond(finite, taken, skipped, gradients, opt_state, parameters)  # type: ignore[no-any-return]

@@ -1,0 +1,102 @@
+"""Low parameters with float32 master weights, in optax's way: a transformation whose state holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from unamp.adapter.patching import find
+from unamp.dtypes import LOW_DTYPES, low_dtype
+from unamp_jax.casting import narrowed
+from unamp_jax.state import CONTEXT, DTYPES, FLOAT32
+
+__all__ = ["MasterWeightsState", "has_master_weights", "low_parameters", "with_master_weights"]
+
+
+class MasterWeightsState(NamedTuple):
+    """The state of a transformation with master weights.
+
+    Attributes:
+        masters: the float32 master weights of low parameters; of others the parameters themselves.
+        inner: the state of the transformation that steps them.
+    """
+
+    masters: Any
+    inner: Any
+
+
+def low_parameters(parameters: Any, dtype: object = "bfloat16", keep: Callable[[str], bool] = lambda name: False) -> Any:
+    """Return parameters with the float32 ones cast to a low dtype.
+
+    Args:
+        parameters: a pytree: of linen's variables, an equinox module, or any other.
+        dtype: the low dtype.
+        keep: tells by a parameter's path, as `jax.tree_util.keystr` writes it, which stay in float32: those of norms, say.
+    """
+    low = DTYPES[low_dtype(dtype)]
+
+    def lowered(path: Any, leaf: Any) -> Any:
+        if getattr(leaf, "dtype", None) is not FLOAT32 or keep(jax.tree_util.keystr(path)):
+            return leaf
+        return narrowed(leaf, FLOAT32, low)
+
+    with CONTEXT(None):
+        return jax.tree_util.tree_map_with_path(lowered, parameters)
+
+
+def with_master_weights(transformation: Any, masters: Any = None) -> Any:
+    """Return an optax transformation that steps float32 master weights of low parameters.
+
+    In its step the given transformation finds float32 weights, gradients and state. What is returned, added to the low
+    parameters by `optax.apply_updates`, makes them the rounded master weights. To the bit, master weights are those of float32
+    steps with the same gradients. No policy is in force in a step.
+
+    Args:
+        transformation: an optax transformation.
+        masters: what the parameters were before they became low; None: what they are when ``init`` is called, in float32.
+    """
+    import optax  # whoever has a transformation has imported it
+
+    inner = optax.with_extra_args_support(transformation)
+
+    def init(parameters: Any) -> MasterWeightsState:
+        with CONTEXT(None):
+            made = jax.tree.map(_wide, parameters if masters is None else masters)
+            return MasterWeightsState(made, inner.init(made))
+
+    def update(gradients: Any, state: MasterWeightsState, params: Any = None, **extra: Any) -> Any:
+        if params is None:
+            raise ValueError("a transformation with master weights needs the parameters: update(gradients, state, parameters)")
+        with CONTEXT(None):
+            steps, after = inner.update(jax.tree.map(_wide, gradients), state.inner, state.masters, **extra)
+            stepped = optax.apply_updates(state.masters, steps)
+            return jax.tree.map(_difference, stepped, params), MasterWeightsState(stepped, after)
+
+    made = optax.GradientTransformationExtraArgs(init, update)
+    _made[id(update)] = made
+    return made
+
+
+#: Transformations made here, by the ids of their steps.
+_made: dict[int, Any] = {}
+
+
+def has_master_weights(optimizer: Any) -> bool:
+    """Return whether an optimizer of nnx's, or a transformation, steps master weights."""
+    transformation = getattr(optimizer, "tx", optimizer)
+    kind = find("optax", "GradientTransformation")
+    return kind is not None and isinstance(transformation, kind) and id(tuple(transformation)[1]) in _made
+
+
+def _wide(leaf: Any) -> Any:
+    return narrowed(leaf, leaf.dtype, FLOAT32) if str(getattr(leaf, "dtype", "")) in LOW_DTYPES else leaf
+
+
+def _difference(master: Any, parameter: Any) -> Any:
+    """Return what a parameter is short of its rounded master weight, in float32, whatever dtype it has."""
+    if str(parameter.dtype) not in LOW_DTYPES:
+        return master - parameter
+    return _wide(jnp.asarray(narrowed(master, FLOAT32, parameter.dtype))) - _wide(parameter)

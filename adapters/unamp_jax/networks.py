@@ -1,0 +1,77 @@
+"""Networks that compute under a policy by themselves: functions, modules of flax and equinox, models of Keras."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterable
+from typing import Any
+
+from unamp.adapter.contract import Adapter
+from unamp.adapter.patching import find
+from unamp.adapter.wrapping import with_method
+from unamp.networks import call_under
+from unamp.policy import Policy
+from unamp_jax.spellings import keras_in_use
+
+__all__ = ["is_network", "named_layers", "wrap"]
+
+
+def _is(value: object, module: str, name: str) -> bool:
+    kind = find(module, name)
+    return kind is not None and isinstance(value, kind)
+
+
+def is_network(value: object) -> bool:
+    """Return whether a value is a module of flax's or equinox's, or a model of Keras's."""
+    if _is(value, "flax.nnx", "Module") or _is(value, "flax.linen", "Module") or _is(value, "equinox", "Module"):
+        return True
+    return keras_in_use() and _is(value, "keras", "Model")
+
+
+def wrap(adapter: Adapter, network: Any, policy: Policy) -> Any:
+    """Return a network that computes under a policy; see `unamp.adapter.Adapter.wrap`."""
+    if _is(network, "flax.linen", "Module"):
+        return _wrap_linen(adapter, network, policy)
+    again = functools.partial(_again, adapter, policy)
+    method = "call" if keras_in_use() and _is(network, "keras", "Model") else "__call__"
+    return with_method(network, method, functools.partial(call_under, adapter, policy), again)
+
+
+def _again(adapter: Adapter, policy: Policy, network: Any) -> Any:
+    return wrap(adapter, network, policy)
+
+
+def _wrap_linen(adapter: Adapter, network: Any, policy: Policy) -> Any:
+    """Return a linen module whose `apply` opens the region: its ``__call__`` runs only inside of that."""
+    made = network.clone()
+
+    def apply(self: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
+        return call_under(adapter, policy, functools.partial(type(self).apply, self, variables), *args, **kwargs)
+
+    object.__setattr__(made, "apply", types.MethodType(apply, made))
+    return made
+
+
+def named_layers(network: Any) -> Iterable[tuple[str, Any]]:
+    """Return the layers inside a network, with their names; those of linen are named by the scopes that they open."""
+    if _is(network, "flax.nnx", "Module"):
+        nnx = find("flax", "nnx")
+        return [(".".join(map(str, path)), layer) for path, layer in nnx.iter_modules(network)]
+    if _is(network, "equinox", "Module"):
+        return list(_inside(network, "", find("equinox", "Module")))
+    return ()
+
+
+def _inside(value: Any, path: str, kind: type) -> Iterable[tuple[str, Any]]:
+    fields: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, kind):
+        if path:
+            yield path, value
+        fields = vars(value).items()
+    elif isinstance(value, (list, tuple)):
+        fields = enumerate(value)
+    elif isinstance(value, dict):
+        fields = value.items()
+    for name, inner in fields:
+        yield from _inside(inner, f"{path}.{name}" if path else str(name), kind)

@@ -1,0 +1,159 @@
+"""Reporting every operation of the vocabulary that runs, for `unamp.trace`.
+
+While a thread is traced, `jax.jit` is switched off in it: its functions run operation by operation, as they are written. So
+each operation is seen each time that it runs, inside of jitted functions too, with the numbers that came out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core, source_info_util
+from jax._src.interpreters import batching
+
+from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.observing import casts, reporting_to
+from unamp.adapter.patching import Patches
+from unamp.adapter.records import OpRecord, Values
+from unamp.policy import Rule
+from unamp_jax.state import CONTEXT, Plan, thread
+
+__all__ = ["JaxLayers", "leaves_with_dtypes", "observe", "report"]
+
+
+class JaxLayers(Layers):
+    """The layers that a thread is inside of; outside of them, the names of `jax.named_scope`."""
+
+    @property
+    def path(self) -> str | None:
+        """Where the thread is, with the innermost layer's name; None outside of layers and of named scopes."""
+        inside = super().path
+        return inside or _scope()
+
+
+def _scope() -> str | None:
+    """Return the named scopes that the thread is in, without the names of the transformations around them."""
+    names = re.sub(r"\w+\(|\)", "", str(source_info_util.current_name_stack()))
+    return ".".join(filter(None, names.split("/"))) or None
+
+
+def _own_name(layer: Any) -> str:
+    """Return the name that a layer of linen's or Keras's has itself; else its class."""
+    name = getattr(layer, "name", None)
+    return name if isinstance(name, str) else type(layer).__name__
+
+
+def leaves_with_dtypes(value: Any) -> Iterator[Any]:
+    """Return the arrays in a value, however deep."""
+    return (leaf for leaf in jax.tree.leaves(value) if hasattr(leaf, "dtype") and hasattr(leaf, "shape"))
+
+
+@contextmanager
+def observe(
+    sink: Callable[[OpRecord], None],
+    values: bool,
+    layers: Callable[[], Patches | None],
+    named: Callable[[Any], Any],
+    acquire: Callable[[], Plan],
+    release: Callable[[], None],
+) -> Iterator[None]:
+    """Report the operations of this thread to `sink`.
+
+    Args:
+        sink: takes the records.
+        values: whether they have statistics of the results.
+        layers: gives the patches that tell the observer which layer is called; None where no library of layers is imported.
+        named: gives the layers inside a network, with their names.
+        acquire: applies the patches for everything that can be reported, and returns the plan for where no region is open.
+        release: undoes those patches.
+    """
+    without_region = acquire()
+    try:
+        following = layers()
+        observer = Observer("jax", sink, values, JaxLayers(named, _own_name))
+        plan: Plan | None = CONTEXT.value
+        with (
+            following.held() if following is not None else nullcontext(),
+            reporting_to(thread, observer),
+            jax.disable_jit(),
+            CONTEXT(without_region if plan is None else plan.observed),
+        ):
+            try:
+                yield
+            finally:
+                if values:
+                    jax.effects_barrier()
+    finally:
+        release()
+
+
+@cache
+def _name(dtype: Any) -> str:
+    return str(dtype)
+
+
+def report(
+    observer: Observer,
+    op: str,
+    native: str,
+    rule: Rule,
+    given: list[tuple[Any, tuple[int, ...]]],
+    target: Any,
+    result: Any,
+    *,
+    emulated: bool = False,
+    written: str | None = None,
+) -> None:
+    """Report one operation.
+
+    Args:
+        observer: takes the report.
+        op: the operation's canonical name.
+        native: JAX's name for what was called.
+        rule: the rule in force.
+        given: for each tensor that the rule is about its dtype and its shape.
+        target: the dtype that they were cast to; None for none.
+        result: what came out.
+        emulated: whether the low dtype was emulated.
+        written: the equation of an einsum.
+    """
+    inputs = tuple(_name(dtype) for dtype, _ in given)
+    compute = _name(target) if target is not None else inputs[0] if inputs else None
+    results = [leaf for leaf in leaves_with_dtypes(result) if "float" in _name(leaf.dtype)]
+    sizes = [(_name(leaf.dtype), int(leaf.size)) for leaf in results]
+    count, moved = casts(rule, [(_name(dtype), prod(shape)) for dtype, shape in given], compute, sizes[:1])
+    output = sizes[0][0] if sizes else None
+    record = OpRecord(
+        op, native, rule, inputs, compute, output, emulated, casts=count, cast_bytes=moved,
+        input_shapes=tuple(shape for _, shape in given), output_shape=tuple(results[0].shape) if results else None,
+        equation=written,
+    )  # fmt: skip
+    if not observer.wants_values or not any(isinstance(leaf, core.Tracer) for leaf in results):
+        observer.report(record, lambda: _values(results))
+    elif any(isinstance(leaf, batching.BatchTracer) for leaf in results):  # a callback would be called for each of a batch
+        observer.report(record, lambda: None)
+    else:
+        _report_later(observer, record, results)
+
+
+def _report_later(observer: Observer, record: OpRecord, results: list[Any]) -> None:
+    """Report an operation when its numbers are there: inside of a transformation, or of a program that is being compiled."""
+    placed = record._replace(layer=observer.layers.path)
+
+    def arrived(*numbers: Any) -> None:
+        observer.report(placed, lambda: _values(numbers))
+
+    with CONTEXT(None):
+        jax.debug.callback(arrived, *results)
+
+
+def _values(results: Any) -> Values | None:
+    rows = [np.asarray(leaf).astype("float64").reshape(-1) for leaf in results]
+    return Values.of(np.shape(results[0]), rows) if rows else None

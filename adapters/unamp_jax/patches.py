@@ -1,0 +1,168 @@
+"""The patches: the places where JAX's code must know about regions, and what stands there while a region is open.
+
+`acquire` applies them with the first open region of the process, `release` undoes them with the last. What stands in asks
+first whether a policy is in force in the calling thread, so that other threads see the original. The names are private to JAX,
+the same in 0.8 to 0.10; `probe` checks them before the first region.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeAlias
+
+import jax
+from jax._src import core, custom_derivatives
+
+from unamp.adapter.observing import follow_calls
+from unamp.adapter.patching import Patch, Patches, find, missing
+from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
+from unamp.adapter.state import suspending
+from unamp.errors import FrameworkNotSupported
+from unamp_jax import calls, control_flow, custom_rules, training
+from unamp_jax.composites import code_patch
+from unamp_jax.facts import facts
+from unamp_jax.finding import innermost, patches_of, with_rules
+from unamp_jax.spellings import PALLAS, libraries
+from unamp_jax.state import thread
+
+__all__ = ["acquire", "installed", "layer_patches", "probe", "release"]
+
+Function: TypeAlias = Callable[..., Any]
+
+# --- their life --------------------------------------------------------------------------------------------------------------
+
+
+def acquire() -> None:
+    """Apply the patches, as far as they are not applied: a region opens in some thread."""
+    known = libraries()
+    installed.acquire(known, lambda: map(_of_library, known))
+
+
+def _forget() -> None:
+    thread.plan, thread.sink = None, None
+
+
+def _base() -> Iterable[Patch]:
+    return (_hooks(),)
+
+
+installed = Patches(_base, _forget)
+release = installed.release
+
+# --- what they are -----------------------------------------------------------------------------------------------------------
+
+#: Functions of Python code: the module, the path inside it, and what makes the replacement.
+_HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
+    # Loops and branches: what they carry has one dtype each.
+    ("jax.lax", "scan", control_flow.scan),
+    ("jax.lax", "while_loop", control_flow.while_loop),
+    ("jax.lax", "cond", control_flow.cond),
+    ("jax.lax", "switch", control_flow.switch),
+    # A backward pass runs in the dtypes of its forward.
+    ("jax._src.interpreters.ad", "backward_pass3", suspending(thread)),
+    ("jax._src.interpreters.ad", "backward_pass", suspending(thread)),
+    # What is finished stays as it is: the function that `jax.linearize` returns, lowering rules that trace Python code.
+    ("jax._src.core", "eval_jaxpr", suspending(thread)),
+    ("jax._src.interpreters.mlir", "lower_jaxpr_to_module", suspending(thread)),
+)
+
+#: The same in modules that may be imported later, or never: a kernel is typed by its references.
+_LATER: tuple[tuple[str, str, Callable[[Function], Function]], ...] = ((PALLAS, "_trace_kernel_to_jaxpr", suspending(thread)),)
+
+
+@contextmanager
+def _held() -> Iterator[None]:
+    acquire()
+    try:
+        yield
+    finally:
+        release()
+
+
+@cache
+def _hooks() -> PatchGroup:
+    """Return those that every region needs."""
+    return PatchGroup(
+        [
+            AttributePatch(core.Primitive, "bind_with_trace", calls.binding),
+            AttributePatch(custom_derivatives.custom_jvp, "__call__", custom_rules.jvp_call(with_rules, _held)),
+            AttributePatch(custom_derivatives.custom_vjp, "__call__", custom_rules.vjp_call(with_rules, _held)),
+            *_changes(_HOOKS),
+        ]
+    )
+
+
+@cache
+def _of_library(library: str) -> PatchGroup:
+    """Return those of a library that is imported."""
+    if library == PALLAS:
+        return PatchGroup(_changes(_LATER))
+    functions = patches_of(library)
+    return PatchGroup([*_suspended(library, functions), *training.patches(library), *functions])
+
+
+def _changes(hooks: Iterable[tuple[str, str, Callable[[Function], Function]]]) -> Iterator[Patch]:
+    for module, path, replacement in hooks:
+        function = innermost(find(module, path))
+        if isinstance(function, types.FunctionType):
+            yield code_patch(function, replacement)
+
+
+def _suspended(library: str, others: Iterable[Patch]) -> Iterator[Patch]:
+    taken = {patch.function for patch in others if isinstance(patch, CodePatch)}
+    for module, paths in facts().suspended.items():
+        for path in paths if _home(module) == library else ():
+            function = innermost(find(module, path))
+            if isinstance(function, types.FunctionType) and function not in taken:
+                taken.add(function)
+                yield code_patch(function, suspending(thread))
+
+
+def _home(module: str) -> str:
+    """Return the library that a module is a part of; flax's own core is linen's."""
+    if module.startswith("flax.") and not module.startswith("flax.nnx"):
+        return "flax.linen"
+    return next((name for name in ("flax.nnx", "optax", "equinox", "keras") if module.startswith(name)), "jax")
+
+
+@cache
+def layer_patches(known: tuple[str, ...]) -> Patches | None:
+    """Return those that tell an observer which layer is called; None where no library of layers is imported."""
+    homes = [
+        find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module"),
+        find("keras.src.layers.layer", "Layer") if "keras" in known else None,
+    ]  # fmt: skip
+    return training.layer_calls(homes, follow_calls(thread)) if any(homes) else None
+
+
+# --- whether they are where they are expected --------------------------------------------------------------------------------
+
+
+def probe() -> None:
+    """Check that everything that is patched is where it is expected.
+
+    Raises:
+        FrameworkNotSupported: naming the version of JAX and what is missing.
+    """
+    for module, path, _ in _HOOKS:
+        if not isinstance(innermost(find(module, path, importing=True)), types.FunctionType):
+            raise _missing(f"function {module}.{path}")
+    names = tuple(inspect.signature(core.Primitive.bind_with_trace).parameters)
+    if names not in {("self", "trace", "args", "params"), ("self", "trace", "args", "avals", "params")}:
+        raise _missing(f"method Primitive.bind_with_trace of the arguments that are known; it has {', '.join(names)}")
+    for kind, fields in ((custom_derivatives.custom_jvp, ("jvp",)), (custom_derivatives.custom_vjp, ("fwd", "bwd"))):
+        made = kind(lambda x: x)
+        for field in (*fields, "fun", "nondiff_argnums"):
+            if not hasattr(made, field):
+                raise _missing(f"attribute {kind.__name__}.{field}")
+    for name in ("typeof", "Tracer"):
+        if not hasattr(core, name):
+            raise _missing(f"jax._src.core.{name}")
+
+
+def _missing(what: str) -> FrameworkNotSupported:
+    return missing("jax", jax.__version__, what)

@@ -1,0 +1,115 @@
+"""From a policy to a plan: what its rules come to in JAX, for primitives, composite operations and layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+
+from unamp.adapter import How
+from unamp.adapter.observing import traced
+from unamp.policy import Policy, Rule
+from unamp.presets import preset
+from unamp.vocabulary import vocabulary
+from unamp_jax.composites import emulates
+from unamp_jax.facts import facts
+from unamp_jax.spellings import libraries, primitives
+from unamp_jax.state import DTYPES, PrimitiveRule
+
+__all__ = ["JaxPlan", "how", "plan", "without_policy"]
+
+#: Groups that keep their meaning inside of a layer. (Moving its parameters about is a part of the layer.)
+_UNCHANGED = frozenset({"creation", "random", "cast", "comparison"})
+
+
+class JaxPlan:
+    """A policy made ready for JAX; see `unamp_jax.state.Plan`.
+
+    Two plans are never equal, and `plan` remembers one for each policy: JAX's caches tell traces apart by them.
+
+    Attributes:
+        policy: the policy.
+        low: its low dtype.
+        rules: the rule for every operation of the vocabulary.
+    """
+
+    def __init__(self, policy: Policy, rules: Mapping[str, Rule]) -> None:
+        self.policy = policy
+        self.low = DTYPES[policy.dtype]
+        self.rules = _with_synonyms(policy, rules)
+        self._within: dict[tuple[str, Rule], JaxPlan] = {}
+
+    def rule(self, op: str) -> Rule:
+        """Return the rule in force for an operation."""
+        return self.rules[op]
+
+    def follows_parts(self, op: str) -> bool:
+        """Return whether the parts of an operation follow their own rules, and it has none."""
+        return op in facts().transparent and op not in self.policy.allow and op not in self.policy.deny
+
+    def ban(self, op: str) -> str:
+        """Return the text of the error for a banned operation."""
+        return f"{op} is banned by the policy in force. {self.policy.reason(op).advice}".rstrip()
+
+    @cached_property
+    def primitives(self) -> Mapping[str, PrimitiveRule | None]:
+        """The rules for primitives, by name; None for those that are left alone."""
+        found: dict[str, PrimitiveRule | None] = {name: (op, self.rules[op], traced(op)) for name, op in primitives().items()}
+        return {**found, **dict.fromkeys(facts().left)}
+
+    @cached_property
+    def observed(self) -> JaxPlan:
+        """The same plan once more: what was traced for it reports."""
+        return JaxPlan(self.policy, self.rules)
+
+    def within(self, op: str, rule: Rule) -> JaxPlan:
+        """Return the plan inside a layer that is one operation, whose parameters are not among its arguments."""
+        if (op, rule) not in self._within:
+            parts = facts().parts.get(op)
+            rules = {
+                name: self.rules[name] if parts is not None and name not in parts
+                else Rule.UNTOUCHED if known.group in _UNCHANGED else rule
+                for name, known in vocabulary().items()
+            }  # fmt: skip
+            self._within[op, rule] = JaxPlan(self.policy, rules)
+        return self._within[op, rule]
+
+
+def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
+    """Return the rules for where one function of JAX is two operations: a user's list may name either."""
+    named = {op: other for op, other in facts().synonyms.items() if other in policy.allow or other in policy.deny}
+    return {**rules, **{op: rules[other] for op, other in named.items()}} if named else rules
+
+
+def plan(policy: Policy) -> JaxPlan | None:
+    """Return the plan for a policy; None where nothing is to be done: JAX has no AMP of its own that ``native`` could mean.
+
+    It is another one once another library is imported: what was traced before knew nothing of that library's functions.
+    """
+    if not policy.active or preset(policy.preset).delegates:
+        return None
+    return _made(policy, libraries())
+
+
+@lru_cache(maxsize=256)
+def _made(policy: Policy, known: tuple[str, ...]) -> JaxPlan:
+    return JaxPlan(policy, policy.rules)
+
+
+@lru_cache(maxsize=1)
+def without_policy() -> JaxPlan:
+    """Return the plan of a thread in which no policy is in force, but operations are reported."""
+    policy = Policy(enabled=False)
+    return JaxPlan(policy, policy.rules)
+
+
+def how(op: str, policy: Policy, device: str) -> How:
+    """Return how a rule is carried out, for `unamp.explain`."""
+    if "jax" not in vocabulary()[op].spellings:
+        return How.ABSENT
+    made = plan(policy)
+    if made is None or vocabulary()[op].group == "cast":
+        return How.NATIVE
+    rule = made.rules[op]
+    if rule is Rule.LOW and emulates(op):
+        return How.EMULATED
+    return How.NATIVE if rule is Rule.UNTOUCHED else How.INTERCEPTED

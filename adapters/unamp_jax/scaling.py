@@ -1,0 +1,119 @@
+"""Scaled losses, and the gradients that are handed to an optimizer which changes what it steps: nnx's, or Keras's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax._src import core
+from jax._src.interpreters import partial_eval
+
+from unamp.adapter.patching import find
+from unamp.dtypes import LOW_DTYPES
+from unamp.errors import NotExpressible
+from unamp_jax.masters import has_master_weights
+from unamp_jax.spellings import keras_in_use
+
+__all__ = ["JaxGradients", "all_finite", "is_optimizer", "scale_loss"]
+
+
+def is_optimizer(value: object) -> bool:
+    """Return whether a value is an optimizer of nnx's, of Keras's where it computes with JAX, or an optax transformation."""
+    return _is_nnx(value) or _is_keras(value) or _is_optax(value)
+
+
+def _is_nnx(value: object) -> bool:
+    kind = find("flax.nnx", "Optimizer")
+    return kind is not None and isinstance(value, kind)
+
+
+def _is_keras(value: object) -> bool:
+    kind = find("keras", "optimizers.Optimizer") if keras_in_use() else None
+    return kind is not None and isinstance(value, kind)
+
+
+def _is_optax(value: object) -> bool:
+    kind = find("optax", "GradientTransformation")
+    return kind is not None and isinstance(value, kind)
+
+
+def scale_loss(loss: Any, scale: float) -> Any:
+    """See `unamp.adapter.Adapter.scale_loss`."""
+    if isinstance(loss, core.Tracer) and _is_staged(loss):
+        raise NotExpressible(
+            "jax.jit would make the loss scale a constant of its program; use unamp_jax.loss_scaling inside of it, "
+            "or hand it scaler.scale(jnp.float32(1.0)) to multiply the loss by"
+        )
+    wide = loss.astype(jnp.float32) if str(loss.dtype) in LOW_DTYPES else jnp.asarray(loss)
+    return wide * jnp.asarray(scale, wide.dtype)
+
+
+def _is_staged(tracer: Any) -> bool:
+    """Return whether a tracer stands for a number that is not there yet, below the transformations that have theirs."""
+    trace = tracer._trace
+    while trace is not None:
+        if isinstance(trace, partial_eval.DynamicJaxprTrace):
+            return True
+        trace = getattr(trace, "parent_trace", None)
+    return False
+
+
+def all_finite(tensors: Sequence[Any]) -> Any:
+    """See `unamp.adapter.Adapter.all_finite`."""
+    found = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(list(tensors)) if _is_floating(leaf)]
+    return jnp.stack(found).all() if found else jnp.asarray(True)
+
+
+def _is_floating(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
+
+
+class JaxGradients:
+    """See `unamp.adapter.Gradients`. They are a pytree: for nnx of the parameters' own form, for Keras a list."""
+
+    def __init__(self, optimizer: Any, given: Any) -> None:
+        if _is_optax(optimizer):
+            raise NotExpressible(
+                "an optax transformation returns what it steps, and GradScaler.step returns whether it stepped; "
+                "unamp_jax.loss_scaling has scale, unscale, adjust and step as pure functions, inside jax.jit and outside"
+            )
+        if given is None:
+            raise TypeError("JAX's gradients are values: hand them over, as in step(optimizer, model, gradients=gradients)")
+        wrong = next((leaf for leaf in jax.tree.leaves(given) if not hasattr(leaf, "dtype")), None)
+        if wrong is not None:
+            raise TypeError(f"gradients must be a pytree of arrays, as jax.grad returns it; got a {type(wrong).__name__} in it")
+        self.values = given
+        self._optimizer = optimizer
+        self._widened = optimizer is not None and has_master_weights(optimizer)
+        self._finite: Any = None
+
+    def dtypes(self) -> frozenset[str]:
+        names = frozenset(str(leaf.dtype) for leaf in jax.tree.leaves(self.values))
+        return frozenset("float32" if self._widened and name in LOW_DTYPES else name for name in names)
+
+    def unscale(self, scale: float) -> None:
+        leaves = jax.tree.leaves(self.values)
+        self._finite = all_finite(leaves) if leaves else None
+        self.values = jax.tree.map(lambda leaf: _divided(leaf, scale, self._widened), self.values)
+
+    def overflow(self) -> bool | None:
+        return None if self._finite is None else not bool(self._finite)
+
+    def first_nonfinite(self, network: Any) -> str | None:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.values):
+            if not bool(jnp.isfinite(leaf).all()):
+                return ".".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+        return None
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        if _is_keras(self._optimizer):
+            return self._optimizer.apply(self.values, *args, **kwargs)
+        return self._optimizer.update(*args, self.values, **kwargs)
+
+
+def _divided(leaf: Any, scale: float, widened: bool) -> Any:
+    wide = leaf.astype(jnp.float32) if str(leaf.dtype) in LOW_DTYPES else leaf
+    divided = wide * jnp.asarray(1.0 / scale, wide.dtype)
+    return divided if widened else divided.astype(leaf.dtype)

@@ -1,0 +1,81 @@
+"""JAX's own objects, and those of the libraries on it, by their spellings.
+
+A spelling without a dot is a primitive's name. One that begins with the name of a library (``flax.nnx.Linear``,
+``optax.huber_loss``) is that library's; any other is relative to the package `jax`. A library that is not imported has nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import jax
+
+from unamp.adapter.spellings import ObjectNames, at_path
+from unamp.vocabulary import vocabulary
+
+__all__ = ["PALLAS", "keras_in_use", "libraries", "library_of", "named", "primitives", "spelled", "spelling"]
+
+#: The module of JAX's own that is imported late, and counts as a library.
+PALLAS = "jax._src.pallas.pallas_call"
+
+#: By the names of their modules.
+_LIBRARIES = (PALLAS, "flax.linen", "flax.nnx", "optax", "equinox", "keras")
+
+
+def keras_in_use() -> bool:
+    """Return whether Keras is imported, and computes with JAX."""
+    config = sys.modules.get("keras.src.backend.config")
+    return "keras" in sys.modules and config is not None and at_path(config, "_BACKEND") == "jax"
+
+
+def libraries() -> tuple[str, ...]:
+    """Return ``"jax"``, and the libraries on it that are imported."""
+    return ("jax", *(name for name in _LIBRARIES if name in sys.modules and (name != "keras" or keras_in_use())))
+
+
+def library_of(path: str) -> str:
+    """Return the library that a spelling belongs to."""
+    return next((name for name in _LIBRARIES if path.startswith(f"{name}.")), "jax")
+
+
+def named(path: str) -> Any:
+    """Return what a spelling stands for; None where there is nothing, or its library is not imported."""
+    library = library_of(path)
+    if library == "jax":
+        return at_path(jax, path) if "." in path else None
+    return at_path(sys.modules[library], path.removeprefix(f"{library}.")) if library in libraries() else None
+
+
+@cache
+def spelled() -> tuple[tuple[str, str], ...]:
+    """Return every operation with each of its spellings, and with those that Keras has on any backend."""
+    found = []
+    for op in vocabulary().values():
+        if op.group == "cast" or op.name == "control_flow":
+            continue
+        found += [(op.name, path) for path in op.spellings.get("jax", ())]
+        found += [(op.name, path) for path in op.spellings.get("tensorflow", ()) if path.startswith("keras.layers.")]
+    return tuple(found)
+
+
+@cache
+def primitives() -> Mapping[str, str]:
+    """Return the operations of primitives, by the primitives' names."""
+    return {path: op for path, op in vocabulary().spelled("jax").items() if "." not in path}
+
+
+def spelling(value: object) -> str | None:
+    """Return the name of a function or layer class, with the framework in front; None for anything else."""
+    return _names(libraries()).spelling(value)
+
+
+@cache
+def _names(known: tuple[str, ...]) -> ObjectNames:
+    return ObjectNames("jax", _objects)
+
+
+def _objects(path: str) -> Iterator[Any]:
+    yield named(path)

@@ -1,0 +1,85 @@
+"""What no rule reaches and no function's code covers: optimizers made of closures, initial values, and a layer's name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from unamp.adapter.patching import Patch, Patches, find
+from unamp.adapter.replacing import AttributePatch
+from unamp.adapter.state import suspending
+from unamp_jax.casting import eligible_dtype
+from unamp_jax.state import DTYPES, FLOAT32, thread
+
+__all__ = ["keras_input", "layer_calls", "patches"]
+
+Function = Callable[..., Any]
+
+
+def patches(library: str) -> Iterator[Patch]:
+    """Return the patches of a library that is imported."""
+    if library == "optax":  # a tuple of closures: they are wrapped as they are asked for
+        transformation = find("optax", "GradientTransformation")
+        yield AttributePatch(transformation, "init", _suspended_field)
+        yield AttributePatch(transformation, "update", _suspended_field)
+    made_by = find(*_MADE_BY[library]) if library in _MADE_BY else None
+    if made_by is not None:
+        yield AttributePatch(made_by, "__call__", suspending(thread))
+    if library == "keras":
+        yield AttributePatch(find("keras.src.dtype_policies.dtype_policy", "DTypePolicy"), "convert_input", keras_input)
+
+
+#: The classes of classes of layers: a layer is made of initial values, which follow no rule.
+_MADE_BY = {"flax.nnx": ("flax.nnx.pytreelib", "PytreeMeta"), "equinox": ("equinox._module._module", "_ModuleMeta")}
+
+
+def _suspended_field(own: Any) -> property:
+    return property(lambda self: suspending(thread)(own.__get__(self)))
+
+
+def keras_input(original: Function) -> Function:
+    """Return what stands in for the cast of a layer's inputs to its compute dtype.
+
+    A low input, and a float32 one where the layer is low, stays as it is: the policy decides what it is cast to.
+    """
+
+    def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
+        if thread.plan is not None and eligible_dtype(x) is not None:
+            own = DTYPES.get(str(dtype))
+            if own is FLOAT32 or (own and self.variable_dtype == str(dtype)):  # not of a layer whose precision is mixed
+                return x
+        return original(self, x, autocast, dtype)
+
+    return convert_input
+
+
+def layer_calls(homes: Iterable[Any], follow: Callable[[Function], Function]) -> Patches:
+    """Return the patches by which calls of layers are followed, of the base classes of layers that there are.
+
+    The classes that exist then are patched, each by its own method: the base classes have none that is always called.
+    """
+    bases = [home for home in homes if home is not None]
+
+    def base() -> Iterable[Patch]:
+        return [AttributePatch(kind, "__call__", functools.partial(_followed, follow)) for kind in _calling(bases)]
+
+    return Patches(base)
+
+
+def _followed(follow: Callable[[Function], Function], own: Any) -> Any:
+    if hasattr(own, "__get__") and not hasattr(own, "__code__"):  # equinox keeps methods in objects of its own
+        return follow(lambda self, *args, **kwargs: own.__get__(self, type(self))(*args, **kwargs))
+    return follow(own)
+
+
+def _calling(bases: list[Any]) -> Iterator[type]:
+    seen: set[type] = set()
+    waiting = list(bases)
+    while waiting:
+        kind = waiting.pop()
+        if kind not in seen:
+            seen.add(kind)
+            waiting += type.__subclasses__(kind)
+            if "__call__" in vars(kind):
+                yield kind

@@ -1,0 +1,159 @@
+"""What a region patches in Keras where that computes with PyTorch: layers, what they read, and what no rule reaches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+import torch
+
+from unamp._compiler_marks import once_per_trace
+from unamp.adapter.keras_models import facts, keras_on, library
+from unamp.adapter.patching import Patch, find
+from unamp.adapter.replacing import AttributePatch, PatchGroup
+from unamp.adapter.spellings import at_path
+from unamp.policy import Policy
+from unamp.regions import policy_region
+from unamp.vocabulary import vocabulary
+from unamp_torch import (
+    backward,
+    keras_training,  # noqa: F401 - with it Keras can load what a decorated optimizer saved
+)
+from unamp_torch.casting import ELIGIBLE, cast, cast_weight
+from unamp_torch.keras_calls import Function, as_one_operation, inside
+from unamp_torch.state import DTYPES, thread
+
+__all__ = ["acquire", "in_use", "release"]
+
+#: Groups of operations whose layers only call PyTorch's own operator, which follows its rule by itself.
+_LEFT = frozenset({"norm", "shape", "creation", "random", "cast"})
+
+
+def in_use() -> bool:
+    """Return whether Keras is imported and computes with PyTorch."""
+    return keras_on("torch")
+
+
+def _named(path: str) -> Any:
+    """Return the layer class of a spelling of Keras's; None where this version has none of that name."""
+    return at_path(library(), path.removeprefix("keras."))
+
+
+def acquire() -> None:
+    """Apply what a region patches in Keras, where that is not done."""
+    global _applied
+    if not _applied:
+        _patches().apply()
+        _applied = True
+
+
+def release() -> None:
+    """Undo it, where it is done."""
+    global _applied
+    if _applied:
+        _patches().undo()
+        _applied = False
+
+
+_applied = False
+
+
+@cache
+def _patches() -> PatchGroup:
+    variable, policy = find("keras.src.backend.common.variables", "Variable"), find("keras.src.dtype_policies", "DTypePolicy")
+    made: list[Patch] = [
+        AttributePatch(variable, "_maybe_autocast", _parameter),
+        AttributePatch(policy, "convert_input", _input),
+        AttributePatch(find("keras.src.layers.layer", "Layer"), "add_weight", _suspending),
+        AttributePatch(find("keras.src.backend.torch.core", "Variable"), "_initialize", _suspending),
+    ]
+    for module, paths in facts().suspended.items():
+        for path in paths:
+            of, _, name = path.rpartition(".")
+            made.append(AttributePatch(find(module, of), name, _suspending))
+    return PatchGroup([*made, *_layers()])
+
+
+def _layers() -> Iterator[Patch]:
+    """Yield the patches of the methods `call` of layers; several classes may share one."""
+    classes: dict[type, tuple[str, str]] = {}
+    for op in vocabulary().values():
+        for path in op.spellings.get("tensorflow", ()):
+            if path.startswith("keras.layers.") and op.group not in _LEFT and isinstance(found := _named(path), type):
+                classes.setdefault(found, (op.name, path))
+    homes: dict[type, None] = {}
+    for layer in classes:
+        home = next((each for each in layer.__mro__ if "call" in vars(each)), None)
+        if home is not None and home.__module__ != "keras.src.layers.layer":
+            homes.setdefault(home)
+    for home in homes:
+        yield AttributePatch(home, "call", functools.partial(as_one_operation, classes))
+
+
+# --- parameters and inputs ---------------------------------------------------------------------------------------------------
+
+
+def _parameter(original: Function) -> Function:
+    """Return what stands in for the cast of a variable as it is read: in a layer that is one operation, to its dtype."""
+
+    def _maybe_autocast(self: Any, value: Any) -> Any:
+        dtype = inside.dtype
+        if dtype is None or not isinstance(value, torch.Tensor):
+            return original(self, value)
+        casts = inside.casts
+        if casts is None or torch.compiler.is_compiling():
+            return cast(value, dtype)
+        if (kept := casts.get(id(value))) is None:  # a loop over time reads it at every step
+            kept = casts[id(value)] = value, cast_weight(value, dtype)
+        return kept[1]
+
+    return _maybe_autocast
+
+
+@once_per_trace
+def _in_region() -> bool:
+    return thread.plan is not None and not thread.plan.delegated and thread.plan.policy.active
+
+
+def _input(original: Function) -> Function:
+    """Return what stands in for the cast of a layer's inputs to its compute dtype.
+
+    A low input, and a float32 one where the layer is low, stays as it is: the policy decides what it is cast to.
+    """
+
+    def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
+        if isinstance(x, torch.Tensor) and x.dtype in ELIGIBLE and _in_region():
+            own = str(dtype)
+            if own == "float32" or (own in DTYPES and self.variable_dtype == own):  # not where precision is mixed
+                return x
+        return original(self, x, autocast, dtype)
+
+    return convert_input
+
+
+# --- what no rule reaches ----------------------------------------------------------------------------------------------------
+
+
+def _suspending(original: Function) -> Function:
+    """Wrap a function so that it runs with no policy in force, also as a part of a graph."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not _in_region():
+            return original(*args, **kwargs)
+        before = inside.dtype
+        inside.dtype = None
+        try:
+            with _without_policy():
+                return original(*args, **kwargs)
+        finally:
+            inside.dtype = before
+
+    return run
+
+
+def _without_policy() -> AbstractContextManager[Any]:
+    return policy_region(Policy(enabled=False), framework="torch") if torch.compiler.is_compiling() else backward.suspended()

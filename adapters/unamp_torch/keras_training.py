@@ -1,0 +1,229 @@
+"""Training with Keras' optimizers on PyTorch: their gradients, and the master weights that they step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from unamp.adapter import Decoration
+from unamp.adapter.keras_masters import (
+    MasterWeights,
+    check_new,
+    give_master_weights,
+    has_master_weights,
+    rebuild,
+    stepped,
+    with_inner,
+    with_masters,
+)
+from unamp.adapter.keras_models import forget_compiled, keras_on, layers_to_cast, library, low_already, own_variables
+from unamp.errors import NotExpressible
+from unamp_torch.backward import suspended
+from unamp_torch.state import LOW, dtype_name
+
+__all__ = ["KerasGradients", "backward", "check", "give_masters", "is_layer", "is_optimizer", "lower"]
+
+
+def is_optimizer(value: object) -> bool:
+    """Return whether a value is one of Keras' optimizers, where Keras computes with PyTorch."""
+    return keras_on("torch") and isinstance(value, library().optimizers.Optimizer)
+
+
+def is_layer(value: object) -> bool:
+    """Return whether a value is a layer or a model of Keras', where Keras computes with PyTorch."""
+    return keras_on("torch") and isinstance(value, library().layers.Layer)
+
+
+def backward(compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, None]:
+    """Run one backward pass; see `unamp.adapter.Adapter.backward`."""
+    network.zero_grad()
+    scaled, loss = compute()
+    if not optimizer.built:
+        optimizer.build(network.trainable_variables)
+    scaled.backward()
+    return loss.detach(), None
+
+
+# --- gradients ---------------------------------------------------------------------------------------------------------------
+
+
+class KerasGradients:
+    """See `unamp.adapter.Gradients`: those that an optimizer's variables hold, or those that are handed over.
+
+    They are in the order of the optimizer's variables; None where there is none.
+    """
+
+    def __init__(self, optimizer: Any, given: Any) -> None:
+        self._optimizer = optimizer
+        self._held = given is None
+        if given is None and not optimizer.built:
+            raise RuntimeError(
+                f"{optimizer.name} does not know its variables yet: call optimizer.build(model.trainable_variables) before the "
+                "first step, or hand the gradients over, as in step(optimizer, variables, gradients=gradients)"
+            )
+        self._given = self._of_variables() if given is None else _listed(given)
+        self._widened = has_master_weights(optimizer)
+        self._finite: torch.Tensor | None = None
+
+    @property
+    def values(self) -> Any:
+        """The gradients where they were handed over; None where variables hold them."""
+        return None if self._held else self._given
+
+    @values.setter
+    def values(self, given: Any) -> None:
+        self._given = _listed(given)
+
+    def _of_variables(self) -> list[Any]:
+        return [_inside(variable).grad for variable in stepped(self._optimizer)]
+
+    def dtypes(self) -> frozenset[str]:
+        found = {each.dtype for each in self._given if each is not None}
+        return frozenset("float32" if self._widened and dtype in LOW else dtype_name(dtype) for dtype in found)
+
+    @torch.no_grad()
+    def unscale(self, scale: float) -> None:
+        there = [each for each in self._given if each is not None]
+        if there:
+            self._finite = torch.stack([torch.isfinite(each).all() for each in there]).all()
+        self._given = [self._divided(each, scale) for each in self._given]
+        if self._held:
+            for variable, gradient in zip(stepped(self._optimizer), self._given, strict=True):
+                if gradient is not None:
+                    parameter = _inside(variable)
+                    if gradient.dtype is not parameter.dtype:
+                        parameter.grad_dtype = None  # any; what is added up is low as before
+                    parameter.grad = gradient
+
+    def _divided(self, gradient: Any, scale: float) -> Any:
+        if gradient is None:
+            return None
+        return (gradient.float() if self._widened and gradient.dtype in LOW else gradient) * (1.0 / scale)
+
+    def overflow(self) -> bool | None:
+        return None if self._finite is None else not bool(self._finite)
+
+    def first_nonfinite(self, network: Any) -> str | None:
+        for variable, gradient in zip(stepped(self._optimizer), self._given, strict=True):
+            if gradient is not None and not bool(torch.isfinite(gradient).all()):
+                return str(getattr(variable, "path", variable))
+        return None
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        # What somebody has clipped since, the variables hold.
+        return self._optimizer.apply(self._of_variables() if self._held else self._given, *args, **kwargs)
+
+
+def _inside(variable: Any) -> torch.Tensor:
+    """Return the parameter inside a Keras variable, past every cast."""
+    found: torch.Tensor = getattr(variable, "_value", variable)
+    return found
+
+
+def _listed(given: Any) -> list[Any]:
+    alone = isinstance(given, torch.Tensor)
+    values = [] if alone else list(given)
+    wrong = given if alone else next((each for each in values if not isinstance(each, (torch.Tensor, type(None)))), None)
+    if wrong is not None:
+        raise TypeError(
+            "gradients must be a list of tensors, in the order of the optimizer's variables; "
+            f"got a {type(wrong).__name__}{'' if alone else ' in it'}"
+        )
+    return values
+
+
+# --- low parameters ----------------------------------------------------------------------------------------------------------
+
+
+def check(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> list[Any]:
+    """Return the layers of models whose variables become low.
+
+    Raises:
+        NotExpressible: for a ``save_dtype`` that Keras cannot save in.
+        TypeError, ValueError: as `unamp.decorate` says.
+    """
+    if networks and decoration.save_dtype not in (None, decoration.dtype):
+        raise NotExpressible(
+            f"Keras saves a variable in the dtype that it has (save_dtype={decoration.save_dtype!r}): cast what get_weights() "
+            "returns, or save the optimizer, which holds float32 master weights"
+        )
+    layers, _ = layers_to_cast(networks, decoration.excluded) if networks else ([], set())
+    if (low := low_already(layers)) is not None:
+        raise ValueError(f"{low} already; decorate a model whose parameters are float32, once")
+    for optimizer in optimizers:
+        for inner in with_inner(optimizer):
+            check_new(inner, int(inner._iterations.value))
+    return layers
+
+
+def lower(networks: Sequence[Any], layers: Sequence[Any], decoration: Decoration) -> Iterator[torch.Tensor]:
+    """Yield the parameters to cast, and tell Keras of each what it becomes.
+
+    Keras' variable stays the object that it is, and so does the parameter inside.
+    """
+    _, kept = layers_to_cast(networks, decoration.excluded) if networks else ([], set())
+    for layer in layers:
+        for variable in own_variables(layer):
+            if id(variable) not in kept and variable._value is not None and variable._dtype == "float32":
+                variable._dtype = decoration.dtype
+                yield variable._value
+        # What it still has to make will be low; and outside a region it computes in low.
+        layer.dtype_policy = decoration.dtype
+    for network in networks:
+        forget_compiled(network)
+
+
+def give_masters(optimizers: Sequence[Any], weights: dict[torch.Tensor, torch.Tensor]) -> None:
+    """Have Keras' optimizers step master weights, which start from what parameters were before they became low."""
+    steppers = [inner for optimizer in optimizers for inner in with_inner(optimizer)]
+    for optimizer in steppers:
+        give_master_weights(optimizer, TorchMasters, ())
+        vars(optimizer)["_unamp_weights"] = weights
+    rebuild(optimizers, steppers, ())
+    for optimizer in steppers:
+        if optimizer.built:
+            vars(optimizer).pop("_unamp_weights", None)
+
+
+class TorchMasters(MasterWeights):
+    """See `unamp.adapter.keras_masters.MasterWeights`."""
+
+    def _unamp_outside(self) -> AbstractContextManager[Any]:
+        return suspended()
+
+    def _unamp_suspended(self) -> AbstractContextManager[Any]:
+        return suspended()
+
+    def _unamp_master(self, parameter: Any, original: Any) -> Any:
+        value = _inside(parameter)
+        start = vars(self).get("_unamp_weights", {}).get(value)
+        if start is None:
+            start = value.detach().float()
+        return self.add_variable(
+            parameter.shape,
+            initializer=lambda shape, dtype: start,
+            dtype="float32",
+            name=f"{getattr(parameter, 'path', parameter.name).replace('/', '_')}_master_weight",
+        )
+
+    def _unamp_wide(self, gradient: Any) -> Any:
+        return gradient.float() if gradient is not None and gradient.dtype in LOW else gradient
+
+    @torch.no_grad()
+    def _unamp_catch_up(self, master: Any, parameter: Any) -> None:
+        wide, low = _inside(master), _inside(parameter)
+        rounded = wide.to(low.dtype)
+        if not torch.equal(rounded, low):
+            wide.copy_(torch.where(rounded == low, wide, low.float()))
+
+    @torch.no_grad()
+    def _unamp_round(self, parameter: Any, master: Any) -> None:
+        _inside(parameter).copy_(_inside(master))
+
+
+if keras_on("torch"):
+    # Keras can load what another process saved, whichever optimizer that was.
+    with_masters(library().optimizers.SGD, TorchMasters)

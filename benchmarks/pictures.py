@@ -1,0 +1,107 @@
+"""Pictures of results, as SVG: ratios to the baseline, and growth on two logarithmic axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from benchmarks.measure import Standing
+
+__all__ = ["growth", "is_growth", "ratios", "write"]
+
+_COLOURS = {"pass": "#2e7d32", "close": "#b26a00", "miss": "#c62828", "": "#607d8b"}
+_HEAD = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" role="img">'
+    '<title>{title}</title><rect width="{width}" height="{height}" fill="#fff"/>'
+)
+
+
+def is_growth(standing: Standing) -> bool:
+    """Return whether a comparison is of one thing in several sizes."""
+    return standing.title.startswith("growth: ")
+
+
+def write(folder: Path, standings: Sequence[Standing]) -> list[Path]:
+    """Write a picture of all ratios that have a goal, and one for each growth."""
+    folder.mkdir(parents=True, exist_ok=True)
+    compared = [standing for standing in standings if not is_growth(standing)]
+    pictures = {"ratios": ratios(compared)} if any(o.goal for s in compared for o in s.outcomes) else {}
+    for standing in filter(is_growth, standings):
+        pictures[standing.title.lower().replace("growth: ", "growth-").replace(",", "").replace(" ", "-")] = growth(standing)
+    for name, picture in pictures.items():
+        (folder / f"{name}.svg").write_text(picture + "\n", "utf-8")
+    return [folder / f"{name}.svg" for name in pictures]
+
+
+def ratios(standings: Sequence[Standing]) -> str:
+    """Return a picture with a line for every contender that has a goal: its quartiles, its median, and the goal."""
+    rows = [(s.title, o) for s in standings for o in s.outcomes[1:] if o.goal is not None]
+    left, scale, height = 560, 180, 40 + 18 * len(rows)
+    most = 3.0
+
+    def x(ratio: float) -> float:
+        return round(left + scale * min(ratio, most), 1)
+
+    lines = [
+        _HEAD.format(width=left + int(scale * most) + 60, height=height, title="Ratios to the baseline of each comparison")
+    ]
+    for ratio in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0):
+        colour = "#90a4ae" if ratio == 1.0 else "#eceff1"
+        lines.append(f'<path d="M{x(ratio)} 24V{height - 8}" stroke="{colour}"/>')
+        lines.append(f'<text x="{x(ratio)}" y="18" text-anchor="middle">{ratio:g}x</text>')
+    for number, (title, outcome) in enumerate(rows):
+        y, colour = 38 + 18 * number, _COLOURS[outcome.verdict]
+        label = escape(f"{title}: {outcome.name}")
+        first, third = outcome.quartiles
+        lines.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end" font-size="10">{label}</text>')
+        lines.append(f'<path d="M{x(first)} {y}H{x(third)}" stroke="{colour}" stroke-width="4" stroke-opacity=".4"/>')
+        lines.append(f'<circle cx="{x(outcome.ratio)}" cy="{y}" r="3.5" fill="{colour}"/>')
+        lines.append(f'<path d="M{x(outcome.goal or 0)} {y - 6}v12" stroke="#37474f" stroke-dasharray="2"/>')
+        lines.append(f'<text x="{x(most) + 8}" y="{y + 4}" font-size="10">{outcome.ratio:.2f}x</text>')
+    return "\n".join([*lines, "</svg>"])
+
+
+def growth(standing: Standing) -> str:
+    """Return a picture of seconds by size, both logarithmic, with the line of linear growth through the largest size."""
+    points = [(float(outcome.name), outcome.seconds) for outcome in standing.outcomes]
+    width, height, edge = 420, 300, 56
+    (low_x, high_x), (low_y, high_y) = (_decades([point[axis] for point in points]) for axis in (0, 1))
+
+    def at(size: float, seconds: float) -> str:
+        x = edge + (width - edge - 20) * (math.log10(size) - low_x) / (high_x - low_x)
+        y = height - edge + 16 - (height - edge - 16) * (math.log10(seconds) - low_y) / (high_y - low_y)
+        return f"{x:.1f} {y:.1f}"
+
+    lines = [_HEAD.format(width=width, height=height, title=escape(standing.title))]
+    for power in range(low_x, high_x + 1):
+        lines.append(f'<path d="M{at(10**power, 10**low_y)}L{at(10**power, 10**high_y)}" stroke="#eceff1"/>')
+        lines.append(_text(at(10**power, 10**low_y), f"{10**power:,}", 0, 16, "middle"))
+    for power in range(low_y, high_y + 1):
+        lines.append(f'<path d="M{at(10**low_x, 10**power)}L{at(10**high_x, 10**power)}" stroke="#eceff1"/>')
+        lines.append(_text(at(10**low_x, 10**power), _seconds(power), -6, 4, "end"))
+    size, seconds = points[-1]
+    start = max(10**low_x, size * 10**low_y / seconds)
+    lines.append(f'<path d="M{at(start, seconds * start / size)}L{at(size, seconds)}" stroke="#b0bec5" stroke-dasharray="4"/>')
+    lines.append(f'<path d="M{"L".join(at(*point) for point in points)}" stroke="#1565c0" fill="none" stroke-width="2"/>')
+    for point in points:
+        x, y = at(*point).split()
+        lines.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="#1565c0"/>')
+    lines.append(f'<text x="{width / 2}" y="{height - 6}" text-anchor="middle">{escape(standing.title[8:])}</text>')
+    return "\n".join([*lines, "</svg>"])
+
+
+def _decades(values: Sequence[float]) -> tuple[int, int]:
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return low, max(high, low + 1)
+
+
+def _text(place: str, text: str, dx: int, dy: int, anchor: str) -> str:
+    x, y = map(float, place.split())
+    return f'<text x="{x + dx:.1f}" y="{y + dy:.1f}" text-anchor="{anchor}" font-size="10">{text}</text>'
+
+
+def _seconds(power: int) -> str:
+    unit, least = next((u, p) for u, p in (("s", 0), ("ms", -3), ("us", -6), ("ns", -9)) if power >= p)
+    return f"{10 ** (power - least)} {unit}"

@@ -1,0 +1,214 @@
+"""Layers of nnx, linen, equinox and Keras are one operation each; a trace names where they are."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen, nnx
+
+import unamp
+
+KEY = jax.random.key(0)
+X = jax.random.normal(KEY, (2, 6, 8))
+IMAGE = jax.random.normal(KEY, (2, 8, 8, 3))
+IDS = jnp.arange(4)
+
+
+def rngs():
+    return nnx.Rngs(0)
+
+
+def cell(made):
+    return lambda: made.apply(made.init(KEY, made.initialize_carry(KEY, X[0].shape), X[0]), zeros(made), X[0])[1]
+
+
+def zeros(made):
+    return made.initialize_carry(KEY, X[0].shape)
+
+
+def applied(made, *args):
+    return lambda: made.apply(made.init(KEY, *args), *args)
+
+
+def nnx_cell(kind):
+    def run():
+        made = kind(8, 16, rngs=rngs())
+        return made(made.initialize_carry(X[0].shape, rngs()), X[0])[1]
+
+    return run
+
+
+def attention():
+    return nnx.MultiHeadAttention(2, 8, rngs=rngs(), decode=False)(X)
+
+
+LOW = {
+    "nnx.Linear": lambda: nnx.Linear(8, 4, rngs=rngs())(X),
+    "nnx.LinearGeneral": lambda: nnx.LinearGeneral(8, (2, 3), rngs=rngs())(X),
+    "nnx.Einsum": lambda: nnx.Einsum("abc,cd->abd", (8, 4), (4,), rngs=rngs())(X),
+    "nnx.Conv": lambda: nnx.Conv(3, 4, (3, 3), rngs=rngs())(IMAGE),
+    "nnx.ConvTranspose": lambda: nnx.ConvTranspose(3, 4, (3, 3), rngs=rngs())(IMAGE),
+    "nnx.MultiHeadAttention": attention,
+    "nnx.LSTMCell": nnx_cell(nnx.LSTMCell),
+    "nnx.OptimizedLSTMCell": nnx_cell(nnx.OptimizedLSTMCell),
+    "nnx.GRUCell": nnx_cell(nnx.GRUCell),
+    "linen.Dense": applied(linen.Dense(4), X),
+    "linen.Conv": applied(linen.Conv(4, (3, 3)), IMAGE),
+    "linen.LSTMCell": cell(linen.LSTMCell(16)),
+    "linen.GRUCell": cell(linen.GRUCell(16)),
+    "linen.MultiHeadDotProductAttention": applied(linen.MultiHeadDotProductAttention(2), X, X),
+    "equinox.nn.Linear": lambda: jax.vmap(eqx.nn.Linear(8, 4, key=KEY))(X[0]),
+    "equinox.nn.Conv2d": lambda: eqx.nn.Conv2d(3, 4, 3, key=KEY)(IMAGE[0].T),
+    "equinox.nn.MultiheadAttention": lambda: eqx.nn.MultiheadAttention(2, 8, key=KEY)(X[0], X[0], X[0]),
+    "equinox.nn.GRUCell": lambda: eqx.nn.GRUCell(8, 4, key=KEY)(X[0, 0], jnp.zeros(4)),
+}
+FP32 = {
+    "nnx.LayerNorm": lambda: nnx.LayerNorm(8, rngs=rngs())(X),
+    "nnx.RMSNorm": lambda: nnx.RMSNorm(8, rngs=rngs())(X),
+    "nnx.BatchNorm": lambda: nnx.BatchNorm(8, rngs=rngs())(X),
+    "nnx.GroupNorm": lambda: nnx.GroupNorm(8, num_groups=2, rngs=rngs())(X),
+    "linen.LayerNorm": applied(linen.LayerNorm(), X),
+    "equinox.nn.LayerNorm": lambda: eqx.nn.LayerNorm(8)(X[0, 0]),
+}
+
+
+@pytest.mark.parametrize("name", LOW)
+def test_layers_that_are_listed_compute_low_bias_and_all(name):
+    plain = LOW[name]()
+    with unamp.autocast(dtype="bfloat16"):
+        low = LOW[name]()
+    assert low.dtype == jnp.bfloat16
+    error = np.abs(np.float32(low) - plain).max() / np.abs(plain).max()
+    assert 1e-6 < error < 0.05
+
+
+@pytest.mark.parametrize("name", FP32)
+def test_norms_keep_their_parameters(name):
+    plain = FP32[name]()
+    with unamp.autocast(dtype="bfloat16"):
+        assert FP32[name]().dtype == jnp.float32
+    with unamp.autocast(level="O3", dtype="bfloat16"):
+        low = FP32[name]()
+    assert low.dtype == jnp.bfloat16
+    assert np.abs(np.float32(low) - plain).max() / np.abs(plain).max() < 0.05
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_what_is_made_inside_a_region_is_made_as_outside(level):
+    def made():
+        layer = nnx.Linear(8, 4, rngs=rngs())
+        return [
+            layer.kernel.get_value(), eqx.nn.Linear(8, 4, key=KEY).weight, linen.Dense(4).init(KEY, X)["params"]["kernel"],
+            jax.random.normal(KEY, (3,)), jax.random.gumbel(KEY, (3,)),
+        ]  # fmt: skip
+
+    outside = made()
+    with unamp.autocast(level=level, dtype="bfloat16"):
+        inside = made()
+    for a, b in zip(outside, inside, strict=True):
+        assert a.dtype == b.dtype
+        assert np.array_equal(a, b)
+
+
+def test_a_layer_whose_dtype_is_named_keeps_it():
+    layer = nnx.Linear(8, 4, dtype=jnp.float16, rngs=rngs())
+    with unamp.autocast(dtype="bfloat16"):
+        assert layer(X).dtype == jnp.float16
+
+
+class Net(nnx.Module):
+    def __init__(self):
+        self.first, self.rest = nnx.Linear(8, 8, rngs=rngs()), nnx.List([nnx.LayerNorm(8, rngs=rngs())])
+
+    def __call__(self, x):
+        return self.rest[0](nnx.relu(self.first(x)))
+
+
+class Flat(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(3, name="out")(linen.relu(linen.Dense(4)(x)))
+
+
+class Twin(eqx.Module):
+    layers: list
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = jax.nn.relu(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_a_trace_names_layers_and_has_every_call_with_its_numbers(jit):
+    net, flat = Net(), Flat()
+    variables = flat.init(KEY, X)
+    twin = Twin([eqx.nn.Linear(8, 8, key=KEY), eqx.nn.Linear(8, 8, key=KEY)])
+    run = (lambda f: jax.jit(f)) if jit else (lambda f: f)
+    calls = [run(net), run(lambda x: flat.apply(variables, x)), run(lambda x: twin(x[0, 0]))]
+    for call in calls:
+        call(X)
+    with unamp.trace(values=True) as trace, unamp.autocast(dtype="bfloat16"):
+        for call in (calls[0], *calls):
+            call(X)
+    found = [(record.layer, record.op, record.compute) for record in trace.records]
+    of_net = [("Net.first", "linear", "bfloat16"), ("Net", "relu", "bfloat16"), ("Net.rest.0", "layer_norm", "float32")]
+    assert found == [
+        *of_net,
+        *of_net,
+        ("Flat.Dense_0", "linear", "bfloat16"),
+        ("Flat", "relu", "bfloat16"),
+        ("Flat.out", "linear", "bfloat16"),
+        ("Twin.layers.0", "linear", "bfloat16"),
+        ("Twin", "relu", "bfloat16"),
+        ("Twin.layers.1", "linear", "bfloat16"),
+        ("Twin", "relu", "bfloat16"),
+    ]
+    assert all(record.values is not None and record.values.norm > 0 for record in trace.records)
+
+
+def test_a_trace_sees_into_gradients_and_named_scopes():
+    def f(x):
+        with jax.named_scope("head"):
+            return jax.nn.softmax(x @ x).sum()
+
+    with unamp.trace(values=True) as trace:
+        jax.grad(jax.jit(f))(X[0, :, :6])
+    assert [(r.layer, r.op) for r in trace.records] == [("head", "matmul"), ("head", "softmax"), ("head", "sum")]
+    assert trace.records[2].values.norm == pytest.approx(6.0)
+
+
+def test_auto_mixed_precision_wraps_modules_and_shares_their_parameters():
+    net, flat, twin = Net(), Flat(), Twin([eqx.nn.Linear(8, 8, key=KEY)])
+    variables = flat.init(KEY, X)
+    for level in ("O1", "O2", "O3"):
+        wrapped = unamp.auto_mixed_precision(net, level, "bfloat16")
+        assert wrapped(X).dtype == jnp.float32
+        assert wrapped.first.kernel is net.first.kernel
+        assert not np.array_equal(wrapped(X), net(X))
+        mixed = unamp.auto_mixed_precision(flat, level, "bfloat16").apply(variables, X)
+        assert mixed.dtype == jnp.float32
+        assert not np.array_equal(mixed, flat.apply(variables, X))
+        assert unamp.auto_mixed_precision(twin, level, "bfloat16")(X[0, 0]).dtype == jnp.float32
+
+
+def test_keras_computes_with_jax_under_a_policy():
+    import keras
+
+    inputs = keras.Input((8, 8, 3))
+    h = keras.layers.Conv2D(4, 3, activation="relu")(inputs)
+    h = keras.layers.BatchNormalization()(h)
+    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(h)))
+    with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
+        out = model(IMAGE)
+    assert out.dtype == jnp.bfloat16
+    ran = {record.op: record.compute for record in trace.records}
+    assert (ran["conv2d"], ran["batch_norm"], ran["linear"]) == ("bfloat16", "bfloat16", "bfloat16")
+    model.compile("adam", "mse")
+    with unamp.autocast(dtype="bfloat16"):
+        model.fit(IMAGE, np.zeros((2, 2)), epochs=2, verbose=0)
+    assert {str(v.dtype) for v in model.variables if "float" in str(v.dtype)} == {"float32"}
+    assert model(IMAGE).dtype == jnp.float32

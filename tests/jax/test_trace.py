@@ -1,0 +1,58 @@
+"""The promises of `unamp.trace` that every framework keeps, and JAX's words for devices."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+import traced
+from flax import nnx
+from unamp_jax import adapter
+
+import unamp
+
+
+def r(*shape):
+    return jax.random.uniform(jax.random.key(0), shape)
+
+
+def test_the_work_of_operations_is_counted():
+    image, attended = r(2, 9, 9, 4), (r(2, 4, 3, 5), r(2, 6, 3, 5), r(2, 6, 3, 5))
+    linear, conv = nnx.Linear(5, 6, rngs=nnx.Rngs(0)), nnx.Conv(4, 6, (3, 3), strides=2, padding="VALID", rngs=nnx.Rngs(0))
+    rows, a, b, c, d = r(3, 7, 5), r(2, 3, 4, 5), r(3, 5, 6), r(3, 4, 5), r(4, 5, 6)
+    traced.work_is_counted(
+        {
+            "linear": (lambda: linear(rows), 3 * 7 * 5 * 6),
+            "matmul": (lambda: jnp.matmul(a, b), 2 * 3 * 4 * 5 * 6),
+            "einsum": (lambda: jnp.einsum("bij, bjk -> bik", c, b), 3 * 4 * 5 * 6),
+            "tensordot": (lambda: jnp.tensordot(a[:, 0], d, 2), 2 * 4 * 5 * 6),
+            "conv2d": (lambda: conv(image), 2 * 6 * 4 * 4 * 4 * 9),
+            "scaled_dot_product_attention": (lambda: jax.nn.dot_product_attention(*attended), 2 * 3 * 4 * 6 * 10),
+        }
+    )
+
+
+def test_a_float32_run_and_a_low_one_are_compared(matrix):
+    traced.precisions_are_compared(lambda: jax.jit(lambda a: (a @ a) @ a)(matrix))
+
+
+def test_a_trace_is_of_its_own_thread_and_looks_at_no_number_unasked(matrix, monkeypatch):
+    traced.another_thread_is_not_recorded(lambda: matrix @ matrix)
+    traced.asking_for_operations_leaves_no_record("jax")
+    traced.no_number_is_looked_at(monkeypatch, lambda: jnp.exp(matrix @ matrix))
+
+
+def test_underflow_is_seen():
+    traced.underflow_is_seen(jnp.asarray, jnp.exp)
+
+
+def test_devices_are_named_in_jaxs_words(matrix):
+    (cpu,) = matrix.devices()
+    for device in ("cpu", "cpu:0", cpu):
+        with unamp.autocast(device, dtype="bfloat16", framework="jax"):
+            assert (matrix @ matrix).dtype == jnp.bfloat16
+    assert adapter.device_of(matrix) == "cpu"
+    assert jax.jit(lambda x: x * (adapter.device_of(x) == "cpu"))(2) == 2
+    if adapter.devices() == ("cpu",):
+        with pytest.raises(ValueError, match="jax finds no device 'tpu' here; it has cpu"):
+            unamp.autocast("tpu:0", framework="jax")

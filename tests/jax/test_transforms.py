@@ -1,0 +1,253 @@
+"""Every transformation of JAX's around, inside and on both sides of a region; no trace is ever stale."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec
+
+import unamp
+
+KEY = jax.random.key(1)
+W = jax.random.normal(KEY, (8, 8)) / 3
+X = jax.random.normal(jax.random.key(2), (4, 8))
+
+
+def network(w, x):
+    """A product that is low, a softmax that is float32, and their sum."""
+    h = jnp.tanh(x @ w)
+    return jnp.float32((jax.nn.softmax(h @ w) + h).sum() + (h * h).mean())
+
+
+TRANSFORMED = {
+    "eager": lambda f: f,
+    "jit": jax.jit,
+    "grad": jax.grad,
+    "value_and_grad": jax.value_and_grad,
+    "jit of grad": lambda f: jax.jit(jax.grad(f)),
+    "grad of jit": lambda f: jax.grad(jax.jit(f)),
+    "jit of grad of jit": lambda f: jax.jit(jax.grad(jax.jit(f))),
+    "grad of checkpoint": lambda f: jax.grad(jax.checkpoint(f)),
+    "jit of grad of checkpoint of jit": lambda f: jax.jit(jax.grad(jax.checkpoint(jax.jit(f)))),
+    "jacrev": jax.jacrev,
+    "hessian": lambda f: lambda w, x: jax.hessian(lambda v: f(w * v, x))(jnp.float32(1.0)),
+    "vmap": lambda f: lambda w, x: jax.vmap(f, (None, 0))(w, x[:, None]),
+    "vmap of grad": lambda f: lambda w, x: jax.vmap(jax.grad(f), (None, 0))(w, x[:, None]),
+    "grad of vmap": lambda f: jax.grad(lambda w, x: jax.vmap(f, (None, 0))(w, x[:, None]).sum()),
+    "jit of vmap of grad of jit": lambda f: jax.jit(lambda w, x: jax.vmap(jax.grad(jax.jit(f)), (None, 0))(w, x[:, None])),
+    "jvp": lambda f: lambda w, x: jax.jvp(lambda w: f(w, x), (w,), (w,)),
+    "linearize": lambda f: lambda w, x: jax.linearize(lambda w: f(w, x), w)[1](w),
+    "vjp": lambda f: lambda w, x: jax.vjp(f, w, x)[1](jnp.float32(1.0)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        *((name, "O1") for name in TRANSFORMED),
+        ("grad", "O2"),
+        ("jit of vmap of grad of jit", "O2"),
+        ("hessian", "O2"),
+        ("vjp", "O2"),
+    ],
+)
+def test_transformations_agree_with_float32_within_the_dtype_and_differ_from_it(name, level):
+    function = TRANSFORMED[name](network)
+    plain = jax.tree.leaves(function(W, X))
+    with unamp.autocast(level=level, dtype="bfloat16"):
+        inside = jax.tree.leaves(function(W, X))
+        around = jax.tree.leaves(TRANSFORMED[name](network)(W, X))
+    opened = jax.tree.leaves(TRANSFORMED[name](unamp.autocast(level=level, dtype="bfloat16")(network))(W, X))
+    after = jax.tree.leaves(function(W, X))
+    for p, i, a, o, b in zip(plain, inside, around, opened, after, strict=True):
+        assert np.array_equal(p, b)
+        assert i.dtype == a.dtype == o.dtype == jnp.float32
+        scale = np.abs(p).max()
+        for low in (i, a, o):
+            error = np.abs(np.float32(low) - p).max() / scale
+            assert 1e-6 < error < 0.15
+
+
+@pytest.mark.parametrize("order", ["policy first", "no policy first"])
+def test_a_jitted_function_has_one_program_for_each_policy(order):
+    f = jax.jit(lambda a: a @ a)
+    policies = [None, unamp.autocast(dtype="bfloat16"), unamp.autocast(dtype="float16")]
+    expected = [jnp.float32, jnp.bfloat16, jnp.float16]
+    pairs = list(zip(policies, expected, strict=True))
+    for policy, dtype in [*(pairs if order == "no policy first" else pairs[::-1])] * 2:
+        if policy is None:
+            assert f(W).dtype == dtype
+        else:
+            with policy:
+                assert f(W).dtype == dtype
+    assert f._cache_size() == 3
+
+
+def test_a_pullback_is_the_same_outside_its_region_and_inside_another():
+    def made():
+        with unamp.autocast(dtype="bfloat16"):
+            return jax.vjp(network, W, X)[1]
+
+    one = jnp.float32(1.0)
+    outside = made()(one)
+    with unamp.autocast(level="O2", dtype="float16"):
+        inside = made()(one)
+    for a, b in zip(outside, inside, strict=True):
+        assert a.dtype == jnp.float32
+        assert np.array_equal(a, b)
+
+
+def body(carry, x):
+    carry = jnp.tanh(carry @ W + x)
+    return carry, carry.sum()
+
+
+LOOPS = {
+    "scan": lambda x: lax.scan(body, x, jnp.arange(3.0))[0],
+    "while_loop": lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] @ W), (0, x))[1],
+    "fori_loop": lambda x: lax.fori_loop(0, 3, lambda n, c: c @ W, x),
+    "map": lambda x: lax.map(lambda row: row @ W, x),
+    "associative_scan": lambda x: lax.associative_scan(jnp.matmul, jnp.stack([W, W, W]))[-1] * x.sum(),
+    "cond": lambda x: lax.cond(x.sum() > -1e9, lambda x: x @ W, lambda x: x, x),
+    "switch": lambda x: lax.switch(1, [lambda x: x, lambda x: x @ W, lambda x: jnp.exp(x)], x),
+}
+
+
+@pytest.mark.parametrize(("jit", "level"), [(False, "O2"), (True, "O1")], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_and_branches_keep_their_dtypes(name, level, jit):
+    loop = jax.jit(LOOPS[name]) if jit else LOOPS[name]
+    plain = loop(X)
+    with unamp.autocast(level=level, dtype="bfloat16"):
+        low = loop(X)
+        if name not in ("while_loop", "fori_loop"):  # which have no reverse
+            gradient = jax.grad(lambda x: jnp.float32(loop(x)).sum())(X)
+            assert gradient.dtype == jnp.float32
+    error = np.abs(np.float32(low) - plain).max() / np.abs(plain).max()
+    assert 1e-6 < error < 0.1
+
+
+def test_custom_rules_run_under_the_policy_of_their_forward():
+    @jax.custom_jvp
+    def scaled(a):
+        return a @ a
+
+    @scaled.defjvp
+    def _(primals, tangents):
+        (a,), (t,) = primals, tangents
+        return scaled(a), a @ t + t @ a
+
+    @jax.custom_vjp
+    def product(a, b):
+        return a @ b
+
+    dtypes = []
+
+    def forward(a, b):
+        return product(a, b), (a, b)
+
+    def backward(residual, cotangent):
+        a, b = residual
+        dtypes.append((cotangent @ b.T).dtype)
+        return cotangent @ b.T, a.T @ cotangent
+
+    product.defvjp(forward, backward)
+    with unamp.autocast(dtype="bfloat16"):
+        assert scaled(W).dtype == jnp.bfloat16
+        assert jax.grad(lambda a: jnp.float32(scaled(a)).sum())(W).dtype == jnp.float32
+        pullback = jax.vjp(lambda a: jnp.float32(product(a, a)).sum(), W)[1]
+    assert pullback(jnp.float32(1.0))[0].dtype == jnp.float32
+    assert dtypes == [jnp.bfloat16]
+    with unamp.autocast(dtype="bfloat16"):
+        assert jax.jit(jax.vmap(jax.grad(lambda a: jnp.float32(product(a, a)).sum())))(W[None]).dtype == jnp.float32
+
+
+def test_library_functions_with_rules_of_their_own_take_keywords(matrix):
+    with unamp.autocast(level="O2", dtype="bfloat16"):
+        assert jax.nn.relu(x=matrix).dtype == jnp.bfloat16
+        assert jax.nn.silu(x=matrix).dtype == jnp.bfloat16
+        assert jax.grad(lambda x: jnp.float32(jax.nn.relu(x)).sum())(matrix).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_replicas_are_in_the_region_of_their_caller(jit):
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def loss(w, x):
+        return lax.pmean(jnp.float32(jnp.tanh(x @ w)).mean(), "i")
+
+    spread = jax.shard_map(loss, mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec("i")), out_specs=PartitionSpec())
+    step = jax.value_and_grad(spread)
+    step = jax.jit(step) if jit else step
+    plain = step(W, X)
+    with unamp.autocast(dtype="bfloat16"):
+        low = step(W, X)
+    assert low[1].dtype == jnp.float32
+    assert 1e-6 < np.abs(low[1] - plain[1]).max() / np.abs(plain[1]).max() < 0.05
+    copies = jax.pmap(lambda x: x @ W)
+    with unamp.autocast(dtype="bfloat16"):
+        assert copies(X[:, None]).dtype == jnp.bfloat16
+    assert copies(X[:, None]).dtype == jnp.float32
+
+
+def test_what_is_compiled_or_exported_carries_its_policy():
+    from jax import export
+
+    shape = jax.ShapeDtypeStruct(W.shape, W.dtype)
+    f = jax.jit(lambda a: jnp.exp(a @ a) @ a)
+    with unamp.autocast(dtype="bfloat16"):
+        traced, exported, compiled = f.trace(shape), export.export(f)(shape), f.lower(shape).compile()
+        low = f(W)
+    again = export.deserialize(exported.serialize())
+    with unamp.autocast(level="O2", dtype="float16"):
+        found = [traced.lower().compile()(W), exported.call(W), again.call(W), compiled(W)]
+    for each in found:
+        assert each.dtype == jnp.bfloat16
+        assert np.array_equal(each, low)
+
+
+def test_a_low_result_that_feeds_float32_is_rounded_under_jit(matrix):
+    def f(a):
+        return jax.nn.softmax(a @ a)
+
+    with unamp.autocast(dtype="bfloat16"):
+        eager, compiled = f(matrix), jax.jit(f)(matrix)
+        with unamp.policy_region(unamp.Policy("O1", "bfloat16", widen_results=True)):
+            product = jax.jit(lambda a: a @ a)(matrix)
+    assert np.abs(eager - compiled).max() < 1e-6
+    assert product.dtype == jnp.float32
+    assert np.array_equal(product, product.astype(jnp.bfloat16).astype(jnp.float32))
+
+
+def test_a_dtype_of_the_users_own_keeps_its_meaning(matrix):
+    half = matrix.astype(jnp.float16)
+    with unamp.autocast(dtype="bfloat16"):
+        assert jnp.matmul(matrix, matrix, preferred_element_type=jnp.float32).dtype == jnp.float32
+        assert np.array_equal(jnp.matmul(matrix, matrix, preferred_element_type="float32"), MATMUL(matrix))
+        assert jnp.sum(half, dtype=jnp.float16).dtype == jnp.float16
+        assert jax.nn.one_hot(jnp.arange(3), 3, dtype=jnp.float16).dtype == jnp.float16
+        assert matrix.astype(jnp.float16).dtype == jnp.float16
+
+
+def MATMUL(a):  # noqa: N802
+    with unamp.autocast(enabled=False):
+        return a @ a
+
+
+def test_pallas_kernels_callbacks_and_references_are_left_alone(matrix):
+    from jax.experimental import pallas as pl
+
+    def kernel(x, o):
+        o[...] = jnp.exp(x[...]) @ x[...]
+
+    call = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(matrix.shape, matrix.dtype), interpret=True)
+    plain = call(matrix)
+    with unamp.autocast(level="O2", dtype="bfloat16"):
+        assert np.array_equal(call(matrix), plain)
+        assert jax.pure_callback(np.sin, jax.ShapeDtypeStruct((4, 4), jnp.float32), matrix).dtype == jnp.float32
+        box = jax.new_ref(jnp.zeros((4, 4)))
+        box[...] = matrix @ matrix
+        assert box[...].dtype == jnp.float32

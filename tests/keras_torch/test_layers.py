@@ -1,0 +1,190 @@
+"""A layer of Keras on PyTorch is one operation, with one decision for its product and its bias, as on TensorFlow."""
+
+from __future__ import annotations
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+import torch
+
+import unamp
+
+layers = keras.layers
+BF16 = {"device_type": "cpu", "dtype": "bfloat16"}
+
+
+def numbers(*shape, seed=0):
+    return torch.tensor(np.random.default_rng(seed).standard_normal(shape, dtype="float32"))
+
+
+CASES = {
+    "linear": (lambda: layers.Dense(4, bias_initializer="ones"), (3, 8)),
+    "conv1d": (lambda: layers.Conv1D(4, 3), (2, 8, 3)),
+    "conv2d": (lambda: layers.Conv2D(4, 3, bias_initializer="ones"), (2, 8, 8, 3)),
+    "conv3d": (lambda: layers.Conv3D(4, 3), (1, 6, 6, 6, 2)),
+    "conv_transpose2d": (lambda: layers.Conv2DTranspose(4, 3), (2, 8, 8, 3)),
+    "depthwise_conv2d": (lambda: layers.DepthwiseConv2D(3), (2, 8, 8, 3)),
+    "separable_conv2d": (lambda: layers.SeparableConv2D(4, 3), (2, 8, 8, 3)),
+    "einsum": (lambda: layers.EinsumDense("abc,cd->abd", output_shape=(None, 5), bias_axes="d"), (2, 6, 8)),
+    "lstm": (lambda: layers.LSTM(4), (2, 5, 3)),
+    "gru": (lambda: layers.GRU(4), (2, 5, 3)),
+    "rnn": (lambda: layers.SimpleRNN(4), (2, 5, 3)),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    make, shape = CASES[request.param]
+    layer, x = make(), numbers(*shape)
+    layer(x)
+    return request.param, layer, x
+
+
+def test_is_low_with_its_bias(case) -> None:
+    op, layer, x = case
+    with unamp.trace() as trace, unamp.autocast(**BF16):
+        traced = layer(x)
+    assert [(each.op, each.rule.name, each.compute, each.output) for each in trace.records] == [
+        (op, "LOW", "bfloat16", "bfloat16")
+    ]
+    with unamp.autocast(**BF16):
+        got = layer(x)
+    assert got.dtype == torch.bfloat16
+    assert torch.equal(got, traced)
+    want = layer(x)
+    assert want.dtype == torch.float32
+    assert 0 < float((got - want).detach().abs().max()) < 0.1
+
+
+def test_denied_it_is_float32_throughout(case) -> None:
+    op, layer, x = case
+    low = x.bfloat16()
+    with unamp.autocast(**BF16, deny=[op]):
+        got = layer(low)
+    assert got.dtype == torch.float32
+    assert torch.equal(got, layer(low.float()))
+
+
+@pytest.mark.parametrize("part", ["add", "matmul"])
+def test_rules_for_parts_do_not_reach_in(part: str) -> None:
+    dense, x = layers.Dense(4, bias_initializer="ones"), numbers(3, 8)
+    dense(x)
+    with unamp.autocast(**BF16):
+        want = dense(x)
+    with unamp.autocast(**BF16, deny=[part]):
+        got = dense(x)
+    assert got.dtype == want.dtype == torch.bfloat16
+    assert torch.equal(got, want)
+
+
+def test_pytorchs_own_lists_mean_what_they_mean_to_pytorch() -> None:
+    dense, x = layers.Dense(4, bias_initializer="ones"), numbers(3, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        want = dense(x)
+    with unamp.autocast(**BF16, preset="torch-cpu"):
+        got = dense(x)
+    assert got.dtype == want.dtype
+    assert torch.equal(got, want)
+
+
+def test_a_subclass_with_a_call_of_its_own() -> None:
+    class Twice(layers.Dense):
+        def call(self, inputs):
+            return super().call(inputs) * 2
+
+    layer, x = Twice(4), numbers(3, 8)
+    layer(x)
+    with unamp.autocast(**BF16):
+        assert layer(x).dtype == torch.bfloat16
+
+
+def test_the_activation_is_an_operation_of_its_own() -> None:
+    dense, x = layers.Dense(4, activation=lambda x: torch.softmax(x, -1)), numbers(3, 8)
+    dense(x)
+    with unamp.autocast(**BF16):
+        assert dense(x).dtype == torch.float32
+
+
+def test_low_results_go_on_low() -> None:
+    model = keras.Sequential([layers.Conv2D(4, 3), layers.ReLU(), layers.MaxPooling2D(), layers.Flatten(), layers.Dense(2)])
+    x = numbers(2, 8, 8, 3)
+    model(x)
+    with unamp.trace() as trace, unamp.autocast(**BF16):
+        model(x)
+    assert [(each.op, each.layer) for each in trace.records] == [
+        (op, f"Sequential.{layer.name}")
+        for op, layer in zip(("conv2d", "relu", "max_pool2d", "linear"), (*model.layers[:3], model.layers[4]), strict=True)
+    ]
+    assert {each.compute for each in trace.records} == {"bfloat16"}
+
+
+def test_gradients_of_parameters_are_float32(case) -> None:
+    _, layer, x = case
+    with unamp.autocast(**BF16):
+        loss = layer(x).float().square().sum()
+    loss.backward()
+    assert {variable.value.grad.dtype for variable in layer.trainable_variables} == {torch.float32}
+    assert all(bool(variable.value.grad.abs().sum() > 0) for variable in layer.trainable_variables)
+
+
+def test_a_mixed_policy_of_keras_own_is_left_to_keras() -> None:
+    dense, x = layers.Dense(4, dtype="mixed_float16"), numbers(3, 8)
+    dense(x)
+    with unamp.autocast(**BF16):
+        assert dense(x).dtype == torch.bfloat16  # the region's rule for a product; its inputs are float16 by Keras' own cast
+
+
+def test_a_ban_raises() -> None:
+    dense, x = layers.Dense(4), numbers(3, 8)
+    dense(x)
+    with unamp.autocast(**BF16, preset="torch-cuda"), pytest.raises(unamp.BannedOperation, match="binary_cross_entropy"):
+        torch.nn.functional.binary_cross_entropy(torch.sigmoid(dense(x)), torch.ones(3, 4))
+
+
+def test_compiled_it_is_the_same() -> None:
+    model = keras.Sequential([layers.Dense(8, activation="relu"), layers.Dense(3)])
+    x = numbers(4, 8)
+    model(x)
+    compiled = torch.compile(lambda x: model(x), backend="eager")
+    with unamp.autocast(**BF16):
+        got, want = compiled(x), model(x)
+    assert got.dtype == want.dtype == torch.bfloat16
+    assert torch.equal(got, want)
+    assert compiled(x).dtype == torch.float32
+
+
+def test_other_threads_are_not_affected_and_nothing_stays() -> None:
+    dense, x = layers.Dense(4), numbers(3, 8)
+    dense(x)
+    plain = layers.Dense.call, keras.DTypePolicy.convert_input, keras.optimizers.Adam.apply
+    found = []
+    with unamp.autocast(**BF16):
+        assert layers.Dense.call is not plain[0]
+        worker = threading.Thread(target=lambda: found.append(dense(x).dtype))
+        worker.start()
+        worker.join()
+    assert found == [torch.float32]
+    assert (layers.Dense.call, keras.DTypePolicy.convert_input, keras.optimizers.Adam.apply) == plain
+
+
+def test_keras_imported_inside_a_region(tmp_path) -> None:
+    import subprocess
+    import sys
+
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import torch, unamp\n"
+        "with unamp.autocast('cpu', dtype='bfloat16'):\n"
+        "    torch.ones(2, 2) @ torch.ones(2, 2)\n"
+        "with unamp.autocast('cpu', dtype='bfloat16'):\n"
+        "    import keras\n"
+        "    dense = keras.layers.Dense(2)\n"
+        "    inside = dense(torch.ones(1, 2)).dtype\n"
+        "with unamp.autocast('cpu', dtype='bfloat16'):\n"
+        "    print(inside, dense(torch.ones(1, 2)).dtype)\n"
+        "print(dense(torch.ones(1, 2)).dtype, 'tensorflow' in __import__('sys').modules)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.stdout == "torch.bfloat16 torch.bfloat16\ntorch.float32 False\n", done.stderr

@@ -1,0 +1,241 @@
+"""Optimizers of Keras that step a float32 master weight of each low parameter, for every adapter Keras computes with.
+
+An optimizer stays the object that it is, and becomes an instance of a subclass of its own class: to all of Keras's code for
+optimizers the master weights are the variables, and state, averages and clipping in float32 follow from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+from unamp.adapter.keras_models import library
+from unamp.dtypes import LOW_DTYPES
+
+__all__ = [
+    "MasterWeights", "check_new", "give_master_weights", "has_master_weights", "rebuild", "stepped", "with_inner",
+    "with_masters",
+]  # fmt: skip
+
+_Optimizer: Any = object  # stands for the optimizer's own class, which comes after `MasterWeights` among the bases
+
+
+def has_master_weights(optimizer: Any) -> bool:
+    """Return whether an optimizer steps master weights, so that it takes low gradients."""
+    return any(isinstance(inner, MasterWeights) for inner in with_inner(optimizer))
+
+
+def stepped(optimizer: Any) -> list[Any]:
+    """Return the variables that an optimizer was built for, in its order."""
+    return list(vars(optimizer).get("_unamp_parameters") or optimizer._trainable_variables)
+
+
+def with_inner(optimizer: Any) -> Iterator[Any]:
+    """Yield an optimizer and those inside it."""
+    yield optimizer
+    inner = getattr(optimizer, "inner_optimizer", None)
+    for each in [inner] if inner is not None else getattr(optimizer, "optimizers", ()):
+        yield from with_inner(each)
+
+
+def check_new(optimizer: Any, steps: int) -> None:
+    """Check that an optimizer can be given master weights.
+
+    Args:
+        optimizer: the optimizer, one that has none inside.
+        steps: how many steps it has taken.
+
+    Raises:
+        ValueError: where it has some, or has begun, or chooses the optimizers inside it by a function.
+    """
+    if isinstance(optimizer, MasterWeights):
+        raise ValueError(f"{optimizer.name} has been decorated already")
+    if steps > 0:
+        raise ValueError(f"{optimizer.name} has begun: it has taken {steps} steps; decorate it before")
+    if callable(getattr(optimizer, "_optimizer_map", None)) and not hasattr(optimizer._optimizer_map, "values"):
+        raise ValueError(f"{optimizer.name} chooses its optimizers by a function; give it an OptimizerMap that lists them")
+
+
+def give_master_weights(optimizer: Any, kind: type[MasterWeights], originals: Sequence[tuple[Any, Any]]) -> None:
+    """Have an optimizer step master weights; one that has others inside leaves that to them.
+
+    Args:
+        optimizer: the optimizer.
+        kind: the framework's class of methods.
+        originals: variables, each with what it was before it became low, for the master weight to start from.
+    """
+    if any(inner is not optimizer for inner in with_inner(optimizer)):
+        return
+    _change_class(optimizer, kind)
+    vars(optimizer)["_unamp_originals"] = {optimizer._var_key(variable): value for variable, value in originals}
+
+
+def rebuild(optimizers: Sequence[Any], steppers: Sequence[Any], replaced: Sequence[tuple[Any, Any]]) -> None:
+    """Let optimizers that are built already be built for the variables as they are now.
+
+    Args:
+        optimizers: the optimizers as they were given.
+        steppers: those, and the ones inside them.
+        replaced: variables, each with what was inside it before and is not any more.
+    """
+    now = {id(old): variable for variable, old in replaced}
+    built = [(each, [now.get(id(v), v) for v in each._trainable_variables]) for each in optimizers if each.built]
+    for optimizer in steppers:
+        _rename_exclusions(optimizer, replaced)
+        if optimizer.built:
+            _unbuild(optimizer)
+    for optimizer, variables in built:
+        optimizer.build(variables)
+
+
+def _rename_exclusions(optimizer: Any, replaced: Sequence[tuple[Any, Any]]) -> None:
+    """Follow the variables in `exclude_from_weight_decay`, which remembers what is inside a Keras variable."""
+    named = vars(optimizer).get("_exclude_from_weight_decay")
+    if named:
+        for variable, old in replaced:
+            if optimizer._var_key(old) in named:
+                named.add(optimizer._var_key(variable))
+
+
+def _unbuild(optimizer: Any) -> None:
+    kept = (optimizer._iterations, optimizer._learning_rate)
+    for variable in optimizer._variables[:]:
+        if not any(variable is each for each in kept):
+            optimizer._untrack_variable(variable)
+    optimizer._trainable_variables_indices.clear()
+    optimizer._trainable_variables = []
+    optimizer.built = False
+
+
+class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without types
+    """The methods that go before those of an optimizer's own class: callers see parameters, Keras's code master weights.
+
+    An adapter derives a class from it that has the methods whose names begin with ``_unamp``.
+    """
+
+    def _unamp_outside(self) -> AbstractContextManager[Any]:
+        """Return a context without a policy, and outside of any graph that is being made."""
+        raise NotImplementedError
+
+    def _unamp_suspended(self) -> AbstractContextManager[Any]:
+        """Return a context without a policy."""
+        raise NotImplementedError
+
+    def _unamp_master(self, parameter: Any, original: Any) -> Any:
+        """Return a new master weight, which starts from the original, or where that is None from the parameter."""
+        raise NotImplementedError
+
+    def _unamp_wide(self, gradient: Any) -> Any:
+        """Return a gradient in float32 where it is low; what is not low, and None, as it is."""
+        raise NotImplementedError
+
+    def _unamp_catch_up(self, master: Any, parameter: Any) -> None:
+        """Let a master weight take over the numbers that somebody else has given to its parameter."""
+        raise NotImplementedError
+
+    def _unamp_round(self, parameter: Any, master: Any) -> None:
+        """Let a parameter take over the rounded value of its master weight."""
+        raise NotImplementedError
+
+    def _unamp_excluded(self, parameter: Any) -> Any:
+        """Return what Keras's optimizers remember of a parameter that weight decay leaves out."""
+        return parameter
+
+    def build(self, variables: Iterable[Any]) -> None:
+        """Make the master weights of variables, and build Keras's optimizer for those."""
+        if self.built:
+            return
+        parameters = list(variables)
+        with self._unamp_outside():
+            originals = self.__dict__.pop("_unamp_originals", {})
+            masters = [self._unamp_made(each, originals.get(self._var_key(each))) for each in parameters]
+            # In `vars`, past Keras's tracking: they are tracked where they were made.
+            self.__dict__["_unamp_parameters"] = parameters
+            self.__dict__["_unamp_masters"] = {
+                self._var_key(each): master for each, master in zip(parameters, masters, strict=True)
+            }
+            self.__dict__["_unamp_of_master"] = {
+                self._var_key(master): each for each, master in zip(parameters, masters, strict=True)
+            }
+            super().build(masters)
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        """Step the master weights, and round them into the parameters."""
+        with self._unamp_suspended():
+            if not self.built and trainable_variables is not None:
+                with library().name_scope(self.name):
+                    self.build(trainable_variables)
+            given = stepped(self) if trainable_variables is None else list(trainable_variables)
+            masters = self._masters_of(given)
+            for parameter, master in zip(given, masters, strict=True):
+                if master is not parameter:
+                    self._unamp_catch_up(master, parameter)
+            super().apply([self._unamp_wide(each) for each in grads], masters)
+            self._round(given, masters)
+
+    def finalize_variable_values(self, var_list: Any) -> None:
+        """Do it for the master weights, and round them into the parameters."""
+        with self._unamp_suspended():
+            given = list(var_list)
+            masters = self._masters_of(given)
+            super().finalize_variable_values(masters)
+            self._round(given, masters)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load the state with the master weights, and round them into the parameters."""
+        super().load_own_variables(store)
+        self._round(stepped(self), self._trainable_variables)
+
+    def set_weights(self, weights: Any) -> None:
+        """Set the state with the master weights, and round them into the parameters."""
+        super().set_weights(weights)
+        self._round(stepped(self), self._trainable_variables)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return a config with the optimizer's own in it."""
+        plain: Any = next(each for each in type(self).__mro__ if not issubclass(each, MasterWeights))
+        config = super().get_config()
+        return {**config, "optimizer": library().utils.serialize_keras_object(plain.from_config(dict(config)))}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Return an optimizer that steps master weights, of the class in the config."""
+        made = library().utils.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
+        _change_class(made, cls.__mro__[1])
+        return made
+
+    def _unamp_made(self, parameter: Any, original: Any) -> Any:
+        if str(library().backend.standardize_dtype(parameter.dtype)) not in LOW_DTYPES:
+            return parameter
+        master = self._unamp_master(parameter, original)
+        master.constraint = getattr(parameter, "constraint", None)
+        return master
+
+    def _masters_of(self, parameters: Iterable[Any]) -> list[Any]:
+        masters = self.__dict__["_unamp_masters"]
+        return [masters.get(self._var_key(each), each) for each in parameters]
+
+    def _round(self, parameters: Iterable[Any], masters: Iterable[Any]) -> None:
+        for parameter, master in zip(parameters, masters, strict=True):
+            if master is not parameter:
+                self._unamp_round(parameter, master)
+
+    def _use_weight_decay(self, variable: Any) -> bool:
+        # Exclusions name parameters.
+        parameter = self.__dict__["_unamp_of_master"].get(self._var_key(variable), variable)
+        return bool(super()._use_weight_decay(self._unamp_excluded(parameter)))
+
+
+def _change_class(optimizer: Any, kind: Any) -> None:
+    of: Any = type(optimizer)
+    object.__setattr__(optimizer, "__class__", with_masters(of, kind))
+
+
+@cache
+def with_masters(of: Any, kind: Any) -> type:
+    """Return the subclass of an optimizer's class that steps master weights; Keras can load what it saved from then on."""
+    made = type(of.__name__, (kind, of), {"__module__": of.__module__, "__doc__": of.__doc__})
+    registered: type = library().utils.register_keras_serializable("unamp", "MasterWeights")(made)
+    return registered

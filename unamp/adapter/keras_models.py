@@ -1,0 +1,98 @@
+"""Models of Keras, for every adapter whose framework Keras computes with. Nothing here imports Keras."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from unamp.adapter.facts import read_facts
+from unamp.dtypes import ELIGIBLE, LOW_DTYPES
+
+__all__ = ["Facts", "facts", "forget_compiled", "keras_on", "layers_to_cast", "library", "low_already", "own_variables"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about Keras, whatever it computes with; `data/keras.toml` holds them, with the explanations.
+
+    Attributes:
+        parts: for layers with an activation of the user's choice, the operations that belong to the layer itself.
+        suspended: functions that no rule reaches, by module.
+    """
+
+    parts: Mapping[str, frozenset[str]]
+    suspended: Mapping[str, tuple[str, ...]]
+
+
+@cache
+def facts() -> Facts:
+    """Return the facts, read from their data file."""
+    return read_facts(Facts, "unamp", "data/keras.toml")
+
+
+def keras_on(backend: str) -> bool:
+    """Return whether Keras is imported and computes with a framework, by its import name."""
+    module = sys.modules.get("keras.src.backend")
+    return module is not None and getattr(module, "backend", lambda: "")() == backend and "keras" in sys.modules
+
+
+def library() -> Any:
+    """Return Keras, which must be imported."""
+    return sys.modules["keras"]
+
+
+def layers_to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> tuple[list[Any], set[int]]:
+    """Return the layers whose variables `unamp.decorate` makes low, and the ids of the variables that stay in float32.
+
+    Raises:
+        TypeError: where an excluded layer is none.
+    """
+    layers = library().layers
+    for each in excluded:
+        if not isinstance(each, layers.Layer) and not (isinstance(each, type) and issubclass(each, layers.Layer)):
+            raise TypeError(f"excluded_layers takes layers and classes of layers of Keras, not {each!r}")
+    classes = (layers.BatchNormalization, layers.Normalization, *(each for each in excluded if isinstance(each, type)))
+    instances = {id(each) for each in excluded if not isinstance(each, type)}
+    seen: set[int] = set()
+    kept: set[int] = set()
+
+    def layers_of(layer: Any) -> Iterator[Any]:
+        if id(layer) in instances or isinstance(layer, classes):
+            kept.update(map(id, layer.variables))
+            return
+        if id(layer) in seen:
+            return
+        seen.add(id(layer))
+        # A model that has no variables of its own leaves its inputs to its layers.
+        if not isinstance(layer, (library().Model, layers.InputLayer)) or own_variables(layer):
+            yield layer
+        for each in layer._flatten_layers(include_self=False, recursive=False):
+            yield from layers_of(each)
+
+    return [layer for network in networks for layer in layers_of(network)], kept
+
+
+def own_variables(layer: Any) -> list[Any]:
+    """Return the floating variables of a layer itself."""
+    held = [*layer._trainable_variables, *layer._non_trainable_variables]
+    return [variable for variable in held if variable._dtype in ELIGIBLE]
+
+
+def low_already(layers: Sequence[Any]) -> str | None:
+    """Return what is low already in layers that are to be cast, for the error; None where nothing is."""
+    found = [
+        f"parameter {each.path} is {each._dtype}" for of in layers for each in own_variables(of) if each._dtype in LOW_DTYPES
+    ]
+    found += [f"layer {layer.name} is {layer.variable_dtype}" for layer in layers if layer.variable_dtype in LOW_DTYPES]
+    return found[0] if found else None
+
+
+def forget_compiled(network: Any) -> None:
+    """Have Keras make anew what ``fit``, ``evaluate`` and ``predict`` compiled."""
+    for layer in network._flatten_layers():
+        for name in ("train_function", "test_function", "predict_function"):
+            if getattr(layer, name, None) is not None:
+                setattr(layer, name, None)
