@@ -42,7 +42,6 @@ class MindSporeAdapter(CapturesNothing):
 
     framework = "mindspore"
     holds_gradients = False
-    shadows = True
     dtype_errors = r"d(ata )?type|input type must be same|but got .*Float|type of .* must be"
 
     def __init__(self, requires: str) -> None:

@@ -32,7 +32,6 @@ class PaddleAdapter(CapturesNothing):
 
     framework = "paddle"
     holds_gradients = True
-    shadows = True
     dtype_errors = r"d(ata )?type|type of data|kernel_key"
 
     def __init__(self, requires: str) -> None:

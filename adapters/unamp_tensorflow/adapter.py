@@ -56,7 +56,6 @@ class TensorFlowAdapter(CapturesNothing):
 
     framework = "tensorflow"
     holds_gradients = False
-    shadows = True
     dtype_errors = r"dtype|(expected|requested) .* (tensor|type)|of type (half|bfloat16|float)"
 
     def __init__(self, requires: str) -> None:

@@ -144,7 +144,6 @@ class TorchAdapter:
 
     framework = "torch"
     holds_gradients = True
-    shadows = True
     dtype_errors = (
         "dtype|scalar ?type|ScalarType|same type|type .* should be the same|not implemented for '|can't be cast|"
         "cannot be converted to type|c10::"

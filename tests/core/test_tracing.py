@@ -203,7 +203,6 @@ def test_after_an_error_nobody_is_told_what_never_ran(fake: Any) -> None:
 
 
 def test_json_has_every_field(fake: Any) -> None:
-    fake.shadows = True
     lost = Shadow("bfloat16", 0.25, 1, 0.0, 0.5)
     with trace(values=True, shadow="bfloat16") as t:
         fake.sinks[0](EMULATED._replace(values=VALUES, input_shapes=((2, 3),), output_shape=(2,), shadow=lost))

@@ -26,7 +26,6 @@ __all__ = [
     "DEVICES",
     "Adapter",
     "CapturesNothing",
-    "ComputesShadows",
     "Decoration",
     "Fact",
     "Gap",
@@ -308,13 +307,6 @@ class TellsOfDtypes(Protocol):
 
     def made_by(self, tensor: Any) -> Iterator[str]:
         """Give the operations that a tensor came from, the last one first, as far as the framework knows them."""
-
-
-@runtime_checkable
-class ComputesShadows(Protocol):
-    """The part of an adapter that computes reported operations a second time, low (`unamp.adapter.shadowing`)."""
-
-    shadows: bool  #: whether it does, where `unamp.adapter.observing.traces` asks for it
 
 
 class CapturesNothing:

@@ -10,9 +10,8 @@ from typing import Any
 from unamp import amp_warnings
 from unamp.adapter import registry
 from unamp.adapter.observing import traced, traces
-from unamp.adapter.records import OpRecord
+from unamp.adapter.records import OpRecord, Shadow
 from unamp.dtypes import LOW_DTYPES, low_dtype
-from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.regions import current_policy
 from unamp.tracing.shadows import ShadowLine, shadow_lines, shadow_table, worst
@@ -60,8 +59,6 @@ class Trace:
         with ExitStack() as stack:
             stack.enter_context(_shadowing(self._shadow))
             for adapter in registry.adapters_in_use():
-                if self._shadow is not None and not getattr(adapter, "shadows", False):
-                    raise NotExpressible(f"the adapter for {adapter.framework} computes no shadow; open the trace without one")
                 stack.enter_context(adapter.observe(self._take, values))
                 self.frameworks[adapter.framework] = adapter.version()
             self._open.append((stack.pop_all(), outer))
@@ -80,7 +77,9 @@ class Trace:
             return
         policy = current_policy()
         kept = record.values if self._values else None
-        shadow = record.shadow if self._shadow else None
+        shadow = None
+        if self._shadow is not None:
+            shadow = record.shadow or Shadow(self._shadow, left_out=f"the adapter for {record.framework} computes no shadow")
         same = policy is record.policy and kept is record.values and shadow is record.shadow
         self.records.append(record if same else record._replace(policy=policy, values=kept, shadow=shadow))
         if policy is not None and policy.allow:
