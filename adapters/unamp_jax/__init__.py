@@ -10,7 +10,7 @@ from unamp.adapter import check_version
 
 __all__ = ["REQUIRES", "adapter", "loss_scaling", "low_parameters", "with_master_weights"]
 
-REQUIRES = ">=0.8,<1"
+REQUIRES = ">=0.8.1,<1"
 check_version("jax", jax.__version__, REQUIRES, older="older ones have no jax.make_user_context")
 
 # Not before: other versions do not have what these import.

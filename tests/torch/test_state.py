@@ -241,7 +241,7 @@ def test_torchs_questions_are_answered_inside() -> None:
         (lambda: unamp.autocast("cpu", torch.int8), "bfloat16"),
         (lambda: unamp.autocast("cpu", preset="nothing"), "torch-cuda"),
         (lambda: unamp.autocast("tpu"), "cpu"),
-        (lambda: unamp.autocast("cpu", framework="jax"), "torch"),
+        (lambda: unamp.autocast("cpu", framework="mxnet"), "torch"),
         (lambda: unamp.autocast("cpu", allow=x), "Tensor"),
         (lambda: unamp.policy_region(x), "Policy"),
         (lambda: unamp.autocast(x), "device_type"),
