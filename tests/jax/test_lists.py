@@ -13,7 +13,6 @@ from unamp_jax.spellings import PALLAS, libraries, library_of, named, primitives
 import unamp
 from unamp.vocabulary import vocabulary
 
-
 #: Functions that JAX 0.8 does not have.
 LATER = {"scipy.special.dawsn", "scipy.special.erfcx"}
 
