@@ -132,7 +132,5 @@ def _on_top(policy: Policy, arguments: Mapping[str, Any]) -> Policy:
 
 
 def _stated(policy: Policy, adapter: Adapter, device: str) -> Policy:
-    # A framework can have lists for one kind of accelerator among others, by its own word for it.
-    words = (adapter.device_names().get(device, device), device) if isinstance(adapter, NamesDevices) else (device,)
-    found = (policy.delegated(adapter.framework, word) for word in words)
-    return next((stated for stated in found if stated), Policy(policy.level, policy.dtype, enabled=False))
+    named = adapter.device_names().get(device, device) if isinstance(adapter, NamesDevices) else device
+    return policy.delegated(adapter.framework, named) or Policy(policy.level, policy.dtype, enabled=False)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 HIDING = """
 import importlib.machinery, importlib.metadata
 
-HIDDEN = ("ml_dtypes", "hypothesis", "paddle", "mindspore", "tensorflow")
+HIDDEN = ("ml_dtypes", "hypothesis", "paddle", "mindspore", "tensorflow", "jax")
 find_spec = importlib.machinery.PathFinder.find_spec
 importlib.machinery.PathFinder.find_spec = classmethod(
     lambda cls, name, *args: None if name.partition(".")[0] in HIDDEN else find_spec(name, *args)
@@ -58,7 +58,7 @@ def test_the_suite_runs(run):
 def test_commands_and_adapters_are_those_that_the_checkout_declares(run):
     assert "conformance" in run("-m", "unamp", "--help")
     code = "from unamp.adapter.registry import installed; print(*sorted(installed()))"
-    assert run("-c", code).split() == ["mindspore", "paddle", "tensorflow", "torch"]
+    assert run("-c", code).split() == ["jax", "mindspore", "paddle", "tensorflow", "torch"]
 
 
 def test_the_plugin_is_there_by_its_name(run):
