@@ -160,10 +160,12 @@ def keras_input(original: Function) -> Function:
     """Return what stands in for the cast of a layer's inputs to its compute dtype.
 
     A low input, and a float32 one where the layer is low, stays as it is: the policy decides what it is cast to.
+    Where operations are only reported, none could.
     """
 
     def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
-        if thread.plan is not None and not isinstance(x, np.ndarray) and eligible_dtype(x):
+        plan = thread.plan
+        if plan is not None and plan.policy.active and not isinstance(x, np.ndarray) and eligible_dtype(x):
             own = DTYPES.get(str(dtype))
             if own == FLOAT32 or (own and self.variable_dtype == str(dtype)):  # not of a layer whose precision is mixed
                 return x
