@@ -33,6 +33,7 @@ __all__ = [
     "get_autocast_dtype",
     "innermost_region",
     "is_autocast_enabled",
+    "keeps_defaults_out",
     "limited_region",
     "open_regions",
     "policy_region",
@@ -305,6 +306,11 @@ def limited_region(policy: Policy, framework: str, device: str | None) -> Region
 def innermost_region() -> Region | None:
     """Return the innermost open region of this thread; None outside regions. For adapters that open it again elsewhere."""
     return _state.open[-1][0] if _state.open else None
+
+
+def keeps_defaults_out(framework: str) -> bool:
+    """Return whether a region of this thread covers a framework, so that no `default_region` opens. For adapters' keys."""
+    return any(region.framework in (None, framework) for region, _, _ in _state.open)
 
 
 @not_converted

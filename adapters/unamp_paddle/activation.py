@@ -40,6 +40,7 @@ class Activation:
         weights = thread.weights
         in_dynamic_mode = _in_dynamic_mode()
         if plan is None:
+            patches.compilers.acquire()
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
                 thread.plan = without_policy(reporting=thread.sink is not None)
@@ -69,7 +70,9 @@ class Activation:
         thread.plan, thread.weights = outer, weights
         if native is not None:
             native.__exit__(None, None, None)
-        if self.plan is not None and not self.plan.delegated:
+        if self.plan is None:
+            patches.compilers.release()
+        elif not self.plan.delegated:
             patches.release()
 
 

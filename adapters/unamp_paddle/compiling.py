@@ -108,7 +108,9 @@ layer_rules = RulesInForce()
 def _policy() -> Any:
     plan, rules = thread.plan, layer_rules.key
     if plan is None:
-        return None if rules is None else (None, None, rules)
+        # A region that changes nothing still keeps the default regions of libraries out.
+        off = regions.keeps_defaults_out("paddle")
+        return (None, "off" if off else None, rules) if off or rules is not None else None
     return (plan.policy, plan.layer_rule, rules)
 
 

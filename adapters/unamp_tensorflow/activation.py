@@ -26,7 +26,9 @@ class Activation:
     def enter(self) -> object:
         """Put the plan in force."""
         plan, outer = self.plan, thread.plan
-        if plan is not None:
+        if plan is None:
+            patches.compilers.acquire()
+        else:
             patches.acquire(plan)
         if thread.sink is not None:
             plan = without_policy() if plan is None else plan.observed
@@ -36,5 +38,7 @@ class Activation:
     def exit(self, token: Any) -> None:
         """Put back what `enter` found."""
         thread.plan = token
-        if self.plan is not None:
+        if self.plan is None:
+            patches.compilers.release()
+        else:
             patches.release()

@@ -18,6 +18,7 @@ from tensorflow.python.autograph.impl import api
 
 from unamp.adapter.layers import RulesInForce
 from unamp.amp_warnings import graph_ran
+from unamp.regions import keeps_defaults_out
 from unamp_tensorflow.casting import cast_back, eligible_dtype
 from unamp_tensorflow.state import FLOAT32, Function, thread
 
@@ -46,7 +47,10 @@ def keyed(original: Function) -> Function:
                 "tf.function",
                 "call tf.config.run_functions_eagerly(True) before, or pass run_eagerly=True to fit",
             )
-        policy = plan.key if plan is not None and plan.policy.active else None
+        if plan is not None and plan.policy.active:
+            policy: Any = plan.key
+        else:  # a region that changes nothing still keeps the default regions of libraries out
+            policy = "off" if keeps_defaults_out("tensorflow") else None
         rules = layer_rules.key
         if policy is None and rules is None:
             return made

@@ -135,11 +135,13 @@ def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> An
     rule = plan.rule(op)
     if thread.sink is not None and traced(op):
         given = list(tensors([args, kwargs]))
-        if given:
+        if given or _table_alone(op):
             given = given[:1] if _activation_only(op) else [*given, *_own_parameters(composite, args)]
             state = observing.State(args[0] if composite.layers is not None and traces.shadow is not None else None)
             with unreported(thread) as observer:
                 result, target, emulated = _carry_out(composite, op, rule, plan, args, kwargs)
+            if not plan.policy.active and composite.layers is not None and args[0].compute_dtype == "float32":
+                target = FLOAT32  # a norm takes low inputs and widens them itself
 
             def low(dtype: int) -> Any:
                 state.check()
@@ -198,7 +200,7 @@ def _dtypes(op: str, own: list[Any], args: Args, kwargs: Kwargs) -> list[int]:
     found = eligible_dtypes(args, kwargs)
     if _activation_only(op):
         return found[:1]
-    if found or op == "embedding":  # whose input is whole numbers
+    if found or _table_alone(op):
         return [*found, *map(eligible_dtype, own)]
     return found
 
@@ -262,6 +264,11 @@ def _converted(target: int, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
 def _open(kwargs: Kwargs) -> bool:
     """Return whether the caller left the result's dtype open: one that is named is an explicit cast."""
     return kwargs.get("dtype") is None
+
+
+def _table_alone(op: str) -> bool:
+    """Return whether an operation's rule is about its parameters alone: its inputs are whole numbers."""
+    return op == "embedding"
 
 
 @cache

@@ -126,7 +126,10 @@ _COMPILERS: Hooks = (
 )
 
 #: The same of Keras, which may be imported later, or never.
-_KERAS_HOOKS: Hooks = (("keras.src.dtype_policies.dtype_policy", "DTypePolicy.convert_input", training.keras_input),)
+_KERAS_HOOKS: Hooks = (
+    ("keras.src.dtype_policies.dtype_policy", "DTypePolicy.convert_input", training.keras_input),
+    ("keras.src.dtype_policies.dtype_policy", "DTypePolicy.compute_dtype.fget", training.keras_compute_dtype),
+)
 
 
 @cache

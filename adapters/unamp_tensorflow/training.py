@@ -13,9 +13,9 @@ import numpy as np
 from unamp.adapter.state import suspending
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, eligible_dtype
-from unamp_tensorflow.state import DTYPES, FLOAT32, Function, Plan, thread
+from unamp_tensorflow.state import DTYPES, Function, Plan, thread
 
-__all__ = ["custom_gradient", "keras_input", "merging", "replica_made", "replica_run"]
+__all__ = ["custom_gradient", "keras_compute_dtype", "keras_input", "merging", "replica_made", "replica_run"]
 
 _RECOMPUTED = "recompute_grad.<locals>.inner"
 
@@ -159,14 +159,30 @@ def merging(original: Function) -> Function:
 def keras_input(original: Function) -> Function:
     """Return what stands in for the cast of a layer's inputs to its compute dtype.
 
-    A low input, and a float32 one where the layer is low, stays as it is: the policy decides what it is cast to.
+    A floating input stays as it is: the policy decides what it is cast to. Where operations are only reported, none could.
     """
 
     def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
-        if thread.plan is not None and not isinstance(x, np.ndarray) and eligible_dtype(x):
-            own = DTYPES.get(str(dtype))
-            if own == FLOAT32 or (own and self.variable_dtype == str(dtype)):  # not of a layer whose precision is mixed
-                return x
+        plan = thread.plan
+        followed = plan is not None and plan.policy.active and str(dtype) in DTYPES
+        if followed and not isinstance(x, np.ndarray) and eligible_dtype(x):
+            return x
         return original(self, x, autocast, dtype)
 
     return convert_input
+
+
+def keras_compute_dtype(original: Function) -> Function:
+    """Return what stands in for the compute dtype of a dtype policy.
+
+    A layer of mixed precision is a float32 layer in a region: its own casts would round what the policy wants in float32, or
+    in the other low dtype.
+    """
+
+    def compute_dtype(self: Any) -> Any:
+        plan = thread.plan
+        if plan is not None and plan.policy.active and self._variable_dtype in DTYPES and self._compute_dtype in DTYPES:
+            return self._variable_dtype
+        return original(self)
+
+    return compute_dtype

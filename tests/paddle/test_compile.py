@@ -115,3 +115,23 @@ def _decorated(x):
 
 def _calls_decorated(x):
     return _decorated(x)
+
+
+def library(x):
+    with unamp.default_region(Policy(dtype="float16"), like=x):
+        return x @ x
+
+
+def test_a_librarys_default_gives_way_to_every_region(full_graph):
+    x, static = paddle.rand([4, 4]), paddle.jit.to_static(library, full_graph=full_graph)
+    for _ in range(2):
+        assert static(x).dtype == paddle.float16
+        for policy, expected in [
+            (Policy(dtype="bfloat16"), paddle.bfloat16),
+            (Policy(enabled=False), paddle.float32),
+            (Policy("O0"), paddle.float32),
+        ]:
+            with policy_region(policy):
+                assert static(x).dtype == expected
+                with paddle.amp.auto_cast(False):
+                    assert static(x).dtype == paddle.float32

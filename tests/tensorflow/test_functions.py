@@ -287,3 +287,40 @@ def test_results_are_widened_in_graphs_too(matrix):
         tape.watch(matrix)
         total = tf.reduce_sum(tf.cast(low_product(matrix), tf.float32))
     same(slope, tape.gradient(total, matrix))
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_librarys_default_in_a_function_gives_way_to_every_region(matrix, jit):
+    @tf.function(jit_compile=jit)
+    def library(x):
+        with unamp.default_region(Policy(dtype="float16"), like=x):
+            return tf.matmul(x, x)
+
+    @tf.function(jit_compile=jit)
+    def off_inside(x):
+        with unamp.autocast(enabled=False):
+            return library(x)
+
+    assert off_inside(matrix).dtype == tf.float32
+    for _ in range(2):
+        assert library(matrix).dtype == tf.float16
+        for policy, expected in [(BF16, tf.bfloat16), (Policy(enabled=False), tf.float32), (Policy("O0"), tf.float32)]:
+            with policy_region(policy):
+                assert library(matrix).dtype == expected
+    with policy_region(Policy(enabled=False), framework="tensorflow"):
+        assert library(matrix).dtype == tf.float32
+    assert library.experimental_get_tracing_count() == 3
+
+
+def test_grapplers_own_keeps_a_librarys_default_out_of_graphs(matrix):
+    library = tf.function(lambda x: _with_default(x))
+    tf.config.optimizer.set_experimental_options({"auto_mixed_precision": True})
+    try:
+        assert library(matrix).dtype == tf.float32  # grappler rewrites what is inside
+    finally:
+        tf.config.optimizer.set_experimental_options({"auto_mixed_precision": False})
+
+
+def _with_default(x):
+    with unamp.default_region(Policy(dtype="float16"), like=x):
+        return tf.matmul(x, x)

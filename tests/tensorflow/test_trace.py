@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -250,3 +254,37 @@ def test_asking_for_operations_leaves_no_record():
 
 def test_underflow_is_seen():
     traced.underflow_is_seen(tf.constant, tf.exp)
+
+
+def test_a_float32_layer_after_a_low_one_is_reported_as_keras_computes_it():
+    low = tf.keras.layers.Dense(3, dtype="mixed_float16")(tf.ones([2, 3, 3]))
+    wide = [
+        of(dtype="float32")
+        for of in (functools.partial(tf.keras.layers.Dense, 2), tf.keras.layers.Softmax, tf.keras.layers.LayerNormalization)
+    ]
+    expected = [layer(low) for layer in wide]
+    with unamp.trace() as trace:
+        found = [layer(low) for layer in wide]
+    lines = [(r.op, r.compute, r.output) for r in trace.records]
+    assert lines == [(op, "float32", "float32") for op in ("linear", "softmax", "layer_norm")]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+_COLD_EMBEDDING = """
+import tensorflow as tf
+import unamp
+layer = tf.keras.layers.Embedding(5, 4)
+index = tf.constant([1, 2])
+layer(index)
+for rules in ({}, {"level": "O2"}, {"deny": "embedding"}, {"allow": "embedding"}, {"level": "O2", "deny": "take"}):
+    with unamp.trace() as trace, unamp.autocast(dtype="float16", **rules):
+        layer(index)
+    print(*(f"{r.op}:{r.compute}" for r in trace.records))
+"""
+
+
+def test_an_embedding_layer_is_an_embedding_from_the_first_region_of_a_process():
+    ran = subprocess.run([sys.executable, "-c", _COLD_EMBEDDING], capture_output=True, text=True, check=True)
+    low, wide = "embedding:float16", "embedding:float32"
+    assert ran.stdout.split("\n")[:-1] == [wide, low, wide, low, low]
