@@ -64,6 +64,23 @@ def in_program(compute, x, *, saved=None):
         paddle.disable_static()
 
 
+def test_the_gradient_of_a_layer_norm_is_wrong_where_those_of_its_parameters_are_not_asked_for():
+    numbers, weight = np.random.default_rng(0).standard_normal((4, 8)).astype("float32"), np.arange(8, dtype="float32")
+    inputs = [paddle.to_tensor(each, stop_gradient=False) for each in (numbers, weight, weight)]
+
+    def gradient(of):
+        return paddle.grad(F.layer_norm(inputs[0], [8], *inputs[1:]).square().sum(), of)[0].numpy()
+
+    centred = numbers.astype("float64") - numbers.mean(1, keepdims=True, dtype="float64")
+    deviation = np.sqrt(centred.var(1, keepdims=True) + 1e-5)
+    normal = centred / deviation
+    arriving = 2 * (normal * weight + weight) * weight
+    means = arriving.mean(1, keepdims=True) + normal * (arriving * normal).mean(1, keepdims=True)
+    exact = (arriving - means) / deviation
+    np.testing.assert_allclose(gradient(inputs), exact, rtol=1e-3, atol=1e-3)
+    assert np.abs(gradient(inputs[:1]) - exact).max() > 0.1 * np.abs(exact).max()
+
+
 def test_a_program_is_saved_for_inference(tmp_path):
     x = np.random.default_rng(0).standard_normal((8, 3)).astype("float32") + 5
 
