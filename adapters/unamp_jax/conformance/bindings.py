@@ -127,6 +127,10 @@ def _stft(input: Array, n_fft: int, *, return_complex: bool = True, center: bool
     )[2] * n_fft  # fmt: skip
 
 
+def _istft(input: Array, n_fft: int) -> Array:
+    return jax.scipy.signal.istft(input / n_fft, window="boxcar", nperseg=n_fft, noverlap=n_fft - n_fft // 4)[1]
+
+
 def _window(function: Function) -> Function:
     """Return a periodic window: PyTorch's default, where NumPy's functions give symmetric ones."""
     return lambda size: function(size + 1)[:-1]
@@ -203,6 +207,7 @@ _SHAPES: dict[str, Function] = {
     "flatten": _flatten,
     "flip": lambda input, dims: jnp.flip(input, tuple(dims)),
     "gather": _gather,
+    "meshgrid": lambda *tensors: jnp.meshgrid(*tensors, indexing="ij"),
     "movedim": jnp.moveaxis,
     "numel": lambda input: jnp.asarray(jnp.size(input)),
     "pad": lambda input, padding: jnp.pad(input, ((0, 0), tuple(padding))),
@@ -213,6 +218,7 @@ _SHAPES: dict[str, Function] = {
     "scatter": _scattered(lax.scatter),
     "scatter_add": _scattered(lax.scatter_add),
     "select": lambda input, dim, index: lax.index_in_dim(input, index if index >= 0 else index + input.shape[dim], dim, False),
+    "shape": lambda input: jnp.asarray(jnp.shape(input)),
     "slice": _slice,
     "slice_scatter": _slice_scatter,
     "split": lambda input, size, dim=0: jnp.split(input, input.shape[dim] // size, dim),
@@ -234,6 +240,9 @@ _LINALG: dict[str, Function] = {
     "linalg_tensorinv": lambda input, *, ind: jnp.linalg.tensorinv(input, ind),
     "linalg_tridiagonal_solve": _tridiagonal,
     "lu_solve": _lu_solve,
+    "dct": lambda input: jax.scipy.fft.dct(input, norm="ortho"),
+    "idct": lambda input: jax.scipy.fft.idct(input, norm="ortho"),
+    "istft": _istft,
     "stft": _stft,
 }
 
@@ -281,8 +290,10 @@ _OTHERS: dict[str, Function] = {
     "polygamma": lambda n, input: jax.scipy.special.polygamma(n, input),
     "scale_and_translate": lambda input, size: jax.image.scale_and_translate(
         input, (*input.shape[:2], *size), (2, 3),
-        jnp.asarray([1.5, 1.5], input.dtype), jnp.asarray([0.0, 0.0], input.dtype), "linear",
+        jnp.asarray([1.5, 1.5], input.dtype), jnp.asarray([0.0, 0.0], input.dtype), "lanczos3",
     ),
+    "tril_indices": lambda rows, columns: jnp.stack(jnp.tril_indices(rows, 0, columns)),
+    "triu_indices": lambda rows, columns: jnp.stack(jnp.triu_indices(rows, 0, columns)),
     "vander": lambda input, count: jnp.vander(input, count),
 }  # fmt: skip
 
