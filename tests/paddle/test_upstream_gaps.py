@@ -1,0 +1,93 @@
+"""Failures of Paddle's own that the conformance suite lists as known gaps of its ways, each shown without unamp.
+
+Where one of these tests fails since Paddle has mended it, its gap in `conformance/unamp_conformance/gaps/paddle.toml` goes.
+"""
+
+import numpy as np
+import paddle
+import pytest
+from paddle.nn import functional as F
+
+
+def in_cond(x):
+    return paddle.static.nn.cond(x.sum() > 0, lambda: paddle.einsum("ij,jk->ik", x, x), lambda: x)
+
+
+def product_in_cond(x):
+    return paddle.static.nn.cond(x.sum() > 0, lambda: x @ x, lambda: x)
+
+
+def joined_in_loop(x):
+    def body(n, result):
+        return [n + 1, paddle.concat([x, x])]
+
+    start = [paddle.zeros([1], "int64"), paddle.zeros_like(paddle.concat([x, x]))]
+    return paddle.static.nn.while_loop(lambda n, result: n < 2, body, start)[1]
+
+
+def added_in_loop(x):
+    def body(n, result):
+        return [n + 1, x + x]
+
+    return paddle.static.nn.while_loop(lambda n, result: n < 2, body, [paddle.zeros([1], "int64"), paddle.zeros_like(x + x)])[1]
+
+
+@pytest.mark.parametrize(
+    ("fails", "runs", "message", "stop_gradient"),
+    [
+        (in_cond, product_in_cond, "DenseTensor shouldn't be null", False),
+        (joined_in_loop, added_in_loop, "Tensor holds no memory", True),
+    ],
+)
+def test_values_of_a_branch_or_a_loop_without_memory(fails, runs, message, stop_gradient):
+    x = paddle.ones([3, 3])
+    x.stop_gradient = stop_gradient
+    assert paddle.jit.to_static(runs, full_graph=True)(x).shape == [3, 3]
+    with pytest.raises(RuntimeError, match=message):
+        paddle.jit.to_static(fails, full_graph=True)(x)
+
+
+def in_program(compute, x, *, saved=None):
+    """Return what a program gives that is built by hand, saved and loaded in between where a path is given."""
+    main, startup, executor = paddle.static.Program(), paddle.static.Program(), paddle.static.Executor(paddle.CPUPlace())
+    paddle.enable_static()
+    try:
+        with paddle.static.program_guard(main, startup):
+            given = paddle.static.data("x", x.shape, "float32")
+            given.stop_gradient = False
+            wanted = list(compute(given))
+        if saved is not None:
+            paddle.static.save_inference_model(saved, [given], wanted, executor, program=main)
+            main, _, wanted = paddle.static.load_inference_model(saved, executor)
+        return executor.run(main, feed={"x": x}, fetch_list=wanted)
+    finally:
+        paddle.disable_static()
+
+
+def test_the_gradient_of_a_layer_norm_is_wrong_where_those_of_its_parameters_are_not_asked_for():
+    numbers, weight = np.random.default_rng(0).standard_normal((4, 8)).astype("float32"), np.arange(8, dtype="float32")
+    inputs = [paddle.to_tensor(each, stop_gradient=False) for each in (numbers, weight, weight)]
+
+    def gradient(of):
+        return paddle.grad(F.layer_norm(inputs[0], [8], *inputs[1:]).square().sum(), of)[0].numpy()
+
+    centred = numbers.astype("float64") - numbers.mean(1, keepdims=True, dtype="float64")
+    deviation = np.sqrt(centred.var(1, keepdims=True) + 1e-5)
+    normal = centred / deviation
+    arriving = 2 * (normal * weight + weight) * weight
+    means = arriving.mean(1, keepdims=True) + normal * (arriving * normal).mean(1, keepdims=True)
+    exact = (arriving - means) / deviation
+    np.testing.assert_allclose(gradient(inputs), exact, rtol=1e-3, atol=1e-3)
+    assert np.abs(gradient(inputs[:1]) - exact).max() > 0.1 * np.abs(exact).max()
+
+
+def test_a_program_is_saved_for_inference(tmp_path):
+    x = np.random.default_rng(0).standard_normal((8, 3)).astype("float32") + 5
+
+    def normalised(x):
+        mean, variance = paddle.zeros([3]), paddle.ones([3])
+        return [F.batch_norm(x, mean, variance, training=True)]
+
+    (built,), (loaded,) = in_program(normalised, x), in_program(normalised, x, saved=str(tmp_path / "saved"))
+    np.testing.assert_allclose(built.mean(0), np.zeros(3), atol=1e-4)  # of the batch
+    np.testing.assert_allclose(loaded, x, rtol=1e-4)  # the running statistics, 0 and 1
