@@ -19,6 +19,7 @@ from rich.text import Text
 from unamp_conformance import summary
 from unamp_conformance.compare import Comparison, Difference, of_devices
 from unamp_conformance.results import SIGNS, UNEXPECTED, FrameworkRun, Report
+from unamp_conformance.subjects import SECOND
 
 __all__ = ["show_comparison", "show_report"]
 
@@ -58,12 +59,19 @@ def show_report(console: Console, report: Report, output: Path, *, matrices: boo
     console.print(_overview(report))
     for comparison in of_devices(report):
         console.print(_on_two_devices(comparison), soft_wrap=True)
-    if absent := [f"{run.framework} on {run.device}" for run in report.runs if run.ended == "not run"]:
+    missed = [run for run in report.runs if run.ended == "not run" and _is_missed(run, report)]
+    if absent := [f"{run.framework} on {run.device}" for run in missed]:
         console.print(Text(f"not run, for there is no such device here: {', '.join(absent)}", style="dim"))
     for run in report.runs:
         _show_wrong(console, run)
     style = "bold green" if report.ok else "bold red"
     console.print(Text(f"\n{report.verdict}", style=style) + Text(f"; the report is {output / 'report.html'}", style="default"))
+
+
+def _is_missed(run: FrameworkRun, report: Report) -> bool:
+    """Return whether a device that is not there is worth a word: few frameworks have a second one, and it is no hardware."""
+    ran = {other.framework for other in report.runs if other.ended != "not run"}
+    return run.device != SECOND or run.framework not in ran
 
 
 def _overview(report: Report) -> Table:
