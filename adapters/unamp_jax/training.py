@@ -1,4 +1,4 @@
-"""What no rule reaches and no function's code covers: optimizers made of closures, initial values, and a layer's name."""
+"""Patches for code that no rule reaches: optimizers made of closures, initial values, and a layer's name."""
 
 from __future__ import annotations
 

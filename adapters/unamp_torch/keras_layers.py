@@ -1,4 +1,4 @@
-"""What a region patches in Keras where that computes with PyTorch: layers, what they read, and what no rule reaches."""
+"""Patches of a region in Keras where that computes with PyTorch: layers, what they read, and code that no rule reaches."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _own_name(layer: torch.nn.Module) -> str:
 
 
 class Held(Protocol):
-    """What patches PyTorch, for this module, which is below."""
+    """The module that patches PyTorch, as this one, which is below it, sees it."""
 
     def acquire(self) -> None:
         """Need the patches."""

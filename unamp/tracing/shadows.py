@@ -13,7 +13,7 @@ __all__ = ["ShadowLine", "shadow_lines", "shadow_table", "worst"]
 
 
 class ShadowLine(NamedTuple):
-    """What one operation loses in one layer, of all the times that it ran there.
+    """The losses of one operation in one layer, over all the times that it ran there.
 
     Attributes:
         layer, op: as in `OpRecord`.

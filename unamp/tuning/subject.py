@@ -35,7 +35,7 @@ def in_force(network: Any, policy: Policy, rules: Sequence[LayerRule]) -> Iterat
 
 
 class Subject:
-    """What is run, and what is known of its float32 runs.
+    """The function to run and its network, with the facts of its float32 runs.
 
     Args:
         run: runs one batch, and returns results.
