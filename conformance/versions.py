@@ -46,12 +46,13 @@ The table is generated; the versions are listed in [versions.toml](../conformanc
 
 
 class Row(NamedTuple):
-    """One version of a framework on one Python: its package's name, and the first two numbers of the Python."""
+    """One version of a framework on one Python: its package, the first two numbers of the Python, libraries beside it."""
 
     framework: str
     package: str
     version: str
     python: str
+    libraries: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.framework} {self.version} on Python {self.python}"
@@ -100,7 +101,7 @@ def chosen(arguments: Sequence[str]) -> Iterator[Row]:
         rows = {version: versions.get(version) or [_running()]} if version else versions
         for which, pythons in rows.items():
             for one in [python] if python and (version or python in pythons) else [] if python else pythons:
-                yield Row(framework, listed[framework]["package"], which, one)
+                yield Row(framework, listed[framework]["package"], which, one, tuple(listed[framework].get("libraries", ())))
 
 
 def found_python(python: str, given: Sequence[str] = ()) -> str | None:
@@ -140,7 +141,7 @@ def _outcome(row: Row, interpreter: str, home: Path) -> dict[str, Any]:
     if made.returncode:
         return {"result": "no environment", "message": last_line(made.stdout + made.stderr)}
     python, requirement = home / "bin/python", f"{row.package}=={row.version}"
-    install = ("-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-compile", requirement, *NEEDED)
+    install = ("-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-compile", requirement, *row.libraries, *NEEDED)
     installed = run(python, *install, cwd=home, timeout=_INSTALLING)
     if installed.returncode:
         return _not_installed(installed.stderr, requirement)
