@@ -217,6 +217,6 @@ def test_native_delegates_to_presets() -> None:
     native = table("presets/native.toml")
     assert native["delegates"].keys() == set(FRAMEWORKS) - {"apex"}
     for devices in native["delegates"].values():
-        assert devices.keys() <= {"cpu", "gpu", "cuda", "mps", "xpu"}
+        assert devices.keys() <= {"cpu", "gpu", "cuda", "mps", "xpu", "CPU", "GPU", "Ascend"}
         assert set(devices.values()) <= set(PRESETS) - {"native"}
     assert not any(rule_lists(native).values())
