@@ -51,10 +51,7 @@ def ways() -> Iterator[Way]:
         yield from _tracing(f"export{', strict' * strict}", "exported", partial(_exported, strict=strict))
     yield from _tracing("export, loaded again", "exported", _loaded)
     absent = f"not installed: {_NO_ONNX}" if _NO_ONNX else ""
-    promoted = "PyTorch's exporter makes a float32 sum of a low tensor, outside of regions too"
-    trained = "PyTorch's exporter normalizes a batch in training by other statistics, under no policy too"
-    exporter = {"sum": promoted, "mse_loss": promoted, "residual": trained}
-    yield from both("ONNX", "exported", _onnx, equal="bound", upstream=exporter, gradients=False, absent=absent, dear=True)
+    yield from both("ONNX", "exported", _onnx, equal="bound", gradients=False, absent=absent, dear=True)
 
 
 def _compiling(backend: str) -> Callable[[Function, Sequence[Any]], Any]:
