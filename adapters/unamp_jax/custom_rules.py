@@ -34,27 +34,34 @@ def jvp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Funct
         held: applies the patches while the context is open: a rule may run after the last region is closed.
     """
 
-    def replacement(original: Function) -> Function:
-        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
-            plan: Plan | None = CONTEXT.value
-            if plan is None:
-                return original(self, *args, **kwargs)
-            if (composite := composites.get(id(self))) is not None:
-                return composite(*args, **kwargs)
-            if not self.jvp:
-                return original(self, *args, **kwargs)
-            mine = copy.copy(self)
-            mine.jvp = _under(plan, self.jvp, _tangents, held)
-            return original(mine, *args, **kwargs)
+    def ruled(plan: Plan, function: Any, args: Any, kwargs: Any) -> Any:
+        if not function.jvp:
+            return function
+        mine = copy.copy(function)
+        mine.jvp = _under(plan, function.jvp, _tangents, held)
+        return mine
 
-        return __call__
-
-    return replacement
+    return _calling(composites, ruled)
 
 
 def vjp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Function], Function]:
     """Return what makes the stand-in for `custom_vjp.__call__`; arguments as for `jvp_call`."""
 
+    def ruled(plan: Plan, function: Any, args: Any, kwargs: Any) -> Any:
+        if not function.fwd:
+            return function
+        mine = object.__new__(type(function))  # its `__new__` wants the function
+        mine.__dict__.update(function.__dict__)
+        mine.fwd = _under(plan, function.fwd, lambda result: result, held)
+        mine.bwd = _under(plan, function.bwd, _cotangents(_primals(function, args, kwargs)), held)
+        return mine
+
+    return _calling(composites, ruled)
+
+
+def _calling(composites: Mapping[int, Composite], ruled: Function) -> Callable[[Function], Function]:
+    """Return what makes a stand-in for `__call__`; `ruled` returns a function whose rules run under the plan, if it has any."""
+
     def replacement(original: Function) -> Function:
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
             plan: Plan | None = CONTEXT.value
@@ -62,13 +69,7 @@ def vjp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Funct
                 return original(self, *args, **kwargs)
             if (composite := composites.get(id(self))) is not None:
                 return composite(*args, **kwargs)
-            if not self.fwd:
-                return original(self, *args, **kwargs)
-            mine = object.__new__(type(self))  # its `__new__` wants the function
-            mine.__dict__.update(self.__dict__)
-            mine.fwd = _under(plan, self.fwd, lambda result: result, held)
-            mine.bwd = _under(plan, self.bwd, _cotangents(_primals(self, args, kwargs)), held)
-            return original(mine, *args, **kwargs)
+            return original(ruled(plan, self, args, kwargs), *args, **kwargs)
 
         return __call__
 
