@@ -65,7 +65,7 @@ def ratios(standings: Sequence[Standing]) -> str:
 
 def growth(standing: Standing) -> str:
     """Return a picture of seconds by size, both logarithmic, with the line of linear growth through the largest size."""
-    points = [(float(outcome.name), outcome.seconds) for outcome in standing.outcomes]
+    points = [(float(outcome.name), outcome.median) for outcome in standing.outcomes]
     width, height, edge = 420, 300, 56
     (low_x, high_x), (low_y, high_y) = (_decades([point[axis] for point in points]) for axis in (0, 1))
 
