@@ -12,14 +12,16 @@ import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from benchmarks.measure import Comparison, Sampler
 
-__all__ = ["Meter", "Size", "Way", "comparisons", "resident"]
+__all__ = ["LOW", "Meter", "Size", "Way", "comparisons", "resident"]
+
+LOW = ("bfloat16", "float16")
 
 _STEPS = 3
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -107,7 +109,9 @@ def _largest() -> int:
     try:
         import resource
     except ImportError as error:
-        raise RuntimeError("this system tells no peak of resident memory: run the memory benchmarks on Linux or macOS") from error
+        raise RuntimeError(
+            "this system tells no peak of resident memory: run the memory benchmarks on Linux or macOS"
+        ) from error
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -133,21 +137,24 @@ class Training:
         return float(done.stdout.split()[-1])
 
 
-def comparisons(framework: str, module: str, own: tuple[Way, ...]) -> Iterator[Comparison]:
+def comparisons(
+    framework: str, module: str, own: Iterable[Way], *, alone: str = "bfloat16", wide: Sequence[str] = LOW
+) -> Iterator[Comparison]:
     """Compare float32, the framework's own ways, and unamp's levels, in both networks.
 
     Args:
         framework: what the titles begin with.
         module: the name of the framework's module; see `_Framework`.
         own: the framework's own ways.
+        alone: the dtype of low parameters that have no masters; some optimizers step no bfloat16.
+        wide: the low dtypes that the wide network is trained in.
     """
-    low = ("bfloat16", "float16")
     ways = {
-        "encoder": [Way("encoder", "unamp", level, dtype) for level in ("O1", "O2", "O3") for dtype in low],
+        "encoder": [Way("encoder", "unamp", level, dtype) for level in ("O1", "O2", "O3") for dtype in LOW],
         "wide": [
-            *(Way("wide", "unamp", "O1", dtype) for dtype in low),
-            *(Way("wide", "unamp", "O2", dtype, decorated=True) for dtype in low),
-            Way("wide", "unamp", "O2", "bfloat16", decorated=True, masters=False),
+            *(Way("wide", "unamp", "O1", dtype) for dtype in wide),
+            *(Way("wide", "unamp", "O2", dtype, decorated=True) for dtype in wide),
+            Way("wide", "unamp", "O2", alone, decorated=True, masters=False),
         ],
     }
     for network, ours in ways.items():

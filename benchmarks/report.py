@@ -13,7 +13,7 @@ from rich.table import Table
 from benchmarks.measure import Outcome, Standing
 from benchmarks.results import Change
 
-__all__ = ["machine", "show", "show_changes"]
+__all__ = ["amount", "machine", "show", "show_changes"]
 
 _COLOURS = {"pass": "green", "close": "yellow", "miss": "red", "": "default"}
 _PACKAGES = (
@@ -47,28 +47,32 @@ def show(standing: Standing, console: Console) -> None:
     for heading in ("median", "ratio", "quartiles", "goal", ""):
         table.add_column(heading, justify="right", min_width=len("0.97 - 1.03") if heading == "quartiles" else 8)
     for number, outcome in enumerate(standing.outcomes):
-        table.add_row(*_cells(outcome, baseline=number == 0))
+        table.add_row(*_cells(outcome, standing.unit, baseline=number == 0))
     console.print(table)
     console.print()
 
 
-def _cells(outcome: Outcome, *, baseline: bool) -> tuple[str, ...]:
+def _cells(outcome: Outcome, unit: str, *, baseline: bool) -> tuple[str, ...]:
+    size = amount(outcome.median, unit)
     goal = f"<= {outcome.goal:.2f}x" if outcome.goal is not None else ""
     if outcome.at_most is not None:
-        goal = f"<= {_time(outcome.at_most)}"
+        goal = f"<= {amount(outcome.at_most, unit)}"
     colour = _COLOURS[outcome.verdict]
     verdict = f"[{colour}]{outcome.verdict}[/{colour}]"
     if baseline:
-        return outcome.name, _time(outcome.seconds), "1", "", goal, verdict
+        return outcome.name, size, "1", "", goal, verdict
     first, third = outcome.quartiles
-    return outcome.name, _time(outcome.seconds), f"{outcome.ratio:.3f}x", f"{first:.2f} - {third:.2f}", goal, verdict
+    return outcome.name, size, f"{outcome.ratio:.3f}x", f"{first:.2f} - {third:.2f}", goal, verdict
 
 
-def _time(seconds: float) -> str:
-    for unit, size in (("s", 1), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.0f} ns"
+def amount(number: float, unit: str) -> str:
+    """Return seconds or bytes as people say them."""
+    if unit == "bytes":
+        return f"{number / 1e6:.0f} MB"
+    for name, size in (("s", 1), ("ms", 1e-3), ("us", 1e-6)):
+        if number >= size:
+            return f"{number / size:.3g} {name}"
+    return f"{number / 1e-9:.0f} ns"
 
 
 def show_changes(found: Iterable[Change], console: Console) -> None:

@@ -13,6 +13,7 @@ from benchmarks.measure import Effort, Standing, measure
 __all__ = ["SECTIONS", "missing", "standings"]
 
 _OPERATION, _STEP, _PROCESS = Effort(1500, 0.0003), Effort(150, 0.0), Effort(25, 0.0)
+_MEMORY = Effort(3, 0.0)  # it hardly varies
 _LAYER = Effort(25, 0.0)  # half a second for a step
 _QUICK, _FEWEST = 0.2, 5
 
@@ -29,28 +30,33 @@ SECTIONS = {
     "layers": ("on_torch.layers:comparisons", _OPERATION),
     "growth": ("on_torch.growth:comparisons", Effort(10, 0.0)),
     "scaling": ("on_torch.scaling:comparisons", _OPERATION),
+    "memory": ("on_torch.memory:comparisons", _MEMORY),
     "import": ("starting:importing", _PROCESS),
     "first-region": ("starting:first_region", Effort(10, 0.0)),
     "paddle-regions": ("on_paddle.regions:comparisons", _OPERATION),
     "paddle-operations": ("on_paddle.operations:comparisons", _OPERATION),
     "paddle-steps": ("on_paddle.steps:comparisons", _LAYER),
     "paddle-decorated": ("on_paddle.decorated:comparisons", Effort(300, 0.002)),
+    "paddle-memory": ("on_paddle.memory:comparisons", _MEMORY),
     "paddle-aftermath": ("on_paddle.operations:aftermath", _OPERATION),
     "mindspore-regions": ("on_mindspore.regions:comparisons", _OPERATION),
     "mindspore-operations": ("on_mindspore.operations:comparisons", _OPERATION),
     "mindspore-steps": ("on_mindspore.steps:comparisons", _STEP),
     "mindspore-decorated": ("on_mindspore.decorated:comparisons", Effort(60, 0.0)),
+    "mindspore-memory": ("on_mindspore.memory:comparisons", _MEMORY),
     "mindspore-aftermath": ("on_mindspore.operations:aftermath", _OPERATION),
     "tensorflow-regions": ("on_tensorflow.regions:comparisons", _OPERATION),
     "tensorflow-operations": ("on_tensorflow.operations:comparisons", _OPERATION),
     "tensorflow-tracing": ("on_tensorflow.operations:tracing", _PROCESS),
     "tensorflow-steps": ("on_tensorflow.steps:comparisons", Effort(60, 0.0)),
     "tensorflow-decorated": ("on_tensorflow.decorated:comparisons", Effort(150, 0.0)),
+    "tensorflow-memory": ("on_tensorflow.memory:comparisons", _MEMORY),
     "tensorflow-aftermath": ("on_tensorflow.operations:aftermath", _OPERATION),
     "jax-regions": ("on_jax.regions:comparisons", _OPERATION),
     "jax-operations": ("on_jax.operations:comparisons", _OPERATION),
     "jax-tracing": ("on_jax.operations:tracing", _PROCESS),
     "jax-steps": ("on_jax.steps:comparisons", Effort(60, 0.0)),
+    "jax-memory": ("on_jax.memory:comparisons", _MEMORY),
     "jax-aftermath": ("on_jax.operations:aftermath", _OPERATION),
 }
 

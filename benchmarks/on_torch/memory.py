@@ -22,7 +22,7 @@ _DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def comparisons() -> Iterator[Comparison]:
     own = [Way(network, "torch.autocast", "", dtype) for network in ("encoder", "wide") for dtype in ("bfloat16", "float16")]
-    return memory.comparisons("PyTorch", __name__, tuple(own))
+    return memory.comparisons("PyTorch", __name__, own)
 
 
 def meter() -> Meter:
@@ -79,7 +79,9 @@ def prepare(way: Way, size: Size) -> Callable[[], None]:
     def step() -> None:
         optimizer.zero_grad()
         with region():
-            loss = network(x).float().square().mean()
+            y = network(x)
+        loss = y.float().square().mean()
+        del y  # as where it is the result of a function that computes the loss
         loss.backward()
         optimizer.step()
         loss.item()
