@@ -60,7 +60,7 @@ class _Loop:
         self._timer = timeit.Timer(contender.statement, timer=contender.timer, globals=dict(contender.names))
         with self._region():
             self._timer.timeit(3)
-            once = min(self._timer.timeit(5) / 5 for _ in range(5))
+            once = min(self._timer.timeit(5) / 5 for _ in range(5)) if seconds else math.inf
         self._loops = max(1, round(seconds / once))
 
     def sample(self) -> float:

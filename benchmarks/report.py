@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
-import pyperf
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Outcome, Standing
 from benchmarks.results import Change
+from unamp.adapter import machine as told
 
 __all__ = ["amount", "machine", "show", "show_changes"]
 
@@ -27,17 +30,28 @@ _PACKAGES = (
     "jaxlib",
     "keras",
     "numpy",
-    "pyperf",
 )
 
 
 def machine() -> dict[str, Any]:
-    """The hardware and the versions that the numbers belong to."""
-    told = pyperf.Run([1.0], collect_metadata=True).get_metadata()
-    wanted = ("cpu_model_name", "cpu_count", "cpu_config", "load_avg_1min", "platform", "python_version", "date")
-    installed = {found.metadata["Name"].lower() for found in metadata.distributions()}
-    versions = {name: metadata.version(name) for name in _PACKAGES if name in installed}
-    return {name: told[name] for name in wanted if name in told} | {"versions": versions}
+    """Return the hardware and the versions that the numbers belong to."""
+    return {
+        "cpu_model_name": told.processor(),
+        "cpu_count": os.cpu_count(),
+        "instruction_sets": [name for name, there in told.instruction_sets().items() if there],
+        "variables": told.variables(),
+        "load_avg_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "platform": platform.platform(),
+        "python_version": platform.python_version(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is measured."""
+    names = {found.metadata["Name"].lower().replace("_", "-"): found.version for found in metadata.distributions()}
+    return {name: names[name] for name in _PACKAGES if name in names}
 
 
 def show(standing: Standing, console: Console) -> None:
