@@ -133,7 +133,9 @@ class Training:
 
     def sample(self) -> float:
         command = [sys.executable, "-m", __name__, self.module, json.dumps(asdict(self.way))]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:  # what frameworks say on the way is of interest only then
+            raise RuntimeError(f"{self.module}, {self.name}: exit status {done.returncode}\n{done.stderr[-4000:]}")
         return float(done.stdout.split()[-1])
 
 
