@@ -10,8 +10,10 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -133,7 +135,10 @@ class Training:
 
     def sample(self) -> float:
         command = [sys.executable, "-m", __name__, self.module, json.dumps(asdict(self.way))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+        with tempfile.TemporaryDirectory() as folder:  # MindSpore's AMP writes networks where it is
+            environment = {**os.environ, "PYTHONPATH": path}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
         if done.returncode:  # what frameworks say on the way is of interest only then
             raise RuntimeError(f"{self.module}, {self.name}: exit status {done.returncode}\n{done.stderr[-4000:]}")
         return float(done.stdout.split()[-1])

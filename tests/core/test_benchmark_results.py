@@ -90,11 +90,11 @@ def test_a_wrong_number_is_named(key: str, value: Any, says: str, tmp_path: Path
 
 
 def test_only_what_is_beyond_the_noise_is_a_change() -> None:
-    found = list(results.changes([standing(1.0, 1.0, 1.0)], [standing(1.15, 1.25, 0.75, 5.0)]))
+    found = list(results.changes([standing(1.0, 1.0, 1.0)], [standing(1.15, 1.3, 0.7, 5.0)]))
     assert [(change.name, change.verdict) for change in found] == [("0", ""), ("1", "slower"), ("2", "faster")]
 
 
-@pytest.mark.parametrize(("after", "verdict"), [(1.02, ""), (0.98, ""), (1.06, "slower"), (0.95, "faster")])
+@pytest.mark.parametrize(("after", "verdict"), [(1.04, ""), (0.96, ""), (1.07, "slower"), (0.93, "faster")])
 def test_what_two_processes_differ_by_is_noise(after: float, verdict: str) -> None:
     before, now = (Standing("add", 9, (outcome("by hand", 1.0), outcome("unamp", ratio, 0.005))) for ratio in (1.0, after))
     (change,) = results.changes([before], [now])
