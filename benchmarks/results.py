@@ -13,7 +13,8 @@ from benchmarks.measure import Outcome, Standing
 
 __all__ = ["Change", "Run", "apart", "changes", "read", "write"]
 
-#: Two processes that do the same differ by so much: without it, 13 to 16 of 34 ratios of identical runs would be changes, with it 0 to 2.
+#: Two processes that do the same differ by so much. Three identical quick runs, compared with each other: without it 13 to 16 of
+#: 34 ratios would be changes, with it 0 to 3.
 _BETWEEN_PROCESSES = 0.05
 
 
