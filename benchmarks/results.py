@@ -13,8 +13,8 @@ from benchmarks.measure import Outcome, Standing
 
 __all__ = ["Change", "Run", "apart", "changes", "read", "write"]
 
-#: Two processes that do the same differ by so much. Three identical quick runs, compared with each other: without it 13 to 16 of
-#: 34 ratios would be changes, with it 0 to 3.
+#: Two processes that do the same differ by so much. Of three identical quick runs, compared with each other, 13 to 16 of the
+#: 34 ratios would be changes without it, and 0 to 3 are with it.
 _BETWEEN_PROCESSES = 0.05
 
 
