@@ -44,6 +44,7 @@ SECTIONS = {
     "tensorflow-regions": ("on_tensorflow.regions:comparisons", _OPERATION),
     "tensorflow-operations": ("on_tensorflow.operations:comparisons", _OPERATION),
     "tensorflow-tracing": ("on_tensorflow.operations:tracing", _PROCESS),
+    "tensorflow-first-trace": ("on_tensorflow.first_trace:comparisons", Effort(10, 0.0)),
     "tensorflow-steps": ("on_tensorflow.steps:comparisons", Effort(60, 0.0)),
     "tensorflow-decorated": ("on_tensorflow.decorated:comparisons", Effort(150, 0.0)),
     "tensorflow-aftermath": ("on_tensorflow.operations:aftermath", _OPERATION),

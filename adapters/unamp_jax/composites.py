@@ -153,10 +153,14 @@ def shapes(value: Any) -> list[tuple[Any, tuple[int, ...]]]:
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, int]:
-    try:
-        names = tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return {}
+    code = getattr(function, "__code__", None)
+    if code is not None and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]  # a signature takes as long as all the rest
+    else:
+        try:
+            names = tuple(inspect.signature(function).parameters)
+        except (TypeError, ValueError):
+            return {}
     return {name: place for place, name in enumerate(names)}
 
 
