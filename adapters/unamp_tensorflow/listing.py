@@ -21,12 +21,12 @@ from unamp.vocabulary import vocabulary
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32
 
-__all__ = ["OpType", "always_emulated", "has_kernel", "op_type", "op_types", "raw_names"]
+__all__ = ["OpType", "always_emulated", "has_kernel", "kernel_class", "op_type", "op_types", "raw_names"]
 
 try:
-    from tensorflow.python.util._pywrap_kernel_registry import TryFindKernelClass as _find_kernel
+    from tensorflow.python.util import _pywrap_kernel_registry as _kernel_classes
 except ImportError:  # not every version may have it, and all that it does is to be quick
-    _find_kernel = None
+    _kernel_classes = None
 
 _RESOURCE = tf.resource.as_datatype_enum
 
@@ -129,7 +129,7 @@ def has_kernel(name: str, dtype: int) -> bool:
         return False
     if found.allowed is not None and dtype not in found.allowed:
         return False
-    if any(_kernel_class(found, dtype, device) for device in _devices()):
+    if any(kernel_class(found, dtype, device) for device in _devices()):
         return True
     registered = _registered(name)
     return not registered or any(
@@ -137,12 +137,12 @@ def has_kernel(name: str, dtype: int) -> bool:
     )
 
 
-def _kernel_class(found: OpType, dtype: int, device: str) -> bytes:
+def kernel_class(found: OpType, dtype: int, device: str) -> bytes:
     """Return the class of the kernel for a node with a dtype; nothing where there is none, or none for the other attributes.
 
     TensorFlow answers this in microseconds, and lists the kernels of an operation type in a millisecond.
     """
-    if _find_kernel is None:
+    if _kernel_classes is None:
         return b""
     node = node_def_pb2.NodeDef(name=found.name, op=found.name, device=f"/device:{device}:0")
     for attr in op_def_registry.get(found.name).attr:
@@ -151,9 +151,10 @@ def _kernel_class(found: OpType, dtype: int, device: str) -> bytes:
         elif attr.HasField("default_value"):
             node.attr[attr.name].CopyFrom(attr.default_value)
         elif attr.type == "type":
-            node.attr[attr.name].type = next(iter(attr.allowed_values.list.type), FLOAT32)
+            allowed = attr.allowed_values.list.type
+            node.attr[attr.name].type = FLOAT32 if not allowed or FLOAT32 in allowed else allowed[0]
     try:
-        return bytes(_find_kernel(node.SerializeToString()))
+        return bytes(_kernel_classes.TryFindKernelClass(node.SerializeToString()))
     except tf.errors.OpError:  # a kernel asks for an attribute that is not among those
         return b""
 

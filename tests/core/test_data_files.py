@@ -39,7 +39,8 @@ def test_what_is_read_quickly_is_what_toml_says(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['"a.b" = 1', "a = \"it's {x}: [[y]] # z\" # 'c'", 'a = [ # "b"\n"c", # d\n]', '# "a\nb = "c" # """', "[a.b]\nc = 1.5"]
+    "text",
+    ['"a.b" = 1', "a = \"it's {x}: [[y]] # z\" # 'c'", 'a = [ # "b"\n"c", # d\n]', '# "a\nb = "c" # """', "[a.b]\nc = 1.5"],
 )
 def test_more_that_is_read_quickly(text: str) -> None:
     assert _plain(text) == tomllib.loads(text)
