@@ -79,6 +79,7 @@ SECTIONS = {
     "tensorflow-regions": Section("on_tensorflow.regions:comparisons", _OPERATION),
     "tensorflow-operations": Section("on_tensorflow.operations:comparisons", _OPERATION),
     "tensorflow-tracing": Section("on_tensorflow.operations:tracing", _PROCESS),
+    "tensorflow-first-trace": Section("on_tensorflow.first_trace:comparisons", Effort(10, 0.0)),
     "tensorflow-steps": Section("on_tensorflow.steps:comparisons", Effort(60, 0.0)),
     "tensorflow-decorated": Section("on_tensorflow.decorated:comparisons", Effort(150, 0.0)),
     "tensorflow-memory": Section("on_tensorflow.memory:comparisons", _MEMORY, quick=False),
