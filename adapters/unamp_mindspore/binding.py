@@ -41,6 +41,7 @@ from unamp_mindspore.standing_in import (
     Low,
     agreeing,
     casting_inputs,
+    in_place,
     low,
     low_norm,
     method,
@@ -141,6 +142,8 @@ class Binding:
             if value.__name__.partition(".")[0] in _WITHOUT_OPERATIONS:
                 return value
             return self._kept.get(value, self._module)
+        if isinstance(value, type) and issubclass(value, Primitive):
+            return self._kept.get(value, self._primitive_class)
         if isinstance(value, _OPAQUE) and self.policy is not None:
             raise NotExpressible(
                 f"{symbol} is a {type(value).__name__}, which MindSpore's compiler does not read: Python runs it when the "
@@ -167,6 +170,10 @@ class Binding:
         if op is None or vocabulary()[op].group == "cast":
             return value
         return self._standing_in(op, value)
+
+    def _primitive_class(self, value: type) -> type:
+        """Return a class of the same name, whose instances that the compiler makes are bound when they are."""
+        return type(value.__name__, (value,), {BOUND: self, "__module__": value.__module__})
 
     def _standing_in(self, op: str, call: Any, *, whole: bool = False) -> Any:
         """Return what stands in for an operation that `call` computes; `call` itself where no rule changes it."""
@@ -196,6 +203,8 @@ class Binding:
     def names(self) -> dict[str, Any]:
         """Operators of Python and methods of tensors as functions, by the names that `unamp_mindspore.rewriting` gives them."""
         made = {f"unamp_{op}": self._standing_in(op, call) for op, call in graph_operators.OPERATORS.values()}
+        for op, call in graph_operators.OPERATORS.values():
+            made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
         moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
         for name, call in {"subscript": graph_operators.subscript, **moves}.items():
             made[f"unamp_{name}"] = agreeing(call, narrowest=False, emulated=self._emulates)

@@ -7,6 +7,7 @@ from typing import Any
 
 from mindspore._c_expression import amp as strategies
 from mindspore.ops.operations.manually_defined import ops_def
+from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.replacing import CodePatch
 from unamp_mindspore.binding import where_decorated
@@ -45,6 +46,17 @@ def _namespace(original: Callable[..., Any]) -> Callable[..., Any]:
     return namespace_of
 
 
+def _instance(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what makes an instance where bound code calls a class of primitives."""
+
+    def create_instance(cls_type: Any, params: Any = None) -> Any:
+        made = original(cls_type, params)
+        bound = vars(cls_type).get(BOUND) if isinstance(made, Primitive) else None
+        return made if bound is None else bound.of(made)
+
+    return create_instance
+
+
 def _constant_cast(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap what casts constants: a NumPy that is not the one MindSpore was built for has no bfloat16. None: when it runs."""
 
@@ -65,11 +77,12 @@ def resolving_hooks() -> tuple[CodePatch, ...]:
         CodePatch(parser.resolve_symbol, _resolved),
         CodePatch(parser.get_module_namespace, _namespace),
         CodePatch(parser.get_class_member_namespace_symbol, _namespace),
+        CodePatch(parser.create_instance, _instance),
         CodePatch(ops_def.infer_value_for_Cast, _constant_cast),
     )
 
 
 def resolving_needed() -> list[tuple[Any, str]]:
     """Return what must be there, as objects and the names of attributes."""
-    names = ("resolve_symbol", "get_module_namespace", "get_class_member_namespace_symbol")
+    names = ("resolve_symbol", "get_module_namespace", "get_class_member_namespace_symbol", "create_instance")
     return [*((parser, name) for name in names), (ops_def, "infer_value_for_Cast"), (strategies.AmpLevel, "AmpO0")]

@@ -68,7 +68,7 @@ class _Rewriter(ast.NodeTransformer):
         if not isinstance(node.target, ast.Name):
             return node
         value = _placed(ast.Name(node.target.id, ast.Load()), node.target)
-        made = self._operation(node, node.op, [value, node.value])
+        made = self._operation(node, node.op, [value, node.value], "unamp_in_place_")
         return node if made is node else _placed(ast.Assign([node.target], made), node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -95,13 +95,13 @@ class _Rewriter(ast.NodeTransformer):
                 return made
         return node
 
-    def _operation(self, node: Any, operator: ast.AST, values: list[ast.expr]) -> ast.AST:
+    def _operation(self, node: Any, operator: ast.AST, values: list[ast.expr], prefix: str = "unamp_") -> ast.AST:
         op = OPERATORS.get(type(operator))  # type: ignore[call-overload]
-        if op is None or f"unamp_{op[0]}" not in self._names or all(map(self._is_no_tensor, values)):
+        if op is None or f"{prefix}{op[0]}" not in self._names or all(map(self._is_no_tensor, values)):
             return node  # type: ignore[no-any-return]
         if any(isinstance(each, _PLAIN) and not _is_number(each) for each in values):
             return node  # type: ignore[no-any-return]
-        return self._call(node, f"unamp_{op[0]}", values)
+        return self._call(node, f"{prefix}{op[0]}", values)
 
     def _call(self, node: ast.AST, name: str, values: list[ast.expr]) -> ast.Call:
         return _placed(ast.Call(_placed(ast.Name(name, ast.Load()), node), values, []), node)  # type: ignore[no-any-return]

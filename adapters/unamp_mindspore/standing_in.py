@@ -17,7 +17,19 @@ from mindspore.ops.functional import mixed_precision_cast
 
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor
 
-__all__ = ["BOUND", "CASTS_NOTHING", "Low", "agreeing", "casting_inputs", "low", "low_norm", "method", "unbound", "wide"]
+__all__ = [
+    "BOUND",
+    "CASTS_NOTHING",
+    "Low",
+    "agreeing",
+    "casting_inputs",
+    "in_place",
+    "low",
+    "low_norm",
+    "method",
+    "unbound",
+    "wide",
+]
 
 #: MindSpore's strategy that casts nothing: a function without one takes over that of the graph around it.
 CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
@@ -108,6 +120,12 @@ def _cast(dtype, values, seen):  # type: ignore[no-untyped-def]
     return mixed_precision_cast(dtype, values)
 
 
+@unbound
+def _able(values, seen):  # type: ignore[no-untyped-def]
+    """Return values in a dtype that any device has kernels for, for a call that names the dtype of its result."""
+    return _cast(FLOAT32, values, seen) if seen & _LOW else values
+
+
 def low(call: Any, to: Low) -> Any:
     """Return what computes low."""
     dtype, emulated, result = to.dtype, to.emulated, FLOAT32 if to.widened else to.dtype
@@ -118,6 +136,8 @@ def low(call: Any, to: Low) -> Any:
         seen = _seen(args) | _seen(kwargs.values())
         if (seen & _ELIGIBLE) == 0:
             return call(*args, **kwargs)
+        if "dtype" in kwargs:
+            return call(*_able(args, seen), **kwargs)
         given, named = _cast(dtype, args, seen), mixed_precision_cast(dtype, kwargs)
         if emulated:
             given, named = _cast(FLOAT32, given, seen), mixed_precision_cast(FLOAT32, named)
@@ -156,6 +176,8 @@ def wide(call: Any) -> Any:
         seen = _seen(args) | _seen(kwargs.values())
         if (seen & _LOW) == 0:
             return call(*args, **kwargs)
+        if "dtype" in kwargs:
+            return call(*_able(args, seen), **kwargs)
         return call(*_cast(FLOAT32, args, seen), **mixed_precision_cast(FLOAT32, kwargs))
 
     return unamp_wide
@@ -170,6 +192,8 @@ def agreeing(call: Any, *, narrowest: bool, emulated: bool) -> Any:
         to = _agreed(seen & _ELIGIBLE, narrowest)
         if to is None:
             return call(*args, **kwargs)
+        if "dtype" in kwargs:
+            return call(*_able(args, seen), **kwargs)
         given, named = _cast(to, args, seen), mixed_precision_cast(to, kwargs)
         if to == FLOAT32:
             return call(*given, **named)
@@ -205,6 +229,22 @@ def casting_inputs(call: Any, dtype: Any) -> Any:
         return call(*_cast(dtype, args, _seen(args)), **mixed_precision_cast(dtype, kwargs))
 
     return unamp_cast_inputs
+
+
+def in_place(call: Any, standing: Any) -> Any:
+    """Return what computes an operator in place: a tensor keeps its dtype, whatever the operator's rule."""
+
+    @unbound
+    def unamp_in_place(value, other):  # type: ignore[no-untyped-def]
+        if not isinstance(value, Tensor):
+            return standing(value, other)
+        seen = _seen((value, other))
+        if (seen & _LOW) == 0:
+            return call(value, other)
+        found = call(_cast_one(FLOAT32, value), _cast_one(FLOAT32, other))
+        return mixed_precision_cast(value.dtype, found) if _bit(value) & _ELIGIBLE else found
+
+    return unamp_in_place
 
 
 def method(name: str) -> Any:
