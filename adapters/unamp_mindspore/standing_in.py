@@ -1,7 +1,7 @@
 """What stands in for an operation in a graph that MindSpore compiles, and does there what its rule says.
 
-MindSpore's compiler reads the functions that are made here, and those that they call. What they ask of their arguments (is it a
-tensor, of which dtype) is known when a graph is compiled: only casts and the operation itself are left in the graph.
+MindSpore's compiler reads the functions that are made here, and those that they call. What they ask of their arguments is known
+when a graph is compiled: only casts and the operation itself are left in the graph.
 
 On the CPU low is emulated, as in PyNative mode: inputs are rounded to low, the operation computes in float32, and its result
 is rounded to low.
@@ -9,11 +9,14 @@ is rounded to low.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from mindspore import float64
 from mindspore._c_expression import amp as strategies
+from mindspore._c_expression import typing
 from mindspore.ops.functional import mixed_precision_cast
+from mindspore.ops.primitive import PrimitiveWithInfer
 
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor
 
@@ -41,6 +44,7 @@ _FLOAT16, _BFLOAT16 = DTYPES["float16"], DTYPES["bfloat16"]
 
 # Which dtypes there are among arguments, as bits of a number.
 _HAS_FLOAT32, _HAS_FLOAT16, _HAS_BFLOAT16, _HAS_FLOAT64 = 1, 2, 4, 8
+_BITS = {FLOAT32: _HAS_FLOAT32, _FLOAT16: _HAS_FLOAT16, _BFLOAT16: _HAS_BFLOAT16, float64: _HAS_FLOAT64}
 _LOW = _HAS_FLOAT16 | _HAS_BFLOAT16
 _ELIGIBLE = _HAS_FLOAT32 | _LOW
 
@@ -65,47 +69,37 @@ def unbound(function: Any) -> Any:
     return function
 
 
+class _Seen(PrimitiveWithInfer):  # type: ignore[misc]
+    """Returns which dtypes there are among tensors, in any nesting, when a graph is compiled: nothing is left of it there."""
+
+    def __init__(self) -> None:
+        super().__init__("unamp_seen")
+        self.set_const_prim(True)
+        self.add_prim_attr("constexpr_prim", True)
+
+    def __infer__(self, *values: Any) -> Any:
+        return {"dtype": None, "shape": None, "value": sum({bit for each in values for bit in _bits(each["dtype"])})}
+
+
+def _bits(dtype: Any) -> Iterator[int]:
+    if isinstance(dtype, (tuple, list)):
+        for each in dtype:
+            yield from _bits(each)
+    elif isinstance(dtype, typing.TensorType) and dtype.element_type() in _BITS:
+        yield _BITS[dtype.element_type()]
+
+
+_seen = _Seen()
+
+
 # --- what the compiler reads --------------------------------------------------------------------------------------------------
-
-
-@unbound
-def _bit(value):  # type: ignore[no-untyped-def]
-    if value.dtype == FLOAT32:
-        return _HAS_FLOAT32
-    if value.dtype == _FLOAT16:
-        return _HAS_FLOAT16
-    if value.dtype == _BFLOAT16:
-        return _HAS_BFLOAT16
-    if value.dtype == float64:
-        return _HAS_FLOAT64
-    return 0
-
-
-@unbound
-def _seen_inside(values):  # type: ignore[no-untyped-def]
-    seen = 0
-    for each in values:
-        if isinstance(each, Tensor):
-            seen = seen | _bit(each)
-    return seen
-
-
-@unbound
-def _seen(values):  # type: ignore[no-untyped-def]
-    seen = 0
-    for each in values:
-        if isinstance(each, Tensor):
-            seen = seen | _bit(each)
-        elif isinstance(each, (tuple, list)):
-            seen = seen | _seen_inside(each)
-    return seen
 
 
 @unbound
 def _cast_one(dtype, value):  # type: ignore[no-untyped-def]
     if not isinstance(value, Tensor):
         return value
-    if _bit(value) & _ELIGIBLE:
+    if _seen(value) & _ELIGIBLE:
         return mixed_precision_cast(dtype, value)
     return value
 
@@ -133,7 +127,7 @@ def low(call: Any, to: Low) -> Any:
 
     @unbound
     def unamp_low(*args, **kwargs):  # type: ignore[no-untyped-def]
-        seen = _seen(args) | _seen(kwargs.values())
+        seen = _seen(args, kwargs)
         if (seen & _ELIGIBLE) == 0:
             return call(*args, **kwargs)
         if "dtype" in kwargs:
@@ -173,7 +167,7 @@ def wide(call: Any) -> Any:
 
     @unbound
     def unamp_wide(*args, **kwargs):  # type: ignore[no-untyped-def]
-        seen = _seen(args) | _seen(kwargs.values())
+        seen = _seen(args, kwargs)
         if (seen & _LOW) == 0:
             return call(*args, **kwargs)
         if "dtype" in kwargs:
@@ -188,7 +182,7 @@ def agreeing(call: Any, *, narrowest: bool, emulated: bool) -> Any:
 
     @unbound
     def unamp_agreeing(*args, **kwargs):  # type: ignore[no-untyped-def]
-        seen = _seen(args) | _seen(kwargs.values())
+        seen = _seen(args, kwargs)
         to = _agreed(seen & _ELIGIBLE, narrowest)
         if to is None:
             return call(*args, **kwargs)
@@ -238,11 +232,11 @@ def in_place(call: Any, standing: Any) -> Any:
     def unamp_in_place(value, other):  # type: ignore[no-untyped-def]
         if not isinstance(value, Tensor):
             return standing(value, other)
-        seen = _seen((value, other))
+        seen = _seen(value, other)
         if (seen & _LOW) == 0:
             return call(value, other)
         found = call(_cast_one(FLOAT32, value), _cast_one(FLOAT32, other))
-        return mixed_precision_cast(value.dtype, found) if _bit(value) & _ELIGIBLE else found
+        return mixed_precision_cast(value.dtype, found) if _seen(value) & _ELIGIBLE else found
 
     return unamp_in_place
 
