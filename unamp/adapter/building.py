@@ -1,17 +1,20 @@
 """Parts of adapters that are compiled where a user asks for it: optional, built by one command, kept in the user's cache.
 
-Every process uses what is built. The environment can say that a framework's parts must not be used (``UNAMP_PADDLE_COMPILED=0``,
-say), or that they must (``1``: an error where one is not built).
+Every process uses what is built. The environment can say that a framework's parts must not be used, with
+``UNAMP_PADDLE_COMPILED=0``, say, or that they must (``1``: an error where one is not built).
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import importlib.util
 import os
 import shlex
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,6 +28,10 @@ __all__ = ["CompiledPart", "compiler"]
 def compiler() -> list[str]:
     """Return the C compiler that `CC` names, or `cc`, as the beginning of a command."""
     return shlex.split(os.environ.get("CC", "cc"))
+
+
+def _header() -> Path:
+    return Path(sysconfig.get_path("include"), "Python.h")
 
 
 class CompiledPart:
@@ -63,6 +70,30 @@ class CompiledPart:
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             os.replace(make(Path(folder)), target)
         return target
+
+    @classmethod
+    def extension(cls, framework: str, what: str, module: str, sources: Iterable[Path]) -> CompiledPart:
+        """Return a part that is an extension module for the Python that runs this."""
+        made_for = f"{module}-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        return cls(framework, what, f"{module}{importlib.machinery.EXTENSION_SUFFIXES[0]}", made_for, sources)
+
+    def compile_extension(self) -> Path:
+        """Build the part, an extension module, as `compile` does.
+
+        Raises:
+            OSError: there is no compiler, or this Python came without its headers.
+            subprocess.CalledProcessError: the compiler failed; what it has to say is on the terminal.
+        """
+        if not _header().exists():
+            raise FileNotFoundError(
+                f"{_header()} does not exist: compiling for this Python needs its headers; a system's package has them, such "
+                "as python3-dev (Debian) or python3-devel (Fedora)"
+            )
+        return self.compile(f"-I{_header().parent}", *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()))
+
+    def can_be_built(self) -> bool:
+        """Return whether somebody has yet to build the part, an extension module, which can be done with what is here."""
+        return _header().exists() and self.would_be_used(compiler()[0])
 
     def compile(self, *flags: str) -> Path:
         """Build the part with the C compiler, put it in its place, and return that.

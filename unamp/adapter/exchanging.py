@@ -6,20 +6,16 @@ built with their other compiled parts.
 
 from __future__ import annotations
 
-import importlib.machinery
-import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias
 
-from unamp.adapter.building import CompiledPart, compiler
+from unamp.adapter.building import CompiledPart
 from unamp.adapter.patching import Patch
 
-__all__ = ["Exchange", "InC", "InPython", "Names", "build", "can_be_built", "load", "part"]
+__all__ = ["Exchange", "InC", "InPython", "Names", "part"]
 
-_MODULE = "unamp_exchanging"
 _SOURCE = Path(__file__).with_suffix(".c")
 
 #: A function, its own code, and the code that it runs instead.
@@ -114,42 +110,5 @@ class InC:
 
 
 def part(framework: str) -> CompiledPart:
-    """Return the part as one of a framework's adapter."""
-    made_for = f"exchanging-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
-    file = f"{_MODULE}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
-    return CompiledPart(framework, "the compiled exchange of functions", file, made_for, [_SOURCE])
-
-
-def _header() -> Path:
-    return Path(sysconfig.get_path("include"), "Python.h")
-
-
-def can_be_built(framework: str) -> bool:
-    """Return whether somebody has yet to build the part, which can be done with what is here."""
-    return _header().exists() and part(framework).would_be_used(compiler()[0])
-
-
-def build(framework: str) -> Path:
-    """Build the part, put it in its place, and return that.
-
-    Raises:
-        OSError: there is no compiler, or this Python came without its headers.
-        subprocess.CalledProcessError: the compiler failed; what it has to say is on the terminal.
-    """
-    if not _header().exists():
-        raise FileNotFoundError(
-            f"{_header()} does not exist: compiling for this Python needs its headers; a system's package has them, such as "
-            "python3-dev (Debian) or python3-devel (Fedora)"
-        )
-    flags = ("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()
-    return part(framework).compile(f"-I{_header().parent}", *flags)
-
-
-def load(framework: str) -> Exchange | None:
-    """Return the module; None where it is not built.
-
-    Raises:
-        FrameworkNotSupported: it is not built, and the environment says that it must be.
-        ImportError: what is built cannot be loaded.
-    """
-    return cast("Exchange | None", part(framework).module())
+    """Return the loops in C as a part of a framework's adapter; the module has what `Exchange` has."""
+    return CompiledPart.extension(framework, "the compiled exchange of functions", "unamp_exchanging", [_SOURCE])

@@ -26,6 +26,7 @@ _ROUNDING = CompiledPart(
     [Path(__file__).with_name("rounding.c")],
 )
 place = _ROUNDING.place
+_EXCHANGE = exchanging.part("paddle")
 
 
 def build() -> tuple[Path, ...]:
@@ -35,14 +36,14 @@ def build() -> tuple[Path, ...]:
         OSError: there is no compiler, or (with the rounding built) this Python came without its headers.
         subprocess.CalledProcessError: the compiler failed; what it has to say is on the terminal.
     """
-    return _ROUNDING.compile(), exchanging.build("paddle")
+    return _ROUNDING.compile(), _EXCHANGE.compile_extension()
 
 
 def build_hint() -> str | None:
     """Return how to have what is not built and could be; None where all of it is, and where it is not wanted."""
     if _ROUNDING.would_be_used(compiler()[0]):
         slow = "rounds to low dtypes by Paddle's own operations here, which takes several times as long as in C"
-    elif exchanging.can_be_built("paddle"):
+    elif _EXCHANGE.can_be_built():
         slow = "opens and closes regions in Python here, which takes twice as long as in C"
     else:
         return None
@@ -71,4 +72,4 @@ def _load() -> Callable[[str], Any] | None:
 loops = _load()
 
 #: The loops of `unamp.adapter.exchanging` in C; None where they are not built.
-exchange = exchanging.load("paddle")
+exchange: exchanging.Exchange | None = _EXCHANGE.module()
