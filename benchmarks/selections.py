@@ -20,6 +20,7 @@ SELECTIONS: dict[str, dict[str, str]] = {
         "custom-python": "custom lists, changed add, 2 casts, *",
         "paddle-regions": "*",
         "paddle-steps": "* of width 128, *",
+        "tensorflow-first-trace": "*",
         "mindspore-regions": "*",
         "mindspore-operations": "*",
     },
