@@ -179,17 +179,17 @@ PyObject* install_on_meta(PyObject*, PyObject* args) {
 }
 
 // configure((name of a key, ...), thread, is_exporting, error for banned operations, what a missing kernel says, what raises on meta tensors that are
-// not reached, the name of the key for those that are, hooks: ready, waiting, finder, apply, undo)
+// not reached, the name of the key for those that are, hooks: ready, awaited, further, finder, apply, undo)
 PyObject* configure(PyObject*, PyObject* args) {
   PyObject *keys = nullptr, *phrases = nullptr;
   const char* meta_key = nullptr;
   if (!PyArg_ParseTuple(
-          args, "O!OOOO!OsO!O!OOO", &PyTuple_Type, &keys, &thread_in_python, &is_exporting, &banned_error, &PyTuple_Type, &phrases,
-          &refuse_on_meta, &meta_key, &PyList_Type, &hooks.ready, &PyList_Type, &hooks.waiting, &hooks.finder, &hooks.apply, &hooks.undo)) {
+          args, "O!OOOO!OsO!O!O!OOO", &PyTuple_Type, &keys, &thread_in_python, &is_exporting, &banned_error, &PyTuple_Type, &phrases,
+          &refuse_on_meta, &meta_key, &PyList_Type, &hooks.ready, &PyList_Type, &hooks.awaited, &PyList_Type, &hooks.further, &hooks.finder, &hooks.apply, &hooks.undo)) {
     return nullptr;
   }
   HANDLE_TH_ERRORS
-  for (PyObject* kept : {thread_in_python, is_exporting, banned_error, refuse_on_meta, hooks.ready, hooks.waiting, hooks.finder, hooks.apply,
+  for (PyObject* kept : {thread_in_python, is_exporting, banned_error, refuse_on_meta, hooks.ready, hooks.awaited, hooks.further, hooks.finder, hooks.apply,
                          hooks.undo}) {
     Py_INCREF(kept);
   }

@@ -49,11 +49,12 @@ bool stop_sharing(ScalarType low) {
   return true;
 }
 
-// What patches.py holds: [(namespace, name, original, replacement)], [(module, ...)] still to be imported, the finder that waits for
-// them, and what does the same in Python where something is not as it was left.
+// What patches.py holds: [(namespace, name, original, replacement)], names of modules that are still to be imported, patches of
+// transforming.py, the finder that waits for those modules, and what does the same in Python where something is not as it was left.
 struct Hooks {
   PyObject* ready = nullptr;
-  PyObject* waiting = nullptr;
+  PyObject* awaited = nullptr;
+  PyObject* further = nullptr;
   PyObject* finder = nullptr;
   PyObject* apply = nullptr;
   PyObject* undo = nullptr;
@@ -94,8 +95,8 @@ bool exchange_all(int from, int to) {
 
 bool still_waiting() {
   PyObject* modules = PyImport_GetModuleDict();
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(hooks.waiting); ++i) {
-    if (PyDict_Contains(modules, PyTuple_GET_ITEM(PyList_GET_ITEM(hooks.waiting, i), 0))) return false;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(hooks.awaited); ++i) {
+    if (PyDict_Contains(modules, PyList_GET_ITEM(hooks.awaited, i))) return false;
   }
   return true;
 }
@@ -104,7 +105,7 @@ bool acquire_hooks() {
   const auto lock = locked(hooks_mutex);
   if (open_regions == 0) {
     PyObject* finders = PySys_GetObject("meta_path");
-    const bool waiting = PyList_GET_SIZE(hooks.waiting) > 0;
+    const bool waiting = PyList_GET_SIZE(hooks.awaited) > 0;
     if (!still_waiting() || !exchange_all(2, 3)) {
       PyErr_Clear();
       if (!called(hooks.apply)) return false;
@@ -119,10 +120,11 @@ bool acquire_hooks() {
 bool release_hooks() {
   const auto lock = locked(hooks_mutex);
   if (--open_regions > 0) return true;
+  if (PyList_GET_SIZE(hooks.further) > 0) return called(hooks.undo);
   PyObject* finders = PySys_GetObject("meta_path");
   const bool first = PyList_GET_SIZE(finders) > 0 && PyList_GET_ITEM(finders, 0) == hooks.finder;
   if (first && PyList_SetSlice(finders, 0, 1, nullptr) < 0) return false;
-  if (exchange_all(3, 2) && (first || PyList_GET_SIZE(hooks.waiting) == 0)) return true;
+  if (exchange_all(3, 2) && (first || PyList_GET_SIZE(hooks.awaited) == 0)) return true;
   PyErr_Clear();
   return called(hooks.undo);
 }
