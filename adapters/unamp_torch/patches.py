@@ -20,7 +20,7 @@ import importlib.machinery
 import os
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -31,9 +31,9 @@ from unamp.errors import BannedOperation, FrameworkNotSupported
 from unamp_torch import backward, compiling, exporting, jagged, keras_layers, native_cache, transforming
 from unamp_torch.calls import NO_KERNEL, refuse_on_meta
 from unamp_torch.compiled import library
-from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, lock, thread
+from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, thread
 
-__all__ = ["HOOKS", "Hook", "acquire", "probe", "release"]
+__all__ = ["HOOKS", "Hook", "acquire", "acquire_with_cache", "probe", "release", "release_with_cache"]
 
 
 class Hook(NamedTuple):
@@ -60,12 +60,12 @@ class Hook(NamedTuple):
 _GENERATOR = "_checkpoint_without_reentrant_generator"
 _GENERATOR += "_impl" if hasattr(torch.utils.checkpoint, f"{_GENERATOR}_impl") else ""
 
-#: Before an exported program or a graph of `make_fx` comes to be, PyTorch imports this.
+#: What calls those has it imported: before an exported program or a graph of `make_fx` comes to be, PyTorch does so.
 _COMPILER = "torch._dynamo"
 
 HOOKS = (
     Hook("torch.autograd", "_engine_run_backward", backward.suspending),
-    Hook("torch.autograd.graph", "_engine_run_backward", backward.suspending),
+    Hook("torch.autograd.graph", "_engine_run_backward", backward.suspending, _COMPILER),
     Hook("torch.utils.checkpoint", "CheckpointFunction", backward.recomputing),
     Hook("torch.utils.checkpoint", _GENERATOR, backward.checkpointing),
     Hook("torch.distributed._composable.checkpoint_activation", _GENERATOR, backward.checkpointing),
@@ -87,7 +87,7 @@ HOOKS = (
 #: compiled kernels leave applying and undoing to the functions below.
 _KERAS: tuple[dict[str, Any], str, Any, Any] = ({}, "keras", object(), object())
 
-_lock = lock()
+_lock = native_cache.regions_lock
 _open = 0
 
 #: The hooks whose module is imported: the module's namespace, the name, the original, and the replacement.
@@ -96,6 +96,7 @@ _ready: list[tuple[dict[str, Any], str, Any, Any]] = []
 #: The others, and the names of the modules that they wait for. The first region finds one that is imported, and looks.
 _waiting: list[Hook] = list(HOOKS)
 _awaited: list[str] = ["torch"]
+_modules = sys.modules.keys()
 
 
 def probe() -> None:
@@ -133,13 +134,37 @@ def release() -> None:
             _undo()
 
 
+def acquire_with_cache(dtype: torch.dtype, wanted: bool) -> bool:
+    """Need the patches, and native autocast's cache for casts to `dtype`, where it is wanted; return whether it can be used.
+
+    In one go: what each takes is counted in the cost of every region.
+    """
+    global _open
+    with _lock:
+        if _open == 0:
+            _apply()
+        _open += 1
+        return wanted and native_cache.start(dtype)
+
+
+def release_with_cache(dtype: torch.dtype, used: bool, outermost: bool) -> None:
+    """Need them no longer; the cache is cleared where nobody does, and in any case by an outermost region."""
+    global _open
+    with _lock:
+        if (used and native_cache.stop(dtype)) or outermost:
+            torch.clear_autocast_cache()
+        _open -= 1
+        if _open == 0:
+            _undo()
+
+
 #: What `_written_out` made of the hooks that are ready.
 _exchange: tuple[Callable[[], bool], Callable[[], bool]] = (lambda: False, lambda: False)
 
 
 def _apply() -> None:
     if _awaited:
-        if not sys.modules.keys().isdisjoint(_awaited):
+        if not _modules.isdisjoint(_awaited):
             _look_for_modules()
         sys.meta_path.insert(0, _imports)
     try:
@@ -198,7 +223,9 @@ def _written_out() -> tuple[Callable[[], bool], Callable[[], bool]]:
         done = "".join(f"   space{n}[{hook[1]!r}] = {wanted}{n}\n" for n, hook in enumerate(_ready))
         given = ", ".join(f"{name}={name}" for name in fixed)
         names = dict(fixed)
-        exec(f"def exchange({given}):\n try:\n  if {asked}:\n{done}   return True\n except KeyError: pass\n return False", names)
+        exec(
+            f"def exchange({given}):\n try:\n  if {asked}:\n{done}   return True\n except KeyError: pass\n return False", names
+        )
         both.append(names["exchange"])
     return both[0], both[1]
 
@@ -298,12 +325,22 @@ class _PatchingLoader(importlib.abc.Loader):
 
 _imports = _Imports()
 
+
+def _exporting_flag() -> tuple[dict[str, Any] | None, str]:
+    """Return where `torch.compiler.is_exporting` looks, and for what; None where this version does more than that."""
+    asked: FunctionType = torch.compiler.is_exporting
+    names = asked.__code__.co_names
+    looks = len(names) == 1 and isinstance(asked.__globals__.get(names[0]), bool)
+    return (asked.__globals__ if looks else None), "".join(names[:1])
+
+
 if library is not None:
     # The same, compiled; what is out of the ordinary it leaves to the functions above.
     library.configure(
         tuple(each.name for each in KERNEL_KEYS),
         thread,
         torch.compiler.is_exporting,
+        *_exporting_flag(),
         BannedOperation,
         NO_KERNEL,
         refuse_on_meta,
@@ -312,6 +349,7 @@ if library is not None:
         _awaited,
         transforming.applied,
         _imports,
+        vars(sys),
         _apply,
         _undo,
     )

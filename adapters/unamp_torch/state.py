@@ -198,7 +198,12 @@ class Thread(state.ThreadState[Plan]):
         transforms: the levels of `torch.func` that were put on in a region, each with the plan to go back to.
     """
 
-    weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None = None
+    # In the thread's own dictionary from the beginning, where regions, which cannot afford more, read and write them.
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+        self.sink = None
+        self.weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None = None
+
     emulated: bool = False
     forward_region: AbstractContextManager[Any] | None = None
     transforms: Mapping[int, Plan] = MappingProxyType({})

@@ -56,10 +56,12 @@ struct Hooks {
   PyObject* awaited = nullptr;
   PyObject* further = nullptr;
   PyObject* finder = nullptr;
+  PyObject* sys = nullptr;  // the module's dictionary: PySys_GetObject makes a string each time
   PyObject* apply = nullptr;
   PyObject* undo = nullptr;
 };
 Hooks hooks;
+PyObject* meta_path_attribute = nullptr;
 long open_regions = 0;
 // Held while hooks are applied and undone: what does it in Python gives other threads their turn. The same thread may come back for it.
 std::recursive_mutex hooks_mutex;
@@ -101,12 +103,18 @@ bool still_waiting() {
   return true;
 }
 
+// sys.meta_path, borrowed; null where that is no list.
+PyObject* import_finders() {
+  PyObject* finders = item(hooks.sys, meta_path_attribute);
+  return finders != nullptr && PyList_CheckExact(finders) ? finders : nullptr;
+}
+
 bool acquire_hooks() {
   const auto lock = locked(hooks_mutex);
   if (open_regions == 0) {
-    PyObject* finders = PySys_GetObject("meta_path");
+    PyObject* finders = import_finders();
     const bool waiting = PyList_GET_SIZE(hooks.awaited) > 0;
-    if (!still_waiting() || !exchange_all(2, 3)) {
+    if (finders == nullptr || !still_waiting() || !exchange_all(2, 3)) {
       PyErr_Clear();
       if (!called(hooks.apply)) return false;
     } else if (waiting && PyList_Insert(finders, 0, hooks.finder) < 0) {
@@ -121,8 +129,8 @@ bool release_hooks() {
   const auto lock = locked(hooks_mutex);
   if (--open_regions > 0) return true;
   if (PyList_GET_SIZE(hooks.further) > 0) return called(hooks.undo);
-  PyObject* finders = PySys_GetObject("meta_path");
-  const bool first = PyList_GET_SIZE(finders) > 0 && PyList_GET_ITEM(finders, 0) == hooks.finder;
+  PyObject* finders = import_finders();
+  const bool first = finders != nullptr && PyList_GET_SIZE(finders) > 0 && PyList_GET_ITEM(finders, 0) == hooks.finder;
   if (first && PyList_SetSlice(finders, 0, 1, nullptr) < 0) return false;
   if (exchange_all(3, 2) && (first || PyList_GET_SIZE(hooks.awaited) == 0)) return true;
   PyErr_Clear();
@@ -153,7 +161,8 @@ struct Activation {
 
 struct Token {
   PyObject_HEAD
-  PyObject* outer;  // the plan in Python
+  PyObject* attributes;  // those of state.thread in this thread
+  PyObject* outer;       // the plan in Python
   Activation* outer_activation;
   Activation* innermost;
   const Plan* table;
@@ -166,7 +175,24 @@ struct Token {
 
 PyObject* thread_in_python = nullptr;  // state.thread
 PyObject* plan_attribute = nullptr;
+PyObject* attributes_attribute = nullptr;  // "__dict__"
 PyObject* is_exporting = nullptr;
+PyObject* exporting_space = nullptr;  // where that looks, and for what; None where this version of torch has it otherwise
+PyObject* exporting_flag = nullptr;
+
+// Returns whether torch.export is running; -1 with an error.
+int exporting() {
+  if (exporting_space != Py_None) {
+    PyObject* flag = item(exporting_space, exporting_flag);
+    if (flag == Py_False) return 0;
+    PyErr_Clear();
+  }
+  PyObject* answer = PyObject_CallNoArgs(is_exporting);
+  if (answer == nullptr) return -1;
+  const int truth = PyObject_IsTrue(answer);
+  Py_DECREF(answer);
+  return truth;
+}
 
 void switch_to(const Activation& activation, bool on) {
   for (const Carrier& carrier : *activation.token) {
@@ -196,29 +222,33 @@ int leave_to_python(Activation* self, PyObject* outer, Activation** outer_activa
     if (innermost == nullptr || innermost->plan != outer || innermost->devices != self->devices) return 1;
     *outer_activation = innermost;
   }
-  PyObject* exporting = PyObject_CallNoArgs(is_exporting);
-  if (exporting == nullptr) return -1;
-  const int answer = PyObject_IsTrue(exporting);
-  Py_DECREF(exporting);
-  return answer;
+  return exporting();
 }
 
 PyObject* activation_enter(PyObject* object, PyObject*) {
   auto* self = reinterpret_cast<Activation*>(object);
-  PyObject* outer = PyObject_GetAttr(thread_in_python, plan_attribute);
-  if (outer == nullptr) return nullptr;
+  // In the dictionary itself: looking an attribute up that each thread has for itself takes several times as long.
+  PyObject* attributes = PyObject_GetAttr(thread_in_python, attributes_attribute);
+  if (attributes == nullptr) return nullptr;
+  PyObject* outer = item(attributes, plan_attribute);
+  if (outer == nullptr) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "unamp_torch.state.thread has no plan");
+    Py_DECREF(attributes);
+    return nullptr;
+  }
   Activation* outer_activation = nullptr;
   const int in_python = leave_to_python(self, outer, &outer_activation);
   if (in_python != 0) {
-    Py_DECREF(outer);
+    Py_DECREF(attributes);
     return in_python < 0 ? nullptr : PyObject_CallMethod(self->python, "enter", nullptr);
   }
   auto* token = PyObject_New(Token, &TokenType);
   if (token == nullptr) {
-    Py_DECREF(outer);
+    Py_DECREF(attributes);
     return nullptr;
   }
-  token->outer = outer;  // from here on the token's
+  token->attributes = attributes;  // from here on the token's
+  token->outer = Py_NewRef(outer);
   if (outer == Py_None && !acquire_hooks()) {
     Py_DECREF(token);
     return nullptr;
@@ -246,7 +276,7 @@ PyObject* activation_enter(PyObject* object, PyObject*) {
   switch_to(*self, true);
   here.plan = self->table;
   here.innermost = object;
-  if (PyObject_SetAttr(thread_in_python, plan_attribute, self->plan) < 0) PyErr_WriteUnraisable(object);
+  if (set_item(token->attributes, plan_attribute, self->plan) < 0) PyErr_WriteUnraisable(object);
   return reinterpret_cast<PyObject*>(token);
 }
 
@@ -254,7 +284,7 @@ PyObject* activation_exit(PyObject* object, PyObject* given) {
   auto* self = reinterpret_cast<Activation*>(object);
   if (Py_TYPE(given) != &TokenType) return PyObject_CallMethod(self->python, "exit", "(O)", given);
   auto* token = reinterpret_cast<Token*>(given);
-  if (PyObject_SetAttr(thread_in_python, plan_attribute, token->outer) < 0) PyErr_WriteUnraisable(object);
+  if (set_item(token->attributes, plan_attribute, token->outer) < 0) PyErr_WriteUnraisable(object);
   switch_to(*self, false);
   if (token->outer_activation != nullptr) switch_to(*token->outer_activation, true);
   here.plan = token->table;
