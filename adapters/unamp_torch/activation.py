@@ -21,8 +21,8 @@ from unamp.policy import Policy
 from unamp_torch import exporting as exports
 from unamp_torch import functions, native_cache, patches, plans, state
 from unamp_torch.compiled import library
-from unamp_torch.plans import install_traced, nested
 from unamp_torch.exporting import PRE_DISPATCH
+from unamp_torch.plans import install_traced, nested
 from unamp_torch.state import (
     CPU,
     CUDA,

@@ -9,7 +9,7 @@ when they are first needed, which can be inside a region, and with the compiled 
 (`compiled/regions.h`), for which `_ready` is a list of plain tuples.
 
 Every hook costs every outermost region. So there are none for what something else tells: operators that take functions have
-kernels of their own on our dispatch keys (`control_flow`), what takes a level of `torch.func` off is looked for once one was put
+kernels of their own on our dispatch keys (`control_flow`), what takes a level of `torch.func` off is patched once one is put
 on (`transforming`), and a hook that only a compiler's modules call waits for these.
 """
 
@@ -20,7 +20,7 @@ import importlib.machinery
 import os
 import sys
 from collections.abc import Callable, Sequence
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -328,10 +328,10 @@ _imports = _Imports()
 
 def _exporting_flag() -> tuple[dict[str, Any] | None, str]:
     """Return where `torch.compiler.is_exporting` looks, and for what; None where this version does more than that."""
-    asked: FunctionType = torch.compiler.is_exporting
-    names = asked.__code__.co_names
-    looks = len(names) == 1 and isinstance(asked.__globals__.get(names[0]), bool)
-    return (asked.__globals__ if looks else None), "".join(names[:1])
+    asked = torch.compiler.is_exporting
+    names, space = asked.__code__.co_names, asked.__globals__
+    looks = len(names) == 1 and isinstance(space.get(names[0]), bool)
+    return (space if looks else None), "".join(names[:1])
 
 
 if library is not None:

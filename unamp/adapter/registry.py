@@ -63,7 +63,7 @@ def adapters_in_use() -> tuple[Adapter, ...]:
 
 
 def adapters_in_use_now() -> tuple[Adapter, ...]:
-    """Do the same where no compiler traces the caller: at the opening of a region, whose cost a second call would be felt in."""
+    """Do the same where no compiler traces the caller, with one call less: for the opening of regions."""
     if _waiting is None or not _modules.isdisjoint(_waiting):
         _load_imported()
     return _in_use
