@@ -220,11 +220,8 @@ def autocast(
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.autocast
     """
     cache = cache_enabled is not False
-    if (
-        type(enabled) is not bool or type(promote) is not bool
-    ):  # 1 is equal to True, so that `_remembered` cannot tell them apart
-        return _autocast(device_type, dtype, level, allow, deny, preset, enabled, promote, cache, framework)
-    return _here(_autocast, (device_type, dtype, level, allow, deny, preset, enabled, promote, cache, framework))
+    arguments = device_type, dtype, level, allow, deny, preset, enabled, promote, cache, framework
+    return _here(_autocast, arguments, enabled, promote)
 
 
 @not_converted
@@ -254,9 +251,8 @@ def auto_cast(
 
     Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/auto_cast_en.html
     """
-    if type(enable) is not bool or type(use_promote) is not bool:
-        return _auto_cast(enable, custom_white_list, custom_black_list, level, dtype, use_promote, preset, framework)
-    return _here(_auto_cast, (enable, custom_white_list, custom_black_list, level, dtype, use_promote, preset, framework))
+    arguments = enable, custom_white_list, custom_black_list, level, dtype, use_promote, preset, framework
+    return _here(_auto_cast, arguments, enable, use_promote)
 
 
 amp_guard = auto_cast
@@ -377,7 +373,7 @@ def _region_of_values(values: tuple[Any, ...], framework: str | None, device: st
     return _policy_region(Policy(*values), framework, device)
 
 
-def _here(make: Callable[..., Region], arguments: tuple[Any, ...]) -> Region:
+def _here(make: Callable[..., Region], arguments: tuple[Any, ...], flag: object = True, other: object = True) -> Region:
     adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
@@ -386,6 +382,8 @@ def _here(make: Callable[..., Region], arguments: tuple[Any, ...]) -> Region:
             if make is _policy_region and isinstance(arguments[0], Policy):
                 make, arguments = _region_of_values, (arguments[0]._values, *arguments[1:])
             return CapturedRegion(adapter, _key_for(adapter.framework, make, *arguments))  # type: ignore[return-value]
+    if type(flag) is not bool or type(other) is not bool:
+        return make(*arguments)  # which raises; below, 1 would be taken for True
     try:
         return _remembered(adapters, make, arguments)
     except TypeError:  # lists and sets are not hashable; and where the argument itself is bad, `make` says so
