@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._higher_order_ops import cond as cond_module
 from unamp_torch import transforming
 
 from unamp import Policy, policy_region
@@ -76,18 +75,22 @@ def test_what_takes_a_level_off_is_patched_from_the_first_level_to_the_last_regi
 
 
 def test_an_operator_that_takes_functions_is_patched_while_it_runs() -> None:
+    cond_module = sys.modules["torch._higher_order_ops.cond"]  # as an attribute it is the operator
     original, seen = cond_module.CondAutogradOp, []
 
-    def chosen(x: torch.Tensor) -> torch.Tensor:
+    def chosen(x: torch.Tensor) -> tuple[torch.Tensor]:
         seen.append((cond_module.CondAutogradOp is not original, (x + x).dtype))
-        return x.sin()
+        return (x.sin(),)
+
+    def other(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x.cos(),)
 
     x = torch.rand(3, requires_grad=True)
     with policy_region(POLICY):
         assert cond_module.CondAutogradOp is original
-        out = torch.ops.higher_order.cond(torch.tensor(True), chosen, torch.cos, (x,))
+        (out,) = torch.ops.higher_order.cond(torch.tensor(True), chosen, other, (x,))
         assert cond_module.CondAutogradOp is original
     assert (True, torch.bfloat16) in seen
     out.sum().backward()
-    torch.ops.higher_order.cond(torch.tensor(True), chosen, torch.cos, (x,))
+    torch.ops.higher_order.cond(torch.tensor(True), chosen, other, (x,))
     assert seen[-1] == (False, torch.float32), "outside of regions nothing is"

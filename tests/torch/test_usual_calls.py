@@ -74,7 +74,8 @@ def test_a_call_comes_to_the_same(policy: Policy, name: str) -> None:
         assert thread.plan is not None
         own_key = thread.plan.key.key
         assert own_key in (FEW.key, MANY.key)
-        assert name in thread.plan.casts_on_cpu
+        # A linear layer in the low dtype is left to native autocast.
+        assert name in thread.plan.casts_on_cpu or name == "aten::linear"
         general, usual = calls.kernel_of(operator, own_key), usual_calls.kernel_of(operator, own_key)
         assert usual.__code__ is not general.__code__
         for args, kwargs in CALLS[name]:
