@@ -19,9 +19,11 @@ _QUICK, _FEWEST = 0.2, 5
 #: Each with the function that makes its comparisons, and how long each of them is measured.
 SECTIONS = {
     "regions": ("on_torch.regions:comparisons", _OPERATION),
+    "regions-in-python": ("on_torch.regions:in_python", _OPERATION),
     "native": ("on_torch.operations:native", _OPERATION),
     "native-steps": ("on_torch.steps:native", _STEP),
     "custom": ("on_torch.operations:custom", _OPERATION),
+    "custom-in-python": ("on_torch.operations:in_python", _OPERATION),
     "custom-steps": ("on_torch.steps:custom", _STEP),
     "o2-steps": ("on_torch.steps:o2", _STEP),
     "decorated-steps": ("on_torch.decorated:comparisons", Effort(300, 0.002)),

@@ -32,6 +32,7 @@ from unamp_torch import backward, compiling, exporting, jagged, keras_layers, na
 from unamp_torch.calls import NO_KERNEL, refuse_on_meta
 from unamp_torch.compiled import library
 from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, thread
+from unamp_torch.straight_patches import Exchange, Ready, written_out
 
 __all__ = ["HOOKS", "Hook", "acquire", "acquire_with_cache", "probe", "release", "release_with_cache"]
 
@@ -85,13 +86,13 @@ HOOKS = (
 
 #: Stands among the hooks for the patches of Keras, where it computes with PyTorch. What it says is never found, so that the
 #: compiled kernels leave applying and undoing to the functions below.
-_KERAS: tuple[dict[str, Any], str, Any, Any] = ({}, "keras", object(), object())
+_KERAS: Ready = ({}, "keras", object(), object())
 
 _lock = native_cache.regions_lock
 _open = 0
 
 #: The hooks whose module is imported: the module's namespace, the name, the original, and the replacement.
-_ready: list[tuple[dict[str, Any], str, Any, Any]] = []
+_ready: list[Ready] = []
 
 #: The others, and the names of the modules that they wait for. The first region finds one that is imported, and looks.
 _waiting: list[Hook] = list(HOOKS)
@@ -158,8 +159,10 @@ def release_with_cache(dtype: torch.dtype, used: bool, outermost: bool) -> None:
             _undo()
 
 
-#: What `_written_out` made of the hooks that are ready.
-_exchange: tuple[Callable[[], bool], Callable[[], bool]] = (lambda: False, lambda: False)
+#: In place of two functions that exchange all hooks at once (see `written_out`), two that leave each to itself.
+_IN_TURN: Exchange = (lambda: False, lambda: False)
+
+_exchange = _IN_TURN
 
 
 def _apply() -> None:
@@ -206,30 +209,6 @@ def _undo_each() -> None:
             namespace[name] = original
 
 
-def _written_out() -> tuple[Callable[[], bool], Callable[[], bool]]:
-    """Return what applies the hooks that are ready, and what undoes it, as functions without a loop.
-
-    That is a large part of what opening a region costs: no more than a look and an assignment for each. Where one does not find
-    what it expects (somebody else has patched the same place), it changes nothing and returns False.
-    """
-    if any(hook is _KERAS for hook in _ready):
-        return (lambda: False), (lambda: False)
-    fixed: dict[str, Any] = {}
-    for n, (namespace, _, original, replacement) in enumerate(_ready):
-        fixed |= {f"space{n}": namespace, f"original{n}": original, f"replacement{n}": replacement}
-    both = []
-    for found, wanted in (("original", "replacement"), ("replacement", "original")):
-        asked = " and ".join(f"space{n}[{hook[1]!r}] is {found}{n}" for n, hook in enumerate(_ready))
-        done = "".join(f"   space{n}[{hook[1]!r}] = {wanted}{n}\n" for n, hook in enumerate(_ready))
-        given = ", ".join(f"{name}={name}" for name in fixed)
-        names = dict(fixed)
-        exec(
-            f"def exchange({given}):\n try:\n  if {asked}:\n{done}   return True\n except KeyError: pass\n return False", names
-        )
-        both.append(names["exchange"])
-    return both[0], both[1]
-
-
 def _look_for_modules(loaded: str = "") -> None:
     """Make the hooks ready whose modules have been imported since; `loaded` has just run, and counts as imported."""
     global _exchange
@@ -254,7 +233,7 @@ def _look_for_modules(loaded: str = "") -> None:
         _ready.append((namespace, hook.name, original, hook.replacement(original)))
         _waiting.remove(hook)
     _awaited[:] = dict.fromkeys(hook.awaited() or hook.module for hook in _waiting)
-    _exchange = _written_out()
+    _exchange = _IN_TURN if any(hook is _KERAS for hook in _ready) else written_out(_ready)
 
 
 def _replace_anew(place: int) -> None:
@@ -267,7 +246,7 @@ def _replace_anew(place: int) -> None:
     original = namespace[name]
     _ready[place] = namespace, name, original, hook.replacement(original)
     namespace[name] = _ready[place][3]
-    _exchange = _written_out()
+    _exchange = _IN_TURN if any(hook is _KERAS for hook in _ready) else written_out(_ready)
 
 
 def _forget_other_threads() -> None:
