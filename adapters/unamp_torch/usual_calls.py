@@ -7,6 +7,7 @@ casts to it takes from the same table (`calls.CASTS`), and whatever is not usual
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -57,9 +58,13 @@ def make(name, call, no_kernel, own_key, before_dtype, general):
     return kernel
 """
 
-_CAST = """
-            if {present}(found := a{n}.dtype) is not dtype and found in ELIGIBLE:
-                a{n} = cast_weight(a{n}, dtype) if keep and a{n}.is_leaf and a{n}.requires_grad else to(a{n})"""
+#: How many lines are above it in this file: a traceback through a kernel shows them.
+_ABOVE = sys._getframe().f_lineno - _SOURCE.count("\n") - 4
+
+_CAST = (
+    "a{n} = a{n} if {absent}(found := a{n}.dtype) is dtype or found not in ELIGIBLE "
+    "else cast_weight(a{n}, dtype) if keep and a{n}.is_leaf and a{n}.requires_grad else to(a{n})"
+)
 
 
 def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Callable[..., Any]:
@@ -95,7 +100,7 @@ def _makes(optional: tuple[bool, ...], composite: bool, names_dtype: bool) -> Ca
     unusual = [f"type(a{n}) not in {'PLAIN_OR_NONE' if may else 'PLAIN'}" for n, may in enumerate(optional)]
     if names_dtype:
         unusual.append("kwargs or len(rest) > before_dtype")
-    casts = (_CAST.format(n=n, present=f"a{n} is not None and " if may else "") for n, may in enumerate(optional))
+    casts = (_CAST.format(n=n, absent=f"a{n} is None or " if may else "") for n, may in enumerate(optional))
     with_cuda = torch.backends.cuda.is_built()
     source = _SOURCE.format(
         parameters=", ".join(
@@ -104,12 +109,12 @@ def _makes(optional: tuple[bool, ...], composite: bool, names_dtype: bool) -> Ca
         arguments=", ".join([*keyset, *tensors]),
         tensors=", ".join(tensors),
         unusual=" or ".join(unusual),
-        cast="".join(casts).strip(),
+        cast="; ".join(casts),
         exclude_other="other_off = excluded(CUDA_KEY); set_excluded(CUDA_KEY, True)" if with_cuda else "",
         include_other="set_excluded(CUDA_KEY, other_off)" if with_cuda else "",
     )
     names = dict(_NAMES)
-    exec(source, names)
+    exec(compile("\n" * _ABOVE + source, __file__, "exec"), names)
     made: Callable[..., Callable[..., Any]] = names["make"]
     return made
 
