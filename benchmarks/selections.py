@@ -17,7 +17,7 @@ SELECTIONS: dict[str, dict[str, str]] = {
         "mindspore-decorated": "*",
         "regions": "*, outermost",
         "regions-python": "*, outermost",
-        "custom-python": "custom lists, changed add, 2 casts, *",
+        "changed-python": "*",
         "paddle-regions": "*",
         "paddle-steps": "* of width 128, *",
         "tensorflow-first-trace": "*",

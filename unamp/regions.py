@@ -107,7 +107,7 @@ class Region:
         return {**vars(self), "_prepared": (None, ())}
 
     def __enter__(self) -> Region:
-        adapters = registry.adapters_in_use()
+        adapters = registry.adapters_in_use_now()
         prepared_for, realisations = self._prepared
         if prepared_for is not adapters or not adapters:
             realisations = self._prepare(adapters)
@@ -221,7 +221,8 @@ def autocast(
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.autocast
     """
     cache = cache_enabled is not False
-    return _here(_autocast, device_type, dtype, level, allow, deny, preset, enabled, promote, cache, framework)
+    arguments = device_type, dtype, level, allow, deny, preset, enabled, promote, cache, framework
+    return _here(_autocast, arguments, enabled, promote)
 
 
 @not_converted
@@ -251,7 +252,8 @@ def auto_cast(
 
     Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/auto_cast_en.html
     """
-    return _here(_auto_cast, enable, custom_white_list, custom_black_list, level, dtype, use_promote, preset, framework)
+    arguments = enable, custom_white_list, custom_black_list, level, dtype, use_promote, preset, framework
+    return _here(_auto_cast, arguments, enable, use_promote)
 
 
 amp_guard = auto_cast
@@ -268,7 +270,7 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
     Raises:
         TypeError: where ``policy`` is not a `Policy`.
     """
-    return _here(_policy_region, policy, framework, None)
+    return _here(_policy_region, (policy, framework, None))
 
 
 @not_converted
@@ -301,7 +303,7 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
 @not_converted
 def limited_region(policy: Policy, framework: str, device: str | None) -> Region:
     """Return a region for a policy on one framework, and on one device where one is named."""
-    return _here(_policy_region, policy, framework, device)
+    return _here(_policy_region, (policy, framework, device))
 
 
 def innermost_region() -> Region | None:
@@ -372,7 +374,7 @@ def _region_of_values(values: tuple[Any, ...], framework: str | None, device: st
     return _policy_region(Policy(*values), framework, device)
 
 
-def _here(make: Callable[..., Region], *arguments: Any) -> Region:
+def _here(make: Callable[..., Region], arguments: tuple[Any, ...], flag: object = True, other: object = True) -> Region:
     adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
@@ -381,8 +383,10 @@ def _here(make: Callable[..., Region], *arguments: Any) -> Region:
             if make is _policy_region and isinstance(arguments[0], Policy):
                 make, arguments = _region_of_values, (arguments[0]._values, *arguments[1:])
             return CapturedRegion(adapter, _key_for(adapter.framework, make, *arguments))  # type: ignore[return-value]
+    if type(flag) is not bool or type(other) is not bool:
+        return make(*arguments)  # which raises; below, 1 would be taken for True
     try:
-        return _remembered(adapters, make, *arguments)
+        return _remembered(adapters, make, arguments)
     except TypeError:  # lists and sets are not hashable; and where the argument itself is bad, `make` says so
         return make(*arguments)
 
@@ -396,8 +400,8 @@ if hasattr(os, "register_at_fork"):
 # look-up instead of building a policy anew. A newly imported framework is a new request: defaults depend on it.
 
 
-@functools.lru_cache(KEPT_POLICIES, typed=True)
-def _remembered(adapters: object, make: Callable[..., Region], *arguments: Any) -> Region:
+@functools.lru_cache(KEPT_POLICIES)
+def _remembered(adapters: object, make: Callable[..., Region], arguments: tuple[Any, ...]) -> Region:
     return make(*arguments)
 
 
