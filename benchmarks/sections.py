@@ -46,11 +46,12 @@ _PYTHON = ", kernels in Python"
 
 SECTIONS = {
     "regions": Section("on_torch.regions:comparisons", _OPERATION),
-    "regions-python": Section("on_torch.regions:comparisons", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON),
+    "regions-python": Section("on_torch.regions:in_python", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON),
     "native": Section("on_torch.operations:native", _OPERATION),
     "native-steps": Section("on_torch.steps:native", _STEP),
     "custom": Section("on_torch.operations:custom", _OPERATION),
-    "custom-python": Section("on_torch.operations:custom", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON),
+    "custom-python": Section("on_torch.operations:custom", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON, quick=False),
+    "changed-python": Section("on_torch.operations:in_python", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON),
     "custom-steps": Section("on_torch.steps:custom", _STEP),
     "o2-steps": Section("on_torch.steps:o2", _STEP),
     "decorated-steps": Section("on_torch.decorated:comparisons", Effort(300, 0.002)),
@@ -79,6 +80,7 @@ SECTIONS = {
     "tensorflow-regions": Section("on_tensorflow.regions:comparisons", _OPERATION),
     "tensorflow-operations": Section("on_tensorflow.operations:comparisons", _OPERATION),
     "tensorflow-tracing": Section("on_tensorflow.operations:tracing", _PROCESS),
+    "tensorflow-first-trace": Section("on_tensorflow.first_trace:comparisons", Effort(10, 0.0)),
     "tensorflow-steps": Section("on_tensorflow.steps:comparisons", Effort(60, 0.0)),
     "tensorflow-decorated": Section("on_tensorflow.decorated:comparisons", Effort(150, 0.0)),
     "tensorflow-memory": Section("on_tensorflow.memory:comparisons", _MEMORY, quick=False),
