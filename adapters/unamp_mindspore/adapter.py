@@ -28,6 +28,7 @@ from unamp.policy import Policy
 from unamp_mindspore import compiling, devices, networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import ELSEWHERE, Activation
 from unamp_mindspore.casting import cast
+from unamp_mindspore.compiled import build_hint, exchange
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.spellings import spelling
@@ -78,9 +79,13 @@ class MindSporeAdapter(CapturesNothing):
         return {
             "build": device_in_use(),
             "threads": int(mindspore.get_context("runtime_num_threads")),
+            "regions": "Python" if exchange is None else "C",
             # No version so far (2.10) is compiled for NumPy 2.
             "built_for_this_numpy": major_minor(np.__version__) < (2, 0),
         }
+
+    def faster(self) -> str | None:
+        return build_hint()
 
     def gaps(self) -> tuple[Gap, ...]:
         return (
