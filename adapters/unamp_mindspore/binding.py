@@ -268,7 +268,7 @@ class Binding:
         state["compile_cache"] = set()  # the cell deletes the graphs in it when it goes
         vars(made).clear()
         vars(made).update(state)
-        if isinstance(cell, nn.CellList):
+        if isinstance(cell, (nn.CellList, nn.CellDict)):
             made._cells = type(cell._cells)((name, self.of(each)) for name, each in cell._cells.items())
         return made
 
