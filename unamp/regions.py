@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp._region_decorator import decorate
-from unamp.adapter import DEVICES, Adapter, NamesDevices, Realisation, registry
+from unamp.adapter import Adapter, Realisation, registry
+from unamp.devices import BARE, default_dtype, place
 from unamp.errors import shortened
 from unamp.lists import is_word, operation_name
 from unamp.policy import KEPT_POLICIES, Policy
@@ -106,7 +107,7 @@ class Region:
         return {**vars(self), "_prepared": (None, ())}
 
     def __enter__(self) -> Region:
-        adapters = registry.adapters_in_use()
+        adapters = registry.adapters_in_use_now()
         prepared_for, realisations = self._prepared
         if prepared_for is not adapters or not adapters:
             realisations = self._prepare(adapters)
@@ -220,7 +221,8 @@ def autocast(
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.autocast
     """
     cache = cache_enabled is not False
-    return _here(_autocast, device_type, dtype, level, allow, deny, preset, enabled, promote, cache, framework)
+    arguments = device_type, dtype, level, allow, deny, preset, enabled, promote, cache, framework
+    return _here(_autocast, arguments, enabled, promote)
 
 
 @not_converted
@@ -250,7 +252,8 @@ def auto_cast(
 
     Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/auto_cast_en.html
     """
-    return _here(_auto_cast, enable, custom_white_list, custom_black_list, level, dtype, use_promote, preset, framework)
+    arguments = enable, custom_white_list, custom_black_list, level, dtype, use_promote, preset, framework
+    return _here(_auto_cast, arguments, enable, use_promote)
 
 
 amp_guard = auto_cast
@@ -267,7 +270,7 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
     Raises:
         TypeError: where ``policy`` is not a `Policy`.
     """
-    return _here(_policy_region, policy, framework, None)
+    return _here(_policy_region, (policy, framework, None))
 
 
 @not_converted
@@ -286,7 +289,7 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
     """
     if framework is None and device is None:
         return _state.open[-1][0].policy if _state.open else None
-    device, framework = _place(device, framework)[0], framework
+    device, framework = place(device, framework)[0], framework
     adapter = None if framework is None else registry.adapter_for(framework)
     for region, _, _ in reversed(_state.open):
         if region.covers(framework, device):
@@ -300,7 +303,7 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
 @not_converted
 def limited_region(policy: Policy, framework: str, device: str | None) -> Region:
     """Return a region for a policy on one framework, and on one device where one is named."""
-    return _here(_policy_region, policy, framework, device)
+    return _here(_policy_region, (policy, framework, device))
 
 
 def innermost_region() -> Region | None:
@@ -340,10 +343,10 @@ def close_down_to(depth: int) -> None:
 
 def _autocast(device_type: object, dtype: object, *rest: Any) -> Region:
     level, allow, deny, preset, enabled, promote, cache, framework = rest
-    device, owner = _place(device_type, framework)
+    device, owner = place(device_type, framework)
     framework = framework or owner
     if dtype is None:
-        dtype = _default_dtype(device, framework)
+        dtype = default_dtype(device, framework)
     policy = Policy(level, dtype, allow, deny, preset, enabled, promote, cache=cache)
     return _shared(policy, registry.adapters_in_use(), framework, device)
 
@@ -351,7 +354,7 @@ def _autocast(device_type: object, dtype: object, *rest: Any) -> Region:
 def _auto_cast(enable: bool, white: object, black: object, level: str, dtype: object, *rest: Any) -> Region:
     promote, preset, framework = rest
     if callable(enable):
-        raise TypeError(_BARE.format("auto_cast"))
+        raise TypeError(BARE.format("auto_cast"))
     policy = Policy(level, dtype, _paddle_names(white), _paddle_names(black), preset, enable, promote)
     return _shared(policy, registry.adapters_in_use(), framework, None)
 
@@ -371,7 +374,7 @@ def _region_of_values(values: tuple[Any, ...], framework: str | None, device: st
     return _policy_region(Policy(*values), framework, device)
 
 
-def _here(make: Callable[..., Region], *arguments: Any) -> Region:
+def _here(make: Callable[..., Region], arguments: tuple[Any, ...], flag: object = True, other: object = True) -> Region:
     adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
@@ -380,8 +383,10 @@ def _here(make: Callable[..., Region], *arguments: Any) -> Region:
             if make is _policy_region and isinstance(arguments[0], Policy):
                 make, arguments = _region_of_values, (arguments[0]._values, *arguments[1:])
             return CapturedRegion(adapter, _key_for(adapter.framework, make, *arguments))  # type: ignore[return-value]
+    if type(flag) is not bool or type(other) is not bool:
+        return make(*arguments)  # which raises; below, 1 would be taken for True
     try:
-        return _remembered(adapters, make, *arguments)
+        return _remembered(adapters, make, arguments)
     except TypeError:  # lists and sets are not hashable; and where the argument itself is bad, `make` says so
         return make(*arguments)
 
@@ -395,8 +400,8 @@ if hasattr(os, "register_at_fork"):
 # look-up instead of building a policy anew. A newly imported framework is a new request: defaults depend on it.
 
 
-@functools.lru_cache(KEPT_POLICIES, typed=True)
-def _remembered(adapters: object, make: Callable[..., Region], *arguments: Any) -> Region:
+@functools.lru_cache(KEPT_POLICIES)
+def _remembered(adapters: object, make: Callable[..., Region], arguments: tuple[Any, ...]) -> Region:
     return make(*arguments)
 
 
@@ -414,62 +419,6 @@ def _equal(policy: Policy, adapters: object, framework: str | None, device: str 
 @once_per_trace
 def _key_for(framework: str, make: Callable[..., Region], *arguments: Any) -> int:
     return registry.adapter_for(framework).make_capturable(make(*arguments))
-
-
-_BARE = "{0} is called before it decorates: write @unamp.{0}() above the function"
-
-
-def _place(device_type: object, framework: str | None) -> tuple[str | None, str | None]:
-    """Return the kind of device that is meant, and the framework whose word that is; None for what every framework may have."""
-    if device_type is None or device_type in DEVICES:
-        return device_type, None
-    if isinstance(device_type, str):
-        word, _, index = device_type.partition(":")
-        word = "gpu" if word == "cuda" else word
-        if word in DEVICES and (index.isdigit() or word == device_type or device_type == "cuda"):
-            return word, None
-    adapters = [a for a in registry.adapters_in_use() if framework in (None, a.framework)]
-    absent: ValueError | None = None
-    for adapter in adapters:
-        try:
-            kind = adapter.device_kind(device_type) if isinstance(adapter, NamesDevices) else None
-        except ValueError as error:  # it has none, but another framework may have one of the same name
-            absent = absent or error
-            continue
-        if kind is not None:
-            return kind, None if kind in DEVICES else adapter.framework
-    if absent is not None:
-        raise absent
-    named = {a.framework: ", ".join(a.device_names().values()) for a in adapters if isinstance(a, NamesDevices)}
-    valid = "valid: 'cpu', 'gpu', 'cuda', or None for wherever the tensors are"
-    valid += "".join(f"; {framework} has {devices}" for framework, devices in named.items())
-    if owner := next((a.framework for a in registry.adapters_in_use() if a not in adapters and _knows(a, device_type)), None):
-        raise ValueError(
-            f"device_type {shortened(device_type)} is one of {owner}'s devices, and the region is for {framework}; {valid}"
-        )
-    if not isinstance(device_type, str):
-        if callable(device_type):
-            raise TypeError(_BARE.format("autocast"))
-        raise TypeError(
-            "device_type must be a string, an imported framework's object for a device, or None, "
-            f"not {type(device_type).__name__}; {valid}"
-        )
-    raise ValueError(f"unknown device_type {shortened(device_type)}; {valid}")
-
-
-def _knows(adapter: Adapter, device: object) -> bool:
-    """Return whether a word or an object is a device of a framework's, there or not."""
-    try:
-        return isinstance(adapter, NamesDevices) and adapter.device_kind(device) is not None
-    except ValueError:
-        return True
-
-
-def _default_dtype(device: str | None, framework: str | None) -> str:
-    if device is None:
-        chosen = (a for a in registry.adapters_in_use() if framework in (None, a.framework))
-        device = "gpu" if any("gpu" in a.devices() for a in chosen) else "cpu"
-    return "float16" if device == "gpu" else "bfloat16"
 
 
 def _paddle_names(names: object) -> object:

@@ -7,10 +7,10 @@ operator (`_run`). That is an action (`low`, `in_float32`, ...), which casts the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -39,9 +39,11 @@ from unamp_torch.state import (
 )
 
 __all__ = [
+    "CASTS",
     "NO_KERNEL",
     "Action",
     "Banned",
+    "Casts",
     "WithoutLowKernel",
     "below_rules",
     "emulated",
@@ -53,6 +55,7 @@ __all__ = [
     "low",
     "low_widened",
     "refuse_on_meta",
+    "says_no_kernel",
     "untouched",
 ]
 
@@ -69,6 +72,11 @@ NO_KERNEL = (
 Action = Callable[[Operator, Sequence[Any], dict[str, Any], torch.dtype], Any]
 
 
+def says_no_kernel(error: RuntimeError) -> bool:
+    """Return whether an error of PyTorch's is about a dtype that an operator has no kernel for."""
+    return any(phrase in str(error) for phrase in NO_KERNEL)
+
+
 # --- actions. They run with our keys and those of native autocast excluded, so that no rule reaches into the operator. --------
 
 
@@ -80,11 +88,11 @@ def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: 
         return _as_its_weight(operator, args, kwargs)
     if operator.no_kernel and (operator.eligible.device(args, kwargs), dtype) in operator.no_kernel:
         return emulated(operator, args, kwargs, dtype)
-    converted, keywords = operator.eligible.convert(dtype, args, kwargs, keep=True)
+    converted, keywords = operator.eligible.convert(dtype, args, kwargs, keep=CASTS[low].keep)
     try:
         return operator.call(*converted, **keywords)
     except RuntimeError as error:
-        if not any(phrase in str(error) for phrase in NO_KERNEL):
+        if not says_no_kernel(error):
             raise
     result = emulated(operator, args, kwargs, dtype)
     if not next(operator.eligible.tensors(args, kwargs)).is_meta:  # what a meta tensor refuses, a CPU may have
@@ -122,7 +130,7 @@ def in_float32(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], 
     if operator.has_sparse_gradient(args, kwargs):
         return _as_its_weight(operator, args, kwargs)
     if not operator.keeps_explicit_dtype(args, kwargs):
-        args, kwargs = operator.eligible.convert(torch.float32, args, kwargs)
+        args, kwargs = operator.eligible.convert(CASTS[in_float32].dtype or dtype, args, kwargs)
     return operator.call(*args, **kwargs)
 
 
@@ -174,6 +182,22 @@ class WithoutLowKernel:
     def __call__(self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
         device = operator.eligible.device(args, kwargs)
         return self.action(operator.without_low_kernels((device,), LOW), args, kwargs, dtype)
+
+
+class Casts(NamedTuple):
+    """How an action casts that has one dtype for every eligible tensor.
+
+    Attributes:
+        dtype: the dtype; None is the policy's low one.
+        keep: whether casts of parameters are kept; such an action also sees to operators without a kernel for the dtype.
+    """
+
+    dtype: torch.dtype | None
+    keep: bool
+
+
+#: The actions of that kind. Both they and `usual_calls` go by this.
+CASTS: Mapping[Action, Casts] = {low: Casts(None, keep=True), in_float32: Casts(torch.float32, keep=False)}
 
 
 # --- the kernel ---------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 from torch._C._dynamo import eval_frame
+from torch.compiler import is_compiling
+from torch.fx import _symbolic_trace
 
 from unamp import __version__
 from unamp.errors import NotExpressible
@@ -121,9 +123,9 @@ def compiling() -> bool:
         NotExpressible: where `torch.fx.symbolic_trace` is. It records calls, not what a region does around them: the graph
             would compute outside of the region, in silence.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return True
-    if torch.fx._symbolic_trace._is_fx_tracing_flag and not _records_operators():
+    if _symbolic_trace._is_fx_tracing_flag and not _records_operators():
         raise NotExpressible("torch.fx.symbolic_trace records no region: open it around the graph where that is called")
     return False
 

@@ -3,6 +3,9 @@
 PyTorch keeps them in Python. They go past our dispatch keys (`let_pass`), and rules reach into the functions as these are
 called. Their backward passes make a graph of a function and its gradient, for which they run the function again. That is under
 the region of the first time, and nothing else in a backward pass is: so the graph is made there, and run outside.
+
+What PyTorch's own code must know for that is patched while such an operator or its backward pass runs, not while a region is
+open: on our dispatch keys the operators have a kernel that sees to it, which nobody outside of regions comes by.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from unamp.adapter.patching import Patches
+from unamp.adapter.replacing import AttributePatch
 from unamp.regions import innermost_region
 from unamp_torch.backward import suspended
-from unamp_torch.state import KernelKey, thread
+from unamp_torch.state import KERNEL_KEYS, KernelKey, thread
 
-__all__ = ["OPERATORS", "graphing", "let_pass", "remembering"]
+__all__ = ["let_pass"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,12 +45,22 @@ def _can_be_hooked(module: str, function: str) -> bool:
     return hasattr(found, function) and hasattr(found, "materialize_as_graph")
 
 
-#: Those that this version of PyTorch has under these names: the module, and its function.
-OPERATORS = {module: function for module, function, _ in _MAKING_GRAPHS if _can_be_hooked(module, function)}
+def _patches_of(module: str, function: str) -> Patches:
+    home = importlib.import_module(module)
+    return Patches(
+        lambda: (AttributePatch(home, function, _remembering), AttributePatch(home, "materialize_as_graph", _graphing))
+    )
+
+
+#: The patches for those that this version of PyTorch has under these names, by the module.
+_PATCHES = {module: _patches_of(module, function) for module, function, _ in _MAKING_GRAPHS if _can_be_hooked(module, function)}
+
+#: How the names of their operators begin.
+_HELD = {begins: _PATCHES[module] for module, _, begins in _MAKING_GRAPHS if module in _PATCHES}
 
 #: The others' backward passes would run in another precision in silence, so those operators go nowhere: in a region PyTorch
 #: raises that it finds no kernel for them.
-_STOPPED = tuple(begins for module, _, begins in _MAKING_GRAPHS if module not in OPERATORS)
+_STOPPED = tuple(begins for module, _, begins in _MAKING_GRAPHS if module not in _PATCHES)
 
 
 def let_pass(key: KernelKey) -> None:
@@ -57,9 +72,27 @@ def let_pass(key: KernelKey) -> None:
     of_later_ones: list[Any] = getattr(torch._ops, "_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", [])
     of_later_ones.append(key.key)
     for name, operator in tuple(known.items()):
-        if not name.startswith(_STOPPED):
+        if name.startswith(_STOPPED):
+            continue
+        patches = next((patches for begins, patches in _HELD.items() if name.startswith(begins)), None)
+        if patches is None:
             operator.fallthrough(key.key)
-            _leave_alone_between(operator)
+        else:
+            operator.py_impl(key.key)(_patched(operator, patches))
+        _leave_alone_between(operator)
+
+
+def _patched(operator: Any, patches: Patches) -> Callable[..., Any]:
+    """Return an operator's kernel for our keys: the next one, with the patches."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        keys = operator.non_fallthrough_keys
+        for each in KERNEL_KEYS:
+            keys = keys.remove(each.key)
+        with patches.held():
+            return operator.dispatch(torch._ops._compute_keyset(args, kwargs, keys).highestPriorityTypeId(), *args, **kwargs)
+
+    return kernel
 
 
 def _leave_alone_between(operator: Any) -> None:
@@ -82,7 +115,8 @@ def _between(kernel: Callable[..., R]) -> Callable[..., R]:
     return outside
 
 
-def remembering(original: Any) -> Any:
+@functools.cache
+def _remembering(original: Any) -> Any:
     """Wrap an operator's `torch.autograd.Function`: its backward pass knows the region of its forward."""
 
     def forward(ctx: Any, *args: Any) -> Any:
@@ -96,7 +130,7 @@ def remembering(original: Any) -> Any:
         outer, thread.forward_region = thread.forward_region, ctx.unamp_region
         try:
             # Open, for the patches, and out of force.
-            with ctx.unamp_region, suspended():
+            with ctx.unamp_region, suspended(), _PATCHES[original.__module__].held():
                 return original.backward(ctx, *gradients)
         finally:
             thread.forward_region = outer
@@ -105,7 +139,8 @@ def remembering(original: Any) -> Any:
     return type(original)(original.__name__, (original,), members)
 
 
-def graphing(original: Callable[P, R]) -> Callable[P, R]:
+@functools.cache
+def _graphing(original: Callable[P, R]) -> Callable[P, R]:
     """Wrap what makes the graph: in such a backward pass it does so in the region of the forward."""
 
     @functools.wraps(original)

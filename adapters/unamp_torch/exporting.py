@@ -27,17 +27,18 @@ from unamp_torch.facts import facts
 from unamp_torch.listing import Operator, operators
 from unamp_torch.state import included, thread
 
-__all__ = ["acquire", "exporting", "recording", "records_above", "release", "to_onnx", "tracing"]
+__all__ = ["PRE_DISPATCH", "acquire", "exporting", "recording", "records_above", "release", "to_onnx", "tracing"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+#: Included in a thread where operators are recorded above autocast.
+PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 def records_above() -> bool:
     """Return whether operators are recorded above autocast in this thread now."""
-    return is_exporting() or included(_PRE_DISPATCH)
+    return is_exporting() or included(PRE_DISPATCH)
 
 
 def recording(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,14 +134,14 @@ class _Handlers(dict[Any, Any]):
 
     def __init__(self, handlers: dict[Any, Any], ours: Callable[..., Any]) -> None:
         super().__init__(handlers)
-        self.ours = self[_PRE_DISPATCH] = ours
+        self.ours = self[PRE_DISPATCH] = ours
 
     def clear(self) -> None:
         super().clear()
-        self[_PRE_DISPATCH] = self.ours
+        self[PRE_DISPATCH] = self.ours
 
     def pop(self, key: Any, default: Any = None) -> Any:
-        return default if key == _PRE_DISPATCH else super().pop(key, default)
+        return default if key == PRE_DISPATCH else super().pop(key, default)
 
 
 def _handler(operator: Operator) -> Callable[..., Any]:
@@ -149,11 +150,11 @@ def _handler(operator: Operator) -> Callable[..., Any]:
     def record(*args: Any, **kwargs: Any) -> Any:
         # PyTorch makes its own handler anew for each call, and only where none is cached.
         handlers = operator.overload._dispatch_cache
-        dict.pop(handlers, _PRE_DISPATCH, None)
+        dict.pop(handlers, PRE_DISPATCH, None)
         try:
-            original = operator.overload._get_dispatch(_PRE_DISPATCH)
+            original = operator.overload._get_dispatch(PRE_DISPATCH)
         finally:
-            handlers[_PRE_DISPATCH] = handle
+            handlers[PRE_DISPATCH] = handle
         return original(*args, **kwargs)
 
     # What is recorded is computed on fake tensors, too. There the rule is not applied again: an operator that computes in

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from unamp_torch import calls
+from unamp_torch import calls, usual_calls
 from unamp_torch.calls import Action, Banned
 from unamp_torch.compiled import Library, library
 from unamp_torch.control_flow import let_pass
@@ -39,7 +39,7 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
                     _install_compiled(library, operator, key)
                 else:
                     _registrations[key].impl(
-                        _without_namespace(operator), calls.kernel_of(operator, key.key), with_keyset=operator.composite
+                        _without_namespace(operator), usual_calls.kernel_of(operator, key.key), with_keyset=operator.composite
                     )
                 _installed.add((key, operator.name))
 

@@ -7,6 +7,10 @@ that other threads see the original.
 `unamp.adapter.patching.Patches` does the same for other frameworks. Here it would not do: PyTorch imports some of these modules
 when they are first needed, which can be inside a region, and with the compiled kernels opening a region is C++ throughout
 (`compiled/regions.h`), for which `_ready` is a list of plain tuples.
+
+Every hook costs every outermost region. So there are none for what something else tells: operators that take functions have
+kernels of their own on our dispatch keys (`control_flow`), what takes a level of `torch.func` off is patched once one is put
+on (`transforming`), and a hook that only a compiler's modules call waits for these.
 """
 
 from __future__ import annotations
@@ -24,12 +28,13 @@ import torch.utils.checkpoint
 
 from unamp.adapter.patching import missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
-from unamp_torch import backward, compiling, control_flow, exporting, jagged, keras_layers, native_cache, transforming
+from unamp_torch import backward, compiling, exporting, jagged, keras_layers, native_cache, transforming
 from unamp_torch.calls import NO_KERNEL, refuse_on_meta
 from unamp_torch.compiled import library
-from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, lock, thread
+from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, thread
+from unamp_torch.straight_patches import Exchange, Ready, written_out
 
-__all__ = ["HOOKS", "Hook", "acquire", "probe", "release"]
+__all__ = ["HOOKS", "Hook", "acquire", "acquire_with_cache", "probe", "release", "release_with_cache"]
 
 
 class Hook(NamedTuple):
@@ -39,20 +44,29 @@ class Hook(NamedTuple):
         module: its module, which need not be imported yet: `_Imports` waits for it.
         name: its name there.
         replacement: makes what it is instead, given the original.
+        needed_with: the module without which nothing calls it: until that is imported, it is waited for as well.
     """
 
     module: str
     name: str
     replacement: Callable[[Any], Any]
+    needed_with: str | None = None
+
+    def awaited(self) -> str | None:
+        """Return the name of a module that is not imported yet, without which nothing is patched; None where all are there."""
+        return next((name for name in (self.module, self.needed_with) if name is not None and name not in sys.modules), None)
 
 
 # From 2.15 on torch calls the one with `_impl`; the other is left for older callers, and passes on to it.
 _GENERATOR = "_checkpoint_without_reentrant_generator"
 _GENERATOR += "_impl" if hasattr(torch.utils.checkpoint, f"{_GENERATOR}_impl") else ""
 
+#: What calls those has it imported: before an exported program or a graph of `make_fx` comes to be, PyTorch does so.
+_COMPILER = "torch._dynamo"
+
 HOOKS = (
     Hook("torch.autograd", "_engine_run_backward", backward.suspending),
-    Hook("torch.autograd.graph", "_engine_run_backward", backward.suspending),
+    Hook("torch.autograd.graph", "_engine_run_backward", backward.suspending, _COMPILER),
     Hook("torch.utils.checkpoint", "CheckpointFunction", backward.recomputing),
     Hook("torch.utils.checkpoint", _GENERATOR, backward.checkpointing),
     Hook("torch.distributed._composable.checkpoint_activation", _GENERATOR, backward.checkpointing),
@@ -60,31 +74,30 @@ HOOKS = (
     Hook("torch._C", "_freeze_module", backward.suspending),
     Hook("torch.export._trace", "_export", exporting.exporting),
     Hook("torch.onnx", "export", exporting.to_onnx),
-    Hook("torch.export.exported_program", "_decompose_exported_program", backward.suspending),
-    Hook("torch.fx.experimental.proxy_tensor", "wrap_key", exporting.recording),
-    Hook("torch._functorch.vmap", "_vmap_increment_nesting", transforming.under_vmap),
-    Hook("torch._functorch.vmap", "_vmap_decrement_nesting", transforming.without_level),
-    Hook("torch._functorch.eager_transforms", "_grad_increment_nesting", transforming.under_grad),
-    Hook("torch._functorch.eager_transforms", "_grad_decrement_nesting", transforming.without_level),
-    Hook("torch._functorch.eager_transforms", "_jvp_increment_nesting", transforming.under_grad),
-    Hook("torch._functorch.eager_transforms", "_jvp_decrement_nesting", transforming.without_level),
+    Hook("torch.export.exported_program", "_decompose_exported_program", backward.suspending, _COMPILER),
+    Hook("torch.fx.experimental.proxy_tensor", "wrap_key", exporting.recording, _COMPILER),
+    Hook("torch._functorch.vmap", "_vmap_increment_nesting", transforming.putting_on),
+    Hook("torch._functorch.eager_transforms", "_grad_increment_nesting", transforming.putting_on),
+    Hook("torch._functorch.eager_transforms", "_jvp_increment_nesting", transforming.putting_on),
     Hook("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key),
     Hook("torch.nested._internal.sdpa", "_autocast", jagged.casting),
-    *(Hook(module, function, control_flow.remembering) for module, function in control_flow.OPERATORS.items()),
-    *(Hook(module, "materialize_as_graph", control_flow.graphing) for module in control_flow.OPERATORS),
     Hook("keras", "layers", lambda layers: layers),  # `_KERAS` takes its place
 )
 
 #: Stands among the hooks for the patches of Keras, where it computes with PyTorch. What it says is never found, so that the
 #: compiled kernels leave applying and undoing to the functions below.
-_KERAS: tuple[dict[str, Any], str, Any, Any] = ({}, "keras", object(), object())
+_KERAS: Ready = ({}, "keras", object(), object())
 
-_lock = lock()
+_lock = native_cache.regions_lock
 _open = 0
 
 #: The hooks whose module is imported: the module's namespace, the name, the original, and the replacement.
-_ready: list[tuple[dict[str, Any], str, Any, Any]] = []
+_ready: list[Ready] = []
+
+#: The others, and the names of the modules that they wait for. The first region finds one that is imported, and looks.
 _waiting: list[Hook] = list(HOOKS)
+_awaited: list[str] = ["torch"]
+_modules = sys.modules.keys()
 
 
 def probe() -> None:
@@ -97,6 +110,7 @@ def probe() -> None:
         module = sys.modules.get(hook.module)
         if module is not None and not hasattr(module, hook.name):
             raise _missing(hook)
+    transforming.probe()
 
 
 def _missing(hook: Hook) -> FrameworkNotSupported:
@@ -121,38 +135,84 @@ def release() -> None:
             _undo()
 
 
+def acquire_with_cache(dtype: torch.dtype, wanted: bool) -> bool:
+    """Need the patches, and native autocast's cache for casts to `dtype`, where it is wanted; return whether it can be used.
+
+    In one go: what each takes is counted in the cost of every region.
+    """
+    global _open
+    with _lock:
+        if _open == 0:
+            _apply()
+        _open += 1
+        return wanted and native_cache.start(dtype)
+
+
+def release_with_cache(dtype: torch.dtype, used: bool, outermost: bool) -> None:
+    """Need them no longer; the cache is cleared where nobody does, and in any case by an outermost region."""
+    global _open
+    with _lock:
+        if (used and native_cache.stop(dtype)) or outermost:
+            torch.clear_autocast_cache()
+        _open -= 1
+        if _open == 0:
+            _undo()
+
+
+#: In place of two functions that exchange all hooks at once (see `written_out`), two that leave each to itself.
+_IN_TURN: Exchange = (lambda: False, lambda: False)
+
+_exchange = _IN_TURN
+
+
 def _apply() -> None:
-    if _waiting:
-        _look_for_modules()
+    if _awaited:
+        if not _modules.isdisjoint(_awaited):
+            _look_for_modules()
         sys.meta_path.insert(0, _imports)
     try:
-        # This is a large part of what opening a region costs: no more than a look and an assignment each.
-        for place, (namespace, name, original, replacement) in enumerate(_ready):
-            if namespace is _KERAS[0]:
-                keras_layers.acquire()
-            elif namespace.get(name) is original:
-                namespace[name] = replacement
-            elif namespace.get(name) is not replacement:
-                _replace_anew(place)
+        if not _exchange[0]():
+            _apply_each()
     except BaseException:
         _undo()
         raise
 
 
+def _apply_each() -> None:
+    for place, (namespace, name, original, replacement) in enumerate(_ready):
+        if namespace is _KERAS[0]:
+            keras_layers.acquire()
+        elif namespace.get(name) is original:
+            namespace[name] = replacement
+        elif namespace.get(name) is not replacement:
+            _replace_anew(place)
+
+
 def _undo() -> None:
+    if transforming.applied:
+        transforming.undo()
+    if not _exchange[1]():
+        _undo_each()
+    finders = sys.meta_path
+    if finders and finders[0] is _imports:
+        del finders[0]
+    elif _imports in finders:
+        finders.remove(_imports)
+
+
+def _undo_each() -> None:
     for namespace, name, original, replacement in _ready:
         if namespace is _KERAS[0]:
             keras_layers.release()
         # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside regions.
         if namespace.get(name) is replacement:
             namespace[name] = original
-    if _imports in sys.meta_path:
-        sys.meta_path.remove(_imports)
 
 
 def _look_for_modules(loaded: str = "") -> None:
     """Make the hooks ready whose modules have been imported since; `loaded` has just run, and counts as imported."""
-    for hook in [hook for hook in _waiting if hook.module in sys.modules]:
+    global _exchange
+    for hook in [hook for hook in _waiting if hook.awaited() is None]:
         module = sys.modules[hook.module]
         namespace = module.__dict__
         if hook.module == "keras":
@@ -172,10 +232,13 @@ def _look_for_modules(loaded: str = "") -> None:
                 original = hooked
         _ready.append((namespace, hook.name, original, hook.replacement(original)))
         _waiting.remove(hook)
+    _awaited[:] = dict.fromkeys(hook.awaited() or hook.module for hook in _waiting)
+    _exchange = _IN_TURN if any(hook is _KERAS for hook in _ready) else written_out(_ready)
 
 
 def _replace_anew(place: int) -> None:
     """Patch what somebody has put in a hook's place since we looked, on top of it."""
+    global _exchange
     namespace, name, *_ = _ready[place]
     hook = next(hook for hook in HOOKS if hook.name == name and sys.modules[hook.module].__dict__ is namespace)
     if name not in namespace:
@@ -183,6 +246,7 @@ def _replace_anew(place: int) -> None:
     original = namespace[name]
     _ready[place] = namespace, name, original, hook.replacement(original)
     namespace[name] = _ready[place][3]
+    _exchange = _IN_TURN if any(hook is _KERAS for hook in _ready) else written_out(_ready)
 
 
 def _forget_other_threads() -> None:
@@ -205,7 +269,7 @@ class _Imports(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if not any(hook.module == fullname for hook in HOOKS):
+        if fullname not in _awaited:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
@@ -240,19 +304,31 @@ class _PatchingLoader(importlib.abc.Loader):
 
 _imports = _Imports()
 
+
+def _exporting_flag() -> tuple[dict[str, Any] | None, str]:
+    """Return where `torch.compiler.is_exporting` looks, and for what; None where this version does more than that."""
+    asked = torch.compiler.is_exporting
+    names, space = asked.__code__.co_names, asked.__globals__
+    looks = len(names) == 1 and isinstance(space.get(names[0]), bool)
+    return (space if looks else None), "".join(names[:1])
+
+
 if library is not None:
     # The same, compiled; what is out of the ordinary it leaves to the functions above.
     library.configure(
         tuple(each.name for each in KERNEL_KEYS),
         thread,
         torch.compiler.is_exporting,
+        *_exporting_flag(),
         BannedOperation,
         NO_KERNEL,
         refuse_on_meta,
         META_IN_PYTHON,
         _ready,
-        _waiting,
+        _awaited,
+        transforming.applied,
         _imports,
+        vars(sys),
         _apply,
         _undo,
     )

@@ -146,6 +146,10 @@ class Plan(state.Plan, Protocol):
         """The action for each operator on the CPU that needs one, by the operator's name."""
 
     @property
+    def casts_on_cpu(self) -> Mapping[str, tuple[torch.dtype, Callable[[torch.Tensor], torch.Tensor], bool]]:
+        """The operators on the CPU with one dtype for every input: that, what casts to it, and whether such casts are kept."""
+
+    @property
     def on_cuda(self) -> Mapping[str, Callable[..., Any]]:
         """The same on a GPU."""
 
@@ -198,7 +202,12 @@ class Thread(state.ThreadState[Plan]):
         transforms: the levels of `torch.func` that were put on in a region, each with the plan to go back to.
     """
 
-    weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None = None
+    # In the thread's own dictionary from the beginning, where regions, which cannot afford more, read and write them.
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+        self.sink = None
+        self.weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None = None
+
     emulated: bool = False
     forward_region: AbstractContextManager[Any] | None = None
     transforms: Mapping[int, Plan] = MappingProxyType({})

@@ -6,6 +6,8 @@ one runs in a region, every rule is therefore carried out by a kernel of ours, w
 (`Plan.explicit`).
 
 `grad` and `jvp` take products with a bias apart as well, and call what is below them once more: it is the same there.
+
+What takes a level off is patched with the first level that was put on in a region, until the last region closes.
 """
 
 from __future__ import annotations
@@ -15,11 +17,16 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 import torch
+import torch._functorch.eager_transforms
+import torch._functorch.vmap
 
+from unamp.adapter.patching import missing
+from unamp.adapter.replacing import AttributePatch
+from unamp.errors import FrameworkNotSupported
 from unamp_torch.compiled import library
-from unamp_torch.state import Plan, include_kernels, thread
+from unamp_torch.state import Plan, include_kernels, lock, thread
 
-__all__ = ["for_this_level", "under_grad", "under_vmap", "without_level"]
+__all__ = ["applied", "for_this_level", "probe", "putting_on", "undo"]
 
 P = ParamSpec("P")
 Nesting = Callable[P, int]  #: One of PyTorch's functions that put a level of a transform on or take it off; its number.
@@ -30,21 +37,14 @@ def for_this_level(plan: Plan) -> Plan:
     return plan if torch._C._functorch.maybe_current_level() is None else plan.explicit
 
 
-def under_vmap(original: Nesting[P]) -> Nesting[P]:
-    """Wrap the function that puts a level of `vmap` on: a plan in force becomes explicit."""
-    return _made_explicit(original)
+def putting_on(original: Nesting[P]) -> Nesting[P]:
+    """Wrap a function that puts a level of `vmap`, `grad` or `jvp` on: a plan in force becomes explicit."""
 
-
-def under_grad(original: Nesting[P]) -> Nesting[P]:
-    """Wrap one that puts a level of `grad` or `jvp` on: the same."""
-    return _made_explicit(original)
-
-
-def _made_explicit(original: Nesting[P]) -> Nesting[P]:
     @functools.wraps(original)
     def put_on(*args: P.args, **kwargs: P.kwargs) -> int:
         level, plan = original(*args, **kwargs), thread.plan
         if plan is not None and plan.explicit is not plan:
+            _apply()
             thread.transforms = {**thread.transforms, level: plan}
             _put_in_force(plan.explicit)
         return level
@@ -52,7 +52,7 @@ def _made_explicit(original: Nesting[P]) -> Nesting[P]:
     return put_on
 
 
-def without_level(original: Nesting[P]) -> Nesting[P]:
+def _taking_off(original: Nesting[P]) -> Nesting[P]:
     """Wrap one that takes a level off: the plan from before the level is in force again."""
 
     @functools.wraps(original)
@@ -73,3 +73,46 @@ def _put_in_force(plan: Plan) -> None:
     include_kernels(plan)
     if library is not None:
         library.set_plan(plan.compiled)
+
+
+#: What takes levels off: the module, and the function's name there.
+_TAKING_OFF = (
+    (torch._functorch.vmap, "_vmap_decrement_nesting"),
+    (torch._functorch.eager_transforms, "_grad_decrement_nesting"),
+    (torch._functorch.eager_transforms, "_jvp_decrement_nesting"),
+)
+
+_lock = lock()
+
+#: The patches of those, where they are applied.
+applied: list[AttributePatch] = []
+
+
+def probe() -> None:
+    """Check that what takes levels off is where it is expected.
+
+    Raises:
+        FrameworkNotSupported: naming the version of PyTorch and the function that is not there.
+    """
+    for module, name in _TAKING_OFF:
+        if not hasattr(module, name):
+            raise _missing(module.__name__, name)
+
+
+def _missing(module: str, name: str) -> FrameworkNotSupported:
+    return missing("torch", torch.__version__, f"{module}.{name}")
+
+
+def _apply() -> None:
+    with _lock:
+        if not applied:
+            applied.extend(AttributePatch(module, name, _taking_off) for module, name in _TAKING_OFF)
+            for patch in applied:
+                patch.apply()
+
+
+def undo() -> None:
+    """Undo the patches, where they are applied: no region is open any longer."""
+    with _lock:
+        while applied:
+            applied.pop().undo()

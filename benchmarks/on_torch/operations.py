@@ -13,7 +13,7 @@ import unamp
 from benchmarks.measure import Comparison, Contender
 from benchmarks.on_torch.alternative import function_mode
 
-__all__ = ["custom", "native"]
+__all__ = ["custom", "in_python", "native"]
 
 Region = Callable[[], AbstractContextManager[Any]]
 
@@ -112,3 +112,18 @@ def custom() -> list[Comparison]:
                 )
             )
     return found
+
+
+def in_python() -> list[Comparison]:
+    """Changed operations where there is no C++ compiler, against one that PyTorch's own lists change in the same region."""
+    return [
+        Comparison(
+            f"custom lists, changed {what}, {label}",
+            (
+                Contender("listed mm, unamp", "torch.mm(a, b)", names, within(_unamp(allow=ALLOW, deny=DENY))),
+                Contender(what, source, names, within(_unamp(allow=ALLOW, deny=DENY)), 1.85),
+            ),
+        )
+        for label, within, names in _modes()
+        for what, source in (("add, 2 casts", "torch.add(a, b)"), ("add, already low", "torch.add(a_low, b_low)"))
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from unamp_torch import patches
+from unamp_torch import control_flow, patches, transforming
 from unamp_torch.state import thread
 
 import unamp
@@ -37,6 +37,9 @@ def _attributes() -> dict[str, Any]:
         module = sys.modules.get(hook.module)
         if module is not None:
             found[f"{hook.module}.{hook.name}"] = getattr(module, hook.name)
+    found |= {f"{module.__name__}.{name}": getattr(module, name) for module, name in transforming._TAKING_OFF}
+    for name, function, _ in control_flow._MAKING_GRAPHS:
+        found[f"{name}.{function}"] = getattr(sys.modules[name], function)
     return found
 
 

@@ -7,6 +7,7 @@
 namespace {
 
 void token_dealloc(PyObject* object) {
+  Py_XDECREF(reinterpret_cast<Token*>(object)->attributes);
   Py_XDECREF(reinterpret_cast<Token*>(object)->outer);
   PyObject_Free(object);
 }
@@ -178,23 +179,26 @@ PyObject* install_on_meta(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// configure((name of a key, ...), thread, is_exporting, error for banned operations, what a missing kernel says, what raises on meta tensors that are
-// not reached, the name of the key for those that are, hooks: ready, waiting, finder, apply, undo)
+// configure((name of a key, ...), thread, is_exporting, its global names or None, the one that it looks for, error for banned operations, what a missing kernel says, what raises on meta tensors that are
+// not reached, the name of the key for those that are, hooks: ready, awaited, further, finder, names of sys, apply, undo)
 PyObject* configure(PyObject*, PyObject* args) {
   PyObject *keys = nullptr, *phrases = nullptr;
   const char* meta_key = nullptr;
   if (!PyArg_ParseTuple(
-          args, "O!OOOO!OsO!O!OOO", &PyTuple_Type, &keys, &thread_in_python, &is_exporting, &banned_error, &PyTuple_Type, &phrases,
-          &refuse_on_meta, &meta_key, &PyList_Type, &hooks.ready, &PyList_Type, &hooks.waiting, &hooks.finder, &hooks.apply, &hooks.undo)) {
+          args, "O!OOOUOO!OsO!O!O!OO!OO", &PyTuple_Type, &keys, &thread_in_python, &is_exporting, &exporting_space, &exporting_flag, &banned_error, &PyTuple_Type, &phrases,
+          &refuse_on_meta, &meta_key, &PyList_Type, &hooks.ready, &PyList_Type, &hooks.awaited, &PyList_Type, &hooks.further, &hooks.finder, &PyDict_Type, &hooks.sys, &hooks.apply, &hooks.undo)) {
     return nullptr;
   }
   HANDLE_TH_ERRORS
-  for (PyObject* kept : {thread_in_python, is_exporting, banned_error, refuse_on_meta, hooks.ready, hooks.waiting, hooks.finder, hooks.apply,
+  for (PyObject* kept : {thread_in_python, is_exporting, exporting_space, exporting_flag, banned_error, refuse_on_meta, hooks.ready, hooks.awaited, hooks.further, hooks.finder, hooks.sys, hooks.apply,
                          hooks.undo}) {
     Py_INCREF(kept);
   }
   meta_in_python = c10::parseDispatchKey(meta_key);
   plan_attribute = PyUnicode_InternFromString("plan");
+  meta_path_attribute = PyUnicode_InternFromString("meta_path");
+  attributes_attribute = PyUnicode_InternFromString("__dict__");
+  PyObject_Hash(exporting_flag);  // which `item` expects a name to know
   excluded_in_actions = DispatchKeySet({DispatchKey::AutocastCPU, DispatchKey::AutocastCUDA});
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) {
     const DispatchKey key = c10::parseDispatchKey(PyUnicode_AsUTF8(PyTuple_GET_ITEM(keys, i)));

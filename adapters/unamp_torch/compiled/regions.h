@@ -49,16 +49,19 @@ bool stop_sharing(ScalarType low) {
   return true;
 }
 
-// What patches.py holds: [(namespace, name, original, replacement)], [(module, ...)] still to be imported, the finder that waits for
-// them, and what does the same in Python where something is not as it was left.
+// What patches.py holds: [(namespace, name, original, replacement)], names of modules that are still to be imported, patches of
+// transforming.py, the finder that waits for those modules, and what does the same in Python where something is not as it was left.
 struct Hooks {
   PyObject* ready = nullptr;
-  PyObject* waiting = nullptr;
+  PyObject* awaited = nullptr;
+  PyObject* further = nullptr;
   PyObject* finder = nullptr;
+  PyObject* sys = nullptr;  // the module's dictionary: PySys_GetObject makes a string each time
   PyObject* apply = nullptr;
   PyObject* undo = nullptr;
 };
 Hooks hooks;
+PyObject* meta_path_attribute = nullptr;
 long open_regions = 0;
 // Held while hooks are applied and undone: what does it in Python gives other threads their turn. The same thread may come back for it.
 std::recursive_mutex hooks_mutex;
@@ -94,18 +97,24 @@ bool exchange_all(int from, int to) {
 
 bool still_waiting() {
   PyObject* modules = PyImport_GetModuleDict();
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(hooks.waiting); ++i) {
-    if (PyDict_Contains(modules, PyTuple_GET_ITEM(PyList_GET_ITEM(hooks.waiting, i), 0))) return false;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(hooks.awaited); ++i) {
+    if (PyDict_Contains(modules, PyList_GET_ITEM(hooks.awaited, i))) return false;
   }
   return true;
+}
+
+// sys.meta_path, borrowed; null where that is no list.
+PyObject* import_finders() {
+  PyObject* finders = item(hooks.sys, meta_path_attribute);
+  return finders != nullptr && PyList_CheckExact(finders) ? finders : nullptr;
 }
 
 bool acquire_hooks() {
   const auto lock = locked(hooks_mutex);
   if (open_regions == 0) {
-    PyObject* finders = PySys_GetObject("meta_path");
-    const bool waiting = PyList_GET_SIZE(hooks.waiting) > 0;
-    if (!still_waiting() || !exchange_all(2, 3)) {
+    PyObject* finders = import_finders();
+    const bool waiting = PyList_GET_SIZE(hooks.awaited) > 0;
+    if (finders == nullptr || !still_waiting() || !exchange_all(2, 3)) {
       PyErr_Clear();
       if (!called(hooks.apply)) return false;
     } else if (waiting && PyList_Insert(finders, 0, hooks.finder) < 0) {
@@ -119,10 +128,11 @@ bool acquire_hooks() {
 bool release_hooks() {
   const auto lock = locked(hooks_mutex);
   if (--open_regions > 0) return true;
-  PyObject* finders = PySys_GetObject("meta_path");
-  const bool first = PyList_GET_SIZE(finders) > 0 && PyList_GET_ITEM(finders, 0) == hooks.finder;
+  if (PyList_GET_SIZE(hooks.further) > 0) return called(hooks.undo);
+  PyObject* finders = import_finders();
+  const bool first = finders != nullptr && PyList_GET_SIZE(finders) > 0 && PyList_GET_ITEM(finders, 0) == hooks.finder;
   if (first && PyList_SetSlice(finders, 0, 1, nullptr) < 0) return false;
-  if (exchange_all(3, 2) && (first || PyList_GET_SIZE(hooks.waiting) == 0)) return true;
+  if (exchange_all(3, 2) && (first || PyList_GET_SIZE(hooks.awaited) == 0)) return true;
   PyErr_Clear();
   return called(hooks.undo);
 }
@@ -151,7 +161,8 @@ struct Activation {
 
 struct Token {
   PyObject_HEAD
-  PyObject* outer;  // the plan in Python
+  PyObject* attributes;  // those of state.thread in this thread
+  PyObject* outer;       // the plan in Python
   Activation* outer_activation;
   Activation* innermost;
   const Plan* table;
@@ -164,7 +175,24 @@ struct Token {
 
 PyObject* thread_in_python = nullptr;  // state.thread
 PyObject* plan_attribute = nullptr;
+PyObject* attributes_attribute = nullptr;  // "__dict__"
 PyObject* is_exporting = nullptr;
+PyObject* exporting_space = nullptr;  // where that looks, and for what; None where this version of torch has it otherwise
+PyObject* exporting_flag = nullptr;
+
+// Returns whether torch.export is running; -1 with an error.
+int exporting() {
+  if (exporting_space != Py_None) {
+    PyObject* flag = item(exporting_space, exporting_flag);
+    if (flag == Py_False) return 0;
+    PyErr_Clear();
+  }
+  PyObject* answer = PyObject_CallNoArgs(is_exporting);
+  if (answer == nullptr) return -1;
+  const int truth = PyObject_IsTrue(answer);
+  Py_DECREF(answer);
+  return truth;
+}
 
 void switch_to(const Activation& activation, bool on) {
   for (const Carrier& carrier : *activation.token) {
@@ -194,29 +222,33 @@ int leave_to_python(Activation* self, PyObject* outer, Activation** outer_activa
     if (innermost == nullptr || innermost->plan != outer || innermost->devices != self->devices) return 1;
     *outer_activation = innermost;
   }
-  PyObject* exporting = PyObject_CallNoArgs(is_exporting);
-  if (exporting == nullptr) return -1;
-  const int answer = PyObject_IsTrue(exporting);
-  Py_DECREF(exporting);
-  return answer;
+  return exporting();
 }
 
 PyObject* activation_enter(PyObject* object, PyObject*) {
   auto* self = reinterpret_cast<Activation*>(object);
-  PyObject* outer = PyObject_GetAttr(thread_in_python, plan_attribute);
-  if (outer == nullptr) return nullptr;
+  // In the dictionary itself: looking an attribute up that each thread has for itself takes several times as long.
+  PyObject* attributes = PyObject_GetAttr(thread_in_python, attributes_attribute);
+  if (attributes == nullptr) return nullptr;
+  PyObject* outer = item(attributes, plan_attribute);
+  if (outer == nullptr) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "unamp_torch.state.thread has no plan");
+    Py_DECREF(attributes);
+    return nullptr;
+  }
   Activation* outer_activation = nullptr;
   const int in_python = leave_to_python(self, outer, &outer_activation);
   if (in_python != 0) {
-    Py_DECREF(outer);
+    Py_DECREF(attributes);
     return in_python < 0 ? nullptr : PyObject_CallMethod(self->python, "enter", nullptr);
   }
   auto* token = PyObject_New(Token, &TokenType);
   if (token == nullptr) {
-    Py_DECREF(outer);
+    Py_DECREF(attributes);
     return nullptr;
   }
-  token->outer = outer;  // from here on the token's
+  token->attributes = attributes;  // from here on the token's
+  token->outer = Py_NewRef(outer);
   if (outer == Py_None && !acquire_hooks()) {
     Py_DECREF(token);
     return nullptr;
@@ -244,7 +276,7 @@ PyObject* activation_enter(PyObject* object, PyObject*) {
   switch_to(*self, true);
   here.plan = self->table;
   here.innermost = object;
-  if (PyObject_SetAttr(thread_in_python, plan_attribute, self->plan) < 0) PyErr_WriteUnraisable(object);
+  if (set_item(token->attributes, plan_attribute, self->plan) < 0) PyErr_WriteUnraisable(object);
   return reinterpret_cast<PyObject*>(token);
 }
 
@@ -252,7 +284,7 @@ PyObject* activation_exit(PyObject* object, PyObject* given) {
   auto* self = reinterpret_cast<Activation*>(object);
   if (Py_TYPE(given) != &TokenType) return PyObject_CallMethod(self->python, "exit", "(O)", given);
   auto* token = reinterpret_cast<Token*>(given);
-  if (PyObject_SetAttr(thread_in_python, plan_attribute, token->outer) < 0) PyErr_WriteUnraisable(object);
+  if (set_item(token->attributes, plan_attribute, token->outer) < 0) PyErr_WriteUnraisable(object);
   switch_to(*self, false);
   if (token->outer_activation != nullptr) switch_to(*token->outer_activation, true);
   here.plan = token->table;
