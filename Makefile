@@ -14,8 +14,8 @@ help:
 	@echo "make conformance-opinfo   the preset torch-cpu against torch.autocast, bit for bit, on all of PyTorch's own example calls (minutes)"
 	@echo "make conformance-versions   the same for older and newer frameworks, an environment for each (hours, and many GB to load)"
 	@echo "make test          lint, then every test; continuous integration runs this"
-	@echo "make bench         unamp side by side with what you would write instead, for a look; keeps benchmark-results/"
-	@echo "make bench-all     the same with all rounds, for quoting"
+	@echo "make bench         unamp side by side with what you would write instead, for a look (under ten minutes); keeps benchmark-results/"
+	@echo "make bench-all     the same with all rounds, and peak memory, for quoting (an hour and more)"
 	@echo "make lint          ruff and mypy"
 	@echo "make format        let ruff rewrite what it can"
 	@echo "make tables        write docs/tables from the data and the adapters"
@@ -79,10 +79,12 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 
-# For PyTorch there are kernels in C++ as well, and for Paddle loops in C, which are optional.
-$(VENV)/.compiled: $(wildcard adapters/unamp_*/compiled/*) constraints.txt
+# For PyTorch there are kernels in C++ as well, and for Paddle and MindSpore loops in C, which are optional.
+$(VENV)/.compiled: $(wildcard adapters/unamp_*/compiled/* adapters/unamp_mindspore/compiled.py unamp/adapter/*.c) constraints.txt
 	@if command -v c++ > /dev/null; then $(RUN) -m unamp_torch; else echo "no C++ compiler: PyTorch's kernels stay in Python"; fi
 	@if command -v cc > /dev/null; then $(RUN) -m unamp_paddle; else echo "no C compiler: Paddle's arithmetic does the rounding"; fi
+	@if ! command -v cc > /dev/null; then echo "no C compiler: MindSpore's regions open in Python"; \
+	elif $(RUN) -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("mindspore") is None)'; then $(RUN) -m unamp_mindspore; fi
 	@touch $@
 
 # One environment grows with what is asked of it: the frameworks are large.

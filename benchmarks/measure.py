@@ -24,7 +24,7 @@ class Sampler(Protocol):
     """Something that can be timed once more."""
 
     def sample(self) -> float:
-        """Seconds for one execution."""
+        """Seconds for one execution, or bytes, as the comparison's unit says."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Loop:
         self._timer = timeit.Timer(contender.statement, timer=contender.timer, globals=dict(contender.names))
         with self._region():
             self._timer.timeit(3)
-            once = min(self._timer.timeit(5) / 5 for _ in range(5))
+            once = min(self._timer.timeit(5) / 5 for _ in range(5)) if seconds else math.inf
         self._loops = max(1, round(seconds / once))
 
     def sample(self) -> float:
@@ -76,10 +76,12 @@ class Comparison:
     Attributes:
         title: what the job is.
         contenders: each with `name`, `goal`, `at_most` and `sampler(seconds)`, as `Contender` has them.
+        unit: of what is measured: ``"seconds"`` or ``"bytes"``.
     """
 
     title: str
     contenders: tuple[Any, ...]
+    unit: str = "seconds"
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,14 @@ class Outcome:
     """The measurement of one contender.
 
     Attributes:
-        seconds: the median of its rounds.
+        median: the median of its rounds, in the unit of its comparison.
         ratio: the median of each round's ratio to the baseline.
         quartiles: the first and third quartile of those ratios.
         surely: the 95% confidence interval of their median.
     """
 
     name: str
-    seconds: float
+    median: float
     ratio: float
     quartiles: tuple[float, float]
     surely: tuple[float, float]
@@ -112,10 +114,10 @@ class Outcome:
     @property
     def verdict(self) -> str:
         """``"pass"``; ``"miss"``; ``"close"``, a miss that the noise does not let one be sure of; or nothing."""
-        if self.at_most is not None:
-            return "pass" if self.seconds <= self.at_most else "miss"
+        if self.at_most is not None and self.median > self.at_most:
+            return "miss"
         if self.goal is None:
-            return ""
+            return "" if self.at_most is None else "pass"
         if self.ratio <= self.goal:
             return "pass"
         return "close" if self.surely[0] <= self.goal else "miss"
@@ -128,6 +130,7 @@ class Standing:
     title: str
     rounds: int
     outcomes: tuple[Outcome, ...]
+    unit: str = "seconds"
 
 
 def measure(comparison: Comparison, effort: Effort) -> Standing:
@@ -144,6 +147,7 @@ def measure(comparison: Comparison, effort: Effort) -> Standing:
         comparison.title,
         effort.rounds,
         tuple(_outcome(contender, own, times[0]) for contender, own in zip(contenders, times, strict=True)),
+        comparison.unit,
     )
 
 

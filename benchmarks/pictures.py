@@ -1,4 +1,4 @@
-"""Pictures of results, as SVG: ratios to the baseline, and growth on two logarithmic axes."""
+"""Pictures of results, as SVG: ratios to the baseline, growth on two logarithmic axes, and memory as bars."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from html import escape
 from pathlib import Path
 
 from benchmarks.measure import Standing
+from benchmarks.results import Run
 
-__all__ = ["growth", "is_growth", "ratios", "write"]
+__all__ = ["growth", "is_growth", "memory", "ratios", "where", "write"]
 
 _COLOURS = {"pass": "#2e7d32", "close": "#b26a00", "miss": "#c62828", "": "#607d8b"}
 _HEAD = (
@@ -23,22 +24,42 @@ def is_growth(standing: Standing) -> bool:
     return standing.title.startswith("growth: ")
 
 
-def write(folder: Path, standings: Sequence[Standing]) -> list[Path]:
-    """Write a picture of all ratios that have a goal, and one for each growth."""
+def write(folder: Path, run: Run) -> list[Path]:
+    """Write a picture of all ratios that have a goal, one for each growth, and one for the memory of each network."""
     folder.mkdir(parents=True, exist_ok=True)
-    compared = [standing for standing in standings if not is_growth(standing)]
-    pictures = {"ratios": ratios(compared)} if any(o.goal for s in compared for o in s.outcomes) else {}
-    for standing in filter(is_growth, standings):
-        pictures[standing.title.lower().replace("growth: ", "growth-").replace(",", "").replace(" ", "-")] = growth(standing)
+    timed = [standing for standing in run.standings if standing.unit == "seconds"]
+    compared = [standing for standing in timed if not is_growth(standing)]
+    pictures = {"ratios": ratios(compared, where(run))} if any(o.goal for s in compared for o in s.outcomes) else {}
+    for standing in filter(is_growth, timed):
+        pictures[_name(standing.title)] = growth(standing)
+    networks: dict[str, list[Standing]] = {}
+    for standing in run.standings:
+        if standing.unit == "bytes":
+            networks.setdefault(standing.title.partition(": ")[2], []).append(standing)
+    for network, standings in networks.items():
+        pictures[_name(f"memory: {network}")] = memory(network, standings, where(run))
     for name, picture in pictures.items():
         (folder / f"{name}.svg").write_text(picture + "\n", "utf-8")
     return [folder / f"{name}.svg" for name in pictures]
 
 
-def ratios(standings: Sequence[Standing]) -> str:
+def where(run: Run) -> str:
+    """Return the machine, the setting and the day of a run."""
+    told = run.machine
+    day = str(told.get("date", ""))[:10]
+    setting = "" if run.setting == "as-it-is" else f"as {run.setting}"
+    cores = f"{told['cpu_count']} cores" if "cpu_count" in told else ""
+    return ", ".join(filter(None, (str(told.get("cpu_model_name", "")), cores, setting, day)))
+
+
+def _name(title: str) -> str:
+    return title.lower().replace(": ", "-").replace(",", "").replace(" ", "-")
+
+
+def ratios(standings: Sequence[Standing], told: str) -> str:
     """Return a picture with a line for every contender that has a goal: its quartiles, its median, and the goal."""
     rows = [(s.title, o) for s in standings for o in s.outcomes[1:] if o.goal is not None]
-    left, scale, height = 560, 180, 40 + 18 * len(rows)
+    left, scale, height = 560, 180, 58 + 18 * len(rows)
     most = 3.0
 
     def x(ratio: float) -> float:
@@ -49,7 +70,7 @@ def ratios(standings: Sequence[Standing]) -> str:
     ]
     for ratio in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0):
         colour = "#90a4ae" if ratio == 1.0 else "#eceff1"
-        lines.append(f'<path d="M{x(ratio)} 24V{height - 8}" stroke="{colour}"/>')
+        lines.append(f'<path d="M{x(ratio)} 24V{height - 26}" stroke="{colour}"/>')
         lines.append(f'<text x="{x(ratio)}" y="18" text-anchor="middle">{ratio:g}x</text>')
     for number, (title, outcome) in enumerate(rows):
         y, colour = 38 + 18 * number, _COLOURS[outcome.verdict]
@@ -60,12 +81,37 @@ def ratios(standings: Sequence[Standing]) -> str:
         lines.append(f'<circle cx="{x(outcome.ratio)}" cy="{y}" r="3.5" fill="{colour}"/>')
         lines.append(f'<path d="M{x(outcome.goal or 0)} {y - 6}v12" stroke="#37474f" stroke-dasharray="2"/>')
         lines.append(f'<text x="{x(most) + 8}" y="{y + 4}" font-size="10">{outcome.ratio:.2f}x</text>')
+    lines.append(f'<text x="{left}" y="{height - 8}" font-size="10">{escape(told)}</text>')
+    return "\n".join([*lines, "</svg>"])
+
+
+def memory(network: str, standings: Sequence[Standing], told: str) -> str:
+    """Return a picture with a bar for every way to train a network: its peak memory, and the ratio to float32."""
+    left, right = 300, 660
+    most = max(outcome.median for standing in standings for outcome in standing.outcomes)
+    height = 50 + sum(26 + 18 * len(standing.outcomes) for standing in standings)
+    lines = [_HEAD.format(width=right + 120, height=height, title=escape(f"Peak memory of training: {network}"))]
+    y = 8
+    for standing in standings:
+        y += 26
+        framework = standing.title.partition(": ")[0].removeprefix("memory, ")
+        lines.append(f'<text x="{left - 8}" y="{y}" text-anchor="end" font-weight="bold">{escape(framework)}</text>')
+        for number, outcome in enumerate(standing.outcomes):
+            y += 18
+            length = round((right - left) * outcome.median / most, 1)
+            colour = "#1565c0" if outcome.name.startswith("unamp") else "#90a4ae"
+            ratio = f", {outcome.ratio:.2f}x" if number else ""
+            lines.append(f'<text x="{left - 8}" y="{y}" text-anchor="end" font-size="10">{escape(outcome.name)}</text>')
+            lines.append(f'<rect x="{left}" y="{y - 10}" width="{length}" height="12" fill="{colour}"/>')
+            said = f"{outcome.median / 1e6:.0f} MB{ratio}"
+            lines.append(f'<text x="{left + length + 6:.1f}" y="{y}" font-size="10">{said}</text>')
+    lines.append(f'<text x="{left}" y="{height - 8}" font-size="10">{escape(told)}</text>')
     return "\n".join([*lines, "</svg>"])
 
 
 def growth(standing: Standing) -> str:
     """Return a picture of seconds by size, both logarithmic, with the line of linear growth through the largest size."""
-    points = [(float(outcome.name), outcome.seconds) for outcome in standing.outcomes]
+    points = [(float(outcome.name), outcome.median) for outcome in standing.outcomes]
     width, height, edge = 420, 300, 56
     (low_x, high_x), (low_y, high_y) = (_decades([point[axis] for point in points]) for axis in (0, 1))
 

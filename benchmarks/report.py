@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
-import pyperf
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Outcome, Standing
 from benchmarks.results import Change
+from unamp.adapter import machine as told
 
-__all__ = ["machine", "show", "show_changes"]
+__all__ = ["amount", "machine", "show", "show_changes"]
 
 _COLOURS = {"pass": "green", "close": "yellow", "miss": "red", "": "default"}
 _PACKAGES = (
@@ -27,17 +30,28 @@ _PACKAGES = (
     "jaxlib",
     "keras",
     "numpy",
-    "pyperf",
 )
 
 
 def machine() -> dict[str, Any]:
-    """The hardware and the versions that the numbers belong to."""
-    told = pyperf.Run([1.0], collect_metadata=True).get_metadata()
-    wanted = ("cpu_model_name", "cpu_count", "cpu_config", "load_avg_1min", "platform", "python_version", "date")
-    installed = {found.metadata["Name"].lower() for found in metadata.distributions()}
-    versions = {name: metadata.version(name) for name in _PACKAGES if name in installed}
-    return {name: told[name] for name in wanted if name in told} | {"versions": versions}
+    """Return the hardware and the versions that the numbers belong to."""
+    return {
+        "cpu_model_name": told.processor(),
+        "cpu_count": os.cpu_count(),
+        "instruction_sets": [name for name, there in told.instruction_sets().items() if there],
+        "variables": told.variables(),
+        "load_avg_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "platform": platform.platform(),
+        "python_version": platform.python_version(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is measured."""
+    names = {found.metadata["Name"].lower().replace("_", "-"): found.version for found in metadata.distributions()}
+    return {name: names[name] for name in _PACKAGES if name in names}
 
 
 def show(standing: Standing, console: Console) -> None:
@@ -47,28 +61,32 @@ def show(standing: Standing, console: Console) -> None:
     for heading in ("median", "ratio", "quartiles", "goal", ""):
         table.add_column(heading, justify="right", min_width=len("0.97 - 1.03") if heading == "quartiles" else 8)
     for number, outcome in enumerate(standing.outcomes):
-        table.add_row(*_cells(outcome, baseline=number == 0))
+        table.add_row(*_cells(outcome, standing.unit, baseline=number == 0))
     console.print(table)
     console.print()
 
 
-def _cells(outcome: Outcome, *, baseline: bool) -> tuple[str, ...]:
+def _cells(outcome: Outcome, unit: str, *, baseline: bool) -> tuple[str, ...]:
+    size = amount(outcome.median, unit)
     goal = f"<= {outcome.goal:.2f}x" if outcome.goal is not None else ""
     if outcome.at_most is not None:
-        goal = f"<= {_time(outcome.at_most)}"
+        goal = f"<= {amount(outcome.at_most, unit)}"
     colour = _COLOURS[outcome.verdict]
     verdict = f"[{colour}]{outcome.verdict}[/{colour}]"
     if baseline:
-        return outcome.name, _time(outcome.seconds), "1", "", goal, verdict
+        return outcome.name, size, "1", "", goal, verdict
     first, third = outcome.quartiles
-    return outcome.name, _time(outcome.seconds), f"{outcome.ratio:.3f}x", f"{first:.2f} - {third:.2f}", goal, verdict
+    return outcome.name, size, f"{outcome.ratio:.3f}x", f"{first:.2f} - {third:.2f}", goal, verdict
 
 
-def _time(seconds: float) -> str:
-    for unit, size in (("s", 1), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.0f} ns"
+def amount(number: float, unit: str) -> str:
+    """Return seconds or bytes as people say them."""
+    if unit == "bytes":
+        return f"{number / 1e6:.0f} MB"
+    for name, size in (("s", 1), ("ms", 1e-3), ("us", 1e-6)):
+        if number >= size:
+            return f"{number / size:.3g} {name}"
+    return f"{number / 1e-9:.0f} ns"
 
 
 def show_changes(found: Iterable[Change], console: Console) -> None:

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measure import Outcome, Standing
 
-__all__ = ["Change", "changes", "read", "write"]
+__all__ = ["Change", "Run", "apart", "changes", "read", "write"]
+
+#: Two processes that do the same differ by so much. Of three identical quick runs, compared with each other, 13 to 16 of the
+#: 34 ratios would be changes without it, and 0 to 3 are with it.
+_BETWEEN_PROCESSES = 0.05
+
+
+@dataclass
+class Run:
+    """What a run measured.
+
+    Attributes:
+        machine: the hardware and the versions.
+        setting: the name of the setting of ``conformance/machines.toml`` that it ran under.
+        variables: the environment variables of that setting, by framework.
+        sections: the seconds that each section took, by the clock.
+        standings: the comparisons.
+    """
+
+    machine: dict[str, Any]
+    setting: str = "as-it-is"
+    variables: dict[str, dict[str, str]] = field(default_factory=dict)
+    sections: dict[str, float] = field(default_factory=dict)
+    standings: list[Standing] = field(default_factory=list)
 
 
 class Change(NamedTuple):
@@ -25,47 +49,112 @@ class Change(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """``"slower"`` or ``"faster"`` where the two confidence intervals leave no doubt; else nothing."""
-        if self.surely_after[0] > self.surely_before[1]:
+        """``"slower"`` or ``"faster"`` (of memory: more, less) where the noise does not explain it; else nothing.
+
+        The 95% confidence intervals of the two medians are apart, by more than two processes differ.
+        """
+        if self.surely_after[0] > self.surely_before[1] * (1 + _BETWEEN_PROCESSES):
             return "slower"
-        return "faster" if self.surely_after[1] < self.surely_before[0] else ""
+        return "faster" if self.surely_after[1] * (1 + _BETWEEN_PROCESSES) < self.surely_before[0] else ""
 
 
-def write(path: Path, about: dict[str, Any], standings: list[Standing]) -> None:
+def write(path: Path, run: Run) -> None:
     """Write everything as JSON."""
     found = [
-        {**asdict(s), "outcomes": [asdict(outcome) | {"verdict": outcome.verdict} for outcome in s.outcomes]} for s in standings
+        {**asdict(s), "outcomes": [asdict(outcome) | {"verdict": outcome.verdict} for outcome in s.outcomes]}
+        for s in run.standings
     ]
-    path.write_text(json.dumps({"machine": about, "comparisons": found}, indent=1) + "\n", "utf-8")
+    told = {"machine": run.machine, "setting": run.setting, "variables": run.variables, "sections": run.sections}
+    path.write_text(json.dumps({**told, "comparisons": found}, indent=1) + "\n", "utf-8")
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[Standing]]:
-    """Return what `write` wrote: the machine, and the comparisons.
+def read(path: Path) -> Run:
+    """Return what `write` wrote.
 
     Raises:
+        OSError: where there is no such file.
         ValueError: for a file that is none of ours.
     """
     try:
         data = json.loads(path.read_text("utf-8"))
-        return data["machine"], [_standing(each) for each in data["comparisons"]]
-    except (KeyError, TypeError, ValueError) as error:
+        return Run(
+            _of(dict, data, "machine"),
+            _of(str, {"setting": "as-it-is", **data}, "setting"),
+            _of(dict, {"variables": {}, **data}, "variables"),
+            {name: _number(_of(dict, data, "sections"), name) for name in data.get("sections", ())},
+            [_standing(each) for each in _of(list, data, "comparisons")],
+        )
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no file of results that `python -m benchmarks --json FILE` wrote: {error}") from error
 
 
-def _standing(data: dict[str, Any]) -> Standing:
-    return Standing(data["title"], data["rounds"], tuple(_outcome(each) for each in data["outcomes"]))
+def _of(kind: type, data: Any, key: str) -> Any:
+    if not isinstance(data, dict):
+        raise ValueError(f"an object with {key!r} was expected, not {str(data)[:40]!r}")
+    if key not in data:
+        raise ValueError(f"{key!r} is missing")
+    if not isinstance(data[key], kind):
+        raise ValueError(f"{key!r} must be {kind.__name__}, not {str(data[key])[:40]!r}")
+    return data[key]
 
 
-def _outcome(data: dict[str, Any]) -> Outcome:
-    known = {name: value for name, value in data.items() if name != "verdict"}
-    return Outcome(**known | {name: tuple(known[name]) for name in ("quartiles", "surely")})
+def _number(data: Any, key: str) -> float:
+    number = _of(object, data, key)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number) or number < 0:
+        raise ValueError(f"{key!r} must be a number, 0 or more, not {str(number)[:40]!r}")
+    return float(number)
 
 
-def changes(before: list[Standing], after: list[Standing]) -> Iterator[Change]:
-    """Yield every contender that is in both runs, but for the baselines, which their ratios are to."""
-    known = {(standing.title, outcome.name): outcome for standing in before for outcome in standing.outcomes}
+def _standing(data: Any) -> Standing:
+    outcomes = tuple(_outcome(each) for each in _of(list, data, "outcomes"))
+    unit = _of(str, {"unit": "seconds", **data}, "unit")
+    if not outcomes or unit not in ("seconds", "bytes"):
+        raise ValueError(f"{_of(str, data, 'title')!r} has no outcomes, or a unit other than seconds and bytes: {unit!r}")
+    return Standing(_of(str, data, "title"), _of(int, data, "rounds"), outcomes, unit)
+
+
+def _outcome(data: Any) -> Outcome:
+    median = _number(data, "median" if "median" in _of(object, {"": data}, "") else "seconds")  # as it was called before memory
+    goals = {name: None if data.get(name) is None else _number(data, name) for name in ("goal", "at_most")}
+    return Outcome(
+        _of(str, data, "name"), median, _number(data, "ratio"), _pair(data, "quartiles"), _pair(data, "surely"), **goals
+    )
+
+
+def _pair(data: Any, key: str) -> tuple[float, float]:
+    pair = _of(list, data, key)
+    if len(pair) != 2:
+        raise ValueError(f"{key!r} must be two numbers, not {str(pair)[:40]}")
+    low, high = (_number({key: bound}, key) for bound in pair)
+    return low, high
+
+
+def apart(before: Run, after: Run) -> Iterator[str]:
+    """Yield why the ratios of two runs say nothing about each other: another machine, or another setting."""
+    for about in ("cpu_model_name", "cpu_count"):
+        old, new = before.machine.get(about), after.machine.get(about)
+        if old != new:
+            yield f"not the same {about}: {old} and {new}"
+    if (before.setting, before.variables) != (after.setting, after.variables):
+        yield f"not the same setting: {_said(before)} and {_said(after)}"
+
+
+def _said(run: Run) -> str:
+    if not run.variables:
+        return run.setting
+    said = [f"{framework}: {' '.join(map('='.join, of.items())) or 'none'}" for framework, of in run.variables.items()]
+    return f"{run.setting} ({'; '.join(said)})"
+
+
+def changes(before: Sequence[Standing], after: Sequence[Standing]) -> Iterator[Change]:
+    """Yield every contender that is in both runs with the same baseline, but for the baselines themselves."""
+    known = {
+        (standing.title, standing.unit, standing.outcomes[0].name, outcome.name): outcome
+        for standing in before
+        for outcome in standing.outcomes[1:]
+    }
     for standing in after:
         for outcome in standing.outcomes[1:]:
-            old = known.get((standing.title, outcome.name))
+            old = known.get((standing.title, standing.unit, standing.outcomes[0].name, outcome.name))
             if old is not None:
                 yield Change(standing.title, outcome.name, old.ratio, outcome.ratio, old.surely, outcome.surely)

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["load_table"]
+__all__ = ["load_table", "parse_table"]
 
 
 #: A string, which may hold anything but what would need an escape; or a comment.
 _STRING_OR_COMMENT = r'("[^"\n]*")|#[^\n]*'
 
-#: What a file that is read quickly must not have outside of strings: escapes, other strings, inline tables, lists of tables.
-_NOT_PLAIN = ("\\", "'", '"""', "{", "[[")
+#: What a file that is read quickly must not have: escapes and strings over several lines; and outside of strings other
+#: strings, inline tables, lists of tables, times, and what is JSON and no TOML.
+_NOT_PLAIN = ("\\", '"""')
+_NOT_PLAIN_CODE = ("'", "{", "[[", ":")
 
 
 def load_table(name: str) -> dict[str, Any]:
     """Return a TOML file of `unamp/data`, parsed."""
-    # Imported here because `import unamp` must stay cheap: neither module is needed before the first policy.
+    # Imported here because `import unamp` must stay cheap: it is not needed before the first policy.
     from importlib import resources
 
-    text = resources.files("unamp").joinpath(f"data/{name}").read_text("utf-8")
+    return parse_table(resources.files("unamp").joinpath(f"data/{name}").read_text("utf-8"))
+
+
+def parse_table(text: str) -> dict[str, Any]:
+    """Return what a TOML file says; quickly where it is a plain one.
+
+    Raises:
+        tomllib.TOMLDecodeError: for anything but TOML.
+    """
     if (plain := _plain(text)) is not None:
         return plain
-    import tomllib
+    import tomllib  # slow to import, and most of our own files are plain
 
     return tomllib.loads(text)
 
@@ -36,15 +46,18 @@ def _plain(text: str) -> dict[str, Any] | None:
     import json
     import re
 
-    text = re.sub(_STRING_OR_COMMENT, r"\1", text)
-    if any(mark in text for mark in _NOT_PLAIN):
+    # Of the lines without a comment none is looked at string by string.
+    text = re.sub(r"^.*#.*$", lambda line: re.sub(_STRING_OR_COMMENT, r"\1", line[0]), text, flags=re.MULTILINE)
+    code = "".join(text.split('"')[::2])
+    if any(mark in text for mark in _NOT_PLAIN) or any(mark in code for mark in _NOT_PLAIN_CODE):
         return None
-    text = re.sub(r"^([\w-]+)\s*=", r',"\1":', text, flags=re.MULTILINE)
+    text = re.sub(r'^(?:([\w-]+)|"([^"\n]*)")\s*=', r',"\1\2":', text, flags=re.MULTILINE)
     text = re.sub(r",\s*\]", "]", text)
     first, *rest = re.split(r"^\[([\w.]+)\][ ]*$", text, flags=re.MULTILINE)
     try:
         # A comma before the first key of each table is one too many; what is no table or key of those is no JSON.
-        tables = json.loads("[" + ",".join("{" + body.strip().removeprefix(",") + "}" for body in (first, *rest[1::2])) + "]")
+        bodies = ",".join("{" + body.strip().removeprefix(",") + "}" for body in (first, *rest[1::2]))
+        tables = json.loads(f"[{bodies}]", object_pairs_hook=_each_once)
     except ValueError:
         return None
     found: dict[str, Any] = tables[0]
@@ -57,3 +70,10 @@ def _plain(text: str) -> dict[str, Any] | None:
             return None  # `tomllib` says what is wrong
         place[last] = table
     return found
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise ValueError("a key stands twice")  # `tomllib` says which
+    return table

@@ -6,6 +6,7 @@ ones: they are read from where they are declared, in ``pyproject.toml``.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,18 +17,21 @@ __all__ = ["entry_points"]
 _DISTRIBUTION = "unamp"
 
 
-def entry_points(group: str) -> list[metadata.EntryPoint]:
+@cache
+def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
     """Return the entry points of a group: those of installed distributions, and of this checkout where it is not installed.
+
+    They are read once in a process: every installed distribution's file of them is opened for it.
 
     Args:
         group: e.g. ``"unamp.adapters"``.
     """
     from importlib import metadata  # slow to import, and nothing needs it before the first region
 
-    found = list(metadata.entry_points(group=group))
+    found = tuple(metadata.entry_points(group=group))
     if any(point.dist is not None and point.dist.name == _DISTRIBUTION for point in found):
         return found
-    return [*_declared(group), *found]
+    return (*_declared(group), *found)
 
 
 def _declared(group: str) -> list[metadata.EntryPoint]:

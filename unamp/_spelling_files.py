@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from unamp._data import parse_table
 from unamp.errors import AdapterError
 
 __all__ = ["SpellingFile", "read_spellings"]
@@ -46,11 +47,9 @@ def read_spellings(framework: str, package: str, operations: Collection[str]) ->
         line = _line(text, *after)
         return AdapterError(f"{path}{f', line {line}' if line else ''}: {what}")
 
-    import tomllib
-
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        data = parse_table(text)
+    except ValueError as error:
         raise wrong(str(error)) from error
     if unknown := data.keys() - _KEYS:
         raise wrong(f"unknown key {min(unknown)!r}; valid: {', '.join(sorted(_KEYS))}", min(unknown))

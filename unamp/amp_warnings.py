@@ -51,13 +51,14 @@ _given: set[tuple[str, ...]] = set()
 
 def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
     """Warn where a region will compute in a dtype that is many times slower than float32 on the only device there is."""
-    if not policy.active or (device is None and adapter.devices() != ("cpu",)) or device == "gpu":
-        return
-    followed = policy.delegated(adapter.framework, "cpu")
-    if followed is None or Rule.LOW not in followed.rules.values():
+    if not policy.active or device == "gpu":
         return
     factor = adapter.slowdown("cpu", policy.dtype)
-    if factor >= SLOW:
+    # A framework is asked for its devices last: that may start it on them, and another one may have imported it.
+    if factor >= SLOW and (device is not None or adapter.devices() == ("cpu",)):
+        followed = policy.delegated(adapter.framework, "cpu")
+        if followed is None or Rule.LOW not in followed.rules.values():
+            return
         other = "bfloat16" if policy.dtype == "float16" else "float16"
         better = f"{other} or float32 is faster" if adapter.slowdown("cpu", other) < factor / 2 else "float32 is faster"
         _once(

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp._region_decorator import decorate
-from unamp.adapter import DEVICES, Adapter, NamesDevices, Realisation, registry
+from unamp.adapter import Adapter, Realisation, registry
+from unamp.devices import BARE, default_dtype, place
 from unamp.errors import shortened
 from unamp.lists import is_word, operation_name
 from unamp.policy import KEPT_POLICIES, Policy
@@ -288,7 +289,7 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
     """
     if framework is None and device is None:
         return _state.open[-1][0].policy if _state.open else None
-    device, framework = _place(device, framework)[0], framework
+    device, framework = place(device, framework)[0], framework
     adapter = None if framework is None else registry.adapter_for(framework)
     for region, _, _ in reversed(_state.open):
         if region.covers(framework, device):
@@ -342,10 +343,10 @@ def close_down_to(depth: int) -> None:
 
 def _autocast(device_type: object, dtype: object, *rest: Any) -> Region:
     level, allow, deny, preset, enabled, promote, cache, framework = rest
-    device, owner = _place(device_type, framework)
+    device, owner = place(device_type, framework)
     framework = framework or owner
     if dtype is None:
-        dtype = _default_dtype(device, framework)
+        dtype = default_dtype(device, framework)
     policy = Policy(level, dtype, allow, deny, preset, enabled, promote, cache=cache)
     return _shared(policy, registry.adapters_in_use(), framework, device)
 
@@ -353,7 +354,7 @@ def _autocast(device_type: object, dtype: object, *rest: Any) -> Region:
 def _auto_cast(enable: bool, white: object, black: object, level: str, dtype: object, *rest: Any) -> Region:
     promote, preset, framework = rest
     if callable(enable):
-        raise TypeError(_BARE.format("auto_cast"))
+        raise TypeError(BARE.format("auto_cast"))
     policy = Policy(level, dtype, _paddle_names(white), _paddle_names(black), preset, enable, promote)
     return _shared(policy, registry.adapters_in_use(), framework, None)
 
@@ -418,62 +419,6 @@ def _equal(policy: Policy, adapters: object, framework: str | None, device: str 
 @once_per_trace
 def _key_for(framework: str, make: Callable[..., Region], *arguments: Any) -> int:
     return registry.adapter_for(framework).make_capturable(make(*arguments))
-
-
-_BARE = "{0} is called before it decorates: write @unamp.{0}() above the function"
-
-
-def _place(device_type: object, framework: str | None) -> tuple[str | None, str | None]:
-    """Return the kind of device that is meant, and the framework whose word that is; None for what every framework may have."""
-    if device_type is None or device_type in DEVICES:
-        return device_type, None
-    if isinstance(device_type, str):
-        word, _, index = device_type.partition(":")
-        word = "gpu" if word == "cuda" else word
-        if word in DEVICES and (index.isdigit() or word == device_type or device_type == "cuda"):
-            return word, None
-    adapters = [a for a in registry.adapters_in_use() if framework in (None, a.framework)]
-    absent: ValueError | None = None
-    for adapter in adapters:
-        try:
-            kind = adapter.device_kind(device_type) if isinstance(adapter, NamesDevices) else None
-        except ValueError as error:  # it has none, but another framework may have one of the same name
-            absent = absent or error
-            continue
-        if kind is not None:
-            return kind, None if kind in DEVICES else adapter.framework
-    if absent is not None:
-        raise absent
-    named = {a.framework: ", ".join(a.device_names().values()) for a in adapters if isinstance(a, NamesDevices)}
-    valid = "valid: 'cpu', 'gpu', 'cuda', or None for wherever the tensors are"
-    valid += "".join(f"; {framework} has {devices}" for framework, devices in named.items())
-    if owner := next((a.framework for a in registry.adapters_in_use() if a not in adapters and _knows(a, device_type)), None):
-        raise ValueError(
-            f"device_type {shortened(device_type)} is one of {owner}'s devices, and the region is for {framework}; {valid}"
-        )
-    if not isinstance(device_type, str):
-        if callable(device_type):
-            raise TypeError(_BARE.format("autocast"))
-        raise TypeError(
-            "device_type must be a string, an imported framework's object for a device, or None, "
-            f"not {type(device_type).__name__}; {valid}"
-        )
-    raise ValueError(f"unknown device_type {shortened(device_type)}; {valid}")
-
-
-def _knows(adapter: Adapter, device: object) -> bool:
-    """Return whether a word or an object is a device of a framework's, there or not."""
-    try:
-        return isinstance(adapter, NamesDevices) and adapter.device_kind(device) is not None
-    except ValueError:
-        return True
-
-
-def _default_dtype(device: str | None, framework: str | None) -> str:
-    if device is None:
-        chosen = (a for a in registry.adapters_in_use() if framework in (None, a.framework))
-        device = "gpu" if any("gpu" in a.devices() for a in chosen) else "cpu"
-    return "float16" if device == "gpu" else "bfloat16"
 
 
 def _paddle_names(names: object) -> object:

@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 
 from jax import lax
 
+from unamp.adapter.forwarding import forwarding
 from unamp.adapter.observing import equation, traced
-from unamp.adapter.replacing import CodePatch, code_of
+from unamp.adapter.replacing import CodePatch
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
@@ -153,10 +154,14 @@ def shapes(value: Any) -> list[tuple[Any, tuple[int, ...]]]:
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, int]:
-    try:
-        names = tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return {}
+    code = getattr(function, "__code__", None)
+    if code is not None and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]  # a signature takes as long as all the rest
+    else:
+        try:
+            names = tuple(inspect.signature(function).parameters)
+        except (TypeError, ValueError):
+            return {}
     return {name: place for place, name in enumerate(names)}
 
 
@@ -169,26 +174,6 @@ def code_patch(function: types.FunctionType, replacement: Callable[[Any], Any]) 
     """
 
     def stand_in(original: Any) -> types.CodeType:
-        code = function.__code__
-        positional = code.co_varnames[: code.co_argcount]
-        named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-        rest = iter(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
-        head, call = list(positional), list(positional)
-        if code.co_posonlyargcount:
-            head.insert(code.co_posonlyargcount, "/")
-        if code.co_flags & inspect.CO_VARARGS:
-            name = next(rest)
-            head.append(f"*{name}")
-            call.append(f"*{name}")
-        elif named:
-            head.append("*")
-        head += named
-        call += [f"{name}={name}" for name in named]
-        if code.co_flags & inspect.CO_VARKEYWORDS:
-            name = next(rest)
-            head.append(f"**{name}")
-            call.append(f"**{name}")
-        source = f"def stand_in({', '.join(head)}):\n return CALL({', '.join(call)})\n"
-        return code_of(source, {"CALL": replacement(original)}, closed_over=len(code.co_freevars))
+        return forwarding(function, "CALL", {"CALL": replacement(original)})
 
     return CodePatch(function, stand_in)

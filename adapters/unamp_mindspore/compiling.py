@@ -1,12 +1,10 @@
 """Regions and compiled graphs: `mindspore.jit`, and cells in GRAPH_MODE.
 
-A graph is compiled from the source of its functions, so nothing that stands in for an operation takes effect in it. What
-does is MindSpore's own strategy, with lists of primitives: it is baked into a graph when that is compiled, and never looked
-at again. So each policy gets a graph of its own. Its strategy is attached to what is compiled, for as long as that takes, and
-the policy becomes part of the name under which MindSpore keeps the graph.
+A graph is compiled from the source of its functions, so nothing that stands in for an operation in PyNative mode takes effect
+in it. What is compiled is bound to the policy for as long as that takes (`unamp_mindspore.binding`), and the policy becomes
+part of the name under which MindSpore keeps the graph: each policy gets a graph of its own.
 
-What a decorator of unamp's would do is not in the source either. Where it decorates what a graph is compiled from, its policy
-is the graph's; anywhere deeper it is noticed when the compiler gets there (`unamp_mindspore.parsing`).
+What a decorator of unamp's would do is not in the source either. Its policy is that of what it decorates, wherever in a graph.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
@@ -28,13 +26,14 @@ from unamp.adapter import major_minor
 from unamp.adapter.replacing import CodePatch
 from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
-from unamp.policy import KEPT_POLICIES, Policy, Rule
-from unamp.vocabulary import vocabulary
+from unamp.policy import KEPT_POLICIES, Policy
+from unamp_mindspore.binding import STRATEGY, binding, function_copy, layer_rules, policy_of_cell
 from unamp_mindspore.capturing import capture_hooks, capture_needed
-from unamp_mindspore.decorators import policy_of
-from unamp_mindspore.parsing import GraphUnder, graph, layer_rules, parser_hooks, parser_needed
+from unamp_mindspore.decorators import inside
+from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks, parser_needed
 from unamp_mindspore.resolving import resolving_hooks, resolving_needed
-from unamp_mindspore.state import DTYPES, on_cpu, thread
+from unamp_mindspore.standing_in import BOUND, CASTS_NOTHING
+from unamp_mindspore.state import thread
 
 if major_minor(mindspore.__version__) < (2, 9):
     from mindspore.common import api, jit_trace
@@ -43,60 +42,10 @@ else:
     from mindspore.graph import api, jit_trace
     from mindspore.graph.jit_context import jit_context
 
-__all__ = ["check_not_traced", "hooks", "install", "needed", "strategy"]
+__all__ = ["check_not_traced", "hooks", "install", "needed"]
 
 #: Compiling changes what it compiles, for a moment.
 _lock = threading.RLock()
-
-_ATTRIBUTE = "amp_strategy"
-
-#: The policy of a graph without one, whose layers may have rules.
-_NONE = Policy("O0")
-
-
-@cache
-def strategy(policy: Policy) -> Any:
-    """Return MindSpore's own strategy for a policy.
-
-    Raises:
-        NotExpressible: where it has none on this device.
-    """
-    if not policy.active:
-        return amp.create_amp_strategy(amp.AmpLevel.AmpO0, DTYPES["float16"], [], [])
-    if policy.dtype == "bfloat16" and on_cpu():
-        raise NotExpressible(
-            "MindSpore's CPU kernels cannot run a graph in bfloat16; use float16, or call the function without mindspore.jit "
-            "and in PYNATIVE_MODE, where bfloat16 is emulated"
-        )
-    if policy.widen_results:
-        raise NotExpressible("MindSpore's strategy for graphs cannot widen results; use widen_results=False, or PYNATIVE_MODE")
-    if Rule.NARROWEST in policy.rules.values():
-        raise NotExpressible(
-            f"MindSpore's strategy for graphs widens inputs that differ, where the preset {policy.preset!r} casts them down "
-            "for some operations; use another preset, or call the function without mindspore.jit and in PYNATIVE_MODE"
-        )
-    return amp.create_amp_strategy(amp.AmpLevel.AmpAuto, DTYPES[policy.dtype], *_lists(policy))
-
-
-def _lists(policy: Policy) -> tuple[list[tuple[str, list[int]]], list[tuple[str, list[int]]]]:
-    """Return the primitives that run low, and those in float32, each with the inputs that are cast (none named: all)."""
-    low: list[tuple[str, list[int]]] = []
-    wide: list[tuple[str, list[int]]] = []
-    for op in vocabulary().values():
-        rule = _biased(policy) if op.name == "bias_add" else policy.rules[op.name]
-        if op.group == "cast" or rule in (Rule.UNTOUCHED, Rule.WIDEST):
-            continue
-        names = [name for name in op.spellings.get("mindspore", ()) if "." not in name]
-        (low if rule is Rule.LOW else wide).extend(
-            (name, [0] if op.group == "norm" and rule is Rule.LOW else []) for name in names
-        )
-    return low, wide
-
-
-def _biased(policy: Policy) -> Rule:
-    """Return the rule for a bias that is added: layers add theirs with a primitive of its own, and it belongs to them."""
-    own = "bias_add" in policy.allow or "bias_add" in policy.deny
-    return policy.rules["bias_add" if own else "linear"]
 
 
 def _in_force() -> Policy | None:
@@ -106,57 +55,70 @@ def _in_force() -> Policy | None:
 
 
 @contextmanager
-def _attached(to: Any, policy: Policy) -> Iterator[None]:
-    """Have a policy's strategy attached to a function or cell while this is open."""
+def _attached(to: Any, policy: Policy | None) -> Iterator[None]:
+    """Have a function or cell that a graph is compiled from bound to a policy while this is open."""
     held = vars(to)
-    before = held.get(_ATTRIBUTE)
-    setattr(to, _ATTRIBUTE, strategy(policy))
+    bound = None if policy is None else binding(policy)
+    if bound is not None:
+        mine = {BOUND: bound, STRATEGY: bound.strategy}
+    else:
+        # With no strategy at its root, a graph would take what it knows of an operation from one part to the next.
+        mine = {} if held.get(STRATEGY) is not None else {STRATEGY: CASTS_NOTHING}
+    before = {name: held[name] for name in mine if name in held}
+    held.update(mine)
     try:
         yield
     finally:
-        if before is None:
-            delattr(to, _ATTRIBUTE)
-        else:
-            setattr(to, _ATTRIBUTE, before)
+        for name in mine:
+            held.pop(name, None)
+        held.update(before)
 
 
 def _policy_for(target: Any, entry: Any) -> Policy | None:
     """Return the policy of a graph: that of the innermost decorator on its entry, else the one in force at the call."""
     if isinstance(target, nn.Optimizer):  # what updates parameters is not cast
         return None
-    policy = policy_of(entry, otherwise=_in_force())
-    # With no strategy at its root, a graph would take what it knows of an operation from one layer to the next.
-    return _NONE if policy is None and layer_rules.used else policy
-
-
-def _cell_under_policy(cell: Any, entry: Any) -> AbstractContextManager[str]:
-    """Have a cell compiled, looked up and run as the graph of its policy; give what the graph's name ends with."""
-    policy = _policy_for(cell, entry)
-    return GraphUnder(None) if policy is None else _cell_under(cell, policy)
+    is_cell = isinstance(target, nn.Cell) and entry == target.construct
+    policy, casts = policy_of_cell(target, _in_force()) if is_cell else inside(entry, _in_force())
+    if casts:
+        raise NotExpressible(
+            f"{getattr(entry, '__qualname__', 'a function')} is decorated with custom_fwd(cast_inputs=...), and what MindSpore "
+            "compiles as a whole: the compiler does not run decorators; compile what calls it, cast in its body, or call it in "
+            "PYNATIVE_MODE without mindspore.jit"
+        )
+    return policy
 
 
 @contextmanager
-def _cell_under(cell: Any, policy: Policy) -> Iterator[str]:
+def _cell_under_policy(cell: Any, entry: Any) -> Iterator[str]:
+    """Have a cell compiled, looked up and run as the graph of its policy; give what the graph's name ends with."""
+    policy = _policy_for(cell, entry)
     with _lock, _attached(cell, policy), GraphUnder(policy) as suffix:
         yield suffix
 
 
-def _executor_under_policy(executor: Any) -> AbstractContextManager[Any]:
-    """Have a `_JitExecutor` compile, look up and run the graph of its policy."""
-    function, cell = executor.fn, executor.obj
-    policy = _policy_for(cell, function if cell is None else getattr(cell, function.__name__, function))
-    return GraphUnder(None) if policy is None else _executor_under(executor, policy)
-
-
 @contextmanager
-def _executor_under(executor: Any, policy: Policy) -> Iterator[None]:
+def _executor_under_policy(executor: Any) -> Iterator[None]:
+    """Have a `_JitExecutor` compile, look up and run the graph of its policy."""
     function, cell, extend = executor.fn, executor.obj, executor._cell_cache_key_extend
-    with GraphUnder(policy) if cell is None else _cell_under(cell, policy) as suffix:
+    if cell is not None:
+        with _cell_under_policy(cell, getattr(cell, function.__name__, function)) as suffix:
+            executor._cell_cache_key_extend = extend + suffix
+            try:
+                yield
+            finally:
+                executor._cell_cache_key_extend = extend
+        return
+    policy = _policy_for(None, function)
+    with _lock, GraphUnder(policy) as suffix:
+        if policy is not None:
+            executor.fn = binding(policy).root(function)
+        elif layer_rules.used:
+            executor.fn = _copied(function, layer_rules.key)
         executor._cell_cache_key_extend = extend + suffix
-        if cell is None:
-            executor.fn = _copied(inspect.unwrap(function), policy, layer_rules.key)
         try:
-            yield
+            with _attached(executor.fn, policy):
+                yield
         finally:
             executor.fn, executor._cell_cache_key_extend = function, extend
 
@@ -190,17 +152,9 @@ def _warn_if_traced() -> None:
 
 
 @lru_cache(KEPT_POLICIES)
-def _copied(function: types.FunctionType, policy: Policy, rules: object) -> types.FunctionType:
-    """Return a function of its own for a policy and the rules of layers.
-
-    MindSpore keeps what it has parsed by the function's identity.
-    """
-    copy = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    copy.__module__, copy.__kwdefaults__ = function.__module__, function.__kwdefaults__
-    setattr(copy, _ATTRIBUTE, strategy(policy))
-    return copy
+def _copied(function: types.FunctionType, rules: object) -> types.FunctionType:
+    """Return a function of its own for the rules of layers: MindSpore keeps what it has parsed by the function's identity."""
+    return function_copy(inspect.unwrap(function))
 
 
 def _cell_runs(original: Callable[..., Any]) -> Callable[..., Any]:

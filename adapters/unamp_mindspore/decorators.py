@@ -10,29 +10,44 @@ from unamp.policy import Policy
 from unamp_mindspore.plans import plan
 from unamp_mindspore.state import device
 
-__all__ = ["cast_inputs_of", "policy_of"]
+__all__ = ["cast_inputs_of", "inside", "stated"]
 
 
-def policy_of(function: Any, otherwise: Policy | None) -> Policy | None:
-    """Return the policy in force inside a function: that of the innermost region that decorates it.
+def stated(policy: Policy, device: str | None = None) -> Policy | None:
+    """Return the policy that MindSpore carries out for one, with lists of its own; None where that changes nothing."""
+    made = plan(policy, device)
+    return None if made is None else made.policy
+
+
+def inside(function: Any, around: Policy | None) -> tuple[Policy | None, list[str]]:
+    """Return the policy inside a function, and what its inputs are cast to: the innermost of its decorators decides.
 
     Args:
         function: a function or a bound method.
-        otherwise: the policy where no region for MindSpore decorates it.
+        around: the policy around its call.
 
     Returns:
-        None where nothing is changed.
+        The policy, None where nothing is changed; and the dtypes of `unamp.custom_fwd`, the outermost first.
     """
-    policy = otherwise
+    policy, casts = around, []
+    function = getattr(function, "__func__", function)
     while function is not None:
-        mark = getattr(function, MARK, None)
+        mark, target = (_own(function, name) for name in (MARK, CAST_INPUTS))
         if mark is not None:
             for region in mark.regions():
                 if region.covers("mindspore", device()):
-                    made = plan(region.policy, region.device)
-                    policy = None if made is None else made.policy
+                    policy = stated(region.policy, region.device)
+        if target is not None and policy is not None:
+            casts.append(target)
+            policy = None
         function = getattr(function, "__wrapped__", None)
-    return policy
+    return policy, casts
+
+
+def _own(function: Any, name: str) -> Any:
+    """Return what a decorator left on a function, and not `functools.wraps`, which copies it from the function inside."""
+    found = getattr(function, name, None)
+    return None if found is getattr(getattr(function, "__wrapped__", None), name, None) else found
 
 
 def cast_inputs_of(function: Any) -> str | None:

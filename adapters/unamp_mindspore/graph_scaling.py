@@ -10,26 +10,18 @@ from typing import Any
 
 import mindspore
 from mindspore import Parameter, ops
-from mindspore._c_expression import amp as strategies
 from mindspore.ops.functional import mixed_precision_cast
 
 from unamp.adapter.state import suspended
 from unamp.errors import NotExpressible
 from unamp.loss_scale import LossScale
-from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, thread
+from unamp_mindspore.standing_in import BOUND, unbound
+from unamp_mindspore.state import FLOAT32, Tensor, thread
 
-__all__ = ["CASTS_NOTHING", "in_graphs"]
-
-#: MindSpore's strategy that casts nothing: a function without one takes over that of the graph around it.
-CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
+__all__ = ["in_graphs"]
 
 
-def _without_policy(function: Any) -> Any:
-    function.amp_strategy = CASTS_NOTHING
-    return function
-
-
-@_without_policy
+@unbound
 def _all_finite(inputs):  # type: ignore[no-untyped-def]
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
@@ -40,7 +32,7 @@ def _all_finite(inputs):  # type: ignore[no-untyped-def]
     return finite
 
 
-@_without_policy
+@unbound
 def _times(factor, value):  # type: ignore[no-untyped-def]
     return ops.cast(ops.cast(value, FLOAT32) * factor, value.dtype)
 
@@ -58,15 +50,15 @@ class _GraphScaler:
         self.down = _parameter("backoff_factor", state.backoff_factor)
         self.least = _parameter("minimum", state.minimum)
 
-    @_without_policy
+    @unbound
     def scale(self, inputs):  # type: ignore[no-untyped-def]
         return ops.HyperMap()(ops.Partial()(_times, self.scale_value), inputs)
 
-    @_without_policy
+    @unbound
     def unscale(self, inputs):  # type: ignore[no-untyped-def]
         return ops.HyperMap()(ops.Partial()(_times, ops.Reciprocal()(self.scale_value)), inputs)
 
-    @_without_policy
+    @unbound
     def adjust(self, grads_finite):  # type: ignore[no-untyped-def]
         if not self.dynamic:
             return False
@@ -79,6 +71,9 @@ class _GraphScaler:
         ops.assign(self.scale_value, moved)
         ops.assign(self.counter, ops.select(goes_on, count, ops.zeros_like(count)))
         return grads_finite
+
+
+setattr(_GraphScaler, BOUND, None)  # it follows no policy
 
 
 class _InGraphs:

@@ -1,21 +1,19 @@
-"""Rules for single cells: in PyNative mode by the cell's call, in graphs by MindSpore's own strategy.
+"""Rules for single cells.
 
 A cell with a rule gets a class derived from its own, whose `__call__` runs in the rule's region. The compiler does not run it:
-it reads `construct`, which stays as it is, and finds the rule's strategy on the cell.
+it reads `construct`, which stays as it is, of a cell that is bound to the rule's policy (`unamp_mindspore.binding`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from mindspore import nn
 
-from unamp.adapter.layers import LayerRegion, derive, put_by_class, region_of
+from unamp.adapter.layers import LayerRegion, derive, put_by_class
 from unamp.errors import NotExpressible
 from unamp_mindspore import compiling
-from unamp_mindspore.compiling import strategy
-from unamp_mindspore.parsing import cell_checks, layer_rules
+from unamp_mindspore.binding import layer_rules
 
 __all__ = ["MindSporeLayers"]
 
@@ -42,33 +40,5 @@ class MindSporeLayers:
         layer_rules.put(layer, region)
 
 
-class _Strategy:
-    """The strategy of a cell's rule, for the compiler; an instance's own (of a graph's root) goes before it."""
-
-    def __get__(self, cell: Any, kind: type) -> Any:
-        region = None if cell is None else region_of(cell)
-        if region is None:
-            raise AttributeError("amp_strategy")
-        return strategy(region.policy("float16"))
-
-
 def _derived(plain: type) -> type:
-    made: Any = derive(plain, "__call__")
-    made.amp_strategy = _Strategy()
-    return made  # type: ignore[no-any-return]
-
-
-def _check_in_graph(cell: object) -> None:
-    """Check, where the compiler reads a cell, that a graph can follow the cell's rule."""
-    region = region_of(cell) if isinstance(cell, nn.Cell) else None
-    if region is None:
-        return
-    try:
-        if region.result is not None:
-            raise NotExpressible('no strategy casts a result: leave result="low" out')
-        strategy(region.policy("float16"))
-    except NotExpressible as error:
-        raise NotExpressible(f"this {type(cell).__name__} has a rule that no graph can follow: {error}") from error
-
-
-cell_checks.append(_check_in_graph)
+    return derive(plain, "__call__")

@@ -22,7 +22,7 @@ from unamp_mindspore.operators import Operator
 from unamp_mindspore.spellings import named, primitive, spelled
 from unamp_mindspore.state import Tensor, thread
 
-__all__ = ["codes", "covers", "functions", "methods", "operators", "primitive_call"]
+__all__ = ["codes", "covers", "functions", "methods", "operators", "primitive_call", "tensor_methods"]
 
 
 def _left_alone(op: str) -> bool:
@@ -92,7 +92,7 @@ def codes() -> dict[Operator, CodePatch]:
     add(nn_func.linear, "linear", "ops.function.nn_func.linear")  # attention's own, with its bias
     # A layer may cast its parameters before it uses them: they must be known until then.
     add(Tensor.astype, "cast", "Tensor.astype")
-    for name, op in _tensor_methods().items():
+    for name, op in tensor_methods().items():
         method = vars(Tensor).get(name)
         if not _hands_on(method, op):
             add(method, op, f"Tensor.{name}")
@@ -129,7 +129,7 @@ def _runs_by_name(kind: type) -> bool:
 
 
 @cache
-def _tensor_methods() -> dict[str, str]:
+def tensor_methods() -> dict[str, str]:
     """Return the methods of a Tensor that are an operation, and the operation."""
     found = dict(facts().methods)
     for name in dir(Tensor):
@@ -144,12 +144,12 @@ def methods() -> dict[str, Operator]:
     """Return the methods of a Tensor that are C++."""
     inherited = vars(TensorPy)
     found = {}
-    for name, op in _tensor_methods().items():
+    for name, op in tensor_methods().items():
         if name in inherited and name not in vars(Tensor) and not _left_alone(op):
             found[name] = Operator(op, f"Tensor.{name}", inherited[name])
     for name, other in facts().in_place.items():
         if name in inherited and name not in vars(Tensor):
-            op = _tensor_methods()[other]
+            op = tensor_methods()[other]
             found[name] = Operator(op, f"Tensor.{name}", inherited[name], in_place=True, out_of_place=getattr(Tensor, other))
     subscript = inherited["__getitem__"]
     found["__getitem__"] = Operator("index", "Tensor.__getitem__", subscript, ops=("select", "slice"), which=_indexing)

@@ -1,7 +1,7 @@
-"""Decorators of unamp's in the source that MindSpore's compiler reads.
+"""Functions that MindSpore's compiler reads: what is found from a bound one is bound, and its operators have rules.
 
-It reads the source behind every decorator, so one deep inside a graph would be lost in silence. The compiler makes a parser for
-each function that it gets to, and there the decorator is noticed.
+It reads the source behind every decorator. Where one has not been noticed before, when the function's name was resolved, it
+would be lost in silence, and raises.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from functools import lru_cache
 from typing import Any
 
 import mindspore
+from mindspore.ops.composite.multitype_ops import add_impl
 
 from unamp._compiler_marks import NOT_COMPILED
 from unamp.adapter import major_minor
-from unamp.adapter.layers import RulesInForce
 from unamp.adapter.replacing import CodePatch
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
-from unamp_mindspore.decorators import cast_inputs_of, policy_of
+from unamp_mindspore.binding import held, layer_rules
+from unamp_mindspore.decorators import inside
+from unamp_mindspore.graph_operators import gradients_added
+from unamp_mindspore.rewriting import rewritten
+from unamp_mindspore.standing_in import BOUND
 from unamp_mindspore.state import thread
 
 if major_minor(mindspore.__version__) < (2, 9):
@@ -27,17 +31,11 @@ if major_minor(mindspore.__version__) < (2, 9):
 else:
     from mindspore.graph._parse import parser
 
-__all__ = ["PART", "GraphUnder", "cell_checks", "graph", "layer_rules", "parser", "parser_hooks", "parser_needed"]
+__all__ = ["GraphUnder", "graph", "parser", "parser_hooks", "parser_needed"]
 
 
-#: The attribute of functions, modules and namespaces in what an operation is made of, where no rule holds.
-PART = "_unamp_part"
-
-#: The rules that layers have: graphs follow them.
-layer_rules = RulesInForce()
-
-#: What else is asked of the cell whose method is read.
-cell_checks: list[Callable[[Any], None]] = []
+#: The attribute of a parser that holds what its function is a method of.
+_OWNER = "_unamp_owner"
 
 
 class _Graph(threading.local):
@@ -45,11 +43,9 @@ class _Graph(threading.local):
 
     Attributes:
         compiled: whether there is one.
-        policy: its policy; None where it has none that changes anything.
     """
 
     compiled: bool = False
-    policy: Policy | None = None
 
 
 graph = _Graph()
@@ -68,16 +64,18 @@ class GraphUnder:
         self._policy = policy
 
     def __enter__(self) -> str:
-        self._before = graph.compiled, graph.policy, thread.plan
-        graph.compiled, graph.policy, thread.plan = True, self._policy, None
-        return "" if self._policy is None else _suffix(self._policy, layer_rules.key)
+        self._before = graph.compiled, thread.plan
+        graph.compiled, thread.plan = True, None
+        return "" if self._policy is None and not layer_rules.used else _suffix(self._policy, layer_rules.key)
 
     def __exit__(self, *error: object) -> None:
-        graph.compiled, graph.policy, thread.plan = self._before
+        graph.compiled, thread.plan = self._before
+        if held and not graph.compiled:
+            held.clear()
 
 
 @lru_cache(KEPT_POLICIES)
-def _suffix(policy: Policy, rules: frozenset[object] | None) -> str:
+def _suffix(policy: Policy | None, rules: frozenset[object] | None) -> str:
     numbered = "" if rules is None else f" {_numbers.setdefault(rules, len(_numbers))}"
     return f".unamp {policy!r}{numbered}"
 
@@ -86,48 +84,62 @@ _numbers: dict[frozenset[object], int] = {}  # of sets of rules for layers
 
 
 def _parsed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `Parser.__init__`, so that what would be lost in a graph raises, and a part's names are found as parts."""
+    """Wrap `Parser.__init__`, so that names are found as the function is bound, and what would be lost in a graph raises."""
 
     def __init__(self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
-        _check(fn)
+        if fn is add_impl._add_addn:
+            fn = gradients_added
+        owner = getattr(fn, "__self__", None)
+        bound = getattr(fn, BOUND, None) or getattr(owner, BOUND, None)
+        _check(fn, bound)
         original(self, fn, *args, **kwargs)
-        if getattr(fn, PART, False):
-            vars(self.global_namespace)[PART] = vars(self.closure_namespace)[PART] = True
+        if bound is not None:
+            for each in (self, self.global_namespace, self.closure_namespace):
+                vars(each)[BOUND] = bound
+            vars(self)[_OWNER] = owner
 
     return __init__
 
 
-def _check(function: Any) -> None:
+def _read(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `Parser.parse`, so that operators and methods have rules, too."""
+
+    def parse(self: Any) -> Any:
+        tokens, tree = original(self)
+        bound = vars(self).get(BOUND)
+        if bound is None or not bound.names or tree is None:
+            return tokens, tree
+        self.global_namespace.dicts = (*self.global_namespace.dicts, bound.names)
+        return tokens, rewritten(tree, self.fn, vars(self)[_OWNER], bound.names)
+
+    return parse
+
+
+def _check(function: Any, bound: Any) -> None:
     reason = getattr(function, NOT_COMPILED, None)
     if reason is not None:
         raise NotExpressible(reason)
-    for check in cell_checks:
-        check(getattr(function, "__self__", None))
+    policy = None if bound is None else bound.policy
+    decorated, casts = inside(function, policy)
+    if decorated == policy or BOUND in vars(getattr(function, "__func__", function)):
+        return
     name = getattr(function, "__qualname__", "a function")
-    decorated = policy_of(function, otherwise=graph.policy)
-    if decorated != graph.policy:
+    if casts:
         raise NotExpressible(
-            f"{name} is decorated with a region and part of a graph that MindSpore compiles under {_words(graph.policy)}: a "
-            "graph has one policy, and the compiler does not run decorators; decorate what is compiled as a whole (the "
-            "function that mindspore.jit is given, the outermost cell), or open the region around its call, or call it in "
-            "PYNATIVE_MODE without mindspore.jit"
+            f"{name} is decorated with custom_fwd(cast_inputs=...), and what MindSpore compiles as a whole: the compiler does "
+            "not run decorators; cast in its body, or call it in PYNATIVE_MODE without mindspore.jit"
         )
-    if decorated is not None and cast_inputs_of(function) is not None:
-        raise NotExpressible(
-            f"{name} is decorated with custom_fwd(cast_inputs=...) and part of a graph that MindSpore compiles: the compiler "
-            "does not run decorators; cast in its body, or call it in PYNATIVE_MODE without mindspore.jit"
-        )
-
-
-def _words(policy: Policy | None) -> str:
-    return "no policy" if policy is None else "another policy"
+    raise NotExpressible(
+        f"{name} is decorated with a region, and part of a graph that MindSpore compiles, at a place that unamp does not see: "
+        "the compiler does not run decorators; call it by its name, or in PYNATIVE_MODE without mindspore.jit"
+    )
 
 
 def parser_hooks() -> tuple[CodePatch, ...]:
     """Return the functions of MindSpore's parser that must know about decorators."""
-    return (CodePatch(parser.Parser.__init__, _parsed),)
+    return CodePatch(parser.Parser.__init__, _parsed), CodePatch(parser.Parser.parse, _read)
 
 
 def parser_needed() -> list[tuple[Any, str]]:
     """Return what must be there, as objects and the names of attributes."""
-    return [(parser, "Parser")]
+    return [(parser, "Parser"), (parser.Parser, "parse"), (add_impl, "_add_addn")]

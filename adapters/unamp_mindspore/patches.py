@@ -28,6 +28,7 @@ from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
 from unamp_mindspore.casting import cast, convert, forget
+from unamp_mindspore.compiled import exchange
 from unamp_mindspore.decorators import cast_inputs_of
 from unamp_mindspore.entries import function
 from unamp_mindspore.listing import codes, methods, primitive_call
@@ -206,8 +207,10 @@ def _hooks() -> tuple[CodePatch, ...]:
 
 @cache
 def _everything() -> tuple[Any, ...]:
-    inherited = MethodsPatch(Tensor, {name: function(operator, _arguments(name)) for name, operator in methods().items()})
-    return inherited, PatchGroup((primitive_call, *_hooks(), *own_hooks(), *compiling.hooks(), *codes().values()))
+    # Where they are, not where they are inherited: names that come and go make a dictionary grow, time and again.
+    inherited = MethodsPatch(TensorPy, {name: function(operator, _arguments(name)) for name, operator in methods().items()})
+    functions = (primitive_call, *_hooks(), *own_hooks(), *compiling.hooks(), *codes().values())
+    return (PatchGroup((inherited, *functions), exchange),)
 
 
 def _arguments(name: str) -> int | None:

@@ -19,7 +19,7 @@ from unamp.policy import Policy
 from unamp_paddle import devices, masters, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
-from unamp_paddle.compiled import build_hint, loops
+from unamp_paddle.compiled import build_hint, exchange, loops
 from unamp_paddle.programs import in_program
 from unamp_paddle.spellings import spelling
 from unamp_paddle.state import DTYPES, Tensor
@@ -70,6 +70,7 @@ class PaddleAdapter(CapturesNothing):
             "mkl": paddle.version.with_mkl == "ON",
             "onednn": bool(paddle.get_flags("FLAGS_use_mkldnn")["FLAGS_use_mkldnn"]),
             "rounding": "Python" if loops is None else "C",
+            "regions": "Python" if exchange is None else "C",
         }
 
     def faster(self) -> str | None:

@@ -23,6 +23,7 @@ from unamp.regions import innermost_region
 from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
+from unamp_paddle.compiled import exchange
 from unamp_paddle.listing import ARITHMETIC, COMPARISONS, tensor_operators
 from unamp_paddle.plans import Plan, without_policy
 from unamp_paddle.state import Tensor, dtype_of, thread
@@ -168,7 +169,7 @@ def _hook(number: int) -> CodePatch:
 
 @cache
 def _compilers() -> tuple[PatchGroup]:
-    return (PatchGroup(tuple(CodePatch(find(module, path), replacement) for module, path, replacement in _COMPILERS)),)
+    return (PatchGroup((CodePatch(find(module, path), replacement) for module, path, replacement in _COMPILERS), exchange),)
 
 
 # --- putting in and taking out ---------------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ def _needed_always() -> tuple[Patch, ...]:
 
 def _group() -> PatchGroup:
     codes = [_hook(number) for number, (module, _, _) in enumerate(_HOOKS) if module in sys.modules]
-    return PatchGroup((*codes, *bindings.found(), *_base()))
+    return PatchGroup((*codes, *bindings.found(), *_base()), exchange)
 
 
 def acquire(plan: Plan) -> None:

@@ -39,9 +39,10 @@ GAPS = (
         "the scale of that moment would stay in the graph; scale the loss outside, or hand the function the scale as a tensor",
     ),
     Gap(
-        "what grappler decides because of a later operation (preset 'tensorflow')",
-        "it rewrites whole graphs: an infer operation before a denied one alone, or one whose result is fetched, is float32 "
-        "there; here it follows its low inputs. A list of tensors that states float32 stays float32",
+        "what grappler decides because of other operations than an operation's inputs (preset 'tensorflow')",
+        "it rewrites whole graphs. For it a clear operation before an allowed one is low, and an infer operation is float32 "
+        "that no allowed one follows, whose result is fetched, or that a denied one is before, however far; here both follow "
+        "their low inputs. A list of tensors that states float32 stays float32, and an explicit cast to float32 casts",
     ),
     Gap("the preset 'native'", "TensorFlow's own rewriter, grappler, works on whole graphs and for the whole process"),
 )

@@ -1,7 +1,8 @@
-"""One call of a layer of Keras on PyTorch that is one operation of the vocabulary.
+"""One call of a layer or a function of Keras on PyTorch that is one operation of the vocabulary.
 
 To PyTorch such a layer is several operations: a `Dense` is a product, and a sum with a bias. Its rule holds for both: the
-layer's inputs and parameters are cast, and where a rule for a part says otherwise, its parts follow the layer's.
+layer's inputs and parameters are cast, and where a rule for a part says otherwise, its parts follow the layer's. A function
+casts what comes out of it to the dtype of what it was given: it is given what its rule says, and no rule reaches in.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from unamp._compiler_marks import once_per_trace
-from unamp.adapter.keras_models import facts
+from unamp.adapter.keras_models import facts, library
 from unamp.adapter.observer import Observer
 from unamp.adapter.observing import Reporter, traced, unreported
 from unamp.adapter.performing import target
@@ -24,12 +25,14 @@ from unamp.adapter.records import OpRecord
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
 from unamp.regions import policy_region
+from unamp.vocabulary import vocabulary
+from unamp_torch import backward
 from unamp_torch.casting import ELIGIBLE, cast
 from unamp_torch.functions import of_every_operation
 from unamp_torch.plans import to_the_letter
 from unamp_torch.state import DTYPES, dtype_name, include_kernels, thread
 
-__all__ = ["Function", "as_one_operation", "inside"]
+__all__ = ["Function", "as_one_operation", "function_as_one_operation", "inside", "without_policy"]
 
 Function = Callable[..., Any]
 
@@ -43,9 +46,11 @@ class _Inside(threading.local):
     Attributes:
         dtype: what its parameters are cast to; None outside of such layers, and where they are left alone.
         casts: those that were cast already, by their ids, each with its cast.
+        whole: whether what it is made of has no rules of its own.
     """
 
     dtype: torch.dtype | None = None
+    whole: bool = False
     casts: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
 
 
@@ -58,12 +63,26 @@ def as_one_operation(classes: Mapping[type, tuple[str, str]], original: Function
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         op, path = next((classes[of] for of in type(self).__mro__ if of in classes), ("", ""))
-        rule = _rule(op) if op and inside.dtype is None else None
+        rule = _rule(op) if op and inside.dtype is None and not inside.whole else None
         if rule is None:
             return original(self, *args, **kwargs)
         if rule == _REPORTED:
             return _reported(op, path, self, original, args, kwargs)
         return _perform(op, rule, self, original, args, kwargs)
+
+    return call
+
+
+def function_as_one_operation(op: str, path: str, original: Function) -> Function:
+    """Return what stands in for a function."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        rule = None if inside.whole else _rule(op)
+        if rule is None:
+            return original(*args, **kwargs)
+        if rule == _REPORTED:
+            return _reported(op, path, None, original, args, kwargs)
+        return _perform(op, rule, None, original, args, kwargs)
 
     return call
 
@@ -92,28 +111,93 @@ def _of_policy(policy: Policy, op: str, device: str) -> str | None:
 
 
 def _perform(op: str, rule: str, layer: Any, original: Function, args: Any, kwargs: Any) -> Any:
-    found = [each.dtype for each in _tensors((args, kwargs))]
-    own = [DTYPES[value._dtype] for value in layer._trainable_variables if value._dtype in DTYPES]
+    """Call a layer, or a function where it is None, as a rule says."""
+    own = () if layer is None else (layer,)
+    found = _dtypes(args, kwargs)
     if not found and op != "embedding":  # whose input is whole numbers
-        return original(layer, *args, **kwargs)
+        return original(*own, *args, **kwargs)
     if rule == Rule.BANNED.name:
         raise BannedOperation(_ban(op))
-    dtype = _target(rule, [*found, *own])
+    if _is_norm(op):
+        dtype = _target(rule, found[:1])
+        return _perform_norm(dtype, _as_a_whole(original), own, args, kwargs)
+    dtype = _target(rule, [*found, *(DTYPES[each._dtype] for each in _parameters(layer))])
+    if layer is None:
+        if dtype is None:
+            return _as_a_whole(original, inside.dtype)(*args, **kwargs)
+        result = _as_a_whole(original, dtype)(*_converted(args, dtype), **_converted(kwargs, dtype))
+        stated = kwargs.get("dtype") is not None or (dtype is torch.float32 and rule != Rule.FP32.name)
+        return result if stated else _converted(result, dtype)
     if dtype is None:
         return original(layer, *args, **kwargs)
-    args, kwargs = _converted(args, dtype), _converted(kwargs, dtype)
-    before = inside.dtype, inside.casts
-    inside.dtype, inside.casts = dtype, {}
+    result = _perform_layer(op, dtype, layer, original, _converted(args, dtype), _converted(kwargs, dtype))
+    return result if _has_activation(op) else _converted(result, dtype)  # there an activation's result comes last
+
+
+def _perform_layer(op: str, dtype: torch.dtype, layer: Any, original: Function, args: Any, kwargs: Any) -> Any:
+    before = inside.dtype, inside.casts, inside.whole
+    inside.dtype, inside.casts, inside.whole = dtype, {}, not _has_activation(op)
     try:
         under = _for_parts(op, dtype_name(dtype))
         if under is None:
-            result = original(layer, *args, **kwargs)
-        else:
-            with policy_region(Policy(*under), framework="torch"):
-                result = original(layer, *args, **kwargs)
+            return original(layer, *args, **kwargs)
+        with policy_region(Policy(*under), framework="torch"):
+            return original(layer, *args, **kwargs)
     finally:
-        inside.dtype, inside.casts = before
-    return result if _has_activation(op) else _converted(result, dtype)  # there an activation's result comes last
+        inside.dtype, inside.casts, inside.whole = before
+
+
+def _perform_norm(dtype: torch.dtype | None, original: Function, own: Any, args: Any, kwargs: Any) -> Any:
+    """Cast the activation alone: a low one is rounded, normalised in float32, and rounded again."""
+    if dtype is None:
+        return original(*own, *args, **kwargs)
+    first = next(_tensors((args, kwargs)))
+
+    def widened(value: Any) -> Any:
+        return cast(cast(value, dtype), torch.float32) if value is first else cast(value, torch.float32)
+
+    result = original(*own, *_mapped(args, widened), **_mapped(kwargs, widened))
+    if isinstance(result, (tuple, list)):  # the statistics stay as they are
+        return type(result)([cast(result[0], dtype), *result[1:]])
+    return _converted(result, dtype)
+
+
+def _as_a_whole(original: Function, dtype: torch.dtype | None = None) -> Function:
+    """Return a function that is called with no policy in force, and in which no layer and no function has a rule.
+
+    Args:
+        original: the function.
+        dtype: what the variables are cast to that it reads.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before = inside.dtype, inside.casts, inside.whole
+        inside.dtype, inside.casts, inside.whole = dtype, {} if dtype is not before[0] else before[1], True
+        try:
+            with without_policy():
+                return original(*args, **kwargs)
+        finally:
+            inside.dtype, inside.casts, inside.whole = before
+
+    return run
+
+
+def without_policy() -> AbstractContextManager[Any]:
+    """Have no policy in force while the context is open, also as a part of a graph."""
+    return policy_region(Policy(enabled=False), framework="torch") if torch.compiler.is_compiling() else backward.suspended()
+
+
+def _parameters(layer: Any) -> list[Any]:
+    """Return a layer's parameters, with those of the layers that it is made of."""
+    if layer is None:
+        return []
+    mine = [value for value in layer._trainable_variables if value._dtype in DTYPES]
+    return mine + [value for inner in layer._layers for value in _parameters(inner)]
+
+
+@once_per_trace
+def _is_norm(op: str) -> bool:
+    return vocabulary()[op].group == "norm"
 
 
 def _target(rule: str, seen: list[torch.dtype]) -> torch.dtype | None:
@@ -162,6 +246,23 @@ def _parts_policy(policy: Policy, op: str, dtype: str) -> Policy | None:
     return policy.replace(allow=tuple(sorted(allow)), deny=tuple(sorted(deny)))
 
 
+def _dtypes(args: Any, kwargs: Any) -> list[torch.dtype]:
+    """Return the dtypes of the eligible tensors in arguments, and those in which its variables will be read."""
+    read = [DTYPES[each._dtype] if inside.dtype is None else inside.dtype for each in _variables((args, kwargs))]
+    return [*(each.dtype for each in _tensors((args, kwargs))), *read]
+
+
+def _variables(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _variables(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _variables(each)
+    elif isinstance(value, library().Variable) and value._dtype in DTYPES:
+        yield value
+
+
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         if value.dtype in ELIGIBLE:
@@ -175,13 +276,18 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _converted(value: Any, dtype: torch.dtype) -> Any:
+    return _mapped(value, lambda each: cast(each, dtype))
+
+
+def _mapped(value: Any, to: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return an argument or a result with its tensors converted, in lists, tuples and dictionaries."""
     if isinstance(value, torch.Tensor):
-        return cast(value, dtype)
+        return to(value)
     if isinstance(value, (list, tuple)):
-        made = [_converted(each, dtype) for each in value]
+        made = [_mapped(each, to) for each in value]
         return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
     if type(value) is dict:
-        return {key: _converted(each, dtype) for key, each in value.items()}
+        return {key: _mapped(each, to) for key, each in value.items()}
     return value
 
 
@@ -189,28 +295,30 @@ def _converted(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _reported(op: str, path: str, layer: Any, original: Function, args: Any, kwargs: Any) -> Any:
-    """Call a layer, and report it as the one operation that it is."""
+    """Call a layer or a function, and report it as the one operation that it is."""
+    own = () if layer is None else (layer,)
     plan = thread.plan
     rule = Rule.UNTOUCHED.name
     if plan is not None and plan.policy.active:
         found = None if plan.delegated else _of_policy(plan.policy, op, plan.devices[0])
         if found is None:
-            return original(layer, *args, **kwargs)
+            return original(*own, *args, **kwargs)
         rule = found
-    given = list(_tensors((args, kwargs)))
+    given = [*_tensors((args, kwargs)), *(each._value for each in _variables((args, kwargs)))]
     if not traced(op) or (not given and op != "embedding"):
-        return original(layer, *args, **kwargs)
-    seen = [*given, *(each._value for each in layer._trainable_variables if each._dtype in DTYPES)]
+        return original(*own, *args, **kwargs)
+    seen = given[:1] if _is_norm(op) else [*given, *(each._value for each in _parameters(layer))]
     with _as_one() as observer:
         if rule == Rule.UNTOUCHED.name:
-            result = original(layer, *args, **kwargs)
+            result = original(*own, *args, **kwargs)
         else:
             result = _perform(op, rule, layer, original, args, kwargs)
     dtypes = tuple(dtype_name(each.dtype) for each in seen)
     wanted = _target(rule, [each.dtype for each in seen]) if rule != Rule.UNTOUCHED.name else None
     compute = dtype_name(wanted) if wanted is not None else "float32" if "float32" in dtypes else dtypes[0]
-    record = OpRecord(op, path, Rule[rule], dtypes, compute, None)
-    _reporter.report(observer, record, _reporter.sizes(seen), result, first_only=False)
+    emulated = _is_norm(op) and compute != "float32" and rule != Rule.UNTOUCHED.name
+    record = OpRecord(op, path, Rule[rule], dtypes, compute, None, emulated)
+    _reporter.report(observer, record, _reporter.sizes(seen), result, first_only=_is_norm(op))
     return result
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -15,21 +14,19 @@ from unamp.adapter.keras_models import facts, keras_on, library
 from unamp.adapter.patching import Patch, find
 from unamp.adapter.replacing import AttributePatch, PatchGroup
 from unamp.adapter.spellings import at_path
-from unamp.policy import Policy
-from unamp.regions import policy_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import (
-    backward,
+    keras_functions,
     keras_training,  # noqa: F401 - with it Keras can load what a decorated optimizer saved
 )
 from unamp_torch.casting import ELIGIBLE, cast, cast_weight
-from unamp_torch.keras_calls import Function, as_one_operation, inside
+from unamp_torch.keras_calls import Function, as_one_operation, inside, without_policy
 from unamp_torch.state import DTYPES, thread
 
 __all__ = ["acquire", "in_use", "release"]
 
 #: Groups of operations whose layers only call PyTorch's own operator, which follows its rule by itself.
-_LEFT = frozenset({"norm", "shape", "creation", "random", "cast"})
+_LEFT = frozenset({"shape", "creation", "random", "cast"})
 
 
 def in_use() -> bool:
@@ -74,7 +71,7 @@ def _patches() -> PatchGroup:
         for path in paths:
             of, _, name = path.rpartition(".")
             made.append(AttributePatch(find(module, of), name, _suspending))
-    return PatchGroup([*made, *_layers()])
+    return PatchGroup([*made, *_layers(), *keras_functions.patches()])
 
 
 def _layers() -> Iterator[Patch]:
@@ -147,13 +144,9 @@ def _suspending(original: Function) -> Function:
         before = inside.dtype
         inside.dtype = None
         try:
-            with _without_policy():
+            with without_policy():
                 return original(*args, **kwargs)
         finally:
             inside.dtype = before
 
     return run
-
-
-def _without_policy() -> AbstractContextManager[Any]:
-    return policy_region(Policy(enabled=False), framework="torch") if torch.compiler.is_compiling() else backward.suspended()

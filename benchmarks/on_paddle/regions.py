@@ -20,8 +20,8 @@ def comparisons() -> list[Comparison]:
             f"paddle: region enter and exit, {where}",
             (
                 Contender("paddle.amp.auto_cast", theirs, names),
-                Contender("unamp", "with region: pass", names, *outer, at_most=at_most),
+                Contender("unamp", "with region: pass", names, *outer, **goal),
             ),
         )
-        for where, outer, at_most in (("outermost", (), 20e-6), ("nested", (lambda: region,), 2e-6))
+        for where, outer, goal in (("outermost", (), {"goal": 1.0}), ("nested", (lambda: region,), {"at_most": 2e-6}))
     ]

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 
 import unamp
 from benchmarks.measure import Comparison, Contender
-from benchmarks.on_torch import without_compiled_kernels
 from benchmarks.on_torch.alternative import function_mode
 
 __all__ = ["custom", "in_python", "native"]
@@ -117,10 +116,9 @@ def custom() -> list[Comparison]:
 
 def in_python() -> list[Comparison]:
     """Changed operations where there is no C++ compiler, against one that PyTorch's own lists change in the same region."""
-    without_compiled_kernels()
     return [
         Comparison(
-            f"custom lists, changed {what}, {label}, kernels in Python",
+            f"custom lists, changed {what}, {label}",
             (
                 Contender("listed mm, unamp", "torch.mm(a, b)", names, within(_unamp(allow=ALLOW, deny=DENY))),
                 Contender(what, source, names, within(_unamp(allow=ALLOW, deny=DENY)), 1.85),

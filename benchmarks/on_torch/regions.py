@@ -10,7 +10,6 @@ import torch
 
 import unamp
 from benchmarks.measure import Comparison, Contender
-from benchmarks.on_torch import without_compiled_kernels
 
 __all__ = ["comparisons", "in_python"]
 
@@ -26,12 +25,11 @@ COMPILED, PYTHON = (1.0, 1.0, 1.0), (2.3, 3.0, 3.0)
 
 
 def in_python() -> list[Comparison]:
-    without_compiled_kernels()
+    """The same where the section's process has its kernels in Python."""
     return comparisons(PYTHON)
 
 
 def comparisons(goals: tuple[float, float, float] = COMPILED) -> list[Comparison]:
-    kernels = ", kernels in Python" if goals is PYTHON else ""
     names = {"torch": torch, "unamp": unamp, "bf16": torch.bfloat16}
     # Where the lists differ from torch's own, as here, unamp intercepts operations.
     fresh = {
@@ -49,7 +47,7 @@ def comparisons(goals: tuple[float, float, float] = COMPILED) -> list[Comparison
                 goal = goals[2]
             found.append(
                 Comparison(
-                    f"region enter and exit, {how}, {where}{kernels}",
+                    f"region enter and exit, {how}, {where}",
                     (
                         _contender("torch.autocast", how, "torch.autocast('cpu', dtype=bf16)", names, torch_outer, None),
                         *(_contender(name, how, source, names, unamp_outer, goal) for name, source in fresh.items()),

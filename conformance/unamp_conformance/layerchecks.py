@@ -14,9 +14,9 @@ from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp_conformance.reference import relative_error
+from unamp_conformance.results import Finding
 from unamp_conformance.rounding import UNIT_ROUNDOFF, round_to
 from unamp_conformance.subjects import Subject
-from unamp_conformance.ways import Finding
 
 __all__ = ["LAYER_CASES", "check_layers"]
 

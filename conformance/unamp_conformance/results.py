@@ -21,6 +21,7 @@ __all__ = [
     "STATUSES",
     "UNEXPECTED",
     "BadResults",
+    "Finding",
     "FrameworkRun",
     "Report",
     "Result",
@@ -87,6 +88,15 @@ class Verdict(IntEnum):
 
 class BadResults(ValueError):
     """A results file is damaged, or of another version."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check, before it has a place in a report: a status of `STATUSES`, what to say, observations."""
+
+    status: str
+    message: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,10 @@ from unamp_conformance.opchecks import check_operation
 from unamp_conformance.plan import Item, Selection, items
 from unamp_conformance.probes import Probe, Unsuitable
 from unamp_conformance.reference import Reference
-from unamp_conformance.results import Result, sayable
+from unamp_conformance.results import Finding, Result, sayable
 from unamp_conformance.subjects import SECOND, Subject
 from unamp_conformance.training import QUICK, STEPS, check_training
-from unamp_conformance.ways import Finding, check_way
+from unamp_conformance.ways import check_way
 
 __all__ = ["main", "perform", "planned"]
 

@@ -37,7 +37,7 @@ FLOORS = (
     ("_argument_names", "_pages", "_region_decorator", "_spelling_files", "_strict_json", "_precision_toml", "_toml_editing"),
     ("vocabulary", "presets", "lists", "policy"),
     ("adapter",),
-    ("amp_warnings", "error_notes", "regions"),
+    ("amp_warnings", "devices", "error_notes", "regions"),
     (
         "networks",
         "default_regions",

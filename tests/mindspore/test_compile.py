@@ -121,17 +121,6 @@ def test_a_jitted_cell():
     assert compiled(x).dtype == F32
 
 
-def test_what_a_graph_cannot_do_is_an_error():
-    a, b = rand(4, 4), rand(4, 4)
-    with policy_region(Policy(dtype="bfloat16")), pytest.raises(unamp.NotExpressible, match="bfloat16.*PYNATIVE_MODE"):
-        compute(a, b)
-    with policy_region(Policy(preset="tensorflow")), pytest.raises(unamp.NotExpressible, match="casts them down"):
-        compute(a, a)
-    with policy_region(Policy(widen_results=True)), pytest.raises(unamp.NotExpressible, match="widen"):
-        compute(a, b)
-    assert dtypes(None, compute, a, b) == [F32, F32, F32]
-
-
 #: From Python 3.12 on, MindSpore itself captures no bytecode.
 BYTECODE = sys.version_info < (3, 12)
 

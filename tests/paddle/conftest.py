@@ -1,7 +1,9 @@
 """Nothing that a test does may outlive it: no region, no patch."""
 
 import pickle
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import paddle
@@ -9,6 +11,7 @@ import pytest
 from unamp_paddle import listing, patches
 from unamp_paddle.state import thread
 
+sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`, which two files use
 warnings.filterwarnings("ignore", module="paddle")
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from unamp_tensorflow.listing import op_types
+from tensorflow.python.framework import kernels
+from unamp_tensorflow.listing import kernel_class, op_types
+from unamp_tensorflow.state import NAMES
 
 import unamp
 from unamp import Policy, Rule, policy_region
@@ -138,6 +140,29 @@ def test_everything_that_can_differ_comes_from_the_registry():
     several = [each for each in op_types().values() if each.several]
     assert len(several) > 150
     assert {"AddV2", "ConcatV2", "SelectV2", "ResourceApplyAdam", "TensorScatterUpdate", "Betainc"} <= {e.name for e in several}
+
+
+def test_the_kernel_that_tensorflow_finds_is_among_those_that_it_lists():
+    """Quickly and slowly asked, the answer is the same."""
+    found = op_types()
+    for name in (
+        "MatMul",
+        "Conv2D",
+        "AddV2",
+        "Reshape",
+        "Sum",
+        "FusedBatchNormV3",
+        "Cholesky",
+        "LRN",
+        "Relu",
+        "MaxPool",
+        "FFT",
+    ):
+        listed = [each for each in kernels.get_registered_kernels_for_op(name).kernel if each.device_type == "CPU"]
+        for dtype in NAMES if name in found else ():
+            constraints = [[c for c in kernel.constraint if c.name == found[name].attr] for kernel in listed]
+            takes = any(all(dtype in c.allowed_values.list.type for c in each) for each in constraints)
+            assert bool(kernel_class(found[name], dtype, "CPU")) is takes, (name, dtype)
 
 
 MIXED = {

@@ -23,3 +23,22 @@ print("unamp_tensorflow.adapter" in sys.modules, *(name for name in sys.modules 
 def test_a_user_loads_nothing_of_the_conformance_suite():
     done = subprocess.run([sys.executable, "-c", EVERYDAY], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True"]
+
+
+STARTED = """
+import sys
+import tensorflow as tf
+import unamp
+
+assert "jax" in sys.modules  # TensorFlow imports it, where it is installed
+with unamp.autocast(dtype="float16"):
+    tf.matmul(tf.ones([2, 2]), tf.ones([2, 2]))
+from jax._src import xla_bridge
+print(xla_bridge.backends_are_initialized())
+"""
+
+
+def test_a_region_does_not_start_jax_on_a_device():
+    """On a GPU that would take most of its memory from TensorFlow."""
+    done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]

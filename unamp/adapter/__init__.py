@@ -14,6 +14,8 @@ they fit:
 `state`               the state of a thread, and the protocol by which lower layers name a plan
 `patching`            the life of patches: applied with the first region, undone with the last
 `replacing`           the kinds of patches: one function, method or attribute that is another
+`exchanging`          the loops over many functions and names, in Python and in C
+`building`            parts that are compiled where a user asks for it: where they are kept, built, found and refused
 `performing`          what a rule comes to for one call
 `memory`              comparing the bytes of two tensors on the CPU
 `arguments`           tensors in arguments and results, however nested

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 import typing
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any, TypeVar
 
+from unamp._data import parse_table
 from unamp.errors import AdapterError
 
 __all__ = ["read_facts"]
@@ -28,7 +28,7 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
     Raises:
         AdapterError: for a key that is missing or that is no field; the message names the file.
     """
-    data = tomllib.loads(resources.files(package).joinpath(file).read_text("utf-8"))
+    data = parse_table(resources.files(package).joinpath(file).read_text("utf-8"))
     head = {key: data.pop(key, None) for key in ("schema", "version")}
     if head["schema"] != 1 or not isinstance(head["version"], str):
         raise AdapterError(f"{package}/{file} must begin with schema = 1 and the framework's version that it was measured on")

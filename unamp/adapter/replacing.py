@@ -24,6 +24,7 @@ from functools import cache
 from operator import itemgetter
 from typing import Any
 
+from unamp.adapter.exchanging import Exchange, InC, InPython, Names
 from unamp.adapter.patching import Patch
 
 __all__ = ["AttributePatch", "CodePatch", "MethodsPatch", "NamesPatch", "PatchGroup", "PropertiesPatch", "code_of"]
@@ -274,43 +275,37 @@ class PatchGroup:
     What is commonest, exchanged code and names in dictionaries, is exchanged without calling each patch. Where somebody else
     has put something in one of the places meanwhile, the patch itself is asked, which knows what to leave.
 
+    Args:
+        patches: the patches.
+        exchange: the loops over functions and names in C, where they are built.
+
     Attributes:
         patches: the patches.
     """
 
-    __slots__ = ("_classes", "_codes", "_modules", "_names", "_new_codes", "_others", "patches")
+    __slots__ = ("_classes", "_loops", "_modules", "_others", "patches")
 
-    def __init__(self, patches: Iterable[Patch]) -> None:
+    def __init__(self, patches: Iterable[Patch], exchange: Exchange | None = None) -> None:
         self.patches = tuple(patches)
-        self._codes = tuple(patch.codes for patch in self.patches if isinstance(patch, CodePatch))
-        self._new_codes = tuple((function, instead) for function, _, instead in self._codes)
-        spaces, others = [], []
+        codes = [patch.codes for patch in self.patches if isinstance(patch, CodePatch)]
+        names: list[Names] = []
+        others = []
         self._classes: list[type] = []
         self._modules = tuple((p.module, *p.classes) for p in self.patches if isinstance(p, PropertiesPatch))
         for patch in self.patches:
             named = patch.names if isinstance(patch, MethodsPatch) else patch
             if isinstance(named, NamesPatch) and named.names is not None:
-                spaces.append((*named.names, named))
+                names.append((*named.names, named))
                 if isinstance(patch, MethodsPatch):
                     self._classes.append(patch.of)
             elif not isinstance(patch, (CodePatch, PropertiesPatch)):
                 others.append((patch.apply, patch.undo))
-        self._names = tuple(spaces)
+        self._loops = InPython(codes, names) if exchange is None else InC(codes, names, exchange)
         self._others = tuple(others)
 
     def apply(self) -> None:
         """Apply all of them."""
-        for function, instead in self._new_codes:
-            function.__code__ = instead
-        try:
-            for space, get, own_values, _, _, new_names, patch in self._names:
-                if get(space) == own_values:
-                    space.update(new_names)
-                else:
-                    patch.apply()
-        except KeyError:  # somebody has deleted a name
-            for *_, patch in self._names:
-                patch.apply()
+        self._loops.apply()
         for kind in self._classes:
             kind.__doc__ = kind.__doc__  # see `MethodsPatch`
         for module, _, new_class in self._modules:
@@ -320,18 +315,7 @@ class PatchGroup:
 
     def undo(self) -> None:
         """Undo all of them."""
-        for function, own, instead in self._codes:
-            if function.__code__ is instead:
-                function.__code__ = own
-        try:
-            for space, get, _, own_names, new_values, _, patch in self._names:
-                if get(space) == new_values:
-                    space.update(own_names)
-                else:
-                    patch.undo()
-        except KeyError:
-            for *_, patch in self._names:
-                patch.undo()
+        self._loops.undo()
         for kind in self._classes:
             kind.__doc__ = kind.__doc__
         for module, own_class, new_class in self._modules:

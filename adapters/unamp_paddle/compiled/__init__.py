@@ -1,82 +1,63 @@
-"""Rounding in C: the same numbers as Paddle's casts give, at the speed of memory.
+"""What runs in C: rounding, with the numbers that Paddle's casts give, at the speed of memory; and opening and closing regions.
 
-It is optional. ``python -m unamp_paddle`` builds it, which takes a second and a C compiler. From then on every process uses it.
-The environment can say that it must not (``UNAMP_PADDLE_COMPILED=0``), or that it must (``1``: an error where it is not built).
+It is optional. ``python -m unamp_paddle`` builds it, which takes two seconds and a C compiler. From then on every process uses
+it. The environment can say that it must not (``UNAMP_PADDLE_COMPILED=0``), or that it must (``1``: an error where it is not
+built).
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
 import platform
-import shlex
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from unamp.errors import FrameworkNotSupported
+from unamp.adapter import exchanging
+from unamp.adapter.building import CompiledPart, compiler
 
-__all__ = ["build", "build_hint", "loops", "place"]
+__all__ = ["build", "build_hint", "exchange", "loops", "place"]
 
-_SOURCE = Path(__file__).with_name("rounding.c")
+_ROUNDING = CompiledPart(
+    "paddle",
+    "the compiled rounding",
+    "unamp_paddle_rounding.so",
+    f"paddle-{platform.system()}-{platform.machine()}",
+    [Path(__file__).with_name("rounding.c")],
+)
+place = _ROUNDING.place
+_EXCHANGE = exchanging.part("paddle")
 
 
-def place() -> Path:
-    """Return where the library is, or would be: in the user's cache, under what it is made from."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    made_from = f"paddle-{platform.system()}-{platform.machine()}-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}"
-    return Path(cache) / "unamp" / made_from / "unamp_paddle_rounding.so"
-
-
-def build() -> Path:
-    """Build the library with the C compiler that `CC` names, or `cc`, and put it in its place.
+def build() -> tuple[Path, ...]:
+    """Build everything with the C compiler that `CC` names, or `cc`, put it in its place, and return the files.
 
     Raises:
-        OSError: there is no compiler.
-        subprocess.CalledProcessError: it failed; what it has to say is on the terminal.
+        OSError: there is no compiler, or (with the rounding built) this Python came without its headers.
+        subprocess.CalledProcessError: the compiler failed; what it has to say is on the terminal.
     """
-    target = place()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        built = Path(folder) / target.name
-        compiler = shlex.split(os.environ.get("CC", "cc"))
-        subprocess.run([*compiler, "-O3", "-shared", "-fPIC", str(_SOURCE), "-o", str(built)], check=True)
-        os.replace(built, target)
-    return target
+    return _ROUNDING.compile(), _EXCHANGE.compile_extension()
 
 
 def build_hint() -> str | None:
-    """Return how to have the library, where it is not built and could be; None where it is, and where it is not wanted."""
-    if loops is not None or os.environ.get("UNAMP_PADDLE_COMPILED") == "0":
+    """Return how to have what is not built and could be; None where all of it is, and where it is not wanted."""
+    if _ROUNDING.would_be_used(compiler()[0]):
+        slow = "rounds to low dtypes by Paddle's own operations here, which takes several times as long as in C"
+    elif _EXCHANGE.can_be_built():
+        slow = "opens and closes regions in Python here, which takes twice as long as in C"
+    else:
         return None
-    if shutil.which(shlex.split(os.environ.get("CC", "cc"))[0]) is None:
-        return None
-    return (
-        "unamp rounds to low dtypes by Paddle's own operations here, which takes several times as long as in C: "
-        "python -m unamp_paddle builds that, once, in a second"
-    )
+    return f"unamp {slow}: {_ROUNDING.command} builds that, once, in two seconds"
 
 
 def _load() -> Callable[[str], Any] | None:
-    wanted = os.environ.get("UNAMP_PADDLE_COMPILED")
-    path = place()
-    if wanted == "1" and not path.exists():
-        raise FrameworkNotSupported(
-            f"UNAMP_PADDLE_COMPILED=1, but the compiled rounding is not built ({path} does not exist); "
-            "run: python -m unamp_paddle"
-        )
-    if wanted == "0" or not path.exists():
+    path = _ROUNDING.to_load()
+    if path is None:
         return None
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise ImportError(
-            f"the compiled rounding cannot be loaded: {error}; run python -m unamp_paddle again, or delete {path}"
-        ) from error
+        raise _ROUNDING.damaged(path, error) from error
 
     def loop(name: str) -> Any:
         function = getattr(library, f"unamp_{name}")
@@ -89,3 +70,6 @@ def _load() -> Callable[[str], Any] | None:
 #: Gives a loop of `rounding.c` by its name: called with where numbers are read, where they are written, and how many. None
 #: where the library is not built.
 loops = _load()
+
+#: The loops of `unamp.adapter.exchanging` in C; None where they are not built.
+exchange: exchanging.Exchange | None = _EXCHANGE.module()

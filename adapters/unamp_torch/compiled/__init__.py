@@ -7,13 +7,9 @@ it must not (``UNAMP_TORCH_COMPILED=0``), or that it must (``1``: an error where
 
 from __future__ import annotations
 
-import hashlib
 import importlib.machinery
-import importlib.util
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -21,7 +17,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from unamp.adapter import Realisation
-from unamp.errors import FrameworkNotSupported
+from unamp.adapter.building import CompiledPart
 
 __all__ = ["CastsOfMasters", "Library", "build", "build_hint", "library", "place"]
 
@@ -103,12 +99,20 @@ class Library(Protocol):
         """Let go, in a forked process, of what other threads had open."""
 
 
+def _part() -> CompiledPart:
+    return CompiledPart(
+        "torch",
+        f"the compiled kernels for torch {torch.__version__}",
+        f"{_MODULE}{importlib.machinery.EXTENSION_SUFFIXES[0]}",
+        f"torch-{torch.__version__}-{sys.implementation.cache_tag}",
+        sorted(_SOURCES.glob("*.[ch]*")),
+        verb="are",
+    )
+
+
 def place() -> Path:
     """Return where the built module is, or would be: in the user's cache, under what it depends on."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    sources = b"".join(path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]*")))
-    built_for = f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{hashlib.sha256(sources).hexdigest()[:16]}"
-    return Path(cache) / "unamp" / built_for / f"{_MODULE}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    return _part().place()
 
 
 def build(*, verbose: bool = False) -> Path:
@@ -119,23 +123,20 @@ def build(*, verbose: bool = False) -> Path:
     """
     from torch.utils import cpp_extension  # slow to import
 
-    target = place()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+    def make(folder: Path) -> Path:
         # As a plain library, so that it is not initialised in this process, whose adapter may be in use without it.
         source = str(_SOURCES / "module.cpp")
         cpp_extension.load(
-            _MODULE, [source], extra_cflags=["-O2"], build_directory=folder, verbose=verbose, is_python_module=False
+            _MODULE, [source], extra_cflags=["-O2"], build_directory=str(folder), verbose=verbose, is_python_module=False
         )
-        os.replace(next(Path(folder).glob(f"{_MODULE}*{target.suffix}")), target)
-    return target
+        return next(folder.glob(f"{_MODULE}*{place().suffix}"))
+
+    return _part().keep(make)
 
 
 def build_hint(*, on_gpu: bool) -> str | None:
     """Return how to have the module, where it is not built and could be; None where it is, and where it is not wanted."""
-    if library is not None or os.environ.get("UNAMP_TORCH_COMPILED") == "0":
-        return None
-    if shutil.which(os.environ.get("CXX", "c++")) is None or shutil.which("ninja") is None:
+    if library is not None or not _part().would_be_used(os.environ.get("CXX", "c++"), "ninja"):
         return None
     waiting = ", and this machine's GPU waits for it" if on_gpu else ""
     return (
@@ -144,28 +145,5 @@ def build_hint(*, on_gpu: bool) -> str | None:
     )
 
 
-def _load() -> Library | None:
-    wanted = os.environ.get("UNAMP_TORCH_COMPILED")
-    path = place()
-    if wanted == "1" and not path.exists():
-        raise FrameworkNotSupported(
-            f"UNAMP_TORCH_COMPILED=1, but the compiled kernels for torch {torch.__version__} are not built ({path} does not "
-            "exist); run: python -m unamp_torch"
-        )
-    if wanted == "0" or not path.exists():
-        return None
-    spec = importlib.util.spec_from_file_location(_MODULE, path)
-    assert spec is not None
-    assert spec.loader is not None
-    try:
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"the compiled kernels cannot be loaded: {error}; run python -m unamp_torch again, or delete {path}"
-        ) from error
-    return cast("Library", module)
-
-
 #: The module; None where it is not built.
-library = _load()
+library = cast("Library | None", _part().module())

@@ -13,9 +13,7 @@ import mindspore
 from mindspore import nn
 
 from unamp.adapter import OpenRegion, Way
-from unamp.errors import NotExpressible
 from unamp.policy import Policy
-from unamp_mindspore.compiling import strategy
 from unamp_mindspore.conformance.ways.opening import (
     NO_KERNEL,
     Function,
@@ -27,9 +25,9 @@ from unamp_mindspore.conformance.ways.opening import (
     graph_mode,
     inside,
 )
-from unamp_mindspore.plans import plan
+from unamp_mindspore.decorators import stated
 
-__all__ = ["READS", "not_in_graphs", "ways"]
+__all__ = ["READS", "ways"]
 
 #: Compiles a function, or a cell that holds it, and runs it.
 Compiles = Callable[[Any, Sequence[Any]], Any]
@@ -54,7 +52,7 @@ def ways() -> Iterator[Way]:
     for name, policy_is in (("around", _around), ("inside", _in_body), ("decorated", _decorated)):
         run = partial(policy_is, _captured)
         yield Way(f"jit bytecode, region {name}", "compiled", run, gradients=False, upstream=NO_KERNEL, absent=_CAPTURES)
-    yield Way("jit trace, region around", "compiled", partial(_around, _traced), refused=_no_strategy, gradients=False)
+    yield Way("jit trace, region around", "compiled", partial(_around, _traced), refused=_not_traced, gradients=False)
     for name, made in (("cell", Holding), ("decorated cell", None)):
         run = partial(_around, _exported, cell=Holding) if made else partial(_decorated, _exported, cell=decorated_cell)
         yield Way(
@@ -63,26 +61,23 @@ def ways() -> Iterator[Way]:
             run,
             equal="bound",
             gradients=False,
-            refused=not_in_graphs,
             upstream=READS,
         )
 
 
 def _compiled(name: str, compiles: Compiles, *, cells_only: bool = False, **promised: Any) -> Iterator[Way]:
     promised = {"equal": "bound", **promised}
-    followed = {**promised, "refused": not_in_graphs, "upstream": READS}
-    deeper = {**promised, "refused": _deeper, "upstream": READS}
+    followed = {**promised, "upstream": READS}
     if not cells_only:
         yield Way(f"{name}, region around", "compiled", partial(_around, compiles), **followed)
         yield Way(f"{name} of a decorated function", "decorated", partial(_decorated, compiles), **followed)
-        yield Way(f"{name}, decorated function in it", "decorated", partial(_decorated_deep, compiles), **deeper)
+        yield Way(f"{name}, decorated function in it", "decorated", partial(_decorated_deep, compiles), **followed)
         yield Way(f"{name}, region inside", "compiled", partial(_in_body, compiles), **promised, upstream=_WITH)
     yield Way(f"{name} of a cell, region around", "compiled", partial(_around, compiles, cell=Holding), **followed)
     yield Way(f"{name} of a decorated cell", "decorated", partial(_decorated, compiles, cell=decorated_cell), **followed)
-    yield Way(f"{name}, decorated cell in it", "decorated", partial(_decorated_deep, compiles, cell=decorated_cell), **deeper)
-    yield Way(
-        f"{name}, decorated method in it", "decorated", partial(_decorated, compiles, cell=cell_with_decorated_method), **deeper
-    )
+    yield Way(f"{name}, decorated cell in it", "decorated", partial(_decorated_deep, compiles, cell=decorated_cell), **followed)
+    method = partial(_decorated, compiles, cell=cell_with_decorated_method)
+    yield Way(f"{name}, decorated method in it", "decorated", method, **followed)
 
 
 # --- where the region is -----------------------------------------------------------------------------------------------------
@@ -141,27 +136,5 @@ def _exported(cell: Any, inputs: Sequence[Any]) -> Any:
 # --- what is refused ----------------------------------------------------------------------------------------------------------
 
 
-def _stated(policy: Policy) -> Policy | None:
-    """Return the policy that MindSpore carries out; None where that changes nothing."""
-    made = plan(policy, None)
-    return None if made is None else made.policy
-
-
-def not_in_graphs(policy: Policy) -> str:
-    """Return why no graph can be compiled under a policy."""
-    stated = _stated(policy)
-    try:
-        if stated is not None:
-            strategy(stated)
-    except NotExpressible as error:
-        return str(error)
-    return ""
-
-
-def _deeper(policy: Policy) -> str:
-    """Return why a graph cannot have a part with a policy."""
-    return "a graph has one policy, and the compiler runs no decorators" if _stated(policy) else ""
-
-
-def _no_strategy(policy: Policy) -> str:
-    return "MindSpore has no strategy for graphs that are captured from a trace" if _stated(policy) else ""
+def _not_traced(policy: Policy) -> str:
+    return "no policy reaches graphs that are captured from a trace" if stated(policy) else ""

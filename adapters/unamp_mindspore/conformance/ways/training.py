@@ -13,7 +13,7 @@ from mindspore.train import Model
 
 from unamp.adapter import OpenRegion, Way
 from unamp_mindspore.casting import cast
-from unamp_mindspore.conformance.ways.graphs import READS, not_in_graphs
+from unamp_mindspore.conformance.ways.graphs import READS
 from unamp_mindspore.conformance.ways.opening import RECORDS, Function, Holding, graph_mode, inside
 from unamp_mindspore.state import FLOAT32, thread
 
@@ -137,7 +137,7 @@ def _inside(
     return steps(inside(function, region), inputs, places)
 
 
-_GRAPH: dict[str, Any] = {"equal": "bound", "refused": not_in_graphs, "upstream": READS}
+_GRAPH: dict[str, Any] = {"equal": "bound", "upstream": READS}
 
 WAYS = (
     Way("value_and_grad, region inside", "transformed", value_and_grad=partial(_inside, _value_and_grad), upstream=RECORDS),

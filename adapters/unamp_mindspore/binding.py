@@ -1,0 +1,395 @@
+"""Code bound to a policy, for MindSpore's compiler.
+
+The compiler asks Python what each name in the source stands for (`unamp_mindspore.resolving`). In code that is bound to a
+policy every answer is bound to it, too: an operation has something stand in for it, a function is a copy, a cell a twin with
+the same parameters, a module a proxy. Each has an identity of its own, by which the compiler keeps what it has read, and each
+hands its binding on to what is found from there. So parts of one graph can follow different policies: the innermost decorator
+decides.
+
+MindSpore's own strategy is attached as well, for what is resolved in C++: where that has no kernel, the compilation fails, and
+nothing is lost in silence.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from functools import cache, cached_property
+from typing import Any
+
+from mindspore import nn
+from mindspore._c_expression import Cell_, PrimitiveFunction_, amp
+from mindspore.ops.primitive import Primitive
+
+from unamp.adapter.layers import RulesInForce, region_of
+from unamp.errors import BannedOperation, NotExpressible
+from unamp.policy import Policy, Rule
+from unamp.vocabulary import vocabulary
+from unamp_mindspore import graph_operators
+from unamp_mindspore.decorators import inside, stated
+from unamp_mindspore.facts import facts
+from unamp_mindspore.listing import functions, tensor_methods
+from unamp_mindspore.spellings import spelled
+from unamp_mindspore.standing_in import (
+    BOUND,
+    CASTS_NOTHING,
+    Low,
+    agreeing,
+    casting_inputs,
+    in_place,
+    low,
+    low_norm,
+    method,
+    wide,
+)
+from unamp_mindspore.state import DTYPES, on_cpu
+
+__all__ = [
+    "POLICY",
+    "STRATEGY",
+    "Binding",
+    "binding",
+    "function_copy",
+    "held",
+    "layer_rules",
+    "policy_of_cell",
+    "where_decorated",
+]
+
+#: The attribute of a cell's class that holds the policy that it computes under by itself; see `unamp_mindspore.networks`.
+POLICY = "_unamp_network_policy"
+
+#: The attribute in which MindSpore looks for a strategy.
+STRATEGY = "amp_strategy"
+
+#: The rules that layers have: graphs follow them.
+layer_rules = RulesInForce()
+
+#: Callables without source, which the compiler has Python call.
+_OPAQUE = (functools.partial, functools._lru_cache_wrapper)
+
+#: What was made for the graph that is being compiled, and nobody else holds: the compiler knows it by its id.
+held: list[Any] = []
+
+#: Modules that the compiler knows by themselves, or has Python run.
+_WITHOUT_OPERATIONS = sys.stdlib_module_names | {"numpy", "scipy"}
+
+_OFF = Policy(enabled=False)
+
+
+class _Kept:
+    """What was made for objects, as long as these live: most take no attributes, and not all are hashable."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Any, Any]] = {}
+
+    def get(self, value: Any, make: Callable[[Any], Any]) -> Any:
+        """Return what was made for a value, or make it."""
+        found = self._made.get(id(value))
+        if found is None:
+            made = make(value)
+            self._made[id(value)] = found = self._reference(value), made
+        return found[1]
+
+    def _reference(self, value: Any) -> Any:
+        key = id(value)
+        try:
+            return weakref.ref(value, lambda _: self._made.pop(key, None))
+        except TypeError:
+            return value
+
+
+class Binding:
+    """A policy for code that is compiled.
+
+    Attributes:
+        policy: the policy; None where it changes nothing.
+        strategy: MindSpore's own.
+    """
+
+    def __init__(self, policy: Policy | None) -> None:
+        self.policy = policy
+        self.strategy = strategy(policy)
+        stated = policy or _OFF
+        self._rules, self._stated = stated.rules, stated
+        self._emulates = on_cpu()  # as in PyNative mode
+        self._low = Low(DTYPES[stated.dtype], self._emulates, stated.widen_results)
+        self._kept, self._roots = _Kept(), _Kept()
+
+    def of(self, value: Any, symbol: str = "") -> Any:
+        """Return what a value is in code under this policy.
+
+        Raises:
+            BannedOperation: for an operation that the policy bans.
+            NotExpressible: for what the policy would not reach.
+        """
+        if isinstance(value, types.FunctionType):
+            return value if BOUND in vars(value) else self._decorated(value, self._function)
+        if isinstance(value, (Primitive, PrimitiveFunction_)):
+            return self._kept.get(value, self._primitive)
+        if isinstance(value, types.MethodType):
+            return self._decorated(value, self._method)
+        if isinstance(value, nn.Cell):
+            return self._cell(value)
+        if isinstance(value, (list, tuple)):
+            return _each(value, self.of)
+        if isinstance(value, types.ModuleType):
+            if value.__name__.partition(".")[0] in _WITHOUT_OPERATIONS:
+                return value
+            return self._kept.get(value, self._module)
+        if isinstance(value, type) and issubclass(value, Primitive):
+            return self._kept.get(value, self._primitive_class)
+        if isinstance(value, _OPAQUE) and self.policy is not None:
+            raise NotExpressible(
+                f"{symbol} is a {type(value).__name__}, which MindSpore's compiler does not read: Python runs it when the "
+                "graph runs, out of reach of the policy; write a function that does the same (def), or call it in "
+                "PYNATIVE_MODE without mindspore.jit"
+            )
+        if hasattr(type(value), "__ms_class__") and not hasattr(value, BOUND):
+            return self._object(value)
+        return value
+
+    def _decorated(self, value: Any, plain: Callable[[Any], Any]) -> Any:
+        """Return a function or method bound to the policy inside of it."""
+        policy, casts = inside(value, self.policy)
+        other = self if policy == self.policy else binding(policy)
+        made = plain(value) if other is self else plain.__func__(other, value)  # type: ignore[attr-defined]
+        for dtype in reversed(casts):
+            made = self._kept.get(made, lambda made, dtype=dtype: casting_inputs(made, DTYPES[dtype]))
+        return made
+
+    # --- operations -----------------------------------------------------------------------------------------------------------
+
+    def _primitive(self, value: Any) -> Any:
+        op = spelled().get(value.name)
+        if op is None or vocabulary()[op].group == "cast":
+            return value
+        return self._standing_in(op, value)
+
+    def _primitive_class(self, value: type) -> type:
+        """Return a class of the same name, whose instances that the compiler makes are bound when they are."""
+        return type(value.__name__, (value,), {BOUND: self, "__module__": value.__module__})
+
+    def _standing_in(self, op: str, call: Any, *, whole: bool = False) -> Any:
+        """Return what stands in for an operation that `call` computes; `call` itself where no rule changes it."""
+        rule = self._rule(op)
+        if rule is Rule.BANNED:
+            raise BannedOperation(f"{op} is banned by the policy in force. {self._stated.reason(op).advice}".rstrip())
+        if rule is Rule.LOW:
+            return (low_norm if vocabulary()[op].group == "norm" else low)(call, self._low)
+        if rule is Rule.FP32:
+            return wide(call)
+        if rule is Rule.UNTOUCHED and not self._emulates:
+            return call
+        return agreeing(call, narrowest=rule is Rule.NARROWEST, emulated=self._emulates)
+
+    def _rule(self, op: str) -> Rule:
+        """Return an operation's rule. Layers add their bias with a primitive of its own, and it belongs to them."""
+        if op == "bias_add" and op not in self._stated.allow and op not in self._stated.deny:
+            op = "linear"
+        return self._rules[op]
+
+    def _is_whole(self, op: str | None) -> bool:
+        if op is None:
+            return False
+        return op not in facts().transparent or op in self._stated.allow or op in self._stated.deny
+
+    @cached_property
+    def names(self) -> dict[str, Any]:
+        """Operators of Python and methods of tensors as functions, by the names that `unamp_mindspore.rewriting` gives them."""
+        made = {f"unamp_{op}": self._standing_in(op, call) for op, call in graph_operators.OPERATORS.values()}
+        for op, call in graph_operators.OPERATORS.values():
+            made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
+        moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
+        for name, call in {"subscript": graph_operators.subscript, **moves}.items():
+            made[f"unamp_{name}"] = agreeing(call, narrowest=False, emulated=self._emulates)
+        for name, op in tensor_methods().items():
+            if vocabulary()[op].group != "cast" and self._rule(op) is not Rule.BANNED:
+                made[f"unamp_method_{name}"] = self._standing_in(op, method(name))
+        return made
+
+    # --- code -----------------------------------------------------------------------------------------------------------------
+
+    def _function(self, value: types.FunctionType) -> Any:
+        return self._kept.get(inspect.unwrap(value), self._made_function)
+
+    def _made_function(self, value: types.FunctionType) -> Any:
+        op = functions().get(value)
+        if op is None or not self._is_whole(op):
+            return self._copy(value)
+        if vocabulary()[op].group == "norm" and self._rule(op) is Rule.LOW:  # its primitive's rule says what is cast
+            return self._copy(value)
+        return self._standing_in(op, PARTS.of(value))
+
+    def _copy(self, value: types.FunctionType) -> Any:
+        return value if _has_own(vars(value)) else self._marked(function_copy(value))
+
+    def root(self, function: types.FunctionType) -> Any:
+        """Return the function that a graph is compiled from, without its decorators."""
+        return self._roots.get(inspect.unwrap(function), lambda plain: self._marked(function_copy(plain)))
+
+    def _method(self, value: types.MethodType) -> Any:
+        owner = self.of(value.__self__)
+        function = value.__func__
+        if isinstance(function, types.FunctionType) and BOUND not in vars(function):
+            function = self._kept.get(inspect.unwrap(function), self._copy)
+        held.append(types.MethodType(function, owner))
+        return held[-1]
+
+    def _module(self, value: types.ModuleType) -> types.ModuleType:
+        made = types.ModuleType(value.__name__)
+        vars(made).update(vars(value))
+        return self._marked(made)
+
+    def _cell(self, value: nn.Cell) -> Any:
+        if isinstance(value, nn.Optimizer):  # what updates parameters follows no policy
+            return PARTS.twin(value)
+        if _has_own(vars(value)):
+            return value
+        original = vars(value).get(_ORIGINAL, lambda: value)()
+        policy, casts = policy_of_cell(original, self.policy)
+        other = self if policy == self.policy else binding(policy)
+        made = other.twin(original)
+        for dtype in reversed(casts):
+            made = self._kept.get(made, lambda made, dtype=dtype: casting_inputs(made, DTYPES[dtype]))
+        return made
+
+    def twin(self, cell: Any) -> Any:
+        """Return a cell with the same parameters and code, bound to this policy, as the cell is now."""
+        made = self._kept.get(cell, _begun)
+        state = {**vars(cell), _ORIGINAL: weakref.ref(cell), BOUND: self, STRATEGY: self.strategy}
+        if (given := getattr(cell, "_cell_init_args", None)) is not None:  # cells of equal ones are taken for the same code
+            state["_cell_init_args"] = f"{given} {id(self)}"
+        state["compile_cache"] = set()  # the cell deletes the graphs in it when it goes
+        vars(made).clear()
+        vars(made).update(state)
+        if isinstance(cell, nn.CellList):
+            made._cells = type(cell._cells)((name, self.of(each)) for name, each in cell._cells.items())
+        return made
+
+    def _object(self, value: Any) -> Any:
+        """Return an object of a class of `mindspore.jit_class`."""
+        made = self._kept.get(value, copy.copy)
+        vars(made).update({**vars(value), BOUND: self})
+        return made
+
+    def _marked(self, made: Any) -> Any:
+        vars(made).update({BOUND: self, STRATEGY: self.strategy})
+        return made
+
+
+class _Parts(Binding):
+    """What an operation is made of: no rule holds in it, and what is not MindSpore's own code is left alone."""
+
+    @cached_property
+    def names(self) -> dict[str, Any]:
+        """Nothing: operators follow no rule either."""
+        return {}
+
+    def of(self, value: Any, symbol: str = "") -> Any:
+        if isinstance(value, types.FunctionType) and BOUND not in vars(value) and _is_own(value.__module__):
+            return self._kept.get(value, self._copy)
+        if type(value) is types.ModuleType and _is_own(value.__name__):
+            return self._kept.get(value, self._module)
+        return value
+
+
+def _is_own(module: str | None) -> bool:
+    return (module or "").startswith("mindspore.")
+
+
+#: Where a twin has the cell that it stands for.
+_ORIGINAL = "_unamp_original"
+
+
+def function_copy(value: types.FunctionType) -> types.FunctionType:
+    """Return a copy of a function, with an identity of its own."""
+    made = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, value.__closure__)
+    vars(made).update(vars(value))
+    made.__kwdefaults__, made.__module__, made.__qualname__ = value.__kwdefaults__, value.__module__, value.__qualname__
+    return made
+
+
+def _has_own(attributes: Any) -> bool:
+    """Return whether MindSpore's own AMP gave something a strategy (at the level "auto"), which then means what it says."""
+    # While a graph without a policy is compiled, what it is compiled from has one that casts nothing.
+    return BOUND not in attributes and attributes.get(STRATEGY) not in (None, CASTS_NOTHING)
+
+
+def _begun(cell: Any) -> Any:
+    made = type(cell).__new__(type(cell))
+    Cell_.__init__(made, type(cell).__name__)  # the part of a cell that is C++
+    nn.Cell.total_instance_count += 1  # as many as will be deleted
+    return made
+
+
+def _each(values: Any, to: Callable[[Any], Any]) -> Any:
+    """Return a list or tuple with its items bound; the same one where nothing in it is."""
+    made = [to(value) for value in values]
+    if all(one is other for one, other in zip(made, values, strict=True)):
+        return values
+    held.append(made if isinstance(values, list) else tuple(made))
+    return held[-1]
+
+
+def policy_of_cell(cell: Any, around: Policy | None) -> tuple[Policy | None, list[str]]:
+    """Return the policy inside a cell, and what its inputs are cast to; the innermost decides: what its `construct` has."""
+    policy = around
+    region = region_of(cell)
+    if region is not None:
+        if region.result is not None:
+            raise NotExpressible(
+                f'this {type(cell).__name__} has a rule that no graph can follow: none casts a result; leave result="low" out'
+            )
+        policy = stated(region.policy(None if around is None else around.dtype))
+    own = getattr(type(cell), POLICY, None)
+    return inside(cell.construct, policy if own is None else stated(own))
+
+
+@cache  # what is bound is the compiler's key for it
+def _binding(policy: Policy | None, rules: object) -> Binding:
+    return Binding(policy)
+
+
+def binding(policy: Policy | None) -> Binding:
+    """Return the binding of a policy, under the rules that layers have now; None: for what is switched off in a graph."""
+    return _binding(policy, layer_rules.key)
+
+
+def where_decorated(value: Any) -> Any:
+    """Return what a value is in code without a policy: bound where something gives it one, else as it is."""
+    if isinstance(value, (types.FunctionType, types.MethodType)):
+        policy = None if BOUND in vars(getattr(value, "__func__", value)) else inside(value, None)[0]
+    elif isinstance(value, nn.CellList):
+        found = _each(list(value), where_decorated)
+        return value if all(one is other for one, other in zip(found, value, strict=True)) else found
+    elif isinstance(value, nn.Cell):
+        policy = None if BOUND in vars(value) else policy_of_cell(value, None)[0]
+    elif isinstance(value, (list, tuple)):
+        return _each(value, where_decorated)
+    else:
+        return value
+    return value if policy is None else binding(policy).of(value)
+
+
+def strategy(policy: Policy | None) -> Any:
+    """Return MindSpore's own strategy for a policy, as far as it goes."""
+    if policy is None:
+        return CASTS_NOTHING
+    found: dict[bool, list[tuple[str, list[int]]]] = {True: [], False: []}
+    for op in vocabulary().values():
+        rule = policy.rules[op.name]
+        if op.group != "cast" and rule in (Rule.LOW, Rule.FP32, Rule.BANNED):
+            is_low = rule is Rule.LOW
+            activation = [0] if op.group == "norm" and is_low else []
+            found[is_low] += [(name, activation) for name in op.spellings.get("mindspore", ()) if "." not in name]
+    return amp.create_amp_strategy(amp.AmpLevel.AmpAuto, DTYPES[policy.dtype], found[True], found[False])
+
+
+#: For code that an operation is made of.
+PARTS: Binding = _Parts(None)

@@ -1,0 +1,152 @@
+"""The source of a bound function, rewritten: operators and methods of tensors become functions, which have rules.
+
+MindSpore's compiler chooses what these come to in C++, by the types of what they are used on, and asks nobody.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from unamp_mindspore.graph_operators import OPERATORS
+from unamp_mindspore.state import Tensor
+
+__all__ = ["rewritten"]
+
+#: Stands for what is not known before the graph is.
+_UNKNOWN = object()
+
+#: Constants, and what displays make: there is no tensor among these.
+_PLAIN = (ast.Constant, ast.JoinedStr, ast.Dict, ast.List, ast.Tuple, ast.Set)
+
+#: Attributes of tensors and cells that are no tensors.
+_ABOUT = frozenset({"dtype", "shape", "ndim", "size", "itemsize", "name", "training"})
+
+
+def rewritten(tree: ast.Module, function: types.FunctionType, owner: Any, names: Mapping[str, Any]) -> ast.Module:
+    """Return a function's source with operators and methods as functions.
+
+    Args:
+        tree: the source, which is not changed: the compiler keeps it by its text.
+        function: the function.
+        owner: what it is a method of; None for a function.
+        names: the functions for operators and methods.
+    """
+    # asttokens leaves the place in the text on each node, which errors tell of.
+    return _Rewriter(function, owner, names).visit(copy.deepcopy(tree))  # type: ignore[no-any-return]
+
+
+class _Rewriter(ast.NodeTransformer):
+    def __init__(self, function: types.FunctionType, owner: Any, names: Mapping[str, Any]) -> None:
+        self._names = names
+        self._owner = owner
+        self._local = frozenset(_locals(function.__code__))
+        closed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        self._known = {**function.__globals__, **{name: _content(cell) for name, cell in closed}}
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.body = [self.visit(each) for each in node.body]  # not decorators, defaults and annotations
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        return self._operation(node, node.op, [node.left, node.right])
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        return self._operation(node, node.op, [node.operand])
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        return self._operation(node, node.ops[0], [node.left, *node.comparators]) if len(node.ops) == 1 else node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        node.value = self.visit(node.value)
+        if not isinstance(node.target, ast.Name):
+            return node
+        value = _placed(ast.Name(node.target.id, ast.Load()), node.target)
+        made = self._operation(node, node.op, [value, node.value], "unamp_in_place_")
+        return node if made is node else _placed(ast.Assign([node.target], made), node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.ctx, ast.Load) or isinstance(node.value, _PLAIN) or self._is_no_tensor(node.value):
+            return node
+        return self._call(node, "unamp_subscript", [node.value, node.slice])
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        name = f"unamp_attribute_{node.attr}"
+        if name not in self._names or not isinstance(node.ctx, ast.Load) or self._is_no_tensor(node.value):
+            return node
+        return self._call(node, name, [node.value])
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        of = node.func
+        if isinstance(of, ast.Attribute) and not isinstance(of.value, ast.Constant) and not self._is_no_tensor(of.value):
+            name = f"unamp_method_{of.attr}"
+            if name in self._names:
+                made = self._call(node, name, [of.value, *node.args])
+                made.keywords = node.keywords
+                return made
+        return node
+
+    def _operation(self, node: Any, operator: ast.AST, values: list[ast.expr], prefix: str = "unamp_") -> ast.AST:
+        op = OPERATORS.get(type(operator))  # type: ignore[call-overload]
+        if op is None or f"{prefix}{op[0]}" not in self._names or all(map(self._is_no_tensor, values)):
+            return node  # type: ignore[no-any-return]
+        if any(isinstance(each, _PLAIN) and not _is_number(each) for each in values):
+            return node  # type: ignore[no-any-return]
+        return self._call(node, f"{prefix}{op[0]}", values)
+
+    def _call(self, node: ast.AST, name: str, values: list[ast.expr]) -> ast.Call:
+        return _placed(ast.Call(_placed(ast.Name(name, ast.Load()), node), values, []), node)  # type: ignore[no-any-return]
+
+    def _is_no_tensor(self, node: ast.expr) -> bool:
+        """Return whether an expression surely has no tensor for its value."""
+        if isinstance(node, ast.Attribute) and node.attr in _ABOUT:
+            return True
+        if isinstance(node, ast.Subscript):  # x.shape[0]
+            return isinstance(node.value, ast.Attribute) and node.value.attr in _ABOUT
+        if isinstance(node, _PLAIN):
+            return True
+        found = self._value(node)
+        return found is not _UNKNOWN and not isinstance(found, (Tensor, list, tuple, dict))
+
+    def _value(self, node: ast.expr) -> Any:
+        """Return what a name, or an attribute of one, stands for, where that is known."""
+        if isinstance(node, ast.Name):
+            if node.id == "self" and self._owner is not None:
+                return self._owner
+            return _UNKNOWN if node.id in self._local else self._known.get(node.id, _UNKNOWN)
+        if isinstance(node, ast.Attribute):
+            of = self._value(node.value)
+            return _UNKNOWN if of is _UNKNOWN else getattr(of, node.attr, _UNKNOWN)
+        return _UNKNOWN
+
+
+def _placed(node: Any, like: ast.AST) -> Any:
+    """Return a new node with another one's place in the text."""
+    vars(node).update({name: value for name, value in vars(like).items() if name not in (*like._fields, *node._fields)})
+    return node
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
+
+
+def _locals(code: types.CodeType) -> set[str]:
+    """Return the names of a function's variables, and those of the functions in it."""
+    inner = [_locals(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+    return set(code.co_varnames).union(code.co_cellvars, *inner)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return _UNKNOWN

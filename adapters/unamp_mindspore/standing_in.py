@@ -1,0 +1,251 @@
+"""What stands in for an operation in a graph that MindSpore compiles, and does there what its rule says.
+
+MindSpore's compiler reads the functions that are made here, and those that they call. What they ask of their arguments is known
+when a graph is compiled: only casts and the operation itself are left in the graph.
+
+On the CPU low is emulated, as in PyNative mode: inputs are rounded to low, the operation computes in float32, and its result
+is rounded to low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from mindspore import float64
+from mindspore._c_expression import amp as strategies
+from mindspore._c_expression import typing
+from mindspore.ops.functional import mixed_precision_cast
+from mindspore.ops.primitive import PrimitiveWithInfer
+
+from unamp_mindspore.state import DTYPES, FLOAT32, Tensor
+
+__all__ = [
+    "BOUND",
+    "CASTS_NOTHING",
+    "Low",
+    "agreeing",
+    "casting_inputs",
+    "in_place",
+    "low",
+    "low_norm",
+    "method",
+    "unbound",
+    "wide",
+]
+
+#: MindSpore's strategy that casts nothing: a function without one takes over that of the graph around it.
+CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
+
+#: The attribute of functions, cells, modules and namespaces that holds the binding of whatever is found from there.
+BOUND = "_unamp_bound"
+
+_FLOAT16, _BFLOAT16 = DTYPES["float16"], DTYPES["bfloat16"]
+
+# Which dtypes there are among arguments, as bits of a number.
+_HAS_FLOAT32, _HAS_FLOAT16, _HAS_BFLOAT16, _HAS_FLOAT64 = 1, 2, 4, 8
+_BITS = {FLOAT32: _HAS_FLOAT32, _FLOAT16: _HAS_FLOAT16, _BFLOAT16: _HAS_BFLOAT16, float64: _HAS_FLOAT64}
+_LOW = _HAS_FLOAT16 | _HAS_BFLOAT16
+_ELIGIBLE = _HAS_FLOAT32 | _LOW
+
+
+class Low(NamedTuple):
+    """How a policy's low dtype is computed with in graphs.
+
+    Attributes:
+        dtype: the dtype.
+        emulated: whether low is emulated.
+        widened: whether results go back to float32.
+    """
+
+    dtype: Any
+    emulated: bool
+    widened: bool
+
+
+def unbound(function: Any) -> Any:
+    """Return a function of unamp's own for the compiler: no rule holds in it."""
+    vars(function).update({BOUND: None, "amp_strategy": CASTS_NOTHING})
+    return function
+
+
+class _Seen(PrimitiveWithInfer):  # type: ignore[misc]
+    """Returns which dtypes there are among tensors, in any nesting, when a graph is compiled: nothing is left of it there."""
+
+    def __init__(self) -> None:
+        super().__init__("unamp_seen")
+        self.set_const_prim(True)
+        self.add_prim_attr("constexpr_prim", True)
+
+    def __infer__(self, *values: Any) -> Any:
+        return {"dtype": None, "shape": None, "value": sum({bit for each in values for bit in _bits(each["dtype"])})}
+
+
+def _bits(dtype: Any) -> Iterator[int]:
+    if isinstance(dtype, (tuple, list)):
+        for each in dtype:
+            yield from _bits(each)
+    elif isinstance(dtype, typing.TensorType) and dtype.element_type() in _BITS:
+        yield _BITS[dtype.element_type()]
+
+
+_seen = _Seen()
+
+
+# --- what the compiler reads --------------------------------------------------------------------------------------------------
+
+
+@unbound
+def _cast_one(dtype, value):  # type: ignore[no-untyped-def]
+    if not isinstance(value, Tensor):
+        return value
+    if _seen(value) & _ELIGIBLE:
+        return mixed_precision_cast(dtype, value)
+    return value
+
+
+@unbound
+def _cast(dtype, values, seen):  # type: ignore[no-untyped-def]
+    if seen & _HAS_FLOAT64:  # MindSpore's own cast of many takes it for eligible
+        made = ()
+        for each in values:
+            made += (_cast_one(dtype, each),)  # type: ignore[assignment]
+        return made
+    return mixed_precision_cast(dtype, values)
+
+
+@unbound
+def _able(values, seen):  # type: ignore[no-untyped-def]
+    """Return values in a dtype that any device has kernels for, for a call that names the dtype of its result."""
+    return _cast(FLOAT32, values, seen) if seen & _LOW else values
+
+
+def low(call: Any, to: Low) -> Any:
+    """Return what computes low."""
+    dtype, emulated, result = to.dtype, to.emulated, FLOAT32 if to.widened else to.dtype
+    widened = to.widened
+
+    @unbound
+    def unamp_low(*args, **kwargs):  # type: ignore[no-untyped-def]
+        seen = _seen(args, kwargs)
+        if (seen & _ELIGIBLE) == 0:
+            return call(*args, **kwargs)
+        if "dtype" in kwargs:
+            return call(*_able(args, seen), **kwargs)
+        given, named = _cast(dtype, args, seen), mixed_precision_cast(dtype, kwargs)
+        if emulated:
+            given, named = _cast(FLOAT32, given, seen), mixed_precision_cast(FLOAT32, named)
+            found = mixed_precision_cast(dtype, call(*given, **named))
+        else:
+            found = call(*given, **named)
+        return mixed_precision_cast(result, found) if widened else found
+
+    return unamp_low
+
+
+def low_norm(call: Any, to: Low) -> Any:
+    """Return what computes a norm low: its activation alone is cast, parameters and statistics are float32."""
+    dtype, emulated, widened = to.dtype, to.emulated, to.widened
+    result = FLOAT32 if widened else dtype
+
+    @unbound
+    def unamp_norm(x, *args, **kwargs):  # type: ignore[no-untyped-def]
+        given = _cast_one(dtype, x)
+        if not emulated:
+            found = call(given, *args, **kwargs)
+            return mixed_precision_cast(result, found) if widened else found
+        seen = _seen(args)
+        rest = mixed_precision_cast(FLOAT32, args) if seen & _LOW else args
+        found = mixed_precision_cast(dtype, call(_cast_one(FLOAT32, given), *rest, **mixed_precision_cast(FLOAT32, kwargs)))
+        return mixed_precision_cast(result, found) if widened else found
+
+    return unamp_norm
+
+
+def wide(call: Any) -> Any:
+    """Return what computes in float32."""
+
+    @unbound
+    def unamp_wide(*args, **kwargs):  # type: ignore[no-untyped-def]
+        seen = _seen(args, kwargs)
+        if (seen & _LOW) == 0:
+            return call(*args, **kwargs)
+        if "dtype" in kwargs:
+            return call(*_able(args, seen), **kwargs)
+        return call(*_cast(FLOAT32, args, seen), **mixed_precision_cast(FLOAT32, kwargs))
+
+    return unamp_wide
+
+
+def agreeing(call: Any, *, narrowest: bool, emulated: bool) -> Any:
+    """Return what computes in the dtype in which the inputs agree; where they differ in float32, or as the low ones."""
+
+    @unbound
+    def unamp_agreeing(*args, **kwargs):  # type: ignore[no-untyped-def]
+        seen = _seen(args, kwargs)
+        to = _agreed(seen & _ELIGIBLE, narrowest)
+        if to is None:
+            return call(*args, **kwargs)
+        if "dtype" in kwargs:
+            return call(*_able(args, seen), **kwargs)
+        given, named = _cast(to, args, seen), mixed_precision_cast(to, kwargs)
+        if to == FLOAT32:
+            return call(*given, **named)
+        if emulated:
+            found = call(*_cast(FLOAT32, given, seen), **mixed_precision_cast(FLOAT32, named))
+            return mixed_precision_cast(to, found)
+        return call(*given, **named)
+
+    return unamp_agreeing
+
+
+@unbound
+def _agreed(seen, narrowest):  # type: ignore[no-untyped-def]
+    if (seen & _LOW) == 0:
+        return None
+    if seen == _HAS_FLOAT16:
+        return _FLOAT16
+    if seen == _HAS_BFLOAT16:
+        return _BFLOAT16
+    if narrowest:
+        if seen == (_HAS_FLOAT16 | _HAS_FLOAT32):
+            return _FLOAT16
+        if seen == (_HAS_BFLOAT16 | _HAS_FLOAT32):
+            return _BFLOAT16
+    return FLOAT32
+
+
+def casting_inputs(call: Any, dtype: Any) -> Any:
+    """Return what casts its inputs, as `unamp.custom_fwd` does."""
+
+    @unbound
+    def unamp_cast_inputs(*args, **kwargs):  # type: ignore[no-untyped-def]
+        return call(*_cast(dtype, args, _seen(args)), **mixed_precision_cast(dtype, kwargs))
+
+    return unamp_cast_inputs
+
+
+def in_place(call: Any, standing: Any) -> Any:
+    """Return what computes an operator in place: a tensor keeps its dtype, whatever the operator's rule."""
+
+    @unbound
+    def unamp_in_place(value, other):  # type: ignore[no-untyped-def]
+        if not isinstance(value, Tensor):
+            return standing(value, other)
+        seen = _seen(value, other)
+        if (seen & _LOW) == 0:
+            return call(value, other)
+        found = call(_cast_one(FLOAT32, value), _cast_one(FLOAT32, other))
+        return mixed_precision_cast(value.dtype, found) if _seen(value) & _ELIGIBLE else found
+
+    return unamp_in_place
+
+
+def method(name: str) -> Any:
+    """Return what calls a method of its first argument."""
+
+    @unbound
+    def unamp_method(value, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return getattr(value, name)(*args, **kwargs)
+
+    return unamp_method

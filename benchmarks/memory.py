@@ -1,0 +1,192 @@
+"""Peak memory of training: `python -m benchmarks.memory MODULE WAY` trains in this process and prints bytes.
+
+Each sample is a process of its own, so that nothing is left of another one. What is counted is what training takes above a
+process that has imported the framework and trained a tiny network in the same way: parameters, gradients, what the optimizer
+keeps, activations, and what the framework or unamp keeps besides. On a GPU the framework says it, elsewhere the system.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from benchmarks.measure import Comparison, Sampler
+
+__all__ = ["LOW", "Meter", "Size", "Way", "comparisons", "resident"]
+
+LOW = ("bfloat16", "float16")
+
+_STEPS = 3
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a network is trained.
+
+    Attributes:
+        network: ``"encoder"``, where activations rule, or ``"wide"``, where parameters do.
+        by: ``"float32"``, ``"unamp"``, or the framework's own means.
+        level, dtype: of the policy, as the one who carries it out calls them.
+        decorated: whether parameters are low; with ``masters``, whether the optimizer steps float32 masters of them.
+    """
+
+    network: str
+    by: str = "float32"
+    level: str = ""
+    dtype: str = "float32"
+    decorated: bool = False
+    masters: bool = True
+
+    @property
+    def name(self) -> str:
+        """Say it, for a table."""
+        if self.by == "float32":
+            return self.by
+        parameters = f", {'decorated' if self.masters else 'decorated without masters'}" if self.decorated else ""
+        return f"{' '.join(filter(None, (self.by, self.level)))}, {self.dtype}{parameters}"
+
+
+class Size(NamedTuple):
+    """The size of a network and of its batch. The wide one has a batch of `sequences`, and takes no `length`."""
+
+    layers: int
+    width: int
+    sequences: int
+    length: int
+
+
+#: Some 400 MB in float32 each, in tensors large enough for the system to have them back at once.
+_SIZES = {"encoder": Size(2, 256, 64, 128), "wide": Size(6, 2048, 16, 0)}
+_TINY = {"encoder": Size(1, 64, 2, 16), "wide": Size(2, 64, 4, 0)}
+_TITLES = {"encoder": "2 encoder layers, SGD", "wide": "6 linear layers of 2048, Adam"}
+
+
+class Meter(NamedTuple):
+    """Reads memory: the bytes in use, and the most that were in use since `reset`."""
+
+    used: Callable[[], int]
+    reset: Callable[[], object]
+    peak: Callable[[], int]
+
+
+class _Framework(Protocol):
+    """What a framework's module has."""
+
+    def prepare(self, way: Way, size: Size) -> Callable[[], object]:
+        """Make a network in training; return a step of it that ends when all is computed."""
+
+    def meter(self) -> Meter:
+        """Return what reads the memory of the device that it computes on."""
+
+
+def resident() -> Meter:
+    """Return the meter of this process's resident memory.
+
+    Linux forgets a peak when asked to. Elsewhere the largest of the process's life is what there is: above what it was before
+    training, it is training's.
+    """
+    try:
+        _CLEAR.write_text("5")
+    except OSError:
+        return Meter(_largest, lambda: None, _largest)
+    return Meter(lambda: _status("VmRSS"), lambda: _CLEAR.write_text("5"), lambda: _status("VmHWM"))
+
+
+def _status(field: str) -> int:
+    line = next(line for line in _STATUS.read_text("utf-8").splitlines() if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
+
+
+def _largest() -> int:
+    try:
+        import resource
+    except ImportError as error:
+        raise RuntimeError(
+            "this system tells no peak of resident memory: run the memory benchmarks on Linux or macOS"
+        ) from error
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A contender: one way to train, measured in a new process each time."""
+
+    module: str
+    way: Way
+    goal: float | None = None
+    at_most: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.way.name
+
+    def sampler(self, seconds: float) -> Sampler:
+        return self
+
+    def sample(self) -> float:
+        command = [sys.executable, "-m", __name__, self.module, json.dumps(asdict(self.way))]
+        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+        with tempfile.TemporaryDirectory() as folder:  # MindSpore's AMP writes networks where it is
+            environment = {**os.environ, "PYTHONPATH": path}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+        if done.returncode:  # what frameworks say on the way is of interest only then
+            raise RuntimeError(f"{self.module}, {self.name}: exit status {done.returncode}\n{done.stderr[-4000:]}")
+        return float(done.stdout.split()[-1])
+
+
+def comparisons(
+    framework: str, module: str, own: Iterable[Way], *, alone: str = "bfloat16", wide: Sequence[str] = LOW
+) -> Iterator[Comparison]:
+    """Compare float32, the framework's own ways, and unamp's levels, in both networks.
+
+    Args:
+        framework: what the titles begin with.
+        module: the name of the framework's module; see `_Framework`.
+        own: the framework's own ways.
+        alone: the dtype of low parameters that have no masters; some optimizers step no bfloat16.
+        wide: the low dtypes that the wide network is trained in.
+    """
+    ways = {
+        "encoder": [Way("encoder", "unamp", level, dtype) for level in ("O1", "O2", "O3") for dtype in LOW],
+        "wide": [
+            *(Way("wide", "unamp", "O1", dtype) for dtype in wide),
+            *(Way("wide", "unamp", "O2", dtype, decorated=True) for dtype in wide),
+            Way("wide", "unamp", "O2", alone, decorated=True, masters=False),
+        ],
+    }
+    for network, ours in ways.items():
+        all_ways = (Way(network), *(way for way in own if way.network == network), Way(network, "unamp", "O0"), *ours)
+        contenders = tuple(Training(module, way) for way in all_ways)
+        yield Comparison(f"memory, {framework}: {_TITLES[network]}", contenders, "bytes")
+
+
+def _main(module: str, way: str) -> None:
+    framework: _Framework = importlib.import_module(module)
+    asked = Way(**json.loads(way))
+    meter = framework.meter()
+    _train(framework.prepare(asked, _TINY[asked.network]))
+    gc.collect()
+    before = meter.used()
+    step = framework.prepare(asked, _SIZES[asked.network])
+    meter.reset()
+    _train(step)
+    print(meter.peak() - before)
+
+
+def _train(step: Callable[[], object]) -> None:
+    for _ in range(_STEPS):
+        step()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,154 @@
+"""Read ``conformance/machines.toml``: settings that make this processor behave as another one.
+
+The conformance suite runs under them, and the benchmarks do.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unamp_conformance.gaps import fits
+
+from unamp.adapter import machine
+
+__all__ = ["FRAMEWORKS", "SETTINGS", "BadSettings", "Death", "Setting", "chosen", "read"]
+
+SETTINGS = Path(__file__).with_name("machines.toml")
+
+FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow")
+
+
+class BadSettings(ValueError):
+    """The file of settings is wrong, or a setting is asked for that there is not."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a framework itself dies under a setting.
+
+    Attributes:
+        signal, reason: of what, and why.
+        where: on which processors, as in a known gap; everywhere unless said.
+        run: what is run all the same, as arguments of ``unamp conformance``; everything unless said.
+    """
+
+    signal: str
+    reason: str
+    where: Mapping[str, bool] = field(default_factory=dict)
+    run: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        name: its name.
+        stands_for: which machines.
+        variables: the environment variables for each framework that it says anything to.
+        dies: how frameworks die that themselves do.
+    """
+
+    name: str
+    stands_for: str
+    variables: Mapping[str, Mapping[str, str]]
+    dies: Mapping[str, Death]
+
+    def death(self, framework: str) -> Death | None:
+        """Return how a framework itself dies under it on this processor; None where it is not known to."""
+        listed = self.dies.get(framework)
+        return listed if listed and fits(listed.where, machine.instruction_sets()) else None
+
+
+def read(text: str) -> dict[str, Setting]:
+    """Return the settings of a file, by name.
+
+    Raises:
+        BadSettings: naming the setting and what is wrong with it.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadSettings(f"no TOML: {error}") from error
+    return {name: _setting(name, table) for name, table in tables.items()}
+
+
+def _setting(name: str, table: Any) -> Setting:
+    if name in FRAMEWORKS:
+        raise BadSettings(f"{name}: a setting cannot be called like a framework: arguments name both")
+    found = _fields(name, table, {"stands_for": str, "variables": dict}, {"dies": dict})
+    variables = {_framework(name, f): _variables(f"{name}, {f}", given) for f, given in found["variables"].items()}
+    if not variables:
+        raise BadSettings(f"{name}: variables names no framework; valid: {', '.join(FRAMEWORKS)}")
+    dies = {}
+    for framework, given in found.get("dies", {}).items():
+        if framework not in variables:
+            raise BadSettings(f"{name}: {framework!r} dies, but has no variables; valid: {', '.join(variables)}")
+        dies[framework] = _death(f"{name}, dies, {framework}", given)
+    return Setting(name, found["stands_for"], variables, dies)
+
+
+def _death(where: str, given: Any) -> Death:
+    found = _fields(where, given, {"signal": str, "reason": str}, {"where": dict, "run": list})
+    asked, run = found.get("where", {}), tuple(found.get("run", ()))
+    for name, there in asked.items():
+        if name not in machine.INSTRUCTION_SETS:
+            raise BadSettings(f"{where}: where asks for {name!r}; valid: {', '.join(machine.INSTRUCTION_SETS)}")
+        if not isinstance(there, bool):
+            raise BadSettings(f"{where}: where, {name}: must be true or false, not {there!r}")
+    if wrong := [word for word in run if not isinstance(word, str)]:
+        raise BadSettings(f"{where}: run must be texts, not {wrong[0]!r}")
+    return Death(found["signal"], found["reason"], asked, run)
+
+
+def _framework(setting: str, name: str) -> str:
+    if name not in FRAMEWORKS:
+        raise BadSettings(f"{setting}: unknown framework {name!r}; valid: {', '.join(FRAMEWORKS)}")
+    return name
+
+
+def _variables(where: str, given: Any) -> dict[str, str]:
+    if not isinstance(given, dict):
+        raise BadSettings(f"{where}: must be a table of variables, not {given!r}")
+    for variable, value in given.items():
+        if not isinstance(value, str):
+            raise BadSettings(f"{where}, {variable}: must be text, not {value!r}")
+        if not machine.variables({variable: value}):
+            raise BadSettings(f"{where}: {variable} is not recorded with a run; see unamp.adapter.machine.variables")
+    return given
+
+
+def _fields(where: str, table: Any, needed: Mapping[str, type], possible: Mapping[str, type] | None = None) -> dict[str, Any]:
+    valid = {**needed, **(possible or {})}
+    if not isinstance(table, dict):
+        raise BadSettings(f"{where}: must be a table with {', '.join(valid)}")
+    if unknown := [key for key in table if key not in valid]:
+        raise BadSettings(f"{where}: unknown key {unknown[0]!r}; valid: {', '.join(valid)}")
+    if missing := [key for key in needed if key not in table]:
+        raise BadSettings(f"{where}: needs {missing[0]!r}")
+    for key, value in table.items():
+        if not isinstance(value, valid[key]) or value == "":
+            kind = "text" if valid[key] is str else "a table" if valid[key] is dict else "a list"
+            raise BadSettings(f"{where}: {key} must be {kind}, not {value!r}")
+    return table
+
+
+def chosen(arguments: Sequence[str], settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
+    """Return the frameworks and settings that the arguments name; all where they name none.
+
+    Raises:
+        BadSettings: for what is neither, and for a framework to which none of the settings says anything.
+    """
+    if unknown := [name for name in arguments if name not in FRAMEWORKS and name not in settings]:
+        valid = f"frameworks: {', '.join(FRAMEWORKS)}; settings: {', '.join(settings)}"
+        raise BadSettings(f"unknown setting or framework {unknown[0]!r}; {valid}")
+    frameworks = [name for name in FRAMEWORKS if name in arguments] or FRAMEWORKS
+    named = [setting for setting in settings.values() if setting.name in arguments] or list(settings.values())
+    found = [(framework, setting) for framework in frameworks for setting in named if framework in setting.variables]
+    if not found:
+        raise BadSettings(f"{', '.join(s.name for s in named)} says nothing to {', '.join(frameworks)}; see {SETTINGS.name}")
+    yield from found

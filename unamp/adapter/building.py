@@ -1,0 +1,155 @@
+"""Parts of adapters that are compiled where a user asks for it: optional, built by one command, kept in the user's cache.
+
+Every process uses what is built. The environment can say that a framework's parts must not be used, with
+``UNAMP_PADDLE_COMPILED=0``, say, or that they must (``1``: an error where one is not built).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from unamp.errors import FrameworkNotSupported
+
+__all__ = ["CompiledPart", "compiler"]
+
+
+def compiler() -> list[str]:
+    """Return the C compiler that `CC` names, or `cc`, as the beginning of a command."""
+    return shlex.split(os.environ.get("CC", "cc"))
+
+
+def _header() -> Path:
+    return Path(sysconfig.get_path("include"), "Python.h")
+
+
+class CompiledPart:
+    """A part of an adapter that is compiled.
+
+    Args:
+        framework: the framework's import name.
+        what: what messages call the part.
+        file: the name of the file that is loaded.
+        made_for: what it depends on beside its sources: another version is another file.
+        sources: the files that it is made from.
+        verb: how messages go on behind `what`.
+    """
+
+    def __init__(
+        self, framework: str, what: str, file: str, made_for: str, sources: Iterable[Path], *, verb: str = "is"
+    ) -> None:
+        self.command = f"python -m unamp_{framework}"
+        self._variable = f"UNAMP_{framework.upper()}_COMPILED"
+        self._what = what
+        self._verb = verb
+        self._file = file
+        self._made_for = made_for
+        self.sources = tuple(sources)
+
+    def place(self) -> Path:
+        """Return where the part is, or would be: in the user's cache, under what it depends on."""
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        source = hashlib.sha256(b"".join(path.read_bytes() for path in self.sources)).hexdigest()
+        return Path(cache) / "unamp" / f"{self._made_for}-{source[:16]}" / self._file
+
+    def keep(self, make: Callable[[Path], Path]) -> Path:
+        """Put what `make` makes, in a folder that is gone afterwards, in its place, and return that."""
+        target = self.place()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            os.replace(make(Path(folder)), target)
+        return target
+
+    @classmethod
+    def extension(cls, framework: str, what: str, module: str, sources: Iterable[Path]) -> CompiledPart:
+        """Return a part that is an extension module for the Python that runs this."""
+        made_for = f"{module}-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        return cls(framework, what, f"{module}{importlib.machinery.EXTENSION_SUFFIXES[0]}", made_for, sources)
+
+    def compile_extension(self) -> Path:
+        """Build the part, an extension module, as `compile` does.
+
+        Raises:
+            OSError: there is no compiler, or this Python came without its headers.
+            subprocess.CalledProcessError: the compiler failed; what it has to say is on the terminal.
+        """
+        if not _header().exists():
+            raise FileNotFoundError(
+                f"{_header()} does not exist: compiling for this Python needs its headers; a system's package has them, such "
+                "as python3-dev (Debian) or python3-devel (Fedora)"
+            )
+        return self.compile(f"-I{_header().parent}", *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()))
+
+    def can_be_built(self) -> bool:
+        """Return whether somebody has yet to build the part, an extension module, which can be done with what is here."""
+        return _header().exists() and self.would_be_used(compiler()[0])
+
+    def compile(self, *flags: str) -> Path:
+        """Build the part with the C compiler, put it in its place, and return that.
+
+        Raises:
+            OSError: there is no compiler.
+            subprocess.CalledProcessError: it failed; what it has to say is on the terminal.
+        """
+
+        def make(folder: Path) -> Path:
+            built = folder / self._file
+            command = [*compiler(), "-O3", "-shared", "-fPIC", *flags, *map(str, self.sources), "-o", str(built)]
+            subprocess.run(command, check=True)
+            return built
+
+        return self.keep(make)
+
+    def would_be_used(self, *tools: str) -> bool:
+        """Return whether somebody has yet to build the part, which can be done with the tools that are here."""
+        unwanted = os.environ.get(self._variable) == "0"
+        return not (unwanted or self.place().exists()) and all(shutil.which(tool) is not None for tool in tools)
+
+    def to_load(self) -> Path | None:
+        """Return the file to be loaded; None where nothing is built, or where it must not be used.
+
+        Raises:
+            FrameworkNotSupported: nothing is built, and it must be used.
+        """
+        wanted = os.environ.get(self._variable)
+        path = self.place()
+        if wanted == "1" and not path.exists():
+            raise FrameworkNotSupported(
+                f"{self._variable}=1, but {self._what} {self._verb} not built ({path} does not exist); run: {self.command}"
+            )
+        return None if wanted == "0" or not path.exists() else path
+
+    def module(self) -> Any:
+        """Return the extension module that the part is; None where there is nothing to load.
+
+        Raises:
+            FrameworkNotSupported: nothing is built, and it must be used.
+            ImportError: what is built cannot be loaded.
+        """
+        path = self.to_load()
+        if path is None:
+            return None
+        spec = importlib.util.spec_from_file_location(path.name.partition(".")[0], path)
+        assert spec is not None
+        assert spec.loader is not None
+        try:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        except ImportError as error:
+            raise self.damaged(path, error) from error
+        return module
+
+    def damaged(self, path: Path, error: Exception) -> ImportError:
+        """Return the error for a file that cannot be loaded."""
+        return ImportError(f"{self._what} cannot be loaded: {error}; run {self.command} again, or delete {path}")

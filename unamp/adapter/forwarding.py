@@ -1,0 +1,43 @@
+"""Code that stands in for a function with the function's own signature, for frameworks that bind arguments by it."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from unamp.adapter.replacing import code_of
+
+__all__ = ["forwarding"]
+
+
+def forwarding(function: types.FunctionType, call: str, constants: Mapping[str, Any]) -> types.CodeType:
+    """Return code that takes a function's arguments and hands them on.
+
+    Args:
+        function: the function whose signature it has.
+        call: what it calls, in Python.
+        constants: what names in `call` stand for, as `unamp.adapter.replacing.code_of` takes them.
+    """
+    code = function.__code__
+    positional = code.co_varnames[: code.co_argcount]
+    named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    rest = iter(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
+    head, given = list(positional), list(positional)
+    if code.co_posonlyargcount:
+        head.insert(code.co_posonlyargcount, "/")
+    if code.co_flags & inspect.CO_VARARGS:
+        name = next(rest)
+        head.append(f"*{name}")
+        given.append(f"*{name}")
+    elif named:
+        head.append("*")
+    head += named
+    given += [f"{name}={name}" for name in named]
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        name = next(rest)
+        head.append(f"**{name}")
+        given.append(f"**{name}")
+    source = f"def stand_in({', '.join(head)}):\n return {call}({', '.join(given)})\n"
+    return code_of(source, constants, closed_over=len(code.co_freevars))
