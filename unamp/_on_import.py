@@ -34,7 +34,7 @@ class _Waiting:
         if name != self.name:
             return None
         with suppress(ValueError):  # another thread's import was first
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self._then)  # type: ignore[assignment]
