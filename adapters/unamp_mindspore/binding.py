@@ -22,8 +22,8 @@ from collections.abc import Callable
 from functools import cache, cached_property
 from typing import Any
 
-from mindspore import nn
-from mindspore._c_expression import Cell_, PrimitiveFunction_, amp
+from mindspore import _c_expression, nn
+from mindspore._c_expression import Cell_, amp
 from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.layers import RulesInForce, region_of
@@ -69,6 +69,9 @@ STRATEGY = "amp_strategy"
 
 #: The rules that layers have: graphs follow them.
 layer_rules = RulesInForce()
+
+#: Primitives of Python, and those of C++ that are none of them.
+_PRIMITIVES = (Primitive, getattr(_c_expression, "PrimitiveFunction_", Primitive))
 
 #: Callables without source, which the compiler has Python call.
 _OPAQUE = (functools.partial, functools._lru_cache_wrapper)
@@ -130,7 +133,7 @@ class Binding:
         """
         if isinstance(value, types.FunctionType):
             return value if BOUND in vars(value) else self._decorated(value, self._function)
-        if isinstance(value, (Primitive, PrimitiveFunction_)):
+        if isinstance(value, _PRIMITIVES):
             return self._kept.get(value, self._primitive)
         if isinstance(value, types.MethodType):
             return self._decorated(value, self._method)
@@ -325,7 +328,8 @@ def _begun(cell: Any) -> Any:
     kind: Any = type(cell)
     made = kind.__new__(kind)
     Cell_.__init__(made, type(cell).__name__)  # the part of a cell that is C++
-    nn.Cell.total_instance_count += 1  # as many as will be deleted
+    if hasattr(nn.Cell, "total_instance_count"):
+        nn.Cell.total_instance_count += 1  # as many as will be deleted
     return made
 
 
