@@ -22,8 +22,7 @@ from collections.abc import Callable
 from functools import cache, cached_property
 from typing import Any
 
-from mindspore import nn
-from mindspore._c_expression import Cell_, PrimitiveFunction_, amp
+from mindspore import _c_expression, nn
 from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.layers import RulesInForce, region_of
@@ -31,6 +30,7 @@ from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_mindspore import graph_operators
+from unamp_mindspore.copies import Kept, begun, function_copy
 from unamp_mindspore.decorators import inside, stated
 from unamp_mindspore.facts import facts
 from unamp_mindspore.listing import functions, tensor_methods
@@ -48,6 +48,7 @@ from unamp_mindspore.standing_in import (
     wide,
 )
 from unamp_mindspore.state import DTYPES, on_cpu
+from unamp_mindspore.strategies import STRATEGY, strategy
 
 __all__ = [
     "POLICY",
@@ -64,11 +65,11 @@ __all__ = [
 #: The attribute of a cell's class that holds the policy that it computes under by itself; see `unamp_mindspore.networks`.
 POLICY = "_unamp_network_policy"
 
-#: The attribute in which MindSpore looks for a strategy.
-STRATEGY = "amp_strategy"
-
 #: The rules that layers have: graphs follow them.
 layer_rules = RulesInForce()
+
+#: Primitives of Python, and those of C++ that are none of them.
+_PRIMITIVES = (Primitive, getattr(_c_expression, "PrimitiveFunction_", Primitive))
 
 #: Callables without source, which the compiler has Python call.
 _OPAQUE = (functools.partial, functools._lru_cache_wrapper)
@@ -80,28 +81,6 @@ held: list[Any] = []
 _WITHOUT_OPERATIONS = sys.stdlib_module_names | {"numpy", "scipy"}
 
 _OFF = Policy(enabled=False)
-
-
-class _Kept:
-    """What was made for objects, as long as these live: most take no attributes, and not all are hashable."""
-
-    def __init__(self) -> None:
-        self._made: dict[int, tuple[Any, Any]] = {}
-
-    def get(self, value: Any, make: Callable[[Any], Any]) -> Any:
-        """Return what was made for a value, or make it."""
-        found = self._made.get(id(value))
-        if found is None:
-            made = make(value)
-            self._made[id(value)] = found = self._reference(value), made
-        return found[1]
-
-    def _reference(self, value: Any) -> Any:
-        key = id(value)
-        try:
-            return weakref.ref(value, lambda _: self._made.pop(key, None))
-        except TypeError:
-            return value
 
 
 class Binding:
@@ -119,7 +98,7 @@ class Binding:
         self._rules, self._stated = stated.rules, stated
         self._emulates = on_cpu()  # as in PyNative mode
         self._low = Low(DTYPES[stated.dtype], self._emulates, stated.widen_results)
-        self._kept, self._roots = _Kept(), _Kept()
+        self._kept, self._roots = Kept(), Kept()
 
     def of(self, value: Any, symbol: str = "") -> Any:
         """Return what a value is in code under this policy.
@@ -130,7 +109,7 @@ class Binding:
         """
         if isinstance(value, types.FunctionType):
             return value if BOUND in vars(value) else self._decorated(value, self._function)
-        if isinstance(value, (Primitive, PrimitiveFunction_)):
+        if isinstance(value, _PRIMITIVES):
             return self._kept.get(value, self._primitive)
         if isinstance(value, types.MethodType):
             return self._decorated(value, self._method)
@@ -261,7 +240,7 @@ class Binding:
 
     def twin(self, cell: Any) -> Any:
         """Return a cell with the same parameters and code, bound to this policy, as the cell is now."""
-        made = self._kept.get(cell, _begun)
+        made = self._kept.get(cell, begun)
         state = {**vars(cell), _ORIGINAL: weakref.ref(cell), BOUND: self, STRATEGY: self.strategy}
         if (given := getattr(cell, "_cell_init_args", None)) is not None:  # cells of equal ones are taken for the same code
             state["_cell_init_args"] = f"{given} {id(self)}"
@@ -307,26 +286,10 @@ def _is_own(module: str | None) -> bool:
 _ORIGINAL = "_unamp_original"
 
 
-def function_copy(value: types.FunctionType) -> types.FunctionType:
-    """Return a copy of a function, with an identity of its own."""
-    made = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, value.__closure__)
-    vars(made).update(vars(value))
-    made.__kwdefaults__, made.__module__, made.__qualname__ = value.__kwdefaults__, value.__module__, value.__qualname__
-    return made
-
-
 def _has_own(attributes: Any) -> bool:
     """Return whether MindSpore's own AMP gave something a strategy (at the level "auto"), which then means what it says."""
     # While a graph without a policy is compiled, what it is compiled from has one that casts nothing.
     return BOUND not in attributes and attributes.get(STRATEGY) not in (None, CASTS_NOTHING)
-
-
-def _begun(cell: Any) -> Any:
-    kind: Any = type(cell)
-    made = kind.__new__(kind)
-    Cell_.__init__(made, type(cell).__name__)  # the part of a cell that is C++
-    nn.Cell.total_instance_count += 1  # as many as will be deleted
-    return made
 
 
 def _each(values: Any, to: Callable[[Any], Any]) -> Any:
@@ -376,20 +339,6 @@ def where_decorated(value: Any) -> Any:
     else:
         return value
     return value if policy is None else binding(policy).of(value)
-
-
-def strategy(policy: Policy | None) -> Any:
-    """Return MindSpore's own strategy for a policy, as far as it goes."""
-    if policy is None:
-        return CASTS_NOTHING
-    found: dict[bool, list[tuple[str, list[int]]]] = {True: [], False: []}
-    for op in vocabulary().values():
-        rule = policy.rules[op.name]
-        if op.group != "cast" and rule in (Rule.LOW, Rule.FP32, Rule.BANNED):
-            is_low = rule is Rule.LOW
-            activation = [0] if op.group == "norm" and is_low else []
-            found[is_low] += [(name, activation) for name in op.spellings.get("mindspore", ()) if "." not in name]
-    return amp.create_amp_strategy(amp.AmpLevel.AmpAuto, DTYPES[policy.dtype], found[True], found[False])
 
 
 #: For code that an operation is made of.

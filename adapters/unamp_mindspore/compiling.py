@@ -27,13 +27,15 @@ from unamp.adapter.replacing import CodePatch
 from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
-from unamp_mindspore.binding import STRATEGY, binding, function_copy, layer_rules, policy_of_cell
+from unamp_mindspore.binding import binding, layer_rules, policy_of_cell
 from unamp_mindspore.capturing import capture_hooks, capture_needed
+from unamp_mindspore.copies import function_copy
 from unamp_mindspore.decorators import inside
 from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks, parser_needed
 from unamp_mindspore.resolving import resolving_hooks, resolving_needed
 from unamp_mindspore.standing_in import BOUND, CASTS_NOTHING
 from unamp_mindspore.state import thread
+from unamp_mindspore.strategies import STRATEGY
 
 if major_minor(mindspore.__version__) < (2, 9):
     from mindspore.common import api, jit_trace

@@ -28,7 +28,7 @@ def _listed(kind: str) -> set[str]:
 
 def _functions() -> dict[str, tuple[Any, str]]:
     found = {path: (named(path), op) for path, op in spelled().items() if "." in path}
-    found |= {f"Tensor.{name}": (vars(Tensor).get(name), op) for name, op in listing._tensor_methods().items()}
+    found |= {f"Tensor.{name}": (vars(Tensor).get(name), op) for name, op in listing.tensor_methods().items()}
     return {path: (value, op) for path, (value, op) in found.items() if isinstance(value, FunctionType)}
 
 

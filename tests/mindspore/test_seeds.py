@@ -97,10 +97,14 @@ def test_beside_mindspores_own(x, kind, level):
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
 def test_beside_mindspores_own_in_graph_mode(graph_mode, x, level):
+    # MindSpore's own has kernels in float16, which sum in another way than emulation does.
     theirs = mindspore.amp.auto_mixed_precision(made("LeNet5"), level)(x)
-    ours = unamp.auto_mixed_precision(made("LeNet5"), level)(x)
+    network = made("LeNet5")
+    ours = unamp.auto_mixed_precision(network, level)(x)
     assert ours.dtype == theirs.dtype == F32
-    np.testing.assert_array_equal(ours.asnumpy(), theirs.asnumpy())
+    a, b = ours.asnumpy(), theirs.asnumpy()
+    assert np.abs(a - b).max() <= 2 * np.spacing(np.float16(np.abs(b).max()))
+    assert (a != network(x).asnumpy()).any()
 
 
 class Around(nn.Cell):
@@ -114,23 +118,15 @@ class Around(nn.Cell):
         return self.network(x) * 1.0
 
 
-@pytest.mark.parametrize("level", ["O2", "O3"])
-def test_as_a_part_of_a_graph(graph_mode, x, level):
+@pytest.mark.parametrize(("level", "dtype"), [("O1", "float16"), ("O2", "float16"), ("O3", "bfloat16")])
+def test_as_a_part_of_a_graph(graph_mode, x, level, dtype):
     network = made("LeNet5")
-    wrapped = unamp.auto_mixed_precision(network, level)
+    wrapped = unamp.auto_mixed_precision(network, level, dtype)
     found, alone, plain = Around(wrapped)(x), wrapped(x), Around(network)(x)
     assert found.dtype == F32
     np.testing.assert_array_equal(found.asnumpy(), alone.asnumpy())
     np.testing.assert_array_equal(plain.asnumpy(), network(x).asnumpy())
     assert (found.asnumpy() != plain.asnumpy()).any()
-
-
-def test_what_graphs_cannot_express_is_an_error(graph_mode, x):
-    with pytest.raises(unamp.NotExpressible, match="widen"):
-        unamp.auto_mixed_precision(made("LeNet5"), "O1")(x)
-    for level, dtype in (("O1", "float16"), ("O2", "bfloat16")):
-        with pytest.raises(unamp.NotExpressible, match="cannot be part of a graph"):
-            Around(unamp.auto_mixed_precision(made("LeNet5"), level, dtype))(x)
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])

@@ -1,0 +1,53 @@
+"""Copies of what MindSpore's compiler reads, which it knows by their identity, for as long as the originals live."""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from mindspore import nn
+from mindspore._c_expression import Cell_
+
+__all__ = ["Kept", "begun", "function_copy"]
+
+
+class Kept:
+    """What was made for objects, as long as these live: most take no attributes, and not all are hashable."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Any, Any]] = {}
+
+    def get(self, value: Any, make: Callable[[Any], Any]) -> Any:
+        """Return what was made for a value, or make it."""
+        found = self._made.get(id(value))
+        if found is None:
+            made = make(value)
+            self._made[id(value)] = found = self._reference(value), made
+        return found[1]
+
+    def _reference(self, value: Any) -> Any:
+        key = id(value)
+        try:
+            return weakref.ref(value, lambda _: self._made.pop(key, None))
+        except TypeError:
+            return value
+
+
+def function_copy(value: types.FunctionType) -> types.FunctionType:
+    """Return a copy of a function, with an identity of its own."""
+    made = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, value.__closure__)
+    vars(made).update(vars(value))
+    made.__kwdefaults__, made.__module__, made.__qualname__ = value.__kwdefaults__, value.__module__, value.__qualname__
+    return made
+
+
+def begun(cell: Any) -> Any:
+    """Return a cell of the same class without anything in it."""
+    kind: Any = type(cell)
+    made = kind.__new__(kind)
+    Cell_.__init__(made, type(cell).__name__)  # the part of a cell that is C++
+    if hasattr(nn.Cell, "total_instance_count"):
+        nn.Cell.total_instance_count += 1  # as many as will be deleted
+    return made

@@ -1,0 +1,31 @@
+"""MindSpore's own strategy for a policy, for what its compiler resolves in C++ and asks nobody about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindspore._c_expression import amp
+
+from unamp.policy import Policy, Rule
+from unamp.vocabulary import vocabulary
+from unamp_mindspore.standing_in import CASTS_NOTHING
+from unamp_mindspore.state import DTYPES
+
+__all__ = ["STRATEGY", "strategy"]
+
+#: The attribute in which MindSpore looks for a strategy.
+STRATEGY = "amp_strategy"
+
+
+def strategy(policy: Policy | None) -> Any:
+    """Return MindSpore's own strategy for a policy, as far as it goes."""
+    if policy is None:
+        return CASTS_NOTHING
+    found: dict[bool, list[tuple[str, list[int]]]] = {True: [], False: []}
+    for op in vocabulary().values():
+        rule = policy.rules[op.name]
+        if op.group != "cast" and rule in (Rule.LOW, Rule.FP32, Rule.BANNED):
+            is_low = rule is Rule.LOW
+            activation = [0] if op.group == "norm" and is_low else []
+            found[is_low] += [(name, activation) for name in op.spellings.get("mindspore", ()) if "." not in name]
+    return amp.create_amp_strategy(amp.AmpLevel.AmpAuto, DTYPES[policy.dtype], found[True], found[False])
