@@ -179,13 +179,19 @@ def _apply() -> None:
 
 
 def _apply_each() -> None:
+    global _exchange
+    settled = True
     for place, (namespace, name, original, replacement) in enumerate(_ready):
         if namespace is _KERAS[0]:
             keras_layers.acquire()
+            settled = False
         elif namespace.get(name) is original:
             namespace[name] = replacement
         elif namespace.get(name) is not replacement:
             _replace_anew(place)
+            settled = False
+    # Writing out takes as long as a hundred regions: not where somebody else patches anew again and again.
+    _exchange = written_out(_ready) if settled else _IN_TURN
 
 
 def _undo() -> None:
@@ -233,12 +239,11 @@ def _look_for_modules(loaded: str = "") -> None:
         _ready.append((namespace, hook.name, original, hook.replacement(original)))
         _waiting.remove(hook)
     _awaited[:] = dict.fromkeys(hook.awaited() or hook.module for hook in _waiting)
-    _exchange = _IN_TURN if any(hook is _KERAS for hook in _ready) else written_out(_ready)
+    _exchange = _IN_TURN
 
 
 def _replace_anew(place: int) -> None:
     """Patch what somebody has put in a hook's place since we looked, on top of it."""
-    global _exchange
     namespace, name, *_ = _ready[place]
     hook = next(hook for hook in HOOKS if hook.name == name and sys.modules[hook.module].__dict__ is namespace)
     if name not in namespace:
@@ -246,7 +251,6 @@ def _replace_anew(place: int) -> None:
     original = namespace[name]
     _ready[place] = namespace, name, original, hook.replacement(original)
     namespace[name] = _ready[place][3]
-    _exchange = _IN_TURN if any(hook is _KERAS for hook in _ready) else written_out(_ready)
 
 
 def _forget_other_threads() -> None:
