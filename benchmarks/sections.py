@@ -50,7 +50,7 @@ SECTIONS = {
     "native": Section("on_torch.operations:native", _OPERATION),
     "native-steps": Section("on_torch.steps:native", _STEP),
     "custom": Section("on_torch.operations:custom", _OPERATION),
-    "custom-python": Section("on_torch.operations:custom", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON),
+    "custom-python": Section("on_torch.operations:custom", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON, quick=False),
     "changed-python": Section("on_torch.operations:in_python", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON),
     "custom-steps": Section("on_torch.steps:custom", _STEP),
     "o2-steps": Section("on_torch.steps:o2", _STEP),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from unamp._on_import import when_imported
 
 __all__ = ["NOT_COMPILED", "WHEN_ASKED", "converted_by_adapter", "not_compiled", "not_converted", "once_per_trace"]
 
@@ -16,6 +19,9 @@ NOT_COMPILED = "__unamp_not_compiled__"
 
 #: The attribute of Paddle's options for its compilers.
 _OPTIONS = "___jit_transform_options___"
+
+#: The framework whose compiler reads the source behind a decorator.
+_READS_SOURCE = "mindspore"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,8 +40,7 @@ class _RunAsItIs:
     """The options that `paddle.jit.marker` hangs on a function that must not be converted; the names are Paddle's."""
 
     def need_transform(self, mode: object) -> bool:
-        for load in WHEN_ASKED:
-            load()
+        _load()
         return getattr(mode, "name", "") != "AST"
 
     def need_capture_control_flow(self) -> bool:
@@ -60,6 +65,13 @@ def converted_by_adapter(function: object) -> None:
     """Mark a function that reads as another one to compilers, so that an adapter is there when it is converted."""
     if not hasattr(function, _OPTIONS):
         setattr(function, _OPTIONS, _ASK_THE_ADAPTER)
+    if _READS_SOURCE not in sys.modules:  # its compiler asks for no mark before an adapter has it do so
+        when_imported(_READS_SOURCE, _load)
+
+
+def _load() -> None:
+    for load in WHEN_ASKED:
+        load()
 
 
 def not_converted(function: F) -> F:

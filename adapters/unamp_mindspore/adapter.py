@@ -100,10 +100,6 @@ class MindSporeAdapter(CapturesNothing):
                 "around its call",
             ),
             Gap(
-                "functions that are decorated before mindspore is imported, and only called by mindspore.jit",
-                "nothing loads the adapter then, and the compiler runs no decorators: import mindspore before you decorate",
-            ),
-            Gap(
                 'graphs that mindspore.jit captures with capture_mode="trace"',
                 'no policy reaches them: called in a region they raise NotExpressible; use "ast"',
             ),

@@ -160,7 +160,7 @@ class Binding:
         other = self if policy == self.policy else binding(policy)
         made = plain(value) if other is self else plain.__func__(other, value)  # type: ignore[attr-defined]
         for dtype in reversed(casts):
-            made = self._kept.get(made, lambda made, dtype=dtype: casting_inputs(made, DTYPES[dtype]))
+            made = self._kept.get(made, functools.partial(casting_inputs, dtype=DTYPES[dtype]))
         return made
 
     # --- operations -----------------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Binding:
         held.append(types.MethodType(function, owner))
         return held[-1]
 
-    def _module(self, value: types.ModuleType) -> types.ModuleType:
+    def _module(self, value: types.ModuleType) -> Any:
         made = types.ModuleType(value.__name__)
         vars(made).update(vars(value))
         return self._marked(made)
@@ -256,7 +256,7 @@ class Binding:
         other = self if policy == self.policy else binding(policy)
         made = other.twin(original)
         for dtype in reversed(casts):
-            made = self._kept.get(made, lambda made, dtype=dtype: casting_inputs(made, DTYPES[dtype]))
+            made = self._kept.get(made, functools.partial(casting_inputs, dtype=DTYPES[dtype]))
         return made
 
     def twin(self, cell: Any) -> Any:
@@ -268,7 +268,7 @@ class Binding:
         state["compile_cache"] = set()  # the cell deletes the graphs in it when it goes
         vars(made).clear()
         vars(made).update(state)
-        if isinstance(cell, nn.CellList):
+        if isinstance(cell, (nn.CellList, nn.CellDict)):
             made._cells = type(cell._cells)((name, self.of(each)) for name, each in cell._cells.items())
         return made
 
@@ -322,7 +322,8 @@ def _has_own(attributes: Any) -> bool:
 
 
 def _begun(cell: Any) -> Any:
-    made = type(cell).__new__(type(cell))
+    kind: Any = type(cell)
+    made = kind.__new__(kind)
     Cell_.__init__(made, type(cell).__name__)  # the part of a cell that is C++
     nn.Cell.total_instance_count += 1  # as many as will be deleted
     return made

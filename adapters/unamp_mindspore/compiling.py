@@ -14,7 +14,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, lru_cache
 from typing import Any
 
@@ -44,7 +44,8 @@ else:
 
 __all__ = ["check_not_traced", "hooks", "install", "needed"]
 
-#: Compiling changes what it compiles, for a moment.
+#: Compiling under a policy changes what it compiles, for a moment. Without one nothing waits: while a graph runs, another
+#: thread may have to run a graph for it (what the compiler does not read, and has Python run).
 _lock = threading.RLock()
 
 
@@ -93,7 +94,7 @@ def _policy_for(target: Any, entry: Any) -> Policy | None:
 def _cell_under_policy(cell: Any, entry: Any) -> Iterator[str]:
     """Have a cell compiled, looked up and run as the graph of its policy; give what the graph's name ends with."""
     policy = _policy_for(cell, entry)
-    with _lock, _attached(cell, policy), GraphUnder(policy) as suffix:
+    with nullcontext() if policy is None else _lock, _attached(cell, policy), GraphUnder(policy) as suffix:
         yield suffix
 
 
@@ -110,7 +111,7 @@ def _executor_under_policy(executor: Any) -> Iterator[None]:
                 executor._cell_cache_key_extend = extend
         return
     policy = _policy_for(None, function)
-    with _lock, GraphUnder(policy) as suffix:
+    with nullcontext() if policy is None else _lock, GraphUnder(policy) as suffix:
         if policy is not None:
             executor.fn = binding(policy).root(function)
         elif layer_rules.used:

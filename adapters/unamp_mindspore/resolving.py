@@ -38,7 +38,8 @@ def _namespace(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def namespace_of(obj: Any) -> Any:
         made = original(obj)
-        bound = getattr(obj.__self__ if isinstance(obj, super) else obj, BOUND, None)
+        # What `super()` gives has the attributes of classes alone.
+        bound = getattr(getattr(obj, "__self__", obj) if isinstance(obj, super) else obj, BOUND, None)
         if made is not None and bound is not None:
             vars(made)[BOUND] = bound
         return made

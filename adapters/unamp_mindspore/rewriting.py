@@ -69,7 +69,9 @@ class _Rewriter(ast.NodeTransformer):
             return node
         value = _placed(ast.Name(node.target.id, ast.Load()), node.target)
         made = self._operation(node, node.op, [value, node.value], "unamp_in_place_")
-        return node if made is node else _placed(ast.Assign([node.target], made), node)
+        if not isinstance(made, ast.Call):
+            return node
+        return _placed(ast.Assign([node.target], made), node)  # type: ignore[no-any-return]
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
@@ -95,8 +97,8 @@ class _Rewriter(ast.NodeTransformer):
                 return made
         return node
 
-    def _operation(self, node: Any, operator: ast.AST, values: list[ast.expr], prefix: str = "unamp_") -> ast.AST:
-        op = OPERATORS.get(type(operator))  # type: ignore[call-overload]
+    def _operation(self, node: Any, operator: ast.AST, values: list[ast.expr], prefix: str = "unamp_") -> ast.expr:
+        op = OPERATORS.get(type(operator))
         if op is None or f"{prefix}{op[0]}" not in self._names or all(map(self._is_no_tensor, values)):
             return node  # type: ignore[no-any-return]
         if any(isinstance(each, _PLAIN) and not _is_number(each) for each in values):

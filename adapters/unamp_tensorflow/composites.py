@@ -79,11 +79,11 @@ class Composite:
         return made
 
     def operation(self, args: Args) -> str:
-        """Return the operation that a call is."""
+        """Return the operation that a call is; nothing for a layer of no operation that inherits the method (`Dot`)."""
         if self.layers is None:
             return self.op
         layers = self.layers
-        return next((layers[of] for of in type(args[0]).__mro__ if of in layers), self.op)
+        return next((layers[of] for of in type(args[0]).__mro__ if of in layers), "")
 
     def replacement(self, original: Function) -> Function:
         """Return what is called in place of the original while a region is open."""
@@ -130,7 +130,7 @@ def _cast_eagerly(args: Args, target: int) -> Args | None:
 
 def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     op = composite.operation(args)
-    if plan.follows_parts(op):
+    if not op or plan.follows_parts(op):
         return composite.original(*args, **kwargs)
     rule = plan.rule(op)
     if thread.sink is not None and traced(op):

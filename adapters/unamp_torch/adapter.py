@@ -26,11 +26,6 @@ __all__ = ["TorchAdapter"]
 
 GAPS = (
     Gap(
-        "functions of keras.ops and keras.activations on PyTorch",
-        "Keras casts what comes out of them to a dtype that it works out from their arguments: a product of float32 tensors "
-        "runs low and is float32 again, a softmax of low numbers runs in float32 and is low again; layers are not affected",
-    ),
-    Gap(
         "a region object made outside a compiled function and opened by name inside it",
         "torch.compile cannot enter a context manager that it did not see being made: it breaks the graph there, or with "
         "fullgraph=True raises; call unamp.autocast(...) inside the function, or decorate it",

@@ -64,6 +64,7 @@ def _patches() -> PatchGroup:
     made: list[Patch] = [
         AttributePatch(variable, "_maybe_autocast", _parameter),
         AttributePatch(policy, "convert_input", _input),
+        AttributePatch(policy, "compute_dtype", _compute_dtype),
         AttributePatch(find("keras.src.layers.layer", "Layer"), "add_weight", _suspending),
         AttributePatch(find("keras.src.backend.torch.core", "Variable"), "_initialize", _suspending),
     ]
@@ -115,20 +116,38 @@ def _in_region() -> bool:
     return thread.plan is not None and not thread.plan.delegated and thread.plan.policy.active
 
 
+def _followed() -> bool:
+    """Return whether a region's policy decides here: inside an operation, none is in force for its parts."""
+    return inside.whole or _in_region()
+
+
 def _input(original: Function) -> Function:
     """Return what stands in for the cast of a layer's inputs to its compute dtype.
 
-    A low input, and a float32 one where the layer is low, stays as it is: the policy decides what it is cast to.
+    A floating input stays as it is: the policy decides what it is cast to.
     """
 
     def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
-        if isinstance(x, torch.Tensor) and x.dtype in ELIGIBLE and _in_region():
-            own = str(dtype)
-            if own == "float32" or (own in DTYPES and self.variable_dtype == own):  # not where precision is mixed
-                return x
+        if isinstance(x, torch.Tensor) and x.dtype in ELIGIBLE and str(dtype) in DTYPES and _followed():
+            return x
         return original(self, x, autocast, dtype)
 
     return convert_input
+
+
+def _compute_dtype(original: property) -> property:
+    """Return what stands in for the compute dtype of a dtype policy.
+
+    A layer of mixed precision is a float32 layer in a region: its own casts would round what the policy wants in float32, or
+    in the other low dtype.
+    """
+
+    def compute_dtype(self: Any) -> Any:
+        if self._variable_dtype in DTYPES and self._compute_dtype in DTYPES and _followed():
+            return self._variable_dtype
+        return self._compute_dtype
+
+    return property(compute_dtype, doc=original.__doc__)
 
 
 # --- what no rule reaches ----------------------------------------------------------------------------------------------------

@@ -129,11 +129,20 @@ def test_gradients_of_parameters_are_float32(case) -> None:
     assert all(bool(variable.value.grad.abs().sum() > 0) for variable in layer.trainable_variables)
 
 
-def test_a_mixed_policy_of_keras_own_is_left_to_keras() -> None:
-    dense, x = layers.Dense(4, dtype="mixed_float16"), numbers(3, 8)
-    dense(x)
+@pytest.mark.parametrize("of", ["mixed_float16", "mixed_bfloat16"])
+def test_a_layer_of_mixed_precision_is_a_float32_layer_in_a_region(of: str) -> None:
+    """Its own casts would round what the region's policy wants in float32, or in the other low dtype."""
+    dense, norm, x = layers.Dense(4, dtype=of), layers.LayerNormalization(dtype=of), numbers(3, 8)
+    plain = layers.Dense(4), layers.LayerNormalization()
+    for mixed, float32 in zip((dense, norm), plain, strict=True):
+        mixed(x), float32(x)
+        float32.set_weights(mixed.get_weights())
     with unamp.autocast(**BF16):
-        assert dense(x).dtype == torch.bfloat16  # the region's rule for a product; its inputs are float16 by Keras' own cast
+        for mixed, float32 in zip((dense, norm), plain, strict=True):
+            got, want = mixed(x), float32(x)
+            assert got.dtype == want.dtype
+            assert torch.equal(got, want)
+    assert dense(x).dtype == norm(x).dtype == getattr(torch, of.removeprefix("mixed_"))
 
 
 def test_a_ban_raises() -> None:

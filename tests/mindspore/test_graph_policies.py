@@ -232,16 +232,21 @@ def test_names_that_a_method_shares_are_no_methods():
 
 
 COLD = """
-import mindspore
-from mindspore import Tensor, nn, ops
-import numpy as np
+import sys
 import unamp
 
 low = unamp.autocast(dtype="bfloat16")
 
-@low
+@low  # before MindSpore is imported
 def product(x):
     return ops.matmul(x, x)
+
+assert "mindspore" not in sys.modules
+import mindspore
+from mindspore import Tensor, ops
+import numpy as np
+
+assert "Loader" in type(mindspore.__spec__.loader).__name__ and type(mindspore.__loader__).__module__ != "unamp._on_import"
 
 def calls(x):
     return product(x), ops.matmul(x, x)

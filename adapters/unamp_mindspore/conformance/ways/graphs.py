@@ -62,6 +62,7 @@ def ways() -> Iterator[Way]:
             equal="bound",
             gradients=False,
             upstream=READS,
+            dear=made is None,
         )
 
 
@@ -74,10 +75,12 @@ def _compiled(name: str, compiles: Compiles, *, cells_only: bool = False, **prom
         yield Way(f"{name}, decorated function in it", "decorated", partial(_decorated_deep, compiles), **followed)
         yield Way(f"{name}, region inside", "compiled", partial(_in_body, compiles), **promised, upstream=_WITH)
     yield Way(f"{name} of a cell, region around", "compiled", partial(_around, compiles, cell=Holding), **followed)
-    yield Way(f"{name} of a decorated cell", "decorated", partial(_decorated, compiles, cell=decorated_cell), **followed)
-    yield Way(f"{name}, decorated cell in it", "decorated", partial(_decorated_deep, compiles, cell=decorated_cell), **followed)
+    # Every graph is compiled, and a cell's parts are found in one way by mindspore.jit and in GRAPH_MODE.
+    once = {**followed, "dear": not cells_only}
+    yield Way(f"{name} of a decorated cell", "decorated", partial(_decorated, compiles, cell=decorated_cell), **once)
+    yield Way(f"{name}, decorated cell in it", "decorated", partial(_decorated_deep, compiles, cell=decorated_cell), **once)
     method = partial(_decorated, compiles, cell=cell_with_decorated_method)
-    yield Way(f"{name}, decorated method in it", "decorated", method, **followed)
+    yield Way(f"{name}, decorated method in it", "decorated", method, **{**followed, "dear": True})
 
 
 # --- where the region is -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,60 @@
+"""Loading an adapter as soon as its framework is imported, for a framework that runs nothing of ours before it must know us.
+
+MindSpore's compiler reads the source behind a decorator, and neither runs it nor asks about it. So where something is decorated
+before MindSpore is imported, its import is waited for. Nothing is imported here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+__all__ = ["when_imported"]
+
+
+def when_imported(name: str, then: Callable[[], object]) -> None:
+    """Have something called right after a module's first import; nothing where it is imported, or waited for, already."""
+    if name not in sys.modules and not any(isinstance(each, _Waiting) and each.name == name for each in sys.meta_path):
+        sys.meta_path.insert(0, _Waiting(name, then))
+
+
+class _Waiting:
+    """Finds one module, as the other finders do, and is gone then."""
+
+    def __init__(self, name: str, then: Callable[[], object]) -> None:
+        self.name, self._then = name, then
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return where the module is, with a loader that says when it is loaded; None for any other."""
+        if name != self.name:
+            return None
+        with suppress(ValueError):  # another thread's import was first
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._then)  # type: ignore[assignment]
+        return spec
+
+
+class _Loader:
+    """Loads a module as another loader does, which the module has for its own afterwards."""
+
+    def __init__(self, loader: Any, then: Callable[[], object]) -> None:
+        self._loader, self._then = loader, then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Return what the other loader creates."""
+        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module, and then what waits for it."""
+        spec: Any = module.__spec__
+        spec.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        spec._initializing = False  # all of it has run: who asks whether it may be used may use it
+        self._then()
