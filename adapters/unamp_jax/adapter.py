@@ -22,11 +22,6 @@ __all__ = ["JaxAdapter"]
 
 GAPS = (
     Gap(
-        "layers of Keras on JAX with a mixed dtype policy of their own (mixed_float16)",
-        "they cast what they are given, and what comes out of them, to their own low dtype before a rule and after it; a layer "
-        "of float32 follows the policy",
-    ),
-    Gap(
         "programs that were compiled or exported outside (jax.stages.Compiled, jax.export.Exported, a jaxpr)",
         "they are finished; a region does not change them",
     ),

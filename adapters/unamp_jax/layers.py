@@ -97,7 +97,9 @@ class LayerCall:
                 return self.original(layer, *args, **kwargs)
         args, kwargs = mapped(cast, wanted, args), mapped(cast, wanted, kwargs)
         if norm:  # its parameters and running statistics stay float32
-            return mapped(cast, wanted, self.original(layer, *args, **kwargs))
+            with CONTEXT(_left_alone(plan, op, layer)):
+                result = self.original(layer, *args, **kwargs)
+            return mapped(cast, wanted, result)
         with CONTEXT(plan.within(op, Rule.FP32 if wanted is FLOAT32 else Rule.LOW)):
             result = self.original(layer, *args, **kwargs)
         return result if op in facts().parts else mapped(cast, wanted, result)  # there an activation's result comes last
@@ -105,7 +107,8 @@ class LayerCall:
     def _unchanged(
         self, plan: Plan, layer: Any, op: str, path: str, rule: Rule, given: list[Given], args: Args, kwargs: Kwargs
     ) -> Any:
-        with CONTEXT(None if thread.sink is not None or plan.policy.active else plan):
+        left_alone = _left_alone(plan, op, layer) if plan.policy.active else None if thread.sink is not None else plan
+        with CONTEXT(left_alone):
             result = self.original(layer, *args, **kwargs)
             if given:
                 self._report(layer, op, path, rule, given, None, result)
@@ -140,11 +143,13 @@ def parameters(layer: Any) -> list[Given]:
 
 
 def _states_dtype(layer: Any) -> bool:
-    """Return whether a user named the dtype that a layer computes in: flax's ``dtype=``, a mixed policy of Keras."""
-    policy = getattr(layer, "dtype_policy", None)
-    if policy is not None:
-        return bool(policy.compute_dtype != policy.variable_dtype)
+    """Return whether a user named the dtype that a layer of flax's computes in."""
     return type(layer).__module__.startswith("flax.") and getattr(layer, "dtype", None) is not None
+
+
+def _left_alone(plan: Plan, op: str, layer: Any) -> Plan | None:
+    """Return the plan inside a layer that no rule reaches into; Keras' dtype policies see by it that a region decides."""
+    return plan.within(op, Rule.UNTOUCHED) if getattr(layer, "dtype_policy", None) is not None else None
 
 
 def _of_rank(op: str, layer: Any, policy: Policy) -> str:

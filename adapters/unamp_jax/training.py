@@ -9,10 +9,10 @@ from typing import Any
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch
 from unamp.adapter.state import suspending
-from unamp_jax.casting import eligible_dtype
-from unamp_jax.state import DTYPES, FLOAT32, thread
+from unamp_jax import keras_policies
+from unamp_jax.state import thread
 
-__all__ = ["keras_input", "layer_calls", "patches"]
+__all__ = ["layer_calls", "patches"]
 
 Function = Callable[..., Any]
 
@@ -27,7 +27,7 @@ def patches(library: str) -> Iterator[Patch]:
     if made_by is not None:
         yield AttributePatch(made_by, "__call__", suspending(thread))
     if library == "keras":
-        yield AttributePatch(find("keras.src.dtype_policies.dtype_policy", "DTypePolicy"), "convert_input", keras_input)
+        yield from keras_policies.patches()
 
 
 #: The classes of classes of layers: a layer is made of initial values, which follow no rule.
@@ -36,22 +36,6 @@ _MADE_BY = {"flax.nnx": ("flax.nnx.pytreelib", "PytreeMeta"), "equinox": ("equin
 
 def _suspended_field(own: Any) -> property:
     return property(lambda self: suspending(thread)(own.__get__(self)))
-
-
-def keras_input(original: Function) -> Function:
-    """Return what stands in for the cast of a layer's inputs to its compute dtype.
-
-    A low input, and a float32 one where the layer is low, stays as it is: the policy decides what it is cast to.
-    """
-
-    def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
-        if thread.plan is not None and eligible_dtype(x) is not None:
-            own = DTYPES.get(str(dtype))
-            if own is FLOAT32 or (own and self.variable_dtype == str(dtype)):  # not of a layer whose precision is mixed
-                return x
-        return original(self, x, autocast, dtype)
-
-    return convert_input
 
 
 def layer_calls(homes: Iterable[Any], follow: Callable[[Function], Function]) -> Patches:

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.ops import gen_math_ops
 
+from unamp.adapter import keras_policies
 from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
@@ -127,8 +128,8 @@ _COMPILERS: Hooks = (
 
 #: The same of Keras, which may be imported later, or never.
 _KERAS_HOOKS: Hooks = (
-    ("keras.src.dtype_policies.dtype_policy", "DTypePolicy.convert_input", training.keras_input),
-    ("keras.src.dtype_policies.dtype_policy", "DTypePolicy.compute_dtype.fget", training.keras_compute_dtype),
+    (keras_policies.HOME, "DTypePolicy.convert_input", training.keras_input),
+    (keras_policies.HOME, "DTypePolicy.compute_dtype.fget", training.keras_compute_dtype),
 )
 
 

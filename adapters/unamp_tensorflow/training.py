@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from unamp.adapter.keras_policies import compute_dtype_hook, input_hook
 from unamp.adapter.state import suspending
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, eligible_dtype
-from unamp_tensorflow.state import DTYPES, Function, Plan, thread
+from unamp_tensorflow.state import Function, Plan, thread
 
 __all__ = ["custom_gradient", "keras_compute_dtype", "keras_input", "merging", "replica_made", "replica_run"]
 
@@ -156,33 +157,15 @@ def merging(original: Function) -> Function:
 # --- Keras -------------------------------------------------------------------------------------------------------------------
 
 
-def keras_input(original: Function) -> Function:
-    """Return what stands in for the cast of a layer's inputs to its compute dtype.
-
-    A floating input stays as it is: the policy decides what it is cast to. Where operations are only reported, none could.
-    """
-
-    def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
-        plan = thread.plan
-        followed = plan is not None and plan.policy.active and str(dtype) in DTYPES
-        if followed and not isinstance(x, np.ndarray) and eligible_dtype(x):
-            return x
-        return original(self, x, autocast, dtype)
-
-    return convert_input
+def _followed() -> bool:
+    """Return whether a region's policy decides here. Where operations are only reported, none could."""
+    plan = thread.plan
+    return plan is not None and plan.policy.active
 
 
-def keras_compute_dtype(original: Function) -> Function:
-    """Return what stands in for the compute dtype of a dtype policy.
+def _is_eligible(x: Any) -> bool:
+    return not isinstance(x, np.ndarray) and eligible_dtype(x) != 0
 
-    A layer of mixed precision is a float32 layer in a region: its own casts would round what the policy wants in float32, or
-    in the other low dtype.
-    """
 
-    def compute_dtype(self: Any) -> Any:
-        plan = thread.plan
-        if plan is not None and plan.policy.active and self._variable_dtype in DTYPES and self._compute_dtype in DTYPES:
-            return self._variable_dtype
-        return original(self)
-
-    return compute_dtype
+keras_input = input_hook(_followed, _is_eligible)
+keras_compute_dtype = compute_dtype_hook(_followed)

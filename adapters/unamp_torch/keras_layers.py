@@ -11,6 +11,7 @@ import torch
 
 from unamp._compiler_marks import once_per_trace
 from unamp.adapter.keras_models import facts, keras_on, library
+from unamp.adapter.keras_policies import HOME, compute_dtype_hook, input_hook
 from unamp.adapter.patching import Patch, find
 from unamp.adapter.replacing import AttributePatch, PatchGroup
 from unamp.adapter.spellings import at_path
@@ -21,7 +22,7 @@ from unamp_torch import (
 )
 from unamp_torch.casting import ELIGIBLE, cast, cast_weight
 from unamp_torch.keras_calls import Function, as_one_operation, inside, without_policy
-from unamp_torch.state import DTYPES, thread
+from unamp_torch.state import thread
 
 __all__ = ["acquire", "in_use", "release"]
 
@@ -60,10 +61,10 @@ _applied = False
 
 @cache
 def _patches() -> PatchGroup:
-    variable, policy = find("keras.src.backend.common.variables", "Variable"), find("keras.src.dtype_policies", "DTypePolicy")
+    variable, policy = find("keras.src.backend.common.variables", "Variable"), find(HOME, "DTypePolicy")
     made: list[Patch] = [
         AttributePatch(variable, "_maybe_autocast", _parameter),
-        AttributePatch(policy, "convert_input", _input),
+        AttributePatch(policy, "convert_input", input_hook(_followed, _is_eligible)),
         AttributePatch(policy, "compute_dtype", _compute_dtype),
         AttributePatch(find("keras.src.layers.layer", "Layer"), "add_weight", _suspending),
         AttributePatch(find("keras.src.backend.torch.core", "Variable"), "_initialize", _suspending),
@@ -121,33 +122,12 @@ def _followed() -> bool:
     return inside.whole or _in_region()
 
 
-def _input(original: Function) -> Function:
-    """Return what stands in for the cast of a layer's inputs to its compute dtype.
-
-    A floating input stays as it is: the policy decides what it is cast to.
-    """
-
-    def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
-        if isinstance(x, torch.Tensor) and x.dtype in ELIGIBLE and str(dtype) in DTYPES and _followed():
-            return x
-        return original(self, x, autocast, dtype)
-
-    return convert_input
+def _is_eligible(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype in ELIGIBLE
 
 
 def _compute_dtype(original: property) -> property:
-    """Return what stands in for the compute dtype of a dtype policy.
-
-    A layer of mixed precision is a float32 layer in a region: its own casts would round what the policy wants in float32, or
-    in the other low dtype.
-    """
-
-    def compute_dtype(self: Any) -> Any:
-        if self._variable_dtype in DTYPES and self._compute_dtype in DTYPES and _followed():
-            return self._variable_dtype
-        return self._compute_dtype
-
-    return property(compute_dtype, doc=original.__doc__)
+    return property(compute_dtype_hook(_followed)(original.fget), doc=original.__doc__)  # type: ignore[arg-type] # it has one
 
 
 # --- what no rule reaches ----------------------------------------------------------------------------------------------------

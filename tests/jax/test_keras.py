@@ -1,0 +1,167 @@
+"""A layer of Keras with a dtype policy of mixed precision is a float32 layer in a region, as on TensorFlow and PyTorch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+from conftest import patched
+
+import unamp
+from unamp import Policy
+from unamp.regions import policy_region
+
+layers = keras.layers
+MIXED = ("mixed_float16", "mixed_bfloat16")
+#: float16 cannot hold it, and bfloat16 rounds it.
+LARGE = np.full((1, 4, 4), 1.001e5, "float32") * np.linspace(1, 2, 16, dtype="float32").reshape(1, 4, 4)
+POLICIES = (
+    Policy(dtype="bfloat16"), Policy(dtype="bfloat16", deny=["linear", "conv1d"]), Policy("O2", "bfloat16"),
+    Policy("O3", "bfloat16"), Policy(dtype="bfloat16", deny="*"), Policy("OD", "float16"),
+)  # fmt: skip
+
+
+@contextmanager
+def dtype_policy(name):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def made(of, activation="relu"):
+    """Layers of each kind, with what each is given; the same numbers for every dtype policy."""
+    x, constant = jnp.asarray(LARGE), keras.initializers.Constant
+    with dtype_policy(of):
+        kept = {"kernel_initializer": constant(3e-6)}
+        return [
+            (layers.Dense(3, **kept), x), (layers.Dense(3, activation=activation, **kept), x),
+            (layers.Conv1D(3, 1, **kept), x), (layers.EinsumDense("abc,cd->abd", (None, 5), **kept), x),
+            (layers.LayerNormalization(), x), (layers.BatchNormalization(), x), (layers.RMSNormalization(), x),
+            (layers.GroupNormalization(2), x), (layers.UnitNormalization(), x),
+            (layers.ReLU(), x), (layers.Softmax(), x), (layers.Activation("softmax"), x), (layers.Flatten(), x),
+            (layers.Add(), [x, x.astype(jnp.bfloat16)]), (layers.MaxPooling1D(2), x),
+            (layers.Embedding(2, 3, constant(7e4)), jnp.asarray([[0, 1]])),
+            (layers.SimpleRNN(3, recurrent_initializer="ones", **kept), x),
+            (layers.MultiHeadAttention(1, 2, **kept), [x, x]), (layers.Dense(3, **kept), x.astype(jnp.bfloat16)),
+        ]  # fmt: skip
+
+
+def results(given):
+    return [layer(*value) if isinstance(layer, layers.MultiHeadAttention) else layer(value) for layer, value in given]
+
+
+@pytest.mark.parametrize("of", MIXED)
+def test_regions_decide_over_keras_dtype_policies(of):
+    mixed, plain = made(of), made("float32")
+    own = of.removeprefix("mixed_")
+    assert {str(each.dtype) for each in results(mixed)} == {own}
+    results(plain)
+    for policy in POLICIES:
+        with policy_region(policy):
+            found, expected = results(mixed), results(plain)
+        for (layer, _), one, other in zip(mixed, found, expected, strict=True):
+            assert one.dtype == other.dtype, (layer, policy)
+            np.testing.assert_array_equal(one.astype("float32"), other.astype("float32"), str((layer, policy)))
+    with policy_region(Policy(enabled=False)):
+        assert {str(each.dtype) for each in results(mixed)} == {own}
+    assert {str(each.dtype) for each in results(mixed)} == {own}
+
+
+@pytest.mark.parametrize("of", MIXED)
+def test_what_the_policy_wants_in_float32_is_not_rounded(of):
+    x = jnp.asarray(LARGE)
+    norm, softmax = layers.LayerNormalization(dtype=of), layers.Softmax(dtype=of)
+    norm(x)
+    with unamp.autocast(dtype="bfloat16", deny=["layer_norm", "softmax"]):
+        normed, chances = norm(x), softmax(x / 1e5)
+    assert normed.dtype == chances.dtype == jnp.float32
+    np.testing.assert_allclose(chances, jax.nn.softmax(x / 1e5), rtol=1e-6)
+    wide = np.asarray(x, "float64")
+    want = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-3)
+    np.testing.assert_allclose(normed, want, rtol=1e-3)
+
+
+def test_a_compiled_function_follows_the_region_it_is_called_in():
+    dense, norm = layers.Dense(4, dtype="mixed_float16"), layers.LayerNormalization(dtype="mixed_float16")
+    plain = layers.Dense(4), layers.LayerNormalization()
+    x = jnp.asarray(LARGE / 1e5)
+    for mixed, float32 in zip((dense, norm), plain, strict=True):
+        mixed(x), float32(x)
+        float32.set_weights(mixed.get_weights())
+    compiled, twin = jax.jit(lambda x: norm(dense(x))), jax.jit(lambda x: plain[1](plain[0](x)))
+    for _ in range(2):
+        assert compiled(x).dtype == jnp.float16
+        with unamp.autocast(dtype="bfloat16", deny=["layer_norm"]):
+            got, want = compiled(x), twin(x)
+        assert got.dtype == want.dtype == jnp.float32
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_trace_alone_changes_nothing_and_shows_what_ran():
+    dense, norm, x = (
+        layers.Dense(4, dtype="mixed_bfloat16"),
+        layers.LayerNormalization(dtype="mixed_bfloat16"),
+        jnp.ones((2, 4)),
+    )
+    want = norm(dense(x))
+    with unamp.trace() as trace:
+        got = norm(dense(x))
+    assert got.dtype == want.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(got, want)
+    assert [(each.op, each.rule.name, each.output) for each in trace.records] == [
+        ("linear", "UNTOUCHED", "bfloat16"),
+        ("layer_norm", "UNTOUCHED", "bfloat16"),
+    ]
+    with unamp.trace() as trace, unamp.autocast(dtype="float16"):
+        norm(dense(x))
+    assert trace.records[0].rule.name == "LOW"
+    assert trace.records[0].compute == "float16"
+
+
+def test_a_mixed_model_trains_in_a_region():
+    with dtype_policy("mixed_float16"):
+        model = keras.Sequential([layers.Dense(8, activation="relu"), layers.LayerNormalization(), layers.Dense(4)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)  # Keras' own doing
+    x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+    with unamp.autocast(dtype="bfloat16"):
+        losses = model.fit(x, x[:, :4], epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+
+
+def test_other_threads_are_not_affected_and_nothing_stays():
+    dense, x, found = layers.Dense(4, dtype="mixed_float16"), jnp.ones((2, 4)), []
+    dense(x)
+    with unamp.autocast(dtype="bfloat16"):
+        assert {"DTypePolicy.convert_input", "DTypePolicy.compute_dtype"} <= set(patched())
+        worker = threading.Thread(target=lambda: found.extend([dense(x).dtype, dense.compute_dtype]))
+        worker.start()
+        worker.join()
+        assert dense(x).dtype == jnp.bfloat16
+    assert found == [jnp.float16, "float16"]
+    assert dense.compute_dtype == "float16"
+
+
+def test_keras_imported_inside_a_region():
+    script = """
+import jax.numpy as jnp, unamp
+with unamp.autocast(dtype="bfloat16"):
+    import keras
+    dense = keras.layers.Dense(2, dtype="mixed_float16")
+with unamp.autocast(dtype="bfloat16"):
+    inside = dense(jnp.ones((1, 2))).dtype
+print(inside, dense(jnp.ones((1, 2))).dtype)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "bfloat16 float16\n", done.stderr
