@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from conftest import patched
 
 import unamp
 from unamp import Policy
@@ -143,14 +142,17 @@ def test_a_mixed_model_trains_in_a_region():
 def test_other_threads_are_not_affected_and_nothing_stays():
     dense, x, found = layers.Dense(4, dtype="mixed_float16"), jnp.ones((2, 4)), []
     dense(x)
+    hooked = keras.DTypePolicy.convert_input, keras.DTypePolicy.compute_dtype.fget
+    own = [each.__code__ for each in hooked]
     with unamp.autocast(dtype="bfloat16"):
-        assert {"DTypePolicy.convert_input", "DTypePolicy.compute_dtype"} <= set(patched())
+        assert all(each.__code__ is not code for each, code in zip(hooked, own, strict=True))
         worker = threading.Thread(target=lambda: found.extend([dense(x).dtype, dense.compute_dtype]))
         worker.start()
         worker.join()
         assert dense(x).dtype == jnp.bfloat16
     assert found == [jnp.float16, "float16"]
     assert dense.compute_dtype == "float16"
+    assert [each.__code__ for each in hooked] == own
 
 
 def test_keras_imported_inside_a_region():
