@@ -92,17 +92,18 @@ class LayerCall:
         return result
 
     def _carry_out(self, plan: Plan, layer: Any, op: str, norm: bool, wanted: Any, args: Args, kwargs: Kwargs) -> Any:
+        activated = op in facts().parts and _is_keras(layer)
         if wanted is None:
-            with CONTEXT(plan.within(op, Rule.WIDEST)):
+            with CONTEXT(plan.within(op, Rule.WIDEST, activated)):
                 return self.original(layer, *args, **kwargs)
         args, kwargs = mapped(cast, wanted, args), mapped(cast, wanted, kwargs)
         if norm:  # its parameters and running statistics stay float32
             with CONTEXT(_left_alone(plan, op, layer)):
                 result = self.original(layer, *args, **kwargs)
             return mapped(cast, wanted, result)
-        with CONTEXT(plan.within(op, Rule.FP32 if wanted is FLOAT32 else Rule.LOW)):
+        with CONTEXT(plan.within(op, Rule.FP32 if wanted is FLOAT32 else Rule.LOW, activated)):
             result = self.original(layer, *args, **kwargs)
-        return result if op in facts().parts else mapped(cast, wanted, result)  # there an activation's result comes last
+        return result if activated else mapped(cast, wanted, result)  # there an activation's result comes last
 
     def _unchanged(
         self, plan: Plan, layer: Any, op: str, path: str, rule: Rule, given: list[Given], args: Args, kwargs: Kwargs
@@ -149,7 +150,11 @@ def _states_dtype(layer: Any) -> bool:
 
 def _left_alone(plan: Plan, op: str, layer: Any) -> Plan | None:
     """Return the plan inside a layer that no rule reaches into; Keras' dtype policies see by it that a region decides."""
-    return plan.within(op, Rule.UNTOUCHED) if getattr(layer, "dtype_policy", None) is not None else None
+    return plan.within(op, Rule.UNTOUCHED) if _is_keras(layer) else None
+
+
+def _is_keras(layer: Any) -> bool:
+    return getattr(layer, "dtype_policy", None) is not None
 
 
 def _of_rank(op: str, layer: Any, policy: Policy) -> str:

@@ -36,7 +36,7 @@ class JaxPlan:
         self.policy = policy
         self.low = DTYPES[policy.dtype]
         self.rules = _with_synonyms(policy, rules)
-        self._within: dict[tuple[str, Rule], JaxPlan] = {}
+        self._within: dict[tuple[str, Rule, bool], JaxPlan] = {}
 
     def rule(self, op: str) -> Rule:
         """Return the rule in force for an operation."""
@@ -61,17 +61,18 @@ class JaxPlan:
         """The same plan once more: what was traced for it reports."""
         return JaxPlan(self.policy, self.rules)
 
-    def within(self, op: str, rule: Rule) -> JaxPlan:
+    def within(self, op: str, rule: Rule, activated: bool = False) -> JaxPlan:
         """Return the plan inside a layer that is one operation, whose parameters are not among its arguments."""
-        if (op, rule) not in self._within:
-            parts = facts().parts.get(op)
+        key = op, rule, activated
+        if key not in self._within:
+            parts = facts().parts.get(op) if activated else None
             rules = {
                 name: self.rules[name] if parts is not None and name not in parts
                 else Rule.UNTOUCHED if known.group in _UNCHANGED else rule
                 for name, known in vocabulary().items()
             }  # fmt: skip
-            self._within[op, rule] = JaxPlan(self.policy, rules)
-        return self._within[op, rule]
+            self._within[key] = JaxPlan(self.policy, rules)
+        return self._within[key]
 
 
 def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:

@@ -49,8 +49,14 @@ class Plan(AnyPlan, Protocol):
     def observed(self) -> Plan:
         """The same plan, with every operation reported."""
 
-    def within(self, op: str, rule: Rule, /) -> Plan:
-        """Return the plan inside a layer that is one operation, whose parameters are not among its arguments."""
+    def within(self, op: str, rule: Rule, activated: bool = False, /) -> Plan:
+        """Return the plan inside a layer that is one operation, whose parameters are not among its arguments.
+
+        Args:
+            op: the operation.
+            rule: the rule for what the layer is made of.
+            activated: whether a user chooses the layer's activation, which follows its own rule.
+        """
 
     def follows_parts(self, op: str, /) -> bool:
         """Return whether the parts of an operation follow their own rules, and it has none."""
