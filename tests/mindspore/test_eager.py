@@ -334,3 +334,16 @@ def test_what_is_left_alone_hands_on_to_what_is_not():
                 target = handed_to(target)
             name = type(target).__name__
             assert target in exchanged or vars(type(target)).get("__call__") in exchanged or name in listing._by_name(), path
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_result_has_the_dtype_that_the_call_names(level, dtype):
+    low = ops.cast(ops.full((64, 64), 32.0), getattr(mindspore, dtype))
+    with unamp.autocast(level=level, dtype=dtype):
+        for add_up in (ops.sum, mindspore.mint.sum, mindspore.Tensor.sum):
+            result = add_up(low, dtype=mindspore.float32)
+            assert result.dtype == mindspore.float32
+            assert float(result) == 131072.0  # more than float16 holds
+            assert add_up(low[0], dtype=low.dtype).dtype == low.dtype
+        assert ops.softmax(low, dtype=mindspore.float32).dtype == mindspore.float32

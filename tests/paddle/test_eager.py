@@ -225,3 +225,14 @@ def test_every_exit_restores():
         assert (x @ x).dtype == paddle.float16
         1 / 0  # noqa: B018
     assert (x @ x).dtype == paddle.float32
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_result_has_the_dtype_that_the_call_names(level, dtype):
+    low = paddle.full([64, 64], 32.0).astype(dtype)
+    with unamp.autocast(level=level, dtype=dtype):
+        for result in (paddle.sum(low, dtype="float32"), low.sum(dtype="float32")):
+            assert result.dtype == paddle.float32
+            assert float(result) == 131072.0  # more than float16 holds
+        assert paddle.sum(low[0], dtype=dtype).dtype == low.dtype

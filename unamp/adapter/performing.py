@@ -260,7 +260,8 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             seen = seen[:1]
         mixed = seen.count(seen[0]) != len(seen)
         dtype = target(rule, plan.low, float32, seen, mixed)
-        if dtype is not None and rule is not Rule.UNTOUCHED and self._names_dtype(args, kwargs):
+        named = dtype is not None and self._names_dtype(args, kwargs)
+        if named and rule is not Rule.UNTOUCHED:
             dtype = None if float32 in seen else seen[0]
         if dtype is None:
             return self.call(operator, None, args, kwargs), seen[0], False
@@ -276,6 +277,8 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             return self.call_native(plan, operator, own, dtype, args, kwargs), dtype, False
         args, kwargs = self._converted_to_low(operator, self.rounding(operator, seen), dtype, args, kwargs)
         inner = self.within_layer(plan, own, casts.rounded, dtype) if own else None
+        if named:
+            return self._as_named(operator, inner, args, kwargs), dtype, True
         result = self.call(operator, inner, args, kwargs)
         if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
             return (self.lowered(operator, result[0], dtype), *result[1:]), dtype, True
@@ -302,8 +305,20 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         _, others = self.converted(self._casts.cast, self._float32, (), others)
         return args, others if name is None else {**others, name: convert(to, dtype, kwargs[name])}
 
+    def _as_named(self, operator: OperatorT, inner: PlanT | None, args: Any, kwargs: Keywords) -> Any:
+        """Return the result of an emulated operation in the dtype that the caller named."""
+        asked = [value for value in (*args, kwargs.get("dtype")) if self._is_dtype(value)]
+        args = [self._float32 if self._is_dtype(value) else value for value in args]
+        if self._is_dtype(kwargs.get("dtype")):
+            kwargs = {**kwargs, "dtype": self._float32}
+        result = self.call(operator, inner, args, kwargs)
+        return self._casts.mapped(result, asked[0]) if asked else result  # else the framework gave it what was named
+
     def _names_dtype(self, args: Any, kwargs: Keywords) -> bool:
         """Return whether the caller named the result's dtype: an explicit cast, which no rule changes."""
         if kwargs.get("dtype") is not None:
             return True
-        return any(isinstance(value, self.dtype_kind) and value in self._dtypes for value in args)
+        return any(map(self._is_dtype, args))
+
+    def _is_dtype(self, value: object) -> bool:
+        return isinstance(value, self.dtype_kind) and value in self._dtypes
