@@ -121,6 +121,7 @@ def _makes(optional: tuple[bool, ...], composite: bool, names_dtype: bool) -> Ca
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NAMES: dict[str, Any] = {
+    "__name__": __name__,  # so that a traceback, too, shows them as ours
     "CPU_KEY": NATIVE_KEYS[CPU],
     "CUDA_KEY": NATIVE_KEYS[CUDA],
     "ELIGIBLE": ELIGIBLE,
