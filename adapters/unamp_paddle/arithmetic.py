@@ -14,6 +14,7 @@ Nothing here is recorded for a backward pass, and tensors are on the CPU.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,10 +24,23 @@ import paddle
 from unamp_paddle.compiled import loops
 from unamp_paddle.state import CPU_ONLY, DTYPES, FLOAT32, LOW, NAMES, Value
 
-__all__ = ["FEWEST", "as_it_is", "both", "certainly_rounded", "in_place", "narrowed", "pays", "rounded", "widened"]
+__all__ = [
+    "FEWEST",
+    "as_it_is",
+    "both",
+    "certainly_rounded",
+    "dense",
+    "has_loops",
+    "in_place",
+    "narrowed",
+    "pays",
+    "rounded",
+    "widened",
+]
 
 # The functions themselves, not the module's attributes, which a region replaces.
-_cast, _empty_like, _scale = paddle._C_ops.cast, paddle._C_ops.empty_like, paddle._C_ops.scale
+_cast, _scale = paddle._C_ops.cast, paddle._C_ops.scale
+_empty, _empty_like = paddle._C_ops.empty, paddle._C_ops.empty_like
 _scale_, _slice = paddle._C_ops.scale_, paddle._C_ops.slice
 _subtract, _subtract_ = paddle._C_ops.subtract, paddle._C_ops.subtract_
 _reshape, _squared_norm = paddle._C_ops.reshape, paddle._C_ops.squared_l2_norm
@@ -37,6 +51,12 @@ _CPU = paddle.CPUPlace()
 #: The loops that round in float32, narrow and widen, for float16 and for bfloat16; none where they are not built. (To look
 #: something up by a dtype takes longer than all that is asked of a tensor.)
 _LOOPS = tuple(tuple(loops(f"{does}_{NAMES[low]}") for does in ("round", "narrow", "widen")) for low in LOW) if loops else ()
+
+#: The loop that puts the numbers of a strided tensor one after the other.
+_GATHER = loops("gather") if loops else None
+#: The most dimensions that it takes; and for each number of them, an array of sizes.
+_MOST_DIMENSIONS = 9
+_SIZES = tuple(ctypes.c_int64 * rank for rank in range(_MOST_DIMENSIONS + 1))
 
 #: With fewer numbers a cast is faster; likewise.
 FEWEST = (1 << 11, 1 << 11) if loops else (math.inf, 1 << 14)
@@ -54,6 +74,11 @@ def pays(tensor: Any, low: Any) -> bool:
         and (CPU_ONLY or tensor.place.is_cpu_place())
         and _in_dynamic_mode()
     )
+
+
+def has_loops() -> bool:
+    """Return whether rounding is done by the compiled loops."""
+    return bool(_LOOPS)
 
 
 def as_it_is(tensor: Any, low: Any) -> Any:
@@ -79,7 +104,7 @@ def in_place(tensor: Any, low: Any) -> Any:
 
 def rounded(tensor: Any, low: Any) -> Any:
     """Return the numbers of a float32 tensor rounded to `low`; None where some are out of range."""
-    tensor = tensor.contiguous()
+    tensor = dense(tensor)
     if _LOOPS:
         return _run(_LOOPS[low is _BFLOAT16][0], tensor, _empty_like(tensor, FLOAT32, _CPU))
     split = _scale(tensor, _SPLIT, -0.0, True)  # adding +0.0 would lose the sign of -0.0
@@ -109,7 +134,7 @@ def narrowed(tensor: Any, low: Any, into: Any = None) -> Any:
     """Return a float32 tensor in `low`; where there are loops, in a tensor of that dtype that is given for it."""
     if not _LOOPS or not tensor.is_dense():
         return _cast(tensor, low)
-    tensor = tensor.contiguous()
+    tensor = dense(tensor)
     return _run(_LOOPS[low is _BFLOAT16][1], tensor, _empty_like(tensor, low, _CPU) if into is None else into)
 
 
@@ -117,8 +142,25 @@ def widened(tensor: Any, low: Any) -> Any:
     """Return a low tensor in float32."""
     if not _LOOPS or not tensor.is_dense():
         return _cast(tensor, FLOAT32)
-    tensor = tensor.contiguous()
+    tensor = dense(tensor)
     return _run(_LOOPS[low is _BFLOAT16][2], tensor, _empty_like(tensor, FLOAT32, _CPU))
+
+
+def dense(tensor: Any) -> Any:
+    """Return a tensor whose numbers are one after the other in memory: itself where they are.
+
+    Paddle's own copy of a strided tensor works out the place of each number by itself, and takes as long as a small operation.
+    """
+    if tensor.is_contiguous():
+        return tensor
+    shape, strides = tensor.shape, tensor.strides
+    rank = len(shape)
+    if _GATHER is None or rank > _MOST_DIMENSIONS:
+        return tensor.contiguous()
+    result = _empty(shape, tensor.dtype, _CPU)
+    sizes = _SIZES[rank]
+    _GATHER(tensor.data_ptr(), result.data_ptr(), tensor.element_size(), rank, sizes(*shape), sizes(*strides))
+    return result
 
 
 def _run(loop: Any, source: Any, target: Any) -> Any:

@@ -16,7 +16,18 @@ from typing import Any
 
 import paddle
 
-from unamp_paddle.arithmetic import as_it_is, both, certainly_rounded, in_place, narrowed, pays, rounded, widened
+from unamp_paddle.arithmetic import (
+    as_it_is,
+    both,
+    certainly_rounded,
+    dense,
+    has_loops,
+    in_place,
+    narrowed,
+    pays,
+    rounded,
+    widened,
+)
 from unamp_paddle.state import DTYPES, FLOAT32, Parameter, dtype_of, is_grad_enabled, thread
 
 __all__ = ["Way", "as_it_is", "follow", "in_place", "narrow", "nearest", "rounded", "widen"]
@@ -87,6 +98,8 @@ def widen(tensor: Any, way: Way = _FRESH, *, kept: bool = False, copied: bool = 
         if not pays(tensor, low):
             return _cast(tensor, FLOAT32)
         found = widened(tensor.detach(), low)
+    elif not found.is_contiguous():
+        found = dense(found)  # the operation would copy it, and its gradient once more
     elif copied or (kept and low is _BFLOAT16):
         found = _scale(found, 1.0, -0.0, True)
     if tensor.stop_gradient or not is_grad_enabled():
@@ -142,7 +155,7 @@ class _Shared:
         low: their dtype.
         how: how the float32 numbers that they come from are rounded.
         numbers: the float32 numbers that they come to.
-        gradients: likewise, for bfloat16 gradients that are on their way back to the low tensor.
+        gradients: likewise, for bfloat16 gradients that are on their way back to the low tensor; none with compiled loops.
     """
 
     __slots__ = ("gradients", "how", "low", "numbers")
@@ -220,8 +233,9 @@ class _Widen(paddle.autograd.PyLayer):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        if ctx.low is not _BFLOAT16 and not is_grad_enabled():
-            # Gradients are added up where they are, unseen: nothing that is known about one would hold for long.
+        if (ctx.low is not _BFLOAT16 or has_loops()) and not is_grad_enabled():
+            # Gradients are added up where they are, unseen: nothing that is known about one would hold for long. (Of a
+            # bfloat16's it would, but Paddle's operations are slow with its strides, and the loops are fast.)
             return narrowed(grad, ctx.low)
         how = ctx.way.how
         result = narrow(grad, ctx.low, rounded if how is in_place and is_grad_enabled() else how)

@@ -36,11 +36,13 @@ def loops(tmp_path_factory):
         assert compiled._load() is None
         compiled.build()
         loop = compiled._load()
-    return tuple(tuple(loop(f"{does}_{NAMES[low]}") for does in ("round", "narrow", "widen")) for low in LOW)
+    return tuple(tuple(loop(f"{does}_{NAMES[low]}") for does in ("round", "narrow", "widen")) for low in LOW), loop("gather")
 
 
 def take(way, request, monkeypatch):
-    monkeypatch.setattr(arithmetic, "_LOOPS", request.getfixturevalue("loops") if way == "compiled" else ())
+    loops, gather = request.getfixturevalue("loops") if way == "compiled" else ((), None)
+    monkeypatch.setattr(arithmetic, "_LOOPS", loops)
+    monkeypatch.setattr(arithmetic, "_GATHER", gather)
     fewest = {"compiled": (1 << 11, 1 << 11), "arithmetic": (math.inf, 1 << 14), "cast": (math.inf, math.inf)}
     monkeypatch.setattr(arithmetic, "FEWEST", fewest[way])
 
@@ -115,6 +117,28 @@ def encoder(low):
         loss = (y * y).astype("float32").mean()
     loss.backward()
     return [y.astype("float32"), x.grad, *(p.grad for p in layer.parameters())]
+
+
+def _strided(x):
+    """Yield views of a tensor of three dimensions, with strides of all kinds."""
+    yield x.transpose([1, 0, 2])
+    yield x.transpose([2, 1, 0])
+    yield x[1:, ::2, 3:]
+    yield paddle.as_strided(x, [3, 2, 1, 5, 4], [0, 40, 7, 1, 3], 8)
+    yield paddle.as_strided(x, [1] * 7 + [2, 6], [9] * 7 + [5, 2])
+    yield paddle.as_strided(x, [2, 0, 3], [1, 2, 3])
+    yield paddle.as_strided(x, [6], [2], 4)
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_the_numbers_of_a_strided_tensor(number, low, way):
+    for dtype in (F32, low):
+        x = paddle.arange(6 * 7 * 8).reshape([6, 7, 8]).astype(dtype)
+        view = list(_strided(x))[number]
+        found, expected = arithmetic.dense(view), paddle.assign(view)
+        assert found.is_contiguous()
+        assert (found.shape, found.dtype) == (expected.shape, dtype)
+        assert found.numpy().tobytes() == expected.numpy().tobytes()
 
 
 def test_a_network_comes_to_the_same_bits(request, monkeypatch, low):

@@ -50,6 +50,12 @@ def build_hint() -> str | None:
     return f"unamp {slow}: {_ROUNDING.command} builds that, once, in two seconds"
 
 
+#: What they are called with: where numbers are read, where they are written, and how many.
+_LOOP = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+#: Where numbers are read, where they are written, their size, the number of dimensions, sizes and strides.
+_GATHER = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
+
+
 def _load() -> Callable[[str], Any] | None:
     path = _ROUNDING.to_load()
     if path is None:
@@ -61,14 +67,13 @@ def _load() -> Callable[[str], Any] | None:
 
     def loop(name: str) -> Any:
         function = getattr(library, f"unamp_{name}")
-        function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), None
+        function.argtypes, function.restype = _GATHER if name == "gather" else _LOOP, None
         return function
 
     return loop
 
 
-#: Gives a loop of `rounding.c` by its name: called with where numbers are read, where they are written, and how many. None
-#: where the library is not built.
+#: Gives a loop of `rounding.c` by its name. None where the library is not built.
 loops = _load()
 
 #: The loops of `unamp.adapter.exchanging` in C; None where they are not built.

@@ -1,6 +1,7 @@
 // Rounding float32 numbers to bfloat16 and float16 as IEEE 754 has it: to nearest, ties to even, with subnormals, infinities
 // and NaN. Loops without branches over arrays, which the compiler turns into vector instructions. For float16 most x86
-// processors have instructions of their own (F16C), which take a third of the time.
+// processors have instructions of their own (F16C), which take a third of the time. The last function puts the numbers of
+// strided tensors in order.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -117,4 +118,45 @@ void unamp_widen_float16(const uint16_t* low, float* wide, size_t count) {
   size_t i = VECTORS(widen, low, wide, count);
   EACH_BY_ITSELF
   for (; i < count; i++) wide[i] = number(widened(low[i]));
+}
+
+#define COPY_ROW(type)                                                                             \
+  for (size_t i = 0; i < row; i++) ((type*)to)[i] = ((const type*)from)[(int64_t)i * step]
+
+// The numbers of a strided tensor, one after the other. Strides count numbers, which are of 2 or 4 bytes; a rank of MOST at most.
+enum { MOST = 9 };
+void unamp_gather(const char* from, char* to, size_t bytes, size_t rank, const int64_t* shape, const int64_t* strides) {
+  int64_t sizes[MOST], steps[MOST], at[MOST] = {0};
+  size_t dims = 0;
+  for (size_t i = 0; i < rank; i++) {
+    if (shape[i] == 0) return;
+    if (shape[i] == 1) continue;
+    if (dims && steps[dims - 1] == strides[i] * shape[i]) {  // the two are one
+      sizes[dims - 1] *= shape[i];
+      steps[dims - 1] = strides[i];
+    } else {
+      sizes[dims] = shape[i];
+      steps[dims++] = strides[i];
+    }
+  }
+  if (!dims) sizes[0] = steps[0] = 1, dims = 1;
+  size_t last = dims - 1, row = (size_t)sizes[last];
+  int64_t step = steps[last];
+  for (;;) {
+    if (step == 1)
+      memcpy(to, from, row * bytes);
+    else if (bytes == 4)
+      COPY_ROW(uint32_t);
+    else
+      COPY_ROW(uint16_t);
+    to += row * bytes;
+    size_t dim = last;
+    for (;;) {
+      if (!dim--) return;
+      from += steps[dim] * (int64_t)bytes;
+      if (++at[dim] < sizes[dim]) break;
+      from -= sizes[dim] * steps[dim] * (int64_t)bytes;
+      at[dim] = 0;
+    }
+  }
 }
