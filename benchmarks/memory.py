@@ -80,7 +80,7 @@ class Meter(NamedTuple):
 
 
 class _Framework(Protocol):
-    """What a framework's module has."""
+    """The module of one framework's memory benchmarks."""
 
     def prepare(self, way: Way, size: Size) -> Callable[[], object]:
         """Make a network in training; return a step of it that ends when all is computed."""

@@ -20,7 +20,7 @@ _BETWEEN_PROCESSES = 0.05
 
 @dataclass
 class Run:
-    """What a run measured.
+    """The measurements of a run.
 
     Attributes:
         machine: the hardware and the versions.

@@ -263,7 +263,7 @@ class Binding:
 
 
 class _Parts(Binding):
-    """What an operation is made of: no rule holds in it, and what is not MindSpore's own code is left alone."""
+    """The code that an operation is made of: no rule holds in it, and what is not MindSpore's own code is left alone."""
 
     @cached_property
     def names(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ __all__ = ["Kept", "begun", "function_copy"]
 
 
 class Kept:
-    """What was made for objects, as long as these live: most take no attributes, and not all are hashable."""
+    """The copies of objects, kept as long as these live: most take no attributes, and not all are hashable."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Any, Any]] = {}

@@ -1,4 +1,4 @@
-"""What stands in for an operation in a graph that MindSpore compiles, and does there what its rule says.
+"""Stand-ins for operations in graphs that MindSpore compiles: they do there what the rules say.
 
 MindSpore's compiler reads the functions that are made here, and those that they call. What they ask of their arguments is known
 when a graph is compiled: only casts and the operation itself are left in the graph.

@@ -58,7 +58,7 @@ _level = torch._C._functorch.maybe_current_level
 
 
 class _Before(NamedTuple):
-    """What `Activation.enter` found, where it is not the usual case."""
+    """The token of `Activation.enter`, where it is not the usual case."""
 
     outer: state.Plan | None
     weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None

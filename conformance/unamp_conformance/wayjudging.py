@@ -1,4 +1,4 @@
-"""What a run in one way comes to beside the eager run: the same bits, within bounds, or the numbers of another precision."""
+"""A run in one way, judged beside the eager run: the same bits, within bounds, or the numbers of another precision."""
 
 from __future__ import annotations
 

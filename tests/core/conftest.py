@@ -314,5 +314,5 @@ def exchange(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(params=["Python", "C"])
 def loops(request: pytest.FixtureRequest) -> Any:
-    """What a group of patches exchanges with: nothing but Python, or the loops in C."""
+    """Each way in which a group of patches exchanges: nothing but Python, or the loops in C."""
     return None if request.param == "Python" else request.getfixturevalue("exchange")

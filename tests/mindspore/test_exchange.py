@@ -46,7 +46,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def everything() -> list[Any]:
-    """What regions exchange, as it is now."""
+    """Everything that regions exchange, as it is now."""
     functions = [patch.function.__code__ for patch in (*listing.codes().values(), *patches._hooks(), listing.primitive_call)]
     return [*functions, *(vars(TensorPy)[name] for name in listing.methods())]
 

@@ -1,4 +1,4 @@
-"""What a region patches in PyTorch's Python code, and when: as little as there is something to call it for."""
+"""The places that a region patches in PyTorch's Python code, and when: as little as there is something to call it for."""
 
 from __future__ import annotations
 

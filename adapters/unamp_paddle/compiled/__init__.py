@@ -1,4 +1,4 @@
-"""What runs in C: rounding, with the numbers that Paddle's casts give, at the speed of memory; and opening and closing regions.
+"""The parts that run in C: rounding, with the numbers of Paddle's casts, at the speed of memory; opening and closing regions.
 
 It is optional. ``python -m unamp_paddle`` builds it, which takes two seconds and a C compiler. From then on every process uses
 it. The environment can say that it must not (``UNAMP_PADDLE_COMPILED=0``), or that it must (``1``: an error where it is not
