@@ -12,7 +12,6 @@ from mindspore import nn
 
 from unamp.adapter.layered_networks import LayeredNetworks, Runner
 from unamp.policy import Policy
-from unamp_mindspore.state import on_cpu
 
 __all__ = ["layered"]
 
@@ -65,11 +64,7 @@ def _exported(network: Any) -> Runner:
 
 
 def _refused(way: str, policy: Policy, narrowed: bool) -> str:
-    if way == "eager":
-        return ""
-    if policy.dtype == "bfloat16" and on_cpu():
-        return "MindSpore's CPU kernels cannot run a graph in bfloat16"
-    return "no strategy of MindSpore's casts a layer's result" if narrowed else ""
+    return "no graph casts a layer's result" if narrowed and way != "eager" else ""
 
 
 def layered() -> LayeredNetworks:
