@@ -72,6 +72,20 @@ def test_mindspores_own_training_loop_in_graph_mode(graph_mode):
     compared(trained(amp), trained(mindspore.amp))
 
 
+@pytest.mark.parametrize(("level", "dtype"), [("O1", "bfloat16"), ("O2", "float16")])
+def test_in_a_region_mindspores_own_training_loop_decides_as_outside(level, dtype):
+    known, _ = trained(mindspore.amp)
+    with unamp.autocast(level=level, dtype=dtype):
+        seen, _ = trained(amp)
+    assert [each[:3] for each in seen] == [each[:3] for each in known]
+    # The first loss: inputs, weights, products, the sum with the bias and what the loss is made of are rounded, once each.
+    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    x, y, weight = (each.asnumpy().astype("float64") for each in (array(16, 4), array(16, 1, seed=9), array(1, 4, seed=3)))
+    apart = 6 * unit * (abs(x) @ abs(weight).T + abs(y))
+    bound = np.mean(2 * abs(x @ weight.T - y) * apart + apart**2) + 6 * unit * known[0][3]
+    assert 0 < abs(seen[0][3] - known[0][3]) <= bound
+
+
 def test_in_a_region_the_graph_computes_low_and_scales_in_float32():
     scaler = amp.DynamicLossScaler(2.0**20, 2, 2)
 
