@@ -15,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import unamp
 from benchmarks.measure import Comparison, Sampler
 
 __all__ = ["LOW", "Meter", "Size", "Way", "comparisons", "resident"]
@@ -46,6 +48,12 @@ class Way:
     dtype: str = "float32"
     decorated: bool = False
     masters: bool = True
+
+    def region(self, device: str | None = None) -> AbstractContextManager[Any]:
+        """Return unamp's region of this way; nothing where it is somebody else's."""
+        if self.by != "unamp":
+            return nullcontext()
+        return unamp.autocast(device, "bfloat16" if self.level == "O0" else self.dtype, level=self.level)
 
     @property
     def name(self) -> str:

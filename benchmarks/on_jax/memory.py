@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -13,7 +12,6 @@ import jax.numpy as jnp
 import optax
 from unamp_jax import low_parameters, with_master_weights
 
-import unamp
 from benchmarks import memory
 from benchmarks.measure import Comparison
 from benchmarks.memory import Meter, Size, Way
@@ -83,12 +81,6 @@ def _optimizer(way: Way) -> Any:
     return with_master_weights(plain) if way.decorated and way.masters else plain
 
 
-def _region(way: Way) -> AbstractContextManager[Any]:
-    if way.by == "unamp":
-        return unamp.autocast(dtype="bfloat16" if way.level == "O0" else way.dtype, level=way.level)
-    return nullcontext()
-
-
 def prepare(way: Way, size: Size) -> Callable[[], None]:
     forward, parameters, x = _network(way, size)
     if way.by == "jmp":
@@ -101,7 +93,7 @@ def prepare(way: Way, size: Size) -> Callable[[], None]:
         parameters = low_parameters(parameters, way.dtype)
 
     def loss_of(parameters: Any, x: jax.Array) -> jax.Array:
-        with _region(way):
+        with way.region():
             y = forward(parameters, x)
         return jnp.mean(jnp.square(y.astype(jnp.float32)))
 

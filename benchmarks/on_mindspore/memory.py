@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import mindspore
@@ -71,13 +70,6 @@ def _network(way: Way, size: Size) -> tuple[Any, Any, Any]:
     return network, _random(size.sequences, size.width), nn.Adam(network.trainable_params(), 1e-4)
 
 
-def _region(way: Way) -> Callable[[], AbstractContextManager[Any]]:
-    if way.by == "unamp":
-        dtype = "bfloat16" if way.level == "O0" else way.dtype
-        return lambda: unamp.autocast(dtype=dtype, level=way.level)
-    return nullcontext
-
-
 def prepare(way: Way, size: Size) -> Callable[[], None]:
     mindspore.set_context(pynative_synchronize=True)
     network, x, optimizer = _network(way, size)
@@ -85,10 +77,9 @@ def prepare(way: Way, size: Size) -> Callable[[], None]:
         unamp.decorate(network, optimizer, way.level, way.dtype, master_weight=way.masters)
     if way.by == _OWN:
         network = amp.auto_mixed_precision(network, way.level, getattr(mindspore, way.dtype))
-    region = _region(way)
 
     def loss_of(x: Any) -> Any:
-        with region():
+        with way.region():
             y = network(x)
         return y.astype(mindspore.float32).square().mean()
 

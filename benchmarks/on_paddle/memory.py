@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import paddle
@@ -70,12 +70,9 @@ def _network(way: Way, size: Size) -> tuple[Any, Any, Any]:
 
 
 def _region(way: Way) -> Callable[[], AbstractContextManager[Any]]:
-    if way.by == "unamp":
-        dtype = "bfloat16" if way.level == "O0" else way.dtype
-        return lambda: unamp.autocast(dtype=dtype, level=way.level)
     if way.by == _OWN:
         return lambda: paddle.amp.auto_cast(level=way.level, dtype=way.dtype)  # type: ignore[no-any-return]
-    return nullcontext
+    return way.region
 
 
 def prepare(way: Way, size: Size) -> Callable[[], None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -60,13 +59,6 @@ def _network(way: Way, size: Size) -> tuple[Any, Any, Any]:
     return network, tf.random.normal([size.sequences, size.width]), tf.keras.optimizers.Adam(1e-4)
 
 
-def _region(way: Way) -> Callable[[], AbstractContextManager[Any]]:
-    if way.by == "unamp":
-        dtype = "bfloat16" if way.level == "O0" else way.dtype
-        return lambda: unamp.autocast(dtype=dtype, level=way.level)
-    return nullcontext
-
-
 def prepare(way: Way, size: Size) -> Callable[[], None]:
     before = tf.keras.config.dtype_policy()
     tf.keras.config.set_dtype_policy(way.dtype if way.by == _OWN else "float32")
@@ -74,12 +66,11 @@ def prepare(way: Way, size: Size) -> Callable[[], None]:
     tf.keras.config.set_dtype_policy(before)
     if way.decorated:
         unamp.decorate(network, optimizer, way.level, way.dtype, master_weight=way.masters)
-    region = _region(way)
 
     @tf.function
     def compiled(x: Any) -> Any:
         with tf.GradientTape() as tape:
-            with region():
+            with way.region():
                 y = network(x, training=True)
             loss = tf.reduce_mean(tf.square(tf.cast(y, tf.float32)))
         gradients = tape.gradient(loss, network.trainable_variables)

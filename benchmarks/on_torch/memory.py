@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -62,12 +62,9 @@ def _network(way: Way, size: Size) -> tuple[nn.Module, Tensor, torch.optim.Optim
 
 
 def _region(way: Way) -> Callable[[], AbstractContextManager[Any]]:
-    if way.by == "unamp":
-        dtype = "bfloat16" if way.level == "O0" else way.dtype
-        return lambda: unamp.autocast(_DEVICE, dtype, level=way.level)
     if way.by == "torch.autocast":
         return lambda: torch.autocast(_DEVICE, getattr(torch, way.dtype))
-    return nullcontext
+    return lambda: way.region(_DEVICE)
 
 
 def prepare(way: Way, size: Size) -> Callable[[], None]:
