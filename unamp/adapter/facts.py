@@ -21,7 +21,7 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
 
     Args:
         kind: a dataclass. A key of the file is a field of it: a set, a tuple or a mapping of strings, or a mapping of those, as
-            the field's type says. Besides, the file has ``schema`` and ``version``.
+            the field's type says. Besides, the file has ``schema`` and ``version``; a field of that name takes the version.
         package: the adapter's package, which is imported already.
         file: where the file is in it.
 
@@ -33,6 +33,8 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
     if head["schema"] != 1 or not isinstance(head["version"], str):
         raise AdapterError(f"{package}/{file} must begin with schema = 1 and the framework's version that it was measured on")
     fields = {field.name for field in dataclasses.fields(typing.cast("Any", kind))}
+    if "version" in fields:
+        data["version"] = head["version"]
     if unknown := data.keys() - fields:
         raise AdapterError(f"{package}/{file}: unknown key {min(unknown)!r}; valid: {', '.join(sorted(fields))}")
     if absent := fields - data.keys():

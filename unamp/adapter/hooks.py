@@ -1,0 +1,155 @@
+"""The private names of a framework that an adapter uses: a table, held against the framework before they are used.
+
+A framework may rename what is private in any release. So every such name stands in ``data/hooks.toml`` of the adapter's
+package, and a test reads the adapter's source for names that do not::
+
+    schema  = 1
+    version = "2.15.0"  # the newest version of the framework that the adapter was examined with
+    private = ["tensorflow.python"]  # modules that are private though no name in them begins with an underscore
+
+    [at_registration]  # what every region needs: imported and looked at before the adapter's own modules are
+    "torch._C" = ["_dispatch_has_kernel"]
+    "torch.nn.Module()" = ["_forward_pre_hooks"]  # parentheses call it: a name that only instances have
+
+    [when_used]  # of a module that few programs need: `Hooks.load` imports and looks at it
+    "torch._higher_order_ops.scan" = ["scan_op"]
+
+    [on_objects]  # of objects that cannot be made to be looked at: `Hooks.attribute` reads them
+    "keras.optimizers.Optimizer" = ["_trainable_variables"]
+
+    [optional]  # not in every version that the adapter works with: the code says what it does without
+    "torch.utils.checkpoint" = ["_checkpoint_without_reentrant_generator_impl"]
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from unamp.adapter.facts import read_facts
+from unamp.adapter.patching import missing
+from unamp.adapter.versions import major_minor
+
+__all__ = ["HookTable", "Hooks", "read_hooks"]
+
+Names = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class HookTable:
+    """The contents of ``data/hooks.toml``.
+
+    Attributes:
+        version: the newest version of the framework that the adapter was examined with.
+        private: modules that are private, whatever they are called.
+        at_registration, when_used, on_objects, optional: names by the module, class or object that has them.
+    """
+
+    version: str
+    private: tuple[str, ...]
+    at_registration: Names
+    when_used: Names
+    on_objects: Names
+    optional: Names
+
+
+class Hooks:
+    """A framework's private names that its adapter uses.
+
+    Args:
+        framework: the framework's import name.
+        table: the names.
+    """
+
+    def __init__(self, framework: str, table: HookTable) -> None:
+        self.framework = framework
+        self.table = table
+        self._loaded: dict[str, ModuleType] = {}
+
+    @property
+    def examined(self) -> str:
+        """The newest version of the framework that the adapter was examined with."""
+        return self.table.version
+
+    def probe(self) -> None:
+        """Look at the names that every region needs; in a version newer than any examined, at all that are required.
+
+        Raises:
+            FrameworkNotSupported: naming the framework's version and the first name that is missing.
+        """
+        self._probe(self.table.at_registration)
+        if major_minor(self._version()) > major_minor(self.examined):
+            self._probe(self.table.when_used)
+
+    def load(self, module: str) -> Any:
+        """Return a module that few programs need, imported, with its names looked at when it is first loaded.
+
+        Args:
+            module: its name, of the table ``when_used``.
+
+        Raises:
+            FrameworkNotSupported: naming the framework's version and the module or name that is missing.
+        """
+        if module not in self._loaded:
+            owners = {o: names for o, names in self.table.when_used.items() if f"{o}.".startswith(f"{module}.")}
+            if not owners:
+                raise KeyError(f"{module} is not among the hooks of {self.framework} that are probed when used")
+            self._probe(owners)
+            self._loaded[module] = sys.modules[module]
+        return self._loaded[module]
+
+    def attribute(self, value: object, name: str) -> Any:
+        """Return a private attribute of an object, of the table ``on_objects``.
+
+        Raises:
+            FrameworkNotSupported: where it has none, naming the framework's version.
+        """
+        try:
+            return getattr(value, name)
+        except AttributeError:
+            raise missing(self.framework, self._version(), f"{type(value).__name__}.{name}") from None
+
+    def _probe(self, table: Names) -> None:
+        for owner, names in table.items():
+            found = _find(owner)
+            absent = owner if found is None else next((f"{owner}.{n}" for n in names if not hasattr(found, n)), None)
+            if absent is not None:
+                raise missing(self.framework, self._version(), absent)
+
+    def _version(self) -> str:
+        return str(sys.modules[self.framework].__version__)
+
+
+def read_hooks(framework: str, package: str) -> Hooks:
+    """Return the hooks of an adapter's package, from its ``data/hooks.toml``, read strictly.
+
+    Args:
+        framework: the import name of the framework, which is imported.
+        package: the adapter's package, of which no other module need be imported yet.
+
+    Raises:
+        AdapterError: for a file that is not as it has to be.
+    """
+    return Hooks(framework, read_facts(HookTable, package, "data/hooks.toml"))
+
+
+def _find(path: str) -> Any:
+    """Return the module or object that a dotted path leads to, its modules imported; None where it leads nowhere."""
+    parts = path.split(".")
+    found: Any = None
+    for count, part in enumerate(parts, 1):
+        name = part.removesuffix("()")
+        value = getattr(found, name, None) if count > 1 else None
+        if value is None and (count == 1 or isinstance(found, ModuleType)):
+            try:
+                value = importlib.import_module(".".join(parts[:count]))
+            except ImportError:
+                return None
+        if value is None:
+            return None
+        found = value() if part.endswith("()") else value
+    return found
