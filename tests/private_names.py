@@ -85,7 +85,9 @@ class Source:
         inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         for node in ast.walk(tree):
             line = getattr(node, "lineno", 0)
-            if isinstance(node, ast.Import | ast.ImportFrom):
+            if isinstance(node, ast.Import):
+                yield from (Use(path.name, line, each.name) for each in node.names if self._private(each.name))
+            elif isinstance(node, ast.ImportFrom):
                 yield from (Use(path.name, line, full) for _, full in self._imported(node) if self._private(full))
             elif isinstance(node, ast.Attribute) and id(node) not in inner:
                 full = self._path(node, aliases)
@@ -113,6 +115,8 @@ class Source:
         return frozenset(f"{o.replace('()', '')}.{n}" for table in tables for o, names in table.items() for n in names)
 
     def _private(self, path: str) -> bool:
+        if path.partition(".")[0] not in self.family:
+            return False
         if any(f"{path}.".startswith(f"{module}.") for module in self.table.private):
             return True
         return any(_PRIVATE.fullmatch(part) and not part.endswith("__") for part in path.split(".")[1:])

@@ -22,6 +22,7 @@ class Operations(Protocol):
     keyword. See `unamp_conformance.cases` for the signatures that are used.
 
     Where the framework runs functions in other ways than eagerly, ``ways()`` returns them: see `unamp.adapter.ways`.
+    Where it has tensors that are not one dense array, ``tensor_kinds()`` returns their kinds: see `unamp.adapter.tensor_kinds`.
     Where it can have a second device on a machine without any, ``make_second_device()`` gives the process one for the rest of
     its life, under the name ``"second"``, and returns whether it could.
     """
