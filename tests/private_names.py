@@ -152,10 +152,13 @@ class Source:
 def _privates(node: ast.expr, own: frozenset[str]) -> Iterator[str]:
     """Give the private names in a chain of attributes that are not our own."""
     while isinstance(node, ast.Attribute):
-        mine = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-        if not mine and _is_private(node.attr, own) and not node.attr.startswith("_unamp"):
+        if not _is_self(node.value) and _is_private(node.attr, own) and not node.attr.startswith("_unamp"):
             yield node.attr
         node = node.value
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
 def _is_private(name: str, own: frozenset[str]) -> bool:
@@ -170,7 +173,6 @@ def _names_of_ours(trees: object) -> frozenset[str]:
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
-                found.add(node.attr)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
+            found.add(node.attr)
     return frozenset(found)

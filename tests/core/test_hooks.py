@@ -12,7 +12,7 @@ from private_names import FAMILY, Source
 
 import unamp
 from unamp._data import parse_table
-from unamp.adapter.hooks import HookTable, Hooks, read_hooks
+from unamp.adapter.hooks import Hooks, HookTable, read_hooks
 
 ADAPTERS = Path(__file__).parents[2] / "adapters"
 FRAMEWORKS = sorted(name for name in FAMILY if (ADAPTERS / f"unamp_{name}" / "data" / "hooks.toml").exists())
