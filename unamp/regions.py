@@ -164,8 +164,8 @@ class Region:
         return registry.adapter_for(framework).make_capturable(self)
 
     def _prepare(self, adapters: tuple[Adapter, ...]) -> tuple[Realisation, ...]:
-        if self.framework is None:
-            registry.check_suitable()
+        if self.framework is None and self.policy.active:
+            amp_warnings.left_out(registry.unsuitable(), adapters)
         chosen = [a for a in adapters if self.framework in (None, a.framework)]
         realisations = tuple(a.prepare(self.policy, self.device) for a in chosen)
         self._prepared = adapters, realisations

@@ -300,7 +300,7 @@ class GradScaler:
 
     def _scaled_each(self, outputs: Any) -> Any:
         if not isinstance(outputs, Iterable) or isinstance(outputs, (str, bytes, Mapping)):
-            registry.check_suitable()
+            registry.check_suitable(outputs)
             raise TypeError(f"scale() takes tensors, and lists and tuples of them, not {type(outputs).__name__}")
         scaled = [self._scaled(each) for each in outputs]
         if not isinstance(outputs, tuple):
@@ -357,7 +357,7 @@ class GradScaler:
     def _adapter_of_optimizer(self, optimizer: Any) -> Adapter:
         adapter = self._owner(optimizer, lambda each: each.is_optimizer(optimizer))
         if adapter is None:
-            registry.check_suitable()
+            registry.check_suitable(optimizer)
             known = ", ".join(each.framework for each in registry.adapters_in_use()) or "none"
             raise TypeError(f"{type(optimizer).__name__} is no optimizer of a framework that is in use: {known}")
         return adapter
