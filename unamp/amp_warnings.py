@@ -33,6 +33,7 @@ __all__ = [
     "may_be_faster",
     "moves_statistics",
     "never_ran",
+    "no_such_device",
     "nothing_covered",
     "rules_not_applied",
     "slow_dtype",
@@ -84,6 +85,11 @@ def left_out(unsuitable: Mapping[str, Exception], covered: Sequence[Adapter]) ->
         if not covered:
             raise error
         _once(("left out", framework), f"{framework} is imported, and no policy is in force on it: {error}")
+
+
+def no_such_device(missing: str) -> None:
+    """Warn of a region for a device that is not there."""
+    _once(("no such device", missing), f"{missing}; a region for it changes nothing")
 
 
 def nothing_covered(policy: Policy) -> None:

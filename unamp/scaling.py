@@ -17,7 +17,7 @@ from unamp.adapter import Adapter, Gradients, registry
 from unamp.adapter.observing import any_trace, untraced
 from unamp.loss_scale import SMALLEST, LossScale, number
 from unamp.policy import Policy
-from unamp.regions import is_autocast_enabled, policy_region
+from unamp.regions import open_regions, policy_region
 
 __all__ = ["GradScaler", "NothingChecked", "no_policy"]
 
@@ -383,7 +383,7 @@ def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 def no_policy() -> AbstractContextManager[object]:
     """Compute what the scale depends on, and steps, in the dtypes that they have, whatever region is open; in no trace."""
-    inside = policy_region(_OFF) if is_autocast_enabled() else nullcontext()
+    inside = policy_region(_OFF) if open_regions() else nullcontext()
     return _aside(inside) if any_trace() else inside
 
 
