@@ -36,7 +36,7 @@ def place(device_type: object, framework: str | None) -> Place:
     """
     adapters = [a for a in registry.adapters_in_use() if framework in (None, a.framework)]
     if device_type is None or device_type == "cpu":
-        return Place(device_type)  # type: ignore[arg-type]
+        return Place(device_type)
     if isinstance(device_type, str):
         word, _, index = device_type.partition(":")
         word = "gpu" if word == "cuda" else word
