@@ -6,13 +6,14 @@ RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help browser conformance conformance-machines conformance-opinfo conformance-versions test bench bench-all lint format tables docs dist clean
+.PHONY: help browser conformance conformance-machines conformance-opinfo conformance-versions newest test bench bench-all lint format tables docs dist clean
 
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
 	@echo "make conformance-machines   the same under settings that make this processor behave as another one (half an hour)"
 	@echo "make conformance-opinfo   the preset torch-cpu against torch.autocast, bit for bit, on all of PyTorch's own example calls (minutes)"
 	@echo "make conformance-versions   the same for older and newer frameworks, an environment for each (hours, and many GB to load)"
+	@echo "make newest        the newest release of every framework, as pip brings it today: first example, doctor, conformance"
 	@echo "make test          lint, then every test; continuous integration runs this"
 	@echo "make bench         unamp side by side with what you would write instead, for a look (under ten minutes); keeps benchmark-results/"
 	@echo "make bench-all     the same with all rounds, and peak memory, for quoting (an hour and more)"
@@ -36,6 +37,9 @@ conformance-opinfo: $(VENV)/.opinfo
 
 conformance-versions: $(VENV)/bin/python
 	$(RUN) conformance/versions.py $(ONLY)
+
+newest: $(VENV)/bin/python
+	$(RUN) conformance/newest.py $(ONLY)
 
 test: lint $(VENV)/.dev $(VENV)/.compiled browser
 	$(RUN) tests/run.py

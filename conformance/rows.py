@@ -6,6 +6,7 @@ A table's rows are in ``conformance/results/NAME.json``: nested objects, by the 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -63,6 +64,13 @@ def suite(
     ended = "" if found["ended"] == "finished" else found["ended"]
     result = "fails" if wrong or ended else "conforms"
     return {"result": result, "message": ended, "checks": found["checks"], "wrong": wrong[:20]}, found
+
+
+def commit() -> str:
+    """Return the commit of the checkout, with a plus sign where a package of the project was changed since."""
+    git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=True)
+    changed = git(("git", "status", "--porcelain", "unamp", "adapters", "conformance/unamp_conformance")).stdout
+    return git(("git", "rev-parse", "--short=7", "HEAD")).stdout.strip() + ("+" if changed.strip() else "")
 
 
 def last_line(text: str) -> str:
