@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unamp.adapter.contract import MayBeFaster
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 __all__ = [
     "SLOW",
     "graph_ran",
+    "left_out",
     "may_be_faster",
     "moves_statistics",
     "never_ran",
+    "no_such_device",
     "nothing_covered",
     "rules_not_applied",
     "slow_dtype",
@@ -72,6 +74,23 @@ def may_be_faster(adapter: Adapter, policy: Policy) -> None:
     """Hint at what an adapter could do faster, were a part of it built."""
     if policy.active and isinstance(adapter, MayBeFaster) and (how := adapter.faster()) is not None:
         _once(("faster", adapter.framework), how, category=AmpHint)
+
+
+def left_out(unsuitable: Mapping[str, Exception], covered: Sequence[Adapter]) -> None:
+    """Warn of imported frameworks that no region can cover, where others are covered.
+
+    Raises:
+        FrameworkNotSupported, AdapterError: where no other is.
+    """
+    for framework, error in unsuitable.items():
+        if not covered:
+            raise error
+        _once(("left out", framework), f"{framework} is imported, and no policy is in force on it: {error}")
+
+
+def no_such_device(missing: str) -> None:
+    """Warn of a region for a device that is not there."""
+    _once(("no such device", missing), f"{missing}; a region for it changes nothing")
 
 
 def nothing_covered(policy: Policy) -> None:

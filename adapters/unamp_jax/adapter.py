@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.state import ELSEWHERE
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp_jax import casting, devices, networks, observing, patches, plans, scaling
@@ -105,7 +106,7 @@ class JaxAdapter(CapturesNothing):
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         if device is not None and device not in self.devices():
-            return Activation(None)
+            return ELSEWHERE
         return Activation(policy)
 
     def how(self, op: str, policy: Policy, device: str) -> How:

@@ -24,9 +24,10 @@ from unamp.adapter import (
     major_minor,
 )
 from unamp.adapter.layers import Layered
+from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_mindspore import compiling, devices, networks, observing, patches, plans, scaling
-from unamp_mindspore.activation import ELSEWHERE, Activation
+from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.compiled import build_hint, exchange
 from unamp_mindspore.decoration import OPTIMIZERS, decorate

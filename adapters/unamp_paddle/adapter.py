@@ -12,6 +12,7 @@ from paddle.base.framework import _dygraph_tracer
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.layers import Layered
+from unamp.adapter.state import ELSEWHERE
 from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
@@ -119,6 +120,8 @@ class PaddleAdapter(CapturesNothing):
         )
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
+        if device is not None and device not in self.devices():
+            return ELSEWHERE
         plan = plans.plan(policy, device)
         if plan is not None and plan.delegated and device != "gpu" and policy.level == "O3":
             raise NotExpressible("Paddle's own AMP has no level O3; use O2, or a preset with lists")

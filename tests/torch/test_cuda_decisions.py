@@ -246,10 +246,10 @@ def test_a_region_for_one_device_leaves_the_other_alone() -> None:
         with unamp.autocast("cpu", "bfloat16", **EVERYTHING):
             assert dtypes("cpu") == [BF16, BF16, F32]
             assert dtypes("cuda") == [F32, F32, BF16]
-        with unamp.autocast("cuda", "float16", **EVERYTHING):
+        with gpu(Policy("O1", "float16", **EVERYTHING)):
             assert dtypes("cuda") == [F16, F16, F32]
             assert dtypes("cpu") == [F32, F32, BF16]
-        with unamp.autocast("gpu", "float16", preset="native"):
+        with gpu(Policy("O1", "float16", preset="native")):
             assert dtypes("cuda") == [F16, F32, F32]
             assert dtypes("cpu") == [F32, F32, BF16]
 
