@@ -9,7 +9,9 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))  # for `documents` and what else the folders share
 
 # A failed assertion there says what it compared, too.
-pytest.register_assert_rewrite("agnostic", "properties", "shadowed", "spoilt", "spoken", "threaded", "traced", "trained")
+pytest.register_assert_rewrite(
+    "agnostic", "properties", "ranks", "shadowed", "spoilt", "spoken", "threaded", "traced", "trained"
+)
 
 # The machines that run the tests are slow and busy, and a red run must be red again tomorrow.
 settings.register_profile("unamp", deadline=None, derandomize=True)
