@@ -73,7 +73,7 @@ dist: $(VENV)/.dev
 	$(RUN) -m build --no-isolation
 
 clean:
-	rm -rf $(VENV) .venv-versions dist site conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-emulated .venv-versions dist site conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.12")'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import random
 from collections.abc import Iterator, Sequence
 
 from unamp_conformance.plan import Item
@@ -44,5 +44,5 @@ def met(item: Item) -> Iterator[tuple[str, str]]:
         yield "level", policy.level
 
 
-def _lot(item: Item, seed: int) -> int:
-    return zlib.crc32(" ".join((str(seed), item.kind, item.subject, item.way, *item.policies)).encode())
+def _lot(item: Item, seed: int) -> float:
+    return random.Random(" ".join((str(seed), item.kind, item.subject, item.way, *item.policies))).random()
