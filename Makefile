@@ -6,11 +6,12 @@ RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help browser conformance conformance-machines conformance-opinfo conformance-versions newest test bench bench-all lint format tables docs dist clean
+.PHONY: help browser conformance conformance-emulated conformance-machines conformance-opinfo conformance-versions newest test bench bench-all lint format tables docs dist clean
 
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
-	@echo "make conformance-machines   the same under settings that make this processor behave as another one (half an hour)"
+	@echo "make conformance-machines   the same under settings that make this processor behave as another one, and samples on emulated ones (two hours)"
+	@echo "make conformance-emulated   the smallest sample that has every check, network, level and way, on an emulated processor with AVX2"
 	@echo "make conformance-opinfo   the preset torch-cpu against torch.autocast, bit for bit, on all of PyTorch's own example calls (minutes)"
 	@echo "make conformance-versions   the same for older and newer frameworks, an environment for each (hours, and many GB to load)"
 	@echo "make newest        the newest release of every framework, as pip brings it today: first example, doctor, conformance"
@@ -31,6 +32,9 @@ conformance: $(VENV)/.conformance
 conformance-machines: $(VENV)/.conformance
 	@$(RUN) conformance/wheels.py
 	$(RUN) conformance/machines.py $(ONLY)
+
+conformance-emulated: $(VENV)/.conformance
+	$(RUN) conformance/machines.py --short $(or $(ONLY),amd-avx2)
 
 conformance-opinfo: $(VENV)/.opinfo
 	$(RUN) tests/torch/opinfo.py $(ONLY)
@@ -77,7 +81,7 @@ dist: $(VENV)/.dev
 	$(RUN) -m build --no-isolation
 
 clean:
-	rm -rf $(VENV) .venv-versions dist site conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-emulated .venv-versions dist site conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.12")'

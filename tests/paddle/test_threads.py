@@ -21,7 +21,7 @@ def test_eight_threads_with_policies_of_their_own(size):
     def dtypes():
         return [str(each.dtype).removeprefix("paddle.") for each in (a @ a, a + a, layer(a))]
 
-    every_thread_has_its_own_policy(dtypes, seconds=2)
+    every_thread_has_its_own_policy(dtypes, rounds=200)
 
 
 class State(Dataset):
