@@ -15,6 +15,7 @@ from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
 from unamp.amp_warnings import unknown_masters
+from unamp_paddle.casting import narrow
 from unamp_paddle.exchange import alias, exchange_memory
 from unamp_paddle.masters import (
     MASTER_WEIGHTS,
@@ -130,10 +131,10 @@ def _lower(parameter: Any, decoration: Decoration, loaded: Any) -> Any:
         master = alias(parameter)
         if loaded is not None:
             assign_master(loaded, master)
-        exchange_memory(parameter, _cast(master, low))
+        exchange_memory(parameter, narrow(master, low))
         gradient = parameter._grad_ivar()
         if gradient is not None and dtype_of(gradient) is FLOAT32 and not decoration.master_grad:
-            exchange_memory(gradient, _cast(gradient, low))
+            exchange_memory(gradient, narrow(gradient, low))
     if decoration.master_grad and not parameter.stop_gradient:
         add_up_wide(parameter)
     return master
@@ -158,7 +159,7 @@ class _Saved:
         own = {each.data_ptr() for each in self._network.parameters() if id(each) not in statistics}
         for name, value in state_dict.items():
             if isinstance(value, paddle.Tensor) and value.is_floating_point() and value.data_ptr() in own:
-                state_dict[name] = cast = _cast(value.detach(), getattr(paddle, self._dtype))
+                state_dict[name] = cast = narrow(_cast(value.detach(), FLOAT32), getattr(paddle, self._dtype))
                 cast.name = value.name
 
 
@@ -186,7 +187,7 @@ def _as(value: Any, dtype: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         value = paddle.to_tensor(value)
     if isinstance(value, paddle.Tensor) and value.is_floating_point() and dtype_of(value) is not dtype:
-        return _cast(value.detach(), dtype)
+        return narrow(_cast(value.detach(), FLOAT32), dtype)
     return value
 
 

@@ -18,7 +18,7 @@ from paddle.base import core
 
 from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup
-from unamp.adapter.state import suspended, suspending
+from unamp.adapter.state import suspending
 from unamp.regions import innermost_region
 from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
@@ -44,22 +44,6 @@ def _assisted() -> Iterator[None]:
     finally:
         thread.plan = plan
         release()
-
-
-def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    # Backward runs in the dtype of its forward; and what was kept belongs to a graph that is now used up.
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(*args, **kwargs)
-        try:
-            with suspended(thread):
-                return original(*args, **kwargs)
-        finally:
-            if thread.weights:
-                thread.weights.clear()
-
-    return run
 
 
 def _recompute(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,7 +142,7 @@ _COMPILERS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.jit.sot.opcode_translator.executor.executor_cache", "OpcodeExecutorCache.__call__", compiling.per_policy),
 )
 #: Functions of C++ that Paddle looks up in a module at every call.
-_BUILTIN_HOOKS = (("run_backward", _backward), ("run_partial_grad", _backward))
+_BUILTIN_HOOKS = (("run_backward", suspending(thread)), ("run_partial_grad", suspending(thread)))
 
 
 @cache
@@ -221,7 +205,7 @@ def release() -> None:
 
 
 def _forget() -> None:
-    thread.plan, thread.weights, thread.sink = None, None, None
+    thread.plan, thread.sink = None, None
 
 
 installed = Patches(_needed_always, _forget)
