@@ -16,10 +16,11 @@ from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_paddle import devices, masters, observing, patches, plans, scaling
+from unamp_paddle import devices, hooks, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.compiled import build_hint, exchange
+from unamp_paddle.probing import probe_effects
 from unamp_paddle.programs import in_program
 from unamp_paddle.spellings import spelling
 from unamp_paddle.state import DTYPES, Tensor
@@ -42,9 +43,9 @@ class PaddleAdapter(CapturesNothing):
         return str(paddle.__version__)
 
     def probe(self) -> None:
-        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
-        patches.probe()
-        masters.probe()
+        """Check the private hooks and their effect; see `unamp.adapter.Adapter.probe`."""
+        hooks.probe()
+        probe_effects()
 
     def devices(self) -> tuple[str, ...]:
         """Return the CPU, and a GPU where Paddle finds an accelerator of whatever kind (see `device_names`)."""

@@ -16,7 +16,7 @@ from typing import Any
 import paddle
 from paddle.base import core
 
-from unamp.adapter.patching import Patch, Patches, find, missing
+from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup
 from unamp.adapter.state import suspending
 from unamp.regions import innermost_region
@@ -24,11 +24,11 @@ from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.compiled import exchange
-from unamp_paddle.listing import ARITHMETIC, COMPARISONS, tensor_operators
+from unamp_paddle.listing import COMPARISONS, tensor_operators
 from unamp_paddle.plans import Plan, without_policy
 from unamp_paddle.state import Tensor, dtype_of, thread
 
-__all__ = ["acquire", "compilers", "installed", "probe", "release"]
+__all__ = ["acquire", "compilers", "installed", "release"]
 
 # --- functions of Paddle that must know about regions ----------------------------------------------------------------------
 
@@ -210,23 +210,3 @@ def _forget() -> None:
 
 installed = Patches(_needed_always, _forget)
 compilers = Patches(_compilers)
-
-
-def probe() -> None:
-    """Check that everything that is replaced is where it is expected.
-
-    Raises:
-        FrameworkNotSupported: naming the version of Paddle and what is missing.
-    """
-    paths = [(module, path) for module, path, _ in (*_HOOKS, *_COMPILERS) if module in sys.modules]
-    paths += [("paddle.base", f"core.eager.{name}") for name, _ in _BUILTIN_HOOKS]
-    paths += [("paddle._C_ops", name) for name in ("matmul", "cast", "assign_out_", "rnn", "conv2d")]
-    paths += [("paddle.nn.functional.conv", "_conv_nd"), ("paddle.nn.layer.rnn", "RNNBase.forward")]
-    paths += [("paddle", "Tensor._inplace_version"), ("paddle.jit.dy2static.program_translator", "FunctionCache._convert")]
-    paths += [("paddle.base", "core._get_amp_attrs"), ("paddle.base", "core.set_eval_frame")]
-    paths += [("paddle.base", "core.AmpLevel.O0"), ("paddle.base.framework", "_dygraph_tracer")]
-    paths += [("paddle.base", "core._get_registered_phi_kernels"), ("paddle.framework", "_current_expected_place")]
-    paths += [("paddle", f"Tensor.__{name}__") for name in (*ARITHMETIC, *COMPARISONS)]
-    for module, path in paths:
-        if find(module, path) is None:
-            raise missing("paddle", paddle.__version__, f"{module}.{path}")
