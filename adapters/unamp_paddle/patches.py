@@ -110,6 +110,25 @@ def _as(gradient: Any, dtype: Any) -> Any:
     return gradient if gradient is None else cast(gradient, dtype)
 
 
+def _static_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    # A PyLayer in a program: its backward becomes a part of it, and must answer in the dtypes of the inputs, too.
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(self, *args, **kwargs)
+        backward, dtypes = self.backward_fn_with_ctx, [dtype_of(value) for value in tensors((args, kwargs))]
+
+        def helped(*grads: Any) -> Any:
+            with _assisted():
+                found = backward(*grads)
+                several = found if isinstance(found, (tuple, list)) else (found,)
+                return tuple(map(_as, several, dtypes)) if len(several) == len(dtypes) else found
+
+        self.backward_fn_with_ctx = helped
+        return original(self, *args, **kwargs)
+
+    return apply
+
+
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     plain = super(paddle.autograd.PyLayer, cls if thread.plan is None else _helped(cls)).apply
     return plain(*args, **kwargs)
@@ -125,6 +144,7 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
     ("paddle.base.framework", "Block.append_op", programs.refusing),
+    ("paddle.jit.dy2static.py_layer", "StaticPyLayer.apply", _static_apply),
 )
 if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every version has
     _HOOKS += (
