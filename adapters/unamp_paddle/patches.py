@@ -179,7 +179,7 @@ def _compilers() -> tuple[PatchGroup]:
 # --- putting in and taking out ---------------------------------------------------------------------------------------------
 
 _always: tuple[Patch, ...] = ()
-_modules_seen = 0
+_modules_seen: list[object] = []  # themselves: one may go, and another come by its name or at its address
 
 
 @cache
@@ -198,8 +198,8 @@ def _base() -> tuple[Patch, ...]:
 def _needed_always() -> tuple[Patch, ...]:
     """Return the patches of every region; they grow with what is imported."""
     global _always, _modules_seen
-    if len(sys.modules) != _modules_seen:
-        _always, _modules_seen = (compiling.not_simulated(_group),), len(sys.modules)
+    if (modules := list(sys.modules.values())) != _modules_seen:
+        _always, _modules_seen = (compiling.not_simulated(_group),), modules
     return _always
 
 
