@@ -26,7 +26,7 @@ from unamp_paddle.casting import cast, tensors
 from unamp_paddle.compiled import exchange
 from unamp_paddle.listing import COMPARISONS, tensor_operators
 from unamp_paddle.plans import Plan, without_policy
-from unamp_paddle.state import Tensor, dtype_of, thread
+from unamp_paddle.state import DTYPES, FLOAT32, Tensor, dtype_of, thread
 
 __all__ = ["acquire", "compilers", "installed", "release"]
 
@@ -134,6 +134,15 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return plain(*args, **kwargs)
 
 
+def _to_numpy(original: Callable[..., Any]) -> Callable[..., Any]:
+    # `paddle.Model` logs losses and hands out predictions as NumPy arrays, of which a bfloat16 tensor's holds bits.
+    def to_numpy(var: Any) -> Any:
+        low = thread.plan is not None and isinstance(var, Tensor) and dtype_of(var) is DTYPES["bfloat16"]
+        return original(cast(var.detach(), FLOAT32) if low else var)
+
+    return to_numpy
+
+
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
 _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.autograd.ir_backward", "grad", suspending(thread)),
@@ -145,6 +154,7 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
     ("paddle.base.framework", "Block.append_op", programs.refusing),
     ("paddle.jit.dy2static.py_layer", "StaticPyLayer.apply", _static_apply),
+    ("paddle.hapi.model", "to_numpy", _to_numpy),
 )
 if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every version has
     _HOOKS += (
