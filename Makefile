@@ -87,10 +87,10 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 
-# For PyTorch there are kernels in C++ as well, and for Paddle and MindSpore loops in C, which are optional.
-$(VENV)/.compiled: $(wildcard adapters/unamp_*/compiled/* adapters/unamp_mindspore/compiled.py unamp/adapter/*.c) constraints.txt
+# For PyTorch there are kernels in C++ as well, and for Paddle and MindSpore a loop in C, which are optional.
+$(VENV)/.compiled: $(wildcard adapters/unamp_*/compiled/* adapters/unamp_*/compiled.py unamp/adapter/*.c) constraints.txt
 	@if command -v c++ > /dev/null; then $(RUN) -m unamp_torch; else echo "no C++ compiler: PyTorch's kernels stay in Python"; fi
-	@if command -v cc > /dev/null; then $(RUN) -m unamp_paddle; else echo "no C compiler: Paddle's arithmetic does the rounding"; fi
+	@if command -v cc > /dev/null; then $(RUN) -m unamp_paddle; else echo "no C compiler: Paddle's regions open in Python"; fi
 	@if ! command -v cc > /dev/null; then echo "no C compiler: MindSpore's regions open in Python"; \
 	elif $(RUN) -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("mindspore") is None)'; then $(RUN) -m unamp_mindspore; fi
 	@touch $@
