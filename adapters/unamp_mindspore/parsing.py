@@ -7,11 +7,13 @@ would be lost in silence, and raises.
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import mindspore
+from mindspore import nn
 from mindspore.ops.composite.multitype_ops import add_impl
 
 from unamp._compiler_marks import NOT_COMPILED
@@ -19,12 +21,13 @@ from unamp.adapter import major_minor
 from unamp.adapter.replacing import CodePatch
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
-from unamp_mindspore.binding import held, layer_rules
-from unamp_mindspore.decorators import inside
+from unamp_mindspore.binding import binding, held, layer_rules
+from unamp_mindspore.decorators import inside, inside_backward
 from unamp_mindspore.graph_operators import gradients_added
-from unamp_mindspore.rewriting import rewritten
-from unamp_mindspore.standing_in import BOUND
+from unamp_mindspore.rewriting import rewritten, with_cast_gradients
+from unamp_mindspore.standing_in import BOUND, CASTS_NOTHING
 from unamp_mindspore.state import thread
+from unamp_mindspore.strategies import STRATEGY
 
 if major_minor(mindspore.__version__) < (2, 9):
     from mindspore._extends.parse import parser
@@ -37,15 +40,25 @@ __all__ = ["GraphUnder", "graph", "parser", "parser_hooks", "parser_needed"]
 #: The attribute of a parser that holds what its function is a method of.
 _OWNER = "_unamp_owner"
 
+#: Where the rules of `vmap` are, which say what an operation is on a batch. What stands in for the operation has cast by then.
+_BATCHING = "mindspore.ops._vmap."
+
+#: The method of a cell that computes its gradients.
+_BACKWARD = "bprop"
+
 
 class _Graph(threading.local):
     """The graph that this thread compiles or runs.
 
     Attributes:
         compiled: whether there is one.
+        policy: the policy of it; None where it has none.
+        backward: the cell whose `bprop` the compiler is reading, with what that is bound to; None while it reads all else.
     """
 
     compiled: bool = False
+    policy: Policy | None = None
+    backward: tuple[nn.Cell, Any] | None = None
 
 
 graph = _Graph()
@@ -64,14 +77,16 @@ class GraphUnder:
         self._policy = policy
 
     def __enter__(self) -> str:
-        self._before = graph.compiled, thread.plan
-        graph.compiled, thread.plan = True, None
+        self._before = graph.compiled, graph.policy, thread.plan
+        graph.compiled, graph.policy, thread.plan = True, self._policy, None
         return "" if self._policy is None and not layer_rules.used else _suffix(self._policy, layer_rules.key)
 
     def __exit__(self, *error: object) -> None:
-        graph.compiled, thread.plan = self._before
-        if held and not graph.compiled:
-            held.clear()
+        graph.compiled, graph.policy, thread.plan = self._before
+        if not graph.compiled:
+            graph.backward = None
+            if held:
+                held.clear()
 
 
 @lru_cache(KEPT_POLICIES)
@@ -89,8 +104,14 @@ def _parsed(original: Callable[..., Any]) -> Callable[..., Any]:
     def __init__(self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
         if fn is add_impl._add_addn:
             fn = gradients_added
+        if graph.policy is not None and _is_batching_rule(fn):
+            vars(fn)[STRATEGY] = CASTS_NOTHING
         owner = getattr(fn, "__self__", None)
         bound = getattr(fn, BOUND, None) or getattr(owner, BOUND, None)
+        graph.backward = None
+        if bound is not None and isinstance(owner, nn.Cell) and fn.__name__ == _BACKWARD:
+            bound = binding(inside_backward(fn, owner.construct, bound.policy))
+            graph.backward = owner, bound
         _check(fn, bound)
         original(self, fn, *args, **kwargs)
         if bound is not None:
@@ -110,9 +131,19 @@ def _read(original: Callable[..., Any]) -> Callable[..., Any]:
         if bound is None or not bound.names or tree is None:
             return tokens, tree
         self.global_namespace.dicts = (*self.global_namespace.dicts, bound.names)
-        return tokens, rewritten(tree, self.fn, vars(self)[_OWNER], bound.names)
+        found = rewritten(tree, self.fn, vars(self)[_OWNER], bound.names)
+        return tokens, found if graph.backward is None else with_cast_gradients(found)
 
     return parse
+
+
+def _is_batching_rule(function: Any) -> bool:
+    """Return whether a function is a rule of `vmap`, made for one operation of the graph that is compiled."""
+    return (
+        isinstance(function, types.FunctionType)
+        and "<locals>" in function.__qualname__
+        and f"{function.__module__}.".startswith(_BATCHING)
+    )
 
 
 def _check(function: Any, bound: Any) -> None:

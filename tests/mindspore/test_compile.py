@@ -263,3 +263,32 @@ def test_what_python_would_run_when_the_graph_runs_is_refused_in_a_region(functi
     with policy_region(Policy()), pytest.raises(unamp.NotExpressible, match="Python runs it when the graph runs"):
         compiled(x)
     assert compiled(x).dtype == F32
+
+
+def batched_product(x, y):
+    return ops.relu(x @ y)
+
+
+def batched_softmax(x, y):
+    return ops.softmax(ops.matmul(x, y))
+
+
+@policy_region(Policy("O2", "bfloat16"))
+def batched_by_itself(x, y):
+    return ops.tanh(ops.matmul(x, y))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("function", [batched_product, batched_softmax, batched_by_itself])
+def test_vmap_computes_what_the_function_computes_on_each_part(function, dtype):
+    a, b = rand(5, 4, 4), rand(5, 4, 3)
+    batched = ops.vmap(function)
+    compiled = mindspore.jit(batched)
+    with policy_region(Policy(dtype=dtype)):
+        parts = [function(one, other) for one, other in zip(a, b, strict=True)]
+        found = [batched(a, b), compiled(a, b)]
+    for each in found:
+        assert each.dtype == parts[0].dtype
+        whole = each.astype(F32).asnumpy()
+        known = np.stack([part.astype(F32).asnumpy() for part in parts])
+        np.testing.assert_allclose(whole, known, rtol=2 ** (-10 if dtype == "float16" else -7))
