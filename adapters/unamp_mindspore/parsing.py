@@ -21,6 +21,7 @@ from unamp.adapter import major_minor
 from unamp.adapter.replacing import CodePatch
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
+from unamp.regions import Region
 from unamp_mindspore.binding import binding, held, layer_rules
 from unamp_mindspore.decorators import inside, inside_backward
 from unamp_mindspore.graph_operators import gradients_added
@@ -34,7 +35,7 @@ if major_minor(mindspore.__version__) < (2, 9):
 else:
     from mindspore.graph._parse import parser
 
-__all__ = ["GraphUnder", "graph", "parser", "parser_hooks", "parser_needed"]
+__all__ = ["GraphUnder", "check_no_region", "graph", "parser", "parser_hooks", "parser_needed"]
 
 
 #: The attribute of a parser that holds what its function is a method of.
@@ -52,12 +53,12 @@ class _Graph(threading.local):
 
     Attributes:
         compiled: whether there is one.
-        policy: the policy of it; None where it has none.
+        bound: whether the compiler has read code that is bound to a policy.
         backward: the cell whose `bprop` the compiler is reading, with what that is bound to; None while it reads all else.
     """
 
     compiled: bool = False
-    policy: Policy | None = None
+    bound: bool = False
     backward: tuple[nn.Cell, Any] | None = None
 
 
@@ -77,14 +78,14 @@ class GraphUnder:
         self._policy = policy
 
     def __enter__(self) -> str:
-        self._before = graph.compiled, graph.policy, thread.plan
-        graph.compiled, graph.policy, thread.plan = True, self._policy, None
+        self._before = graph.compiled, thread.plan
+        graph.compiled, thread.plan = True, None
         return "" if self._policy is None and not layer_rules.used else _suffix(self._policy, layer_rules.key)
 
     def __exit__(self, *error: object) -> None:
-        graph.compiled, graph.policy, thread.plan = self._before
+        graph.compiled, thread.plan = self._before
         if not graph.compiled:
-            graph.backward = None
+            graph.bound, graph.backward = False, None
             if held:
                 held.clear()
 
@@ -104,7 +105,7 @@ def _parsed(original: Callable[..., Any]) -> Callable[..., Any]:
     def __init__(self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
         if fn is add_impl._add_addn:
             fn = gradients_added
-        if graph.policy is not None and _is_batching_rule(fn):
+        if graph.bound and _is_batching_rule(fn):
             vars(fn)[STRATEGY] = CASTS_NOTHING
         owner = getattr(fn, "__self__", None)
         bound = getattr(fn, BOUND, None) or getattr(owner, BOUND, None)
@@ -115,6 +116,7 @@ def _parsed(original: Callable[..., Any]) -> Callable[..., Any]:
         _check(fn, bound)
         original(self, fn, *args, **kwargs)
         if bound is not None:
+            graph.bound = True
             for each in (self, self.global_namespace, self.closure_namespace):
                 vars(each)[BOUND] = bound
             vars(self)[_OWNER] = owner
@@ -150,6 +152,7 @@ def _check(function: Any, bound: Any) -> None:
     reason = getattr(function, NOT_COMPILED, None)
     if reason is not None:
         raise NotExpressible(reason)
+    check_no_region(function)
     policy = None if bound is None else bound.policy
     decorated, casts = inside(function, policy)
     if decorated == policy or BOUND in vars(getattr(function, "__func__", function)):
@@ -166,9 +169,37 @@ def _check(function: Any, bound: Any) -> None:
     )
 
 
+def check_no_region(value: Any) -> None:
+    """Check that what a compiled function names is no region, nor a function or class of unamp that makes one.
+
+    Raises:
+        NotExpressible: if it is.
+    """
+    makes = isinstance(value, types.FunctionType) or (isinstance(value, type) and hasattr(value, "__enter__"))
+    if isinstance(value, Region) or (makes and f"{value.__module__}.".startswith("unamp.") and BOUND not in vars(value)):
+        raise NotExpressible(
+            f"{getattr(value, '__name__', value)!s} is used inside a function that mindspore.jit or GRAPH_MODE compiles, and "
+            "MindSpore's compiler knows no regions there: write the part that it is about as a function, decorate that "
+            '(@unamp.autocast(dtype="bfloat16")) and call it, or open the region around the call of the compiled function'
+        )
+
+
+def _with(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what asks for the context manager of a `with` by its name, and takes every name for that of a class."""
+
+    def check_is_base_ctx(self: Any, var: str) -> Any:
+        if var in self.global_namespace:
+            check_no_region(self.global_namespace[var])
+        return original(self, var)
+
+    return check_is_base_ctx
+
+
 def parser_hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore's parser that must know about decorators."""
-    return CodePatch(parser.Parser.__init__, _parsed), CodePatch(parser.Parser.parse, _read)
+    """Return the functions of MindSpore's parser that must know about decorators and regions."""
+    kind = parser.Parser
+    contexts = [CodePatch(kind.check_is_base_ctx, _with)] if hasattr(kind, "check_is_base_ctx") else []  # since 2.10
+    return CodePatch(kind.__init__, _parsed), CodePatch(kind.parse, _read), *contexts
 
 
 def parser_needed() -> list[tuple[Any, str]]:
