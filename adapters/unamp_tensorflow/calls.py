@@ -29,6 +29,7 @@ from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, eligible_dtype, execute
+from unamp_tensorflow.composite_tensors import is_dispatched
 from unamp_tensorflow.listing import OpType, has_kernel, raw_names
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, thread
 
@@ -172,6 +173,8 @@ class OpTypeAction:
         try:
             return execute(ctx, self._op_type.name, name, *given)
         except _FallbackException:
+            if any(map(is_dispatched, given)):
+                raise  # its wrapper calls what computes with the parts, and that comes back here
             # A list in Python, an attribute to convert: its wrapper would start anew, with inputs from before any cast.
             anew = getattr(tf.raw_ops, self._op_type.name, None)
             if anew is None:

@@ -17,6 +17,7 @@ class Facts:
 
     Attributes:
         thin: functions that come to one operation type of their own operation, which follows the rule by itself.
+        decorated: functions behind a decorator, of which the function behind it is patched.
         transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole operation.
         suspended: functions that no rule reaches, by module: making random numbers, updating variables.
         emulated: the ``operations``, and the ``groups`` of them, whose low precision is always emulated.
@@ -25,6 +26,7 @@ class Facts:
     """
 
     thin: frozenset[str]
+    decorated: frozenset[str]
     transparent: frozenset[str]
     suspended: Mapping[str, tuple[str, ...]]
     emulated: Mapping[str, frozenset[str]]
