@@ -131,8 +131,10 @@ def _cast_eagerly(args: Args, target: int) -> Args | None:
 
 def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     op = composite.operation(args)
-    if not op or plan.follows_parts(op) or dispatches(args, kwargs):
+    if not op or dispatches(args, kwargs):
         return composite.original(*args, **kwargs)
+    if plan.follows_parts(op):
+        return _call(plan.for_parts_with_rules(op), composite, args, kwargs)
     rule = plan.rule(op)
     if thread.sink is not None and traced(op):
         given = list(tensors([args, kwargs]))
