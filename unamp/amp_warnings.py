@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from unamp.adapter.contract import MayBeFaster
 from unamp.adapter.observing import traces
+from unamp.dtypes import FLOAT32
 from unamp.errors import AmpHint, AmpWarning
 from unamp.policy import Rule
 
@@ -53,7 +54,7 @@ _given: set[tuple[str, ...]] = set()
 
 def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
     """Warn where a region will compute in a dtype that is many times slower than float32 on the only device there is."""
-    if not policy.active or device == "gpu":
+    if not policy.active or policy.dtype == FLOAT32 or device == "gpu":
         return
     factor = adapter.slowdown("cpu", policy.dtype)
     # A framework is asked for its devices last: that may start it on them, and another one may have imported it.

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from unamp import amp_warnings
 from unamp.adapter import DEVICES, Adapter, How, Support, registry
+from unamp.dtypes import FLOAT32
 from unamp.errors import FrameworkNotSupported, NotExpressible, unknown
 from unamp.policy import Policy
 from unamp.regions import check_policy
@@ -109,7 +110,7 @@ def check(policy: Policy, *, framework: str | None = None, device: str | None = 
 
 def _answer(adapter: Adapter, policy: Policy, device: str, compiled: bool) -> Answer:
     how = {op: how for op in vocabulary() if (how := adapter.how(op, policy, device)) is not How.ABSENT}
-    support = adapter.support(device, policy.dtype)
+    support = Support.NATIVE if policy.dtype == FLOAT32 else adapter.support(device, policy.dtype)
     refused = ""
     if device not in adapter.devices():
         refused = f"there is no such device here; there is: {', '.join(adapter.devices())}"

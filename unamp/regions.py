@@ -206,7 +206,8 @@ def autocast(
             imported framework for one of its devices (``"cuda:0"``, ``"mps"``, ``torch.device("meta")``), which limits the
             region to that kind of device, and where no other framework has that to that framework. None: wherever the
             tensors are. A device that is not there is warned of, and the region switches mixed precision off on it.
-        dtype: the low precision; see `Policy`. None is float16 on a GPU and bfloat16 on the CPU, as in torch; with no
+        dtype: the dtype in which the allow list computes; see `Policy`. ``"float32"`` makes an island: nothing is cast down
+            inside, low inputs are widened. None is float16 on a GPU and bfloat16 on the CPU, as in torch; with no
             ``device_type`` a GPU counts where there is one.
         enabled: False switches mixed precision off inside.
         cache_enabled: whether a float32 parameter is cast once in the outermost region; None is yes.
@@ -326,7 +327,7 @@ def is_autocast_enabled() -> bool:
 @not_converted
 @once_per_trace
 def get_autocast_dtype() -> str | None:
-    """Return the low precision in force in this thread, ``"float16"`` or ``"bfloat16"``; None where there is none."""
+    """Return the dtype of the policy in force in this thread; None where none is, or it changes nothing."""
     return _state.open[-1][0].policy.dtype if is_autocast_enabled() else None
 
 

@@ -97,8 +97,8 @@ class MindSporeAdapter(CapturesNothing):
             Gap("C++ methods that were taken from the class Tensor before a region", "the original is what is called"),
             Gap(
                 "`with` regions inside functions that mindspore.jit compiles",
-                "MindSpore's compiler raises (\"Unsupported statement 'Try'\"); decorate the function, or open the region "
-                "around its call",
+                "MindSpore's compiler reads no such block, and they raise NotExpressible; decorate the function, or open the "
+                "region around its call",
             ),
             Gap(
                 'graphs that mindspore.jit captures with capture_mode="trace"',

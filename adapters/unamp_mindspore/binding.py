@@ -182,6 +182,7 @@ class Binding:
     def names(self) -> dict[str, Any]:
         """Operators of Python and methods of tensors as functions, by the names that `unamp_mindspore.rewriting` gives them."""
         made = {f"unamp_{op}": self._standing_in(op, call) for op, call in graph_operators.OPERATORS.values()}
+        made["unamp_gradients"] = graph_operators.gradients_like
         for op, call in graph_operators.OPERATORS.values():
             made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
         moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}

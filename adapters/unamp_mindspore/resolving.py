@@ -12,7 +12,7 @@ from mindspore.ops.primitive import Primitive
 from unamp.adapter.replacing import CodePatch
 from unamp_mindspore.binding import where_decorated
 from unamp_mindspore.graph_scaling import in_graphs
-from unamp_mindspore.parsing import parser
+from unamp_mindspore.parsing import check_no_region, graph, parser
 from unamp_mindspore.standing_in import BOUND
 
 __all__ = ["resolving_hooks", "resolving_needed"]
@@ -24,6 +24,7 @@ def _resolved(original: Callable[..., Any]) -> Callable[..., Any]:
     def resolve_symbol(namespace: Any, symbol: str) -> Any:
         # What it finds may be anything, with any __eq__ and __hash__.
         found = original(namespace, symbol)
+        check_no_region(found)
         scaling = in_graphs(found)
         if scaling is not found:
             return scaling
@@ -39,7 +40,10 @@ def _namespace(original: Callable[..., Any]) -> Callable[..., Any]:
     def namespace_of(obj: Any) -> Any:
         made = original(obj)
         # What `super()` gives has the attributes of classes alone.
-        bound = getattr(getattr(obj, "__self__", obj) if isinstance(obj, super) else obj, BOUND, None)
+        owner = getattr(obj, "__self__", obj) if isinstance(obj, super) else obj
+        bound = getattr(owner, BOUND, None)
+        if graph.backward is not None and graph.backward[0] is owner:
+            bound = graph.backward[1]
         if made is not None and bound is not None:
             vars(made)[BOUND] = bound
         return made

@@ -14,7 +14,7 @@ from typing import Any
 from unamp_mindspore.graph_operators import OPERATORS
 from unamp_mindspore.state import Tensor
 
-__all__ = ["rewritten"]
+__all__ = ["rewritten", "with_cast_gradients"]
 
 #: Stands for what is not known before the graph is.
 _UNKNOWN = object()
@@ -37,6 +37,41 @@ def rewritten(tree: ast.Module, function: types.FunctionType, owner: Any, names:
     """
     # asttokens leaves the place in the text on each node, which errors tell of.
     return _Rewriter(function, owner, names).visit(copy.deepcopy(tree))  # type: ignore[no-any-return]
+
+
+def with_cast_gradients(tree: ast.Module) -> ast.Module:
+    """Return the source of a cell's `bprop`, changed so that each gradient has the dtype of its input, as in PyNative mode."""
+    function = tree.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    given = function.args
+    inputs: list[ast.expr] = [_name(each.arg, function) for each in given.args[1:]]  # without self
+    if given.vararg is not None:
+        inputs.append(_placed(ast.Starred(_name(given.vararg.arg, function), ast.Load()), function))
+    # Kept before the body gives the names to something else. The last two are the result and its gradient.
+    kept = _placed(ast.Name("unamp_inputs", ast.Store()), function)
+    function.body.insert(0, _placed(ast.Assign([kept], _placed(ast.Tuple(inputs, ast.Load()), function)), function))
+    _Returns().generic_visit(function)
+    return tree
+
+
+class _Returns(ast.NodeTransformer):
+    """Casts what a function returns to the dtypes of its inputs."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return node  # what a function inside returns is its own affair
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        if node.value is not None:
+            arguments = [node.value, _name("unamp_inputs", node)]
+            node.value = _placed(ast.Call(_name("unamp_gradients", node), arguments, []), node)
+        return node
+
+
+def _name(name: str, like: ast.AST) -> ast.Name:
+    return _placed(ast.Name(name, ast.Load()), like)  # type: ignore[no-any-return]
 
 
 class _Rewriter(ast.NodeTransformer):

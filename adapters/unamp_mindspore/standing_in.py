@@ -25,6 +25,7 @@ __all__ = [
     "CASTS_NOTHING",
     "Low",
     "agreeing",
+    "cast_like",
     "casting_inputs",
     "in_place",
     "low",
@@ -105,6 +106,16 @@ def _cast_one(dtype, value):  # type: ignore[no-untyped-def]
 
 
 @unbound
+def cast_like(value, other):  # type: ignore[no-untyped-def]
+    """Return a value in the dtype of another, where both are eligible tensors."""
+    if not isinstance(value, Tensor) or not isinstance(other, Tensor):
+        return value
+    if _seen(value) & _ELIGIBLE and _seen(other) & _ELIGIBLE:
+        return mixed_precision_cast(other.dtype, value)
+    return value
+
+
+@unbound
 def _cast(dtype, values, seen):  # type: ignore[no-untyped-def]
     if seen & _HAS_FLOAT64:  # MindSpore's own cast of many takes it for eligible
         made = ()
@@ -120,13 +131,26 @@ def _able(values, seen):  # type: ignore[no-untyped-def]
     return _cast(FLOAT32, values, seen) if seen & _LOW else values
 
 
+def _taking_any(body: Any) -> Any:
+    """Return a function of any arguments that hands them, as a tuple and a dictionary, to one that decides by them.
+
+    In two: MindSpore loses a function of variable arguments with an `if` in it that a cell's `construct` and `bprop` share.
+    """
+
+    @unbound
+    def unamp_operation(*args, **kwargs):  # type: ignore[no-untyped-def]
+        return body(args, kwargs)
+
+    return unamp_operation
+
+
 def low(call: Any, to: Low) -> Any:
     """Return what computes low."""
     dtype, emulated, result = to.dtype, to.emulated, FLOAT32 if to.widened else to.dtype
     widened = to.widened
 
     @unbound
-    def unamp_low(*args, **kwargs):  # type: ignore[no-untyped-def]
+    def unamp_low(args, kwargs):  # type: ignore[no-untyped-def]
         seen = _seen(args, kwargs)
         if (seen & _ELIGIBLE) == 0:
             return call(*args, **kwargs)
@@ -140,7 +164,7 @@ def low(call: Any, to: Low) -> Any:
             found = call(*given, **named)
         return mixed_precision_cast(result, found) if widened else found
 
-    return unamp_low
+    return _taking_any(unamp_low)
 
 
 def low_norm(call: Any, to: Low) -> Any:
@@ -149,8 +173,7 @@ def low_norm(call: Any, to: Low) -> Any:
     result = FLOAT32 if widened else dtype
 
     @unbound
-    def unamp_norm(x, *args, **kwargs):  # type: ignore[no-untyped-def]
-        given = _cast_one(dtype, x)
+    def unamp_norm(given, args, kwargs):  # type: ignore[no-untyped-def]
         if not emulated:
             found = call(given, *args, **kwargs)
             return mixed_precision_cast(result, found) if widened else found
@@ -159,14 +182,18 @@ def low_norm(call: Any, to: Low) -> Any:
         found = mixed_precision_cast(dtype, call(_cast_one(FLOAT32, given), *rest, **mixed_precision_cast(FLOAT32, kwargs)))
         return mixed_precision_cast(result, found) if widened else found
 
-    return unamp_norm
+    @unbound
+    def unamp_operation(x, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return unamp_norm(_cast_one(dtype, x), args, kwargs)
+
+    return unamp_operation
 
 
 def wide(call: Any) -> Any:
     """Return what computes in float32."""
 
     @unbound
-    def unamp_wide(*args, **kwargs):  # type: ignore[no-untyped-def]
+    def unamp_wide(args, kwargs):  # type: ignore[no-untyped-def]
         seen = _seen(args, kwargs)
         if (seen & _LOW) == 0:
             return call(*args, **kwargs)
@@ -174,14 +201,14 @@ def wide(call: Any) -> Any:
             return call(*_able(args, seen), **kwargs)
         return call(*_cast(FLOAT32, args, seen), **mixed_precision_cast(FLOAT32, kwargs))
 
-    return unamp_wide
+    return _taking_any(unamp_wide)
 
 
 def agreeing(call: Any, *, narrowest: bool, emulated: bool) -> Any:
     """Return what computes in the dtype in which the inputs agree; where they differ in float32, or as the low ones."""
 
     @unbound
-    def unamp_agreeing(*args, **kwargs):  # type: ignore[no-untyped-def]
+    def unamp_agreeing(args, kwargs):  # type: ignore[no-untyped-def]
         seen = _seen(args, kwargs)
         to = _agreed(seen & _ELIGIBLE, narrowest)
         if to is None:
@@ -196,7 +223,7 @@ def agreeing(call: Any, *, narrowest: bool, emulated: bool) -> Any:
             return mixed_precision_cast(to, found)
         return call(*given, **named)
 
-    return unamp_agreeing
+    return _taking_any(unamp_agreeing)
 
 
 @unbound

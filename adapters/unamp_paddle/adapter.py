@@ -17,10 +17,11 @@ from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_paddle import devices, masters, observing, patches, plans, scaling
+from unamp_paddle import devices, hooks, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
-from unamp_paddle.compiled import build_hint, exchange, loops
+from unamp_paddle.compiled import build_hint, exchange
+from unamp_paddle.probing import probe_effects
 from unamp_paddle.programs import in_program
 from unamp_paddle.spellings import spelling
 from unamp_paddle.state import DTYPES, Tensor
@@ -43,9 +44,9 @@ class PaddleAdapter(CapturesNothing):
         return str(paddle.__version__)
 
     def probe(self) -> None:
-        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
-        patches.probe()
-        masters.probe()
+        """Check the private hooks and their effect; see `unamp.adapter.Adapter.probe`."""
+        hooks.probe()
+        probe_effects()
 
     def devices(self) -> tuple[str, ...]:
         """Return the CPU, and a GPU where Paddle finds an accelerator of whatever kind (see `device_names`)."""
@@ -62,7 +63,7 @@ class PaddleAdapter(CapturesNothing):
 
     def slowdown(self, device: str, dtype: str) -> float:
         """Return what emulation costs on the CPU; see `unamp.adapter.Adapter.slowdown`."""
-        return {"float16": 1.6, "bfloat16": 1.2}[dtype] if device == "cpu" else 1.0
+        return {"float16": 1.7, "bfloat16": 1.4}[dtype] if device == "cpu" else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
         """Eager operations ask oneDNN only where a flag says so; Paddle tells of no threads."""
@@ -70,7 +71,6 @@ class PaddleAdapter(CapturesNothing):
             "build": "cuda" if paddle.is_compiled_with_cuda() else "cpu",
             "mkl": paddle.version.with_mkl == "ON",
             "onednn": bool(paddle.get_flags("FLAGS_use_mkldnn")["FLAGS_use_mkldnn"]),
-            "rounding": "Python" if loops is None else "C",
             "regions": "Python" if exchange is None else "C",
         }
 
@@ -125,7 +125,7 @@ class PaddleAdapter(CapturesNothing):
         plan = plans.plan(policy, device)
         if plan is not None and plan.delegated and device != "gpu" and policy.level == "O3":
             raise NotExpressible("Paddle's own AMP has no level O3; use O2, or a preset with lists")
-        return Activation(plan, cache=policy.cache)
+        return Activation(plan)
 
     def how(self, op: str, policy: Policy, device: str) -> How:
         return plans.how(op, policy, device)

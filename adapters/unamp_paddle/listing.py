@@ -111,7 +111,7 @@ def forward() -> dict[str, Operator]:
     spelled = _spelled()
     found = {}
     for name, call in names.items():
-        if not isinstance(call, BUILTIN) or name.startswith("__") or name.endswith(("_grad", "_grad_")):
+        if not isinstance(call, BUILTIN) or name.startswith("__") or name.rstrip("_").endswith("_grad"):
             continue
         base = name.rstrip("_")
         if name in facts().left_alone or base in facts().left_alone or base.startswith(("sparse_", "strings_", "get_core_ops")):

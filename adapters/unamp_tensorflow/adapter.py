@@ -14,6 +14,7 @@ from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_tensorflow import casting, devices, networks, observing, patches, plans, scaling
 from unamp_tensorflow.activation import Activation
+from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.decoration import decorate
 from unamp_tensorflow.spellings import spelling
 from unamp_tensorflow.state import DTYPES, Plan
@@ -120,7 +121,7 @@ class TensorFlowAdapter(CapturesNothing):
         return observing.observe(sink, values, acquire, patches.release)
 
     def is_tensor(self, value: object) -> bool:
-        return isinstance(value, (tf.Tensor, tf.Variable))
+        return isinstance(value, (tf.Tensor, tf.Variable, *VALUES))
 
     def cast(self, tensor: Any, dtype: str) -> Any:
         return casting.cast(tensor, DTYPES[dtype])

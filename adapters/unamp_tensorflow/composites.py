@@ -31,6 +31,7 @@ from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, convert, eligible_dtype, eligible_dtypes, execute, tensors
+from unamp_tensorflow.composite_tensors import dispatches
 from unamp_tensorflow.listing import always_emulated
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, Plan, thread
 
@@ -130,8 +131,10 @@ def _cast_eagerly(args: Args, target: int) -> Args | None:
 
 def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     op = composite.operation(args)
-    if not op or plan.follows_parts(op):
+    if not op or dispatches(args, kwargs):
         return composite.original(*args, **kwargs)
+    if plan.follows_parts(op):
+        return _call(plan.for_parts_with_rules(op), composite, args, kwargs)
     rule = plan.rule(op)
     if thread.sink is not None and traced(op):
         given = list(tensors([args, kwargs]))

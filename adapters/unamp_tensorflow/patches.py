@@ -79,6 +79,34 @@ def _held(plan: Plan) -> Iterator[None]:
 
 Hooks: TypeAlias = tuple[tuple[str, str, Callable[[Function], Function]], ...]
 
+#: Methods that take values of the dtype that their object states: where, by which name, and which methods.
+_TAKING = (
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 0, "value", ("unstack", "split")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 1, "value", ("write", "scatter")),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "value", ("assign",)),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "delta", ("assign_add", "assign_sub")),
+    (
+        "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "sparse_delta",
+        (
+            "batch_scatter_update", "scatter_add", "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_sub",
+            "scatter_update",
+        ),
+    ),
+    (
+        "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 1, "updates",
+        ("scatter_nd_add", "scatter_nd_max", "scatter_nd_min", "scatter_nd_sub", "scatter_nd_update"),
+    ),
+)  # fmt: skip
+
+
+def _taking() -> Hooks:
+    return tuple(
+        (module, f"{home}.{method}", stated_dtypes.taking(position, name))
+        for module, home, position, name, methods in _TAKING
+        for method in methods
+    )
+
+
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
 _HOOKS: Hooks = (
     ("tensorflow.python.framework.op_def_library", "_apply_op_helper", calls.add_node),
@@ -98,13 +126,9 @@ _HOOKS: Hooks = (
     ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", suspending(thread)),
     # What states a dtype itself, and takes no other.
     ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", stated_dtypes.packing),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.write", stated_dtypes.tensor_array(1, "value")),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.unstack", stated_dtypes.tensor_array(0, "value")),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.scatter", stated_dtypes.tensor_array(1, "value")),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.split", stated_dtypes.tensor_array(0, "value")),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign", stated_dtypes.assigning),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_add", stated_dtypes.assigning),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_sub", stated_dtypes.assigning),
+    *_taking(),
+    ("tensorflow.python.framework.sparse_tensor", "SparseTensor.__mul__", stated_dtypes.sparse_operator),
+    ("tensorflow.python.framework.sparse_tensor", "SparseTensor.__truediv__", stated_dtypes.sparse_operator),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
     ("tensorflow.python.ops.script_ops", "py_func_common", stated_dtypes.numpy_function),
     # A backward pass runs in the dtypes of its forward. Its operations are executed by the same two functions.

@@ -65,9 +65,11 @@ GAPS = (
         "before, or widen its result",
     ),
     Gap(
-        "changing a parameter in place inside a region that stays open",
-        "torch's own autocast, which carries out its own lists, keeps the first cast of a parameter until the outermost region "
-        "closes; close the region before the optimizer's step, or open it with cache_enabled=False",
+        "changing a parameter inside a region that stays open by what PyTorch does not see, and without a backward pass before "
+        "its next use",
+        "PyTorch sees its operators in that thread, custom_op's, and compiled functions; what writes through NumPy, DLPack, a "
+        "kernel of its own or in another thread is noticed at the next backward pass: close the region, or open it with "
+        "cache_enabled=False",
     ),
     Gap(
         "a graph of torch.jit.script or torch.jit.trace that is run inside a region",

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch._C._dynamo import eval_frame
 from torch.compiler import is_compiling
-from torch.fx import _symbolic_trace
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from unamp import __version__
 from unamp.errors import NotExpressible
@@ -125,7 +125,7 @@ def compiling() -> bool:
     """
     if is_compiling():
         return True
-    if _symbolic_trace._is_fx_tracing_flag and not _records_operators():
+    if is_fx_symbolic_tracing() and not _records_operators():
         raise NotExpressible("torch.fx.symbolic_trace records no region: open it around the graph where that is called")
     return False
 

@@ -28,7 +28,7 @@ import torch.utils.checkpoint
 
 from unamp.adapter.patching import missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
-from unamp_torch import backward, compiling, exporting, jagged, keras_layers, native_cache, transforming
+from unamp_torch import backward, compiling, exporting, jagged, keras_layers, native_cache, transforming, writes
 from unamp_torch.calls import NO_KERNEL, refuse_on_meta
 from unamp_torch.compiled import library
 from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, thread
@@ -72,6 +72,9 @@ HOOKS = (
     Hook("torch.distributed._composable.checkpoint_activation", _GENERATOR, backward.checkpointing),
     Hook("torch.jit._trace", "_trace_impl", exporting.tracing),
     Hook("torch._C", "_freeze_module", backward.suspending),
+    Hook("torch._C", "_increment_version", writes.dropping),  # called after a compiled graph has written
+    Hook("torch._C", "_swap_tensor_impl", writes.dropping),
+    Hook("torch.utils", "swap_tensors", writes.dropping),  # it refuses tensors that somebody else keeps
     Hook("torch.export._trace", "_export", exporting.exporting),
     Hook("torch.onnx", "export", exporting.to_onnx),
     Hook("torch.export.exported_program", "_decompose_exported_program", backward.suspending, _COMPILER),

@@ -70,6 +70,8 @@ class Selection:
             Where networks or operations are named, nothing else is run; both can be.
         full: probe every operation under every policy, not only under those that can show a rule broken; with every feed
             where the lists are the user's or the default's. And train every network, not only some and for a few steps.
+        sample: how many items of the plan to draw, see `unamp_conformance.drawing`; 0 for all.
+        seed: of the draw.
 
     Raises:
         ValueError: for a name that nothing has.
@@ -83,6 +85,8 @@ class Selection:
     ops: tuple[str, ...] = ()
     full: bool = False
     ways: tuple[str, ...] = ()
+    sample: int = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         valid = {"levels": LEVELS, "presets": PRESETS, "networks": NETWORKS, "checks": CHECKS}
@@ -96,7 +100,8 @@ class Selection:
     @property
     def whole(self) -> bool:
         """Return whether nothing was left out."""
-        return not any((self.levels, self.dtypes, self.presets, self.networks, self.checks, self.ops, self.ways))
+        named = (self.levels, self.dtypes, self.presets, self.networks, self.checks, self.ops, self.ways)
+        return not any(named) and not self.sample
 
     def nothing(self) -> bool:
         """Return whether no framework has a check that fits. What ways there are only a framework's adapter knows."""

@@ -25,6 +25,7 @@ from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.cases import cases
+from unamp_conformance.drawing import drawn
 from unamp_conformance.layerchecks import check_layers
 from unamp_conformance.netchecks import Outcome, check_network
 from unamp_conformance.networks import NETWORKS, Lacking
@@ -63,8 +64,9 @@ def main() -> None:
         return say("unusable", why=f"{type(error).__name__}: {error}")
     if not subject.present():
         return None
-    work = planned(subject, selection)
-    say("planned", items=[item.as_dict() for item in work])
+    plan = planned(subject, selection)
+    work = drawn(plan, selection.sample, selection.seed) if selection.sample else plan
+    say("planned", items=[item.as_dict() for item in work], of=len(plan))
     for line in sys.stdin:
         order = json.loads(line)
         _do(subject, work[order["item"]], order["without"], selection.full, say)

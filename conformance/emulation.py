@@ -1,0 +1,183 @@
+"""Python environments on a processor that qemu emulates, for the settings of ``machines.toml`` that name one.
+
+Such an environment has a ``bin/python`` that starts Python in the emulator and tells it that it is that very program: what
+starts ``sys.executable`` again is emulated too. For another model of this machine's architecture it shares the packages of the
+environment that runs this. For Arm there are Debian's Python and the frameworks' own wheels, unpacked into folders.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from machine_settings import Emulated
+from rows import ROOT
+
+__all__ = ["NotHere", "environment"]
+
+ENVIRONMENTS = ROOT / ".venv-emulated"
+
+_PACKAGE = "qemu-user"
+_PYTHON = f"python3.{sys.version_info[1]}"
+_LIBRARIES = ("libstdc++6", "libgomp1", "libgcc-s1", "zlib1g")
+
+#: What the suite and the tests need on Arm. Newer wheels of PyTorch for Arm need CUDA's libraries; Paddle offers none.
+_WHEELS = (
+    *("torch==2.10.0", "tensorflow", "mindspore", "jax", "flax", "optax", "equinox"),
+    *("numpy", "typer", "rich", "jinja2", "tomlkit", "pytest", "hypothesis", "ml_dtypes", "libcst", "expecttest"),
+)
+_TAGS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64", "any")
+
+#: pip, which asks the machine which requirements a wheel has on it.
+_PIP_FOR_ARM = (
+    "import platform, runpy, sys; platform.machine = lambda: 'aarch64'; sys.argv[0] = 'pip'; "
+    "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+)
+
+
+class NotHere(Exception):
+    """A processor cannot be emulated here; the message says what is missing and how to get it."""
+
+
+def environment(emulated: Emulated) -> Path:
+    """Return the Python of an environment with an emulated processor, which is made where it is not there yet.
+
+    Raises:
+        NotHere: where it cannot be made.
+    """
+    return _environment(emulated.architecture, emulated.model, emulated.has)
+
+
+@cache
+def _environment(architecture: str, model: str, has: tuple[str, ...]) -> Path:
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        raise NotHere(f"processors are emulated on Linux on x86_64, and this is {platform.system()} {platform.machine()}")
+    emulator, home = _emulator(architecture), ENVIRONMENTS / f"{architecture}-{model}"
+    if architecture == "x86_64":
+        real, system, packages = Path(sys.executable).resolve(), home / "system", Path(sysconfig.get_path("purelib"))
+        quoted = _command(emulator, model, system, real)
+    else:
+        system = home / "system"
+        real, packages = _arm_python(system, home / "debian"), home / "packages"
+        if not packages.exists():
+            _install_wheels(packages)
+        quoted = f"PATH={shlex.quote(str(home / 'bin'))} " + _command(emulator, model, system, real)
+    _write_cpuinfo(system / "proc/cpuinfo", architecture, model, has)
+    return _written(home, real, packages, quoted)
+
+
+def _written(home: Path, real: Path, packages: Path, command: str) -> Path:
+    """Write the files of a virtual environment whose Python is a command."""
+    site = home / f"lib/{_PYTHON}/site-packages"
+    site.parent.mkdir(parents=True, exist_ok=True)
+    site.unlink(missing_ok=True)
+    site.symlink_to(packages)
+    (home / "pyvenv.cfg").write_text(f"home = {real.parent}\ninclude-system-site-packages = false\n", "utf-8")
+    python = home / "bin/python"
+    python.parent.mkdir(exist_ok=True)
+    python.write_text(f'#!/bin/sh\n{command} "$@"\n', "utf-8")
+    python.chmod(0o755)
+    return python
+
+
+def _command(emulator: str, model: str, system: Path, real: Path) -> str:
+    """Return what the shell runs: the emulator, in which `system` stands in for the machine's own files, and its Python."""
+    words = ("exec", emulator, "-cpu", _without_warnings(emulator, model, system, real), "-L", str(system), "-0")
+    return f'{shlex.join(words)} "$0" {shlex.quote(str(real))}'
+
+
+def _without_warnings(emulator: str, model: str, system: Path, real: Path) -> str:
+    """Return a model without the features that the emulator has not, which it warns of at every start."""
+    tried = subprocess.run([emulator, "-cpu", model, "-L", system, real, "-c", ""], capture_output=True, text=True, check=True)
+    return ",".join((model, *(f"{feature}=off" for feature in re.findall(r"feature: \S+\.(\S+) \[bit", tried.stderr))))
+
+
+def _write_cpuinfo(path: Path, architecture: str, model: str, has: Sequence[str]) -> None:
+    """Write what the emulated processor has where programs look for it: the emulator shows them the real one's."""
+    name = f"{model}, emulated by qemu"
+    lines = [f"model name\t: {name}", f"flags\t\t: {' '.join(has)}"]
+    if architecture == "aarch64":  # what its programs read besides; the numbers are a Neoverse's
+        lines = [f"model name\t: {name}", f"Features\t: {' '.join(has)}", "CPU implementer\t: 0x41"]
+        lines += ["CPU architecture: 8", "CPU variant\t: 0x1", "CPU part\t: 0xd40", "CPU revision\t: 1"]
+    cores = ("\n".join((f"processor\t: {number}", *lines)) for number in range(os.cpu_count() or 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n\n".join(cores) + "\n", "utf-8")
+
+
+# --- what is installed ----------------------------------------------------------------------------------------------------
+
+
+def _emulator(architecture: str) -> str:
+    """Return the emulator, installed where this process may."""
+    name = f"qemu-{architecture}"
+    if shutil.which(name) is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        _run(("apt-get", "update", "-qq"))
+        _run(("apt-get", "install", "-qq", "--yes", "--no-install-recommends", _PACKAGE))
+    if found := shutil.which(name):
+        return found
+    raise NotHere(f"{name} is missing; on Debian: apt-get install {_PACKAGE}")
+
+
+def _arm_python(system: Path, work: Path) -> Path:
+    """Return Debian's Python for Arm, unpacked into a folder with the libraries that wheels need."""
+    python = system / f"usr/bin/{_PYTHON}"
+    if python.exists():
+        return python
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise NotHere(f"{_PYTHON} for Arm is unpacked from Debian's packages, and here is no apt-get and dpkg")
+    for folder in ("lists/partial", "cache/archives/partial"):
+        (work / folder).mkdir(parents=True, exist_ok=True)
+    (work / "status").touch()
+    (work / "sources.list").write_text("".join(_debian_sources()), "utf-8")
+    named = {
+        "Dir::Etc::sourcelist": work / "sources.list", "Dir::Etc::sourceparts": "-", "APT::Architecture": "arm64",
+        "APT::Architectures": "arm64", "Dir::State::Lists": work / "lists", "Dir::Cache": work / "cache",
+        "Dir::State::status": work / "status",
+    }  # fmt: skip
+    apt = ("apt-get", "-qq", *(word for name, value in named.items() for word in ("-o", f"{name}={value}")))
+    _run((*apt, "update"))
+    _run((*apt, "--yes", "--download-only", "--no-install-recommends", "install", _PYTHON, *_LIBRARIES))
+    for package in sorted((work / "cache/archives").glob("*.deb")):
+        _run(("dpkg", "-x", str(package), str(system)))
+    return python
+
+
+def _debian_sources() -> list[str]:
+    """Return the machine's own sources of Debian's main packages, for Arm."""
+    form = "deb [arch=arm64] $(REPO_URI) $(RELEASE) $(COMPONENT)\n"
+    asked = ("apt-get", "indextargets", "--format", form.rstrip(), "Created-By: Packages", "Origin: Debian", "Component: main")
+    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines(keepends=True)
+    if not found:
+        raise NotHere("apt-get knows no source of Debian's packages; try apt-get update")
+    return sorted(set(found))
+
+
+def _install_wheels(packages: Path) -> None:
+    """Unpack the frameworks' wheels for Arm and what they require into a folder."""
+    held = [line for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if not line.startswith("torch==")]
+    packages.parent.mkdir(parents=True, exist_ok=True)
+    constraints = packages.with_name("constraints.txt")
+    constraints.write_text("\n".join(held).replace("tensorflow-cpu==", "tensorflow==") + "\n", "utf-8")
+    unfinished = packages.with_name("packages-unfinished")
+    tags = [word for tag in _TAGS for word in ("--platform", tag)]
+    where = ("--target", str(unfinished), "--python-version", f"3.{sys.version_info[1]}", "--implementation", "cp", *tags)
+    command = (sys.executable, "-c", _PIP_FOR_ARM, "install", "-q", "--ignore-installed", "--no-compile")
+    _run((*command, "--only-binary=:all:", *where, "--constraint", str(constraints), *_WHEELS))
+    unfinished.rename(packages)
+
+
+def _run(command: Sequence[str]) -> None:
+    quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=quiet)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        raise NotHere(f"{shlex.join(command[:3])} …: exit status {done.returncode}: {last}")
