@@ -145,22 +145,26 @@ def _emulator(architecture: str) -> str:
     """Return the emulator: the machine's own where it is new enough, otherwise Debian's newest, unpacked into a folder."""
     name = f"qemu-{architecture}"
     unpacked = ENVIRONMENTS / "emulator"
-    for found in (str(unpacked / "usr/bin" / name), shutil.which(name)):
-        if found and Path(found).exists() and _version(found) >= _OLDEST:
-            return found
+    newest = str(unpacked / "usr/bin" / name)
+    for found in (newest, shutil.which(name)):
+        if _is_new_enough(found):
+            return str(found)
+    advice = f"{name} {_OLDEST} or newer is missing (on Debian in the package qemu-user, or in that of the backports)"
     try:
         _unpack(unpacked, "amd64", ("qemu-user",), newer=True)
     except NotHere as missing:
-        raise NotHere(f"{name} {_OLDEST} or newer is missing, on Debian in the package qemu-user; {missing}") from None
-    found = str(unpacked / "usr/bin" / name)
-    if not Path(found).exists() or _version(found) < _OLDEST:
-        raise NotHere(f"{name} {_OLDEST} or newer is missing, on Debian in the package qemu-user; the one found is older")
-    return found
+        raise NotHere(f"{advice}: {missing}") from None
+    if not _is_new_enough(newest):
+        raise NotHere(advice)
+    return newest
 
 
-def _version(emulator: str) -> int:
+def _is_new_enough(emulator: str | None) -> bool:
+    if emulator is None or not Path(emulator).exists():
+        return False
     said = subprocess.run([emulator, "--version"], capture_output=True, text=True, check=True).stdout
-    return int(re.search(r"version (\d+)", said)[1])  # type: ignore[index] # it has one
+    found = re.search(r"version (\d+)", said)
+    return found is not None and int(found[1]) >= _OLDEST
 
 
 def _arm_python(system: Path) -> Path:
