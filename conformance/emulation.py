@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 
@@ -26,7 +27,9 @@ __all__ = ["NotHere", "environment"]
 
 ENVIRONMENTS = ROOT / ".venv-emulated"
 
-_PACKAGE = "qemu-user"
+#: Of the emulator. 7.2 computes products of float16 wrong, and dies in some.
+_OLDEST = 10
+
 _PYTHON = f"python3.{sys.version_info[1]}"
 _LIBRARIES = ("libstdc++6", "libgomp1", "libgcc-s1", "zlib1g")
 
@@ -42,6 +45,17 @@ _PIP_FOR_ARM = (
     "import platform, runpy, sys; platform.machine = lambda: 'aarch64'; sys.argv[0] = 'pip'; "
     "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
 )
+
+
+#: A compiler, for a processor with AVX2 where it is asked for the one that it runs on.
+_COMPILER = """#!/bin/sh
+for word do
+  shift
+  case "$word" in -march=native|-mtune=native) word=-march=x86-64-v3 ;; esac
+  set -- "$@" "$word"
+done
+exec {compiler} "$@"
+"""
 
 
 class NotHere(Exception):
@@ -62,17 +76,28 @@ def _environment(architecture: str, model: str, has: tuple[str, ...]) -> Path:
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise NotHere(f"processors are emulated on Linux on x86_64, and this is {platform.system()} {platform.machine()}")
     emulator, home = _emulator(architecture), ENVIRONMENTS / f"{architecture}-{model}"
+    system = home / "system"
+    _write_cpuinfo(system / "proc/cpuinfo", architecture, model, has)
     if architecture == "x86_64":
-        real, system, packages = Path(sys.executable).resolve(), home / "system", Path(sysconfig.get_path("purelib"))
-        quoted = _command(emulator, model, system, real)
-    else:
-        system = home / "system"
-        real, packages = _arm_python(system, home / "debian"), home / "packages"
+        real, packages = Path(sys.executable).resolve(), Path(sysconfig.get_path("purelib"))
+        path = f'{shlex.quote(str(_compilers(home)))}:"$PATH"'
+    else:  # the machine's own compilers make nothing for it
+        real, packages = _arm_python(system), home / "packages"
+        path = shlex.quote(str(home / "bin"))
         if not packages.exists():
             _install_wheels(packages)
-        quoted = f"PATH={shlex.quote(str(home / 'bin'))} " + _command(emulator, model, system, real)
-    _write_cpuinfo(system / "proc/cpuinfo", architecture, model, has)
-    return _written(home, real, packages, quoted)
+    return _written(home, real, packages, f"PATH={path} {_command(emulator, model, system, real)}")
+
+
+def _compilers(home: Path) -> Path:
+    """Return a folder of compilers that compile for the emulated processor: they run on the real one, and would for that."""
+    folder = home / "compilers"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("cc", "c++", "gcc", "g++", "clang", "clang++"):
+        if found := shutil.which(name):
+            (folder / name).write_text(_COMPILER.format(compiler=shlex.quote(found)), "utf-8")
+            (folder / name).chmod(0o755)
+    return folder
 
 
 def _written(home: Path, real: Path, packages: Path, command: str) -> Path:
@@ -117,48 +142,80 @@ def _write_cpuinfo(path: Path, architecture: str, model: str, has: Sequence[str]
 
 
 def _emulator(architecture: str) -> str:
-    """Return the emulator, installed where this process may."""
+    """Return the emulator: the machine's own where it is new enough, otherwise Debian's newest, unpacked into a folder."""
     name = f"qemu-{architecture}"
-    if shutil.which(name) is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        _run(("apt-get", "update", "-qq"))
-        _run(("apt-get", "install", "-qq", "--yes", "--no-install-recommends", _PACKAGE))
-    if found := shutil.which(name):
-        return found
-    raise NotHere(f"{name} is missing; on Debian: apt-get install {_PACKAGE}")
+    unpacked = ENVIRONMENTS / "emulator"
+    newest = str(unpacked / "usr/bin" / name)
+    for found in (newest, shutil.which(name)):
+        if _is_new_enough(found):
+            return str(found)
+    advice = f"{name} {_OLDEST} or newer is missing (on Debian in the package qemu-user, or in that of the backports)"
+    try:
+        _unpack(unpacked, "amd64", ("qemu-user",), newer=True)
+    except NotHere as missing:
+        raise NotHere(f"{advice}: {missing}") from None
+    if not _is_new_enough(newest):
+        raise NotHere(advice)
+    return newest
 
 
-def _arm_python(system: Path, work: Path) -> Path:
+def _is_new_enough(emulator: str | None) -> bool:
+    if emulator is None or not Path(emulator).exists():
+        return False
+    said = subprocess.run([emulator, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"version (\d+)", said)
+    return found is not None and int(found[1]) >= _OLDEST
+
+
+def _arm_python(system: Path) -> Path:
     """Return Debian's Python for Arm, unpacked into a folder with the libraries that wheels need."""
     python = system / f"usr/bin/{_PYTHON}"
-    if python.exists():
-        return python
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise NotHere(f"{_PYTHON} for Arm is unpacked from Debian's packages, and here is no apt-get and dpkg")
-    for folder in ("lists/partial", "cache/archives/partial"):
-        (work / folder).mkdir(parents=True, exist_ok=True)
-    (work / "status").touch()
-    (work / "sources.list").write_text("".join(_debian_sources()), "utf-8")
-    named = {
-        "Dir::Etc::sourcelist": work / "sources.list", "Dir::Etc::sourceparts": "-", "APT::Architecture": "arm64",
-        "APT::Architectures": "arm64", "Dir::State::Lists": work / "lists", "Dir::Cache": work / "cache",
-        "Dir::State::status": work / "status",
-    }  # fmt: skip
-    apt = ("apt-get", "-qq", *(word for name, value in named.items() for word in ("-o", f"{name}={value}")))
-    _run((*apt, "update"))
-    _run((*apt, "--yes", "--download-only", "--no-install-recommends", "install", _PYTHON, *_LIBRARIES))
-    for package in sorted((work / "cache/archives").glob("*.deb")):
-        _run(("dpkg", "-x", str(package), str(system)))
+    if not python.exists():
+        _unpack(system, "arm64", (_PYTHON, *_LIBRARIES))
     return python
 
 
-def _debian_sources() -> list[str]:
-    """Return the machine's own sources of Debian's main packages, for Arm."""
-    form = "deb [arch=arm64] $(REPO_URI) $(RELEASE) $(COMPONENT)\n"
-    asked = ("apt-get", "indextargets", "--format", form.rstrip(), "Created-By: Packages", "Origin: Debian", "Component: main")
-    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines(keepends=True)
+def _unpack(folder: Path, architecture: str, packages: Sequence[str], *, newer: bool = False) -> None:
+    """Unpack Debian's packages, and what they require, into a folder; of the machine's own nothing is touched.
+
+    Args:
+        folder: where to.
+        architecture: whose packages, as Debian calls it.
+        packages: their names.
+        newer: take them from the backports where the machine's Debian has some.
+    """
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise NotHere(f"Debian's packages {' '.join(packages)} are unpacked with apt-get and dpkg, which are not here")
+    work = folder.with_name(f"{folder.name}-{architecture}-packages")
+    for inner in ("lists/partial", "cache/archives/partial"):
+        (work / inner).mkdir(parents=True, exist_ok=True)
+    (work / "status").touch()
+    sources = _debian_sources(architecture)
+    backports = sorted({line.replace(suite, f"{suite}-backports") for line, suite in sources.items() if "-" not in suite})
+    (work / "sources.list").write_text("".join([*sources, *(backports if newer else ())]), "utf-8")
+    named = {
+        "Dir::Etc::sourcelist": work / "sources.list", "Dir::Etc::sourceparts": "-", "APT::Architecture": architecture,
+        "APT::Architectures": architecture, "Dir::State::Lists": work / "lists", "Dir::Cache": work / "cache",
+        "Dir::State::status": work / "status",
+    }  # fmt: skip
+    apt = ("apt-get", "-qq", *(word for name, value in named.items() for word in ("-o", f"{name}={value}")))
+    with suppress(NotHere) if newer else nullcontext():  # a Debian without backports has what is new enough itself
+        _run((*apt, "update"))
+    suites = [line.split()[-2] for line in backports] if newer else []
+    chosen = ("--target-release", suites[0]) if suites else ()
+    _run((*apt, "--yes", "--download-only", "--no-install-recommends", *chosen, "install", *packages))
+    for package in sorted((work / "cache/archives").glob("*.deb")):
+        _run(("dpkg", "-x", str(package), str(folder)))
+
+
+def _debian_sources(architecture: str) -> dict[str, str]:
+    """Return the machine's own sources of Debian's main packages as lines, each with its suite."""
+    form = "$(REPO_URI) $(RELEASE) $(COMPONENT)"
+    asked = ("apt-get", "indextargets", "--format", form, "Created-By: Packages", "Origin: Debian", "Component: main")
+    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
     if not found:
         raise NotHere("apt-get knows no source of Debian's packages; try apt-get update")
-    return sorted(set(found))
+    return {f"deb [arch={architecture}] {line}\n": line.split()[1] for line in sorted(set(found))}
 
 
 def _install_wheels(packages: Path) -> None:

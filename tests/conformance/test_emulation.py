@@ -11,6 +11,7 @@ CONFORMANCE = Path(__file__).parents[2] / "conformance"
 
 #: In place of qemu: it notes how it was called, warns as qemu does, and runs the program.
 EMULATOR = """#!/usr/bin/env bash
+if [ "$1" = --version ]; then echo "qemu-x86_64 version {version}.0.2 (Debian)"; exit; fi
 echo "$0 $*" >> {log}
 if [ "$2" = Slow ]; then echo "qemu: warning: TCG doesn't support requested feature: CPUID.01H:ECX.pcid [bit 17]" >&2; fi
 name=python3
@@ -35,11 +36,17 @@ def emulation():
 
 
 @pytest.fixture
-def slow(emulation, tmp_path, monkeypatch):
+def version():
+    """Return the version of the emulator."""
+    return 10
+
+
+@pytest.fixture
+def slow(emulation, tmp_path, monkeypatch, version):
     """Return an emulated processor, with the pretended emulator on the path and its log beside."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "qemu-x86_64").write_text(EMULATOR.format(log=tmp_path / "log"))
+    (folder / "qemu-x86_64").write_text(EMULATOR.format(log=tmp_path / "log", version=version))
     (folder / "qemu-x86_64").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     monkeypatch.setattr(emulation, "ENVIRONMENTS", tmp_path / "environments")
@@ -80,8 +87,26 @@ def test_programs_are_shown_the_emulated_processor(emulation, slow):
 
 def test_without_an_emulator_it_says_how_to_get_one(emulation, slow, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(emulation.NotHere, match=r"qemu-x86_64 is missing; on Debian: apt-get install qemu-user"):
+    with pytest.raises(emulation.NotHere, match=r"qemu-x86_64 10 or newer is missing \(on Debian in the package qemu-user"):
         emulation.environment(slow)
+
+
+@pytest.mark.parametrize("version", [7])
+def test_an_emulator_that_computes_wrong_is_not_used(emulation, slow, monkeypatch):
+    which = emulation.shutil.which
+    monkeypatch.setattr(emulation.shutil, "which", lambda name: None if name == "apt-get" else which(name))
+    with pytest.raises(emulation.NotHere, match="qemu-x86_64 10 or newer is missing"):
+        emulation.environment(slow)
+
+
+def test_a_compiler_is_asked_for_the_emulated_processor(emulation, tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/g++").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "bin/g++").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    compiler = emulation._compilers(tmp_path) / "g++"
+    said = subprocess.run([compiler, "-O3", "-march=native", "a file.cpp"], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == ["-O3", "-march=x86-64-v3", "a file.cpp"]
 
 
 def test_elsewhere_nothing_is_emulated(emulation, slow, monkeypatch):
