@@ -77,6 +77,11 @@ class _Performer(Performer[Plan, Operator]):
         if operator.sparse and op is not None:
             _check_sparse(plan, op, args)
             return True
+        if op is None and operator.op in plan.policy.allow:
+            raise NotExpressible(
+                f"{operator.op} is in the list allow=, and no rule reaches an embedding with sparse gradients: Paddle has no "
+                f"cast for those. Take {operator.op} out of the list, or make the embedding with sparse=False"
+            )
         return plan.natively and not operator.composite and _in_dynamic_mode() and on_gpu(args)
 
     def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:

@@ -48,6 +48,19 @@ def test_a_layer_of_sparse_tensors_is_left_alone(level):
         conv(x)
 
 
+def test_an_embedding_with_sparse_gradients_is_left_alone_unless_a_list_names_it():
+    words = paddle.to_tensor([1, 2])
+    for sparse, dtype in ((True, paddle.float32), (False, paddle.bfloat16)):
+        embedding = paddle.nn.Embedding(4, 3, sparse=sparse)
+        with policy_region(Policy("O3", "bfloat16")):
+            assert embedding(words).dtype == dtype
+        with policy_region(Policy("O1", "bfloat16", deny="embedding")):
+            assert embedding(words).dtype == paddle.float32
+    embedding = paddle.nn.Embedding(4, 3, sparse=True)
+    with policy_region(Policy("O1", "bfloat16", allow="embedding")), pytest.raises(NotExpressible, match="sparse=False"):
+        embedding(words)
+
+
 def test_the_dense_twin_of_an_operation_follows_the_list():
     with policy_region(Policy("O1", "float16", allow="tanh")):
         assert paddle.tanh(paddle.ones([2])).dtype == paddle.float16
