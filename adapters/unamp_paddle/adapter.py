@@ -79,7 +79,11 @@ class PaddleAdapter(CapturesNothing):
 
     def gaps(self) -> tuple[Gap, ...]:
         return (
-            Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
+            Gap(
+                "sparse tensors (paddle.sparse)",
+                "rules of a level or a preset leave their functions alone; where a list asks for another dtype than theirs the "
+                "call raises: on the CPU they have float32 kernels alone, and products of sparse matrices have none",
+            ),
             Gap(
                 "custom devices and XPU",
                 "which low kernels they have, Paddle does not tell beforehand: every low operation is emulated there; no "

@@ -15,6 +15,7 @@ from typing import Any
 import paddle
 
 from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer
+from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 from unamp_paddle import observing
 from unamp_paddle.casting import NESTING, cast, floats, map_floats, rounded
@@ -73,6 +74,14 @@ class _Performer(Performer[Plan, Operator]):
     dtype_kind = type(paddle.float32)
 
     def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any) -> bool:
+        if operator.sparse and op is not None:
+            _check_sparse(plan, op, args)
+            return True
+        if op is None and operator.op in plan.policy.allow:
+            raise NotExpressible(
+                f"{operator.op} is in the list allow=, and no rule reaches an embedding with sparse gradients: Paddle has no "
+                f"cast for those. Take {operator.op} out of the list, or make the embedding with sparse=False"
+            )
         return plan.natively and not operator.composite and _in_dynamic_mode() and on_gpu(args)
 
     def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
@@ -133,6 +142,27 @@ class _Performer(Performer[Plan, Operator]):
 
     def copied(self, tensor: Any, dtype: Any) -> Any:
         return tensor.clone() if tensor._is_initialized() else tensor
+
+
+def _check_sparse(plan: Plan, op: str, args: Any) -> None:
+    """Check that sparse tensors have the dtype that a user's list asks for: no rule of a level or a preset reaches them.
+
+    Raises:
+        NotExpressible: where they would have to be cast.
+    """
+    listed = "allow" if op in plan.policy.allow else "deny" if op in plan.policy.deny else None
+    if listed is None:
+        return
+    wanted = plan.low if listed == "allow" else FLOAT32
+    for value in args:
+        if isinstance(value, Tensor) and (value.is_sparse_coo() or value.is_sparse_csr()):
+            dtype = dtype_of(value)
+            if dtype in NAMES and dtype is not wanted:
+                raise NotExpressible(
+                    f"{op} is in the list {listed}=, which means {NAMES[wanted]}, and it is called with a sparse tensor in "
+                    f"{NAMES[dtype]}, which no region casts: Paddle's CPU has no low kernels for those. Take {op} out of the "
+                    "list, or compute with dense tensors (to_dense())"
+                )
 
 
 _performer = _Performer(thread, NESTING, Casts(cast, cast, rounded, map_floats), NAMES, FLOAT32)

@@ -22,6 +22,7 @@ class Facts:
         synonyms: operations that are one function here with another, and the other.
         filling: forward functions that fill their tensor with random numbers, whatever it holds.
         legacy: functions of `paddle._legacy_C_ops` that the vocabulary does not name, and that compute in float32.
+        sparse: forward functions of sparse tensors, and the operation that they are, where their name does not say it.
         intermediate: places among the results of forward functions that only their gradients read.
         made_of: functions in Python that compute with several operations, which have rules of their own.
         transparent: layers and functions whose parts follow their own rules, unless a user's list names the composite.
@@ -34,6 +35,7 @@ class Facts:
     filling: frozenset[str]
     legacy: frozenset[str]
     synonyms: Mapping[str, str]
+    sparse: Mapping[str, str]
     intermediate: Mapping[str, tuple[int, ...]]
     made_of: Mapping[str, tuple[str, ...]]
 

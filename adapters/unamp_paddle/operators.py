@@ -26,9 +26,10 @@ class Operator(performing.Operator):
         composite: whether it is Python code that computes with forward functions.
         direct: whether it is Python code that reaches no forward function.
         in_programs: whether it is arithmetic of the values that programs are made of, which is C++ behind Python.
+        sparse: whether its tensors are sparse, for which a CPU has float32 kernels alone.
     """
 
-    __slots__ = ("_lacks_low", "_native", "composite", "direct", "in_programs")
+    __slots__ = ("_lacks_low", "_native", "composite", "direct", "in_programs", "sparse")
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Operator(performing.Operator):
         self.composite = composite
         self.direct = direct
         self.in_programs = name.startswith("Value.")
+        self.sparse = name.startswith(("_C_ops.sparse_", "sparse."))
         self._native: list[bool] | None = None
         self._lacks_low: bool | None = None
 

@@ -208,7 +208,8 @@ def _base() -> tuple[Patch, ...]:
 def _needed_always() -> tuple[Patch, ...]:
     """Return the patches of every region; they grow with what is imported."""
     global _always, _modules_seen
-    if (modules := list(sys.modules.values())) != _modules_seen:
+    modules: list[object] = list(sys.modules.values())
+    if modules != _modules_seen:
         _always, _modules_seen = (compiling.not_simulated(_group),), modules
     return _always
 

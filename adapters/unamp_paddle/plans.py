@@ -85,6 +85,8 @@ class Plan:
         return frozenset(operator.name for operator in listing.operators() if self._may_change_float32(operator))
 
     def _may_change_float32(self, operator: Operator) -> bool:
+        if operator.sparse:
+            return operator.op in self.policy.allow
         if self.reporting or operator.which is not None or operator.layer:
             return True
         if self._rule(operator.op) in _CHANGES:
@@ -96,7 +98,7 @@ class Plan:
     def _needs(self, operator: Operator) -> bool:
         op = operator.op
         assert op is not None
-        if op in facts().transparent:
+        if op in facts().transparent or operator.sparse:
             return op in self.policy.allow or op in self.policy.deny
         rule = self.rule(op)
         if operator.in_programs:  # a low tensor is computed with in float32, whatever the rule

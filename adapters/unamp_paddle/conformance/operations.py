@@ -17,10 +17,12 @@ from paddle.nn import functional as F
 
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.layered_networks import LayeredNetworks
+from unamp.adapter.tensor_kinds import TensorKind
 from unamp.vocabulary import vocabulary
 from unamp_paddle import hooks
 from unamp_paddle.conformance.layered import layered
 from unamp_paddle.conformance.rare import RARE
+from unamp_paddle.conformance.tensor_kinds import tensor_kinds
 from unamp_paddle.conformance.ways import ways
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor
@@ -58,6 +60,10 @@ class PaddleOperations(NamedOperations):
     def dtype(self, tensor: Tensor) -> str:
         """Return the name of a tensor's dtype."""
         return str(tensor.dtype).removeprefix("paddle.")
+
+    def tensor_kinds(self) -> tuple[TensorKind, ...]:
+        """Return the kinds of tensor that are not one dense array."""
+        return tensor_kinds()
 
     def ways(self) -> tuple[Way, ...]:
         """Return the ways in which Paddle runs a function."""
