@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.hooks import Hooks
 from unamp.adapter.layers import Layered
 from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
@@ -16,6 +17,7 @@ from unamp_tensorflow import casting, devices, networks, observing, patches, pla
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.decoration import decorate
+from unamp_tensorflow.probing import probe_effects
 from unamp_tensorflow.spellings import spelling
 from unamp_tensorflow.state import DTYPES, Plan
 
@@ -55,22 +57,26 @@ class TensorFlowAdapter(CapturesNothing):
 
     Args:
         requires: the versions of TensorFlow that it works with.
+        hooks: the private names that it uses.
     """
 
     framework = "tensorflow"
     holds_gradients = False
     dtype_errors = r"dtype|(expected|requested) .* (tensor|type)|of type (half|bfloat16|float)"
 
-    def __init__(self, requires: str) -> None:
+    def __init__(self, requires: str, hooks: Hooks) -> None:
         self.requires = requires
+        self._hooks = hooks
 
     def version(self) -> str:
         """Return TensorFlow's version."""
         return str(tf.__version__)
 
     def probe(self) -> None:
-        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
+        """Check the private hooks and their effect; see `unamp.adapter.Adapter.probe`."""
+        self._hooks.probe()
         patches.probe()
+        probe_effects()
 
     def devices(self) -> tuple[str, ...]:
         """Return the CPU, and a GPU where TensorFlow finds one, or a TPU."""
