@@ -332,8 +332,8 @@ class GradScaler:
         if not _takes_scaler(optimizer):
             return {}
         warnings.warn(
-            f"{type(optimizer).__name__}.step takes grad_scaler=, which torch.amp.GradScaler is going to pass no longer; let the "
-            "step use the attributes grad_scale and found_inf of the optimizer instead",
+            f"{type(optimizer).__name__}.step takes grad_scaler=, which torch.amp.GradScaler is going to pass no longer; "
+            "let it use the attributes grad_scale and found_inf of the optimizer instead",
             FutureWarning,
             stacklevel=3,
         )

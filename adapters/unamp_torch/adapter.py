@@ -45,10 +45,15 @@ GAPS = (
         "torch.autocast; name it in allow",
     ),
     Gap(
-        "products of sparse tensors in the CSR layout on a CPU",
+        "products of sparse tensors in a compressed layout (CSR, CSC, BSR) on a CPU",
         "PyTorch has no low kernel for them, and its own autocast, which carries out its own lists, casts them: they raise, as "
         "under torch.autocast; deny the operation, or use the COO layout",
         "https://docs.pytorch.org/docs/stable/sparse.html",
+    ),
+    Gap(
+        "operations on torch.masked tensors whose rule is low, in bfloat16",
+        "masked tensors know float16, float32 and float64 alone: PyTorch raises before it computes; use float16, or deny the "
+        "operation",
     ),
     Gap(
         "scaled_dot_product_attention of jagged tensors with widen_results, or of low ones where it is denied",

@@ -128,7 +128,9 @@ def compiling() -> bool:
 
 def is_recorded() -> bool:
     """Return whether something records what this thread computes: a compiler, an export, or a mode of PyTorch's."""
-    return is_compiling() or is_fx_symbolic_tracing() or torch._C._len_torch_dispatch_stack() > 0 or torch.jit.is_tracing()
+    if torch._C._get_tracing_state() is not None:
+        return True
+    return is_compiling() or is_fx_symbolic_tracing() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def _records_operators() -> bool:
