@@ -7,7 +7,9 @@ knows; what gradients are, the frameworks' adapters do.
 
 from __future__ import annotations
 
+import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -191,6 +193,7 @@ class GradScaler:
             return True
         if _has_closure(args, kwargs):
             raise RuntimeError("step() takes no closure: it would compute gradients anew, scaled and not checked")
+        kwargs |= self._handed_to(optimizer)
         return self._step(optimizer, gradients, lambda held: held.apply(*args, **kwargs))
 
     def minimize(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -324,8 +327,32 @@ class GradScaler:
             gradients.unscale(self._loss_scale.scale)
         return _Pending(optimizer, gradients)
 
+    def _handed_to(self, optimizer: Any) -> dict[str, Any]:
+        """Return the scaler as a keyword argument, for a step that takes it; nothing for any other."""
+        if not _takes_scaler(optimizer):
+            return {}
+        warnings.warn(
+            f"{type(optimizer).__name__}.step takes grad_scaler=, which torch.amp.GradScaler is going to pass no longer; "
+            "let it use the attributes grad_scale and found_inf of the optimizer instead",
+            FutureWarning,
+            stacklevel=3,
+        )
+        return {"grad_scaler": self}
+
+    def _step_of_its_own(self, optimizer: Any, take: Callable[[Gradients], None]) -> bool:
+        """Let an optimizer that takes the scaler unscale, check and skip by itself."""
+        with no_policy():
+            take(self._adapter_of_optimizer(optimizer).gradients(optimizer, None))
+        pending = self._pending.get(id(optimizer))
+        if pending is None:
+            return True
+        pending.stepped = True
+        return not pending.gradients.overflow()
+
     def _step(self, optimizer: Any, given: Any, take: Callable[[Gradients], None]) -> bool:
         pending = self._pending.get(id(optimizer))
+        if _takes_scaler(optimizer) and not (pending is not None and pending.stepped):
+            return self._step_of_its_own(optimizer, take)
         if pending is None:
             pending = self._unscaled(optimizer, given)
         elif pending.stepped:
@@ -374,6 +401,12 @@ class GradScaler:
                 "scaler of its own"
             )
         return adapter
+
+
+def _takes_scaler(optimizer: Any) -> bool:
+    """Return whether an optimizer's step scales by itself, and takes the scaler for that: a contract of PyTorch's."""
+    supports = getattr(optimizer, "_step_supports_amp_scaling", False)
+    return supports and "grad_scaler" in inspect.signature(optimizer.step).parameters
 
 
 def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -3,11 +3,15 @@
 import torch
 
 from unamp.adapter import check_version
+from unamp.adapter.hooks import read_hooks
 
-__all__ = ["REQUIRES", "adapter"]
+__all__ = ["REQUIRES", "adapter", "hooks"]
 
 REQUIRES = ">=2.10,<3"
 check_version("torch", torch.__version__, REQUIRES, older="older ones keep no float32 gradient of a low parameter")
+
+hooks = read_hooks("torch", __name__)
+hooks.probe()
 
 # Not before: other versions do not have what these import.
 from unamp_torch.adapter import TorchAdapter  # noqa: E402

@@ -15,7 +15,7 @@ from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_torch import compiling, observing, patches, plans, scaling
+from unamp_torch import compiling, effect, observing, patches, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.compiled import build_hint, library
 from unamp_torch.spellings import made_by, spelling
@@ -45,10 +45,15 @@ GAPS = (
         "torch.autocast; name it in allow",
     ),
     Gap(
-        "products of sparse tensors in the CSR layout on a CPU",
+        "products of sparse tensors in a compressed layout (CSR, CSC, BSR) on a CPU",
         "PyTorch has no low kernel for them, and its own autocast, which carries out its own lists, casts them: they raise, as "
         "under torch.autocast; deny the operation, or use the COO layout",
         "https://docs.pytorch.org/docs/stable/sparse.html",
+    ),
+    Gap(
+        "operations on torch.masked tensors whose rule is low, in bfloat16",
+        "masked tensors know float16, float32 and float64 alone: PyTorch raises before it computes; use float16, or deny the "
+        "operation",
     ),
     Gap(
         "scaled_dot_product_attention of jagged tensors with widen_results, or of low ones where it is denied",
@@ -154,9 +159,8 @@ class TorchAdapter:
         return str(torch.__version__)
 
     def probe(self) -> None:
-        """Check the private hooks; those of modules that are not imported yet are checked when they are."""
-        patches.probe()
-        scaling.probe()
+        """Compute a little in a region; the names that regions need were looked at when this package was imported."""
+        effect.check()
 
     def devices(self) -> tuple[str, ...]:
         """Return the CPU, and a GPU where PyTorch finds an accelerator of whatever kind (see `device_names`)."""

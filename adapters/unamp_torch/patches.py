@@ -34,7 +34,7 @@ from unamp_torch.compiled import library
 from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, thread
 from unamp_torch.straight_patches import Exchange, Ready, written_out
 
-__all__ = ["HOOKS", "Hook", "acquire", "acquire_with_cache", "probe", "release", "release_with_cache"]
+__all__ = ["HOOKS", "Hook", "acquire", "acquire_with_cache", "release", "release_with_cache"]
 
 
 class Hook(NamedTuple):
@@ -58,8 +58,9 @@ class Hook(NamedTuple):
 
 
 # From 2.15 on torch calls the one with `_impl`; the other is left for older callers, and passes on to it.
-_GENERATOR = "_checkpoint_without_reentrant_generator"
-_GENERATOR += "_impl" if hasattr(torch.utils.checkpoint, f"{_GENERATOR}_impl") else ""
+_GENERATOR = "_checkpoint_without_reentrant_generator_impl"
+if not hasattr(torch.utils.checkpoint, _GENERATOR):
+    _GENERATOR = "_checkpoint_without_reentrant_generator"
 
 #: What calls those has it imported: before an exported program or a graph of `make_fx` comes to be, PyTorch does so.
 _COMPILER = "torch._dynamo"
@@ -101,19 +102,6 @@ _ready: list[Ready] = []
 _waiting: list[Hook] = list(HOOKS)
 _awaited: list[str] = ["torch"]
 _modules = sys.modules.keys()
-
-
-def probe() -> None:
-    """Check that every hook's attribute is where it is expected, in the modules that are imported.
-
-    Raises:
-        FrameworkNotSupported: naming the version of PyTorch and the attribute that is not there.
-    """
-    for hook in HOOKS:
-        module = sys.modules.get(hook.module)
-        if module is not None and not hasattr(module, hook.name):
-            raise _missing(hook)
-    transforming.probe()
 
 
 def _missing(hook: Hook) -> FrameworkNotSupported:
