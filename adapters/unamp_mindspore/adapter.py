@@ -32,6 +32,7 @@ from unamp_mindspore.casting import cast
 from unamp_mindspore.compiled import build_hint, exchange
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
 from unamp_mindspore.observing import dtype_name
+from unamp_mindspore.probing import check_effect
 from unamp_mindspore.spellings import spelling
 from unamp_mindspore.state import DTYPES, Tensor
 from unamp_mindspore.state import device as device_in_use
@@ -54,8 +55,7 @@ class MindSporeAdapter(CapturesNothing):
         return str(mindspore.__version__)
 
     def probe(self) -> None:
-        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
-        patches.probe()
+        """Have graphs compiled under policies; that the private hooks are there was looked at before they were imported."""
         compiling.install()
 
     def devices(self) -> tuple[str, ...]:
@@ -148,6 +148,7 @@ class MindSporeAdapter(CapturesNothing):
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         if device not in (None, device_in_use()):
             return ELSEWHERE
+        check_effect()
         return Activation(plans.plan(policy, device), cache=policy.cache)
 
     def how(self, op: str, policy: Policy, device: str) -> How:

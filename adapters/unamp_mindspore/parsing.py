@@ -12,12 +12,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-import mindspore
 from mindspore import nn
 from mindspore.ops.composite.multitype_ops import add_impl
 
 from unamp._compiler_marks import NOT_COMPILED
-from unamp.adapter import major_minor
 from unamp.adapter.replacing import CodePatch
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
@@ -25,17 +23,13 @@ from unamp.regions import Region
 from unamp_mindspore.binding import binding, held, layer_rules
 from unamp_mindspore.decorators import inside, inside_backward
 from unamp_mindspore.graph_operators import gradients_added
+from unamp_mindspore.moved import parser
 from unamp_mindspore.rewriting import rewritten, with_cast_gradients
 from unamp_mindspore.standing_in import BOUND, CASTS_NOTHING
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
 
-if major_minor(mindspore.__version__) < (2, 9):
-    from mindspore._extends.parse import parser
-else:
-    from mindspore.graph._parse import parser
-
-__all__ = ["GraphUnder", "check_no_region", "graph", "parser", "parser_hooks", "parser_needed"]
+__all__ = ["GraphUnder", "check_no_region", "graph", "parser_hooks"]
 
 
 #: The attribute of a parser that holds what its function is a method of.
@@ -200,8 +194,3 @@ def parser_hooks() -> tuple[CodePatch, ...]:
     kind = parser.Parser
     contexts = [CodePatch(kind.check_is_base_ctx, _with)] if hasattr(kind, "check_is_base_ctx") else []  # since 2.10
     return CodePatch(kind.__init__, _parsed), CodePatch(kind.parse, _read), *contexts
-
-
-def parser_needed() -> list[tuple[Any, str]]:
-    """Return what must be there, as objects and the names of attributes."""
-    return [(parser, "Parser"), (parser.Parser, "parse"), (add_impl, "_add_addn")]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mindspore._c_expression import amp as strategies
 from mindspore.ops.operations.manually_defined import ops_def
 from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.replacing import CodePatch
 from unamp_mindspore.binding import where_decorated
 from unamp_mindspore.graph_scaling import in_graphs
-from unamp_mindspore.parsing import check_no_region, graph, parser
+from unamp_mindspore.moved import parser
+from unamp_mindspore.parsing import check_no_region, graph
 from unamp_mindspore.standing_in import BOUND
 
-__all__ = ["resolving_hooks", "resolving_needed"]
+__all__ = ["resolving_hooks"]
 
 
 def _resolved(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,9 +85,3 @@ def resolving_hooks() -> tuple[CodePatch, ...]:
         CodePatch(parser.create_instance, _instance),
         CodePatch(ops_def.infer_value_for_Cast, _constant_cast),
     )
-
-
-def resolving_needed() -> list[tuple[Any, str]]:
-    """Return what must be there, as objects and the names of attributes."""
-    names = ("resolve_symbol", "get_module_namespace", "get_class_member_namespace_symbol", "create_instance")
-    return [*((parser, name) for name in names), (ops_def, "infer_value_for_Cast"), (strategies.AmpLevel, "AmpO0")]

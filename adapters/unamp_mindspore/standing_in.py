@@ -9,7 +9,9 @@ is rounded to low.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import operator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from mindspore import float64
@@ -25,8 +27,11 @@ __all__ = [
     "CASTS_NOTHING",
     "Low",
     "agreeing",
+    "agreeing_norm",
+    "bits_of",
     "cast_like",
     "casting_inputs",
+    "converting",
     "in_place",
     "low",
     "low_norm",
@@ -93,6 +98,11 @@ def _bits(dtype: Any) -> Iterator[int]:
 _seen = _Seen()
 
 
+def bits_of(tensors: Iterable[Any]) -> int:
+    """Return which eligible dtypes there are among tensors."""
+    return functools.reduce(operator.or_, (_BITS.get(tensor.dtype, 0) & _ELIGIBLE for tensor in tensors), 0)
+
+
 # --- what the compiler reads --------------------------------------------------------------------------------------------------
 
 
@@ -144,15 +154,21 @@ def _taking_any(body: Any) -> Any:
     return unamp_operation
 
 
-def low(call: Any, to: Low) -> Any:
-    """Return what computes low."""
+def low(call: Any, to: Low, own: int = 0) -> Any:
+    """Return what computes low.
+
+    Args:
+        call: what computes it.
+        to: the low dtype.
+        own: the dtypes of what it has beside its arguments, as `bits_of` gives them.
+    """
     dtype, emulated, result = to.dtype, to.emulated, FLOAT32 if to.widened else to.dtype
     widened = to.widened
 
     @unbound
     def unamp_low(args, kwargs):  # type: ignore[no-untyped-def]
         seen = _seen(args, kwargs)
-        if (seen & _ELIGIBLE) == 0:
+        if ((seen | own) & _ELIGIBLE) == 0:
             return call(*args, **kwargs)
         if "dtype" in kwargs:
             return call(*_able(args, seen), **kwargs)
@@ -187,6 +203,40 @@ def low_norm(call: Any, to: Low) -> Any:
         return unamp_norm(_cast_one(dtype, x), args, kwargs)
 
     return unamp_operation
+
+
+def agreeing_norm(call: Any, *, emulated: bool) -> Any:
+    """Return what computes a norm in the dtype of its activation, whatever its parameters and statistics are."""
+
+    @unbound
+    def unamp_norm(given, args, kwargs):  # type: ignore[no-untyped-def]
+        if not emulated or (_seen(given) & _LOW) == 0:
+            return call(given, *args, **kwargs)
+        rest = mixed_precision_cast(FLOAT32, args) if _seen(args) & _LOW else args
+        found = call(_cast_one(FLOAT32, given), *rest, **mixed_precision_cast(FLOAT32, kwargs))
+        return mixed_precision_cast(given.dtype, found)
+
+    @unbound
+    def unamp_operation(x, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return unamp_norm(x, args, kwargs)
+
+    return unamp_operation
+
+
+def converting(dtype: Any, *, rounded: bool) -> Any:
+    """Return what casts the parameters of a layer that is one operation.
+
+    Args:
+        dtype: what they are cast to.
+        rounded: whether they go back to float32.
+    """
+
+    @unbound
+    def unamp_parameter(value):  # type: ignore[no-untyped-def]
+        given = mixed_precision_cast(dtype, value)
+        return mixed_precision_cast(FLOAT32, given) if rounded else given
+
+    return unamp_parameter
 
 
 def wide(call: Any) -> Any:
