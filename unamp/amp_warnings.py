@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SLOW",
     "graph_ran",
+    "keeps_its_dtype",
     "may_be_faster",
     "moves_statistics",
     "never_ran",
@@ -134,6 +135,16 @@ def moves_statistics(layers: str) -> None:
         ("statistics", layers),
         f"unamp.tune: the network is in training mode, and every run moves the running statistics of {layers}, also where it "
         "overflows; tune a copy, or call network.eval() before",
+    )
+
+
+def keeps_its_dtype(framework: str, layer: str, low: str) -> None:
+    """Warn of a layer that computes in a dtype of its own, where the policy's is another low one."""
+    _once(
+        ("stated dtype", framework, layer, low),
+        f"{layer} was made to compute in a dtype of its own and keeps it, where the region computes in {low}; make it without "
+        "that dtype and the region decides, or open the region in the dtype that it has",
+        through=(framework, "flax"),
     )
 
 

@@ -16,7 +16,7 @@ class Facts:
     """Facts about the functions, primitives and layers of JAX and its libraries.
 
     Attributes:
-        left: primitives that no rule reaches, and whose operands need not agree.
+        left: primitives of the vocabulary's whose operands need not agree, and which no rule reaches.
         transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole operation.
         parts: for layers with an activation of the user's choice, the operations that belong to the layer itself.
         suspended: functions that no rule reaches, by module: random numbers, initial values, updates.

@@ -51,10 +51,9 @@ class JaxPlan:
         return f"{op} is banned by the policy in force. {self.policy.reason(op).advice}".rstrip()
 
     @cached_property
-    def primitives(self) -> Mapping[str, PrimitiveRule | None]:
-        """The rules for primitives, by name; None for those that are left alone."""
-        found: dict[str, PrimitiveRule | None] = {name: (op, self.rules[op], traced(op)) for name, op in primitives().items()}
-        return {**found, **dict.fromkeys(facts().left)}
+    def primitives(self) -> Mapping[str, PrimitiveRule]:
+        """The rules for primitives, by name; what is not here is left alone."""
+        return {name: (op, self.rules[op], traced(op)) for name, op in primitives().items() if name not in facts().left}
 
     @cached_property
     def observed(self) -> JaxPlan:
