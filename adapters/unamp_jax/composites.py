@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from jax import lax
@@ -27,7 +27,7 @@ from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule, wide_result
 from unamp_jax.state import CONTEXT, FLOAT32, Plan, thread
 
-__all__ = ["Composite", "code_patch", "emulates", "shapes"]
+__all__ = ["Composite", "code_patch", "drawing", "emulates", "shapes"]
 
 Args: TypeAlias = tuple[Any, ...]
 Kwargs: TypeAlias = dict[str, Any]
@@ -45,7 +45,7 @@ class Composite:
         function: the function, or an object that is called like one.
     """
 
-    __slots__ = ("_names", "_ranks", "_widens", "op", "original", "path")
+    __slots__ = ("_draws", "_names", "_ranks", "_widens", "op", "original", "path")
 
     def __init__(self, op: str, path: str, function: Callable[..., Any]) -> None:
         self.op = op
@@ -53,6 +53,7 @@ class Composite:
         self.original = function
         self._names = _parameters(function)
         self._ranks: Mapping[str, str] = facts().ranks.get(op, {})
+        self._draws = path.partition("random.")[2] in facts().drawn
         self._widens = path.startswith("lax.")  # which does not promote
 
     def operation(self, args: Args, policy: Policy) -> str:
@@ -67,7 +68,7 @@ class Composite:
         if plan is None:
             return self.original(*args, **kwargs)
         op = self.operation(args, plan.policy)
-        if plan.follows_parts(op):
+        if plan.follows_parts(op, self.path):
             return self.original(*args, **kwargs)
         inner = CONTEXT(None)
         inner.__enter__()
@@ -110,6 +111,8 @@ class Composite:
         if not plan.policy.active:
             return None
         if rule is Rule.UNTOUCHED:
+            if self._draws:
+                return FLOAT32  # from low parameters it is biased
             return target(Rule.WIDEST, None, found) if self._widens else None
         preferred = self._argument(_PREFERRED, args, kwargs)
         if self._argument(_DTYPE, args, kwargs) is not None or (preferred is not None and not wide_result(preferred)):
@@ -172,6 +175,29 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, int]:
         except (TypeError, ValueError):
             return {}
     return {name: place for place, name in enumerate(names)}
+
+
+def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable[[Any], Any]:
+    """Return what makes the stand-in for a random draw: low parameters are widened, and no rule reaches what it does.
+
+    Args:
+        function: the function that draws.
+        parameters: the names of the distribution's parameters.
+    """
+    places = {place for name, place in _parameters(function).items() if name in parameters}
+
+    def replacement(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if CONTEXT.value is None:
+                return original(*args, **kwargs)
+            with CONTEXT(None):
+                wide = [cast(value, FLOAT32) if place in places else value for place, value in enumerate(args)]
+                named = {name: cast(value, FLOAT32) if name in parameters else value for name, value in kwargs.items()}
+                return original(*wide, **named)
+
+        return call
+
+    return replacement
 
 
 def code_patch(function: types.FunctionType, replacement: Callable[[Any], Any]) -> CodePatch:

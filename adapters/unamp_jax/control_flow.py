@@ -154,7 +154,7 @@ def widest(*dtypes: Any) -> Any:
 
 
 def custom_linear_solve(original: Function) -> Function:
-    """Return what stands in for `jax.lax.custom_linear_solve`: products and solutions have the dtypes of the right-hand side."""
+    """Return what stands in for `jax.lax.custom_linear_solve`: products and solutions have the dtypes of ``b``."""
 
     def call(matvec: Any, b: Any, solve: Any, transpose_solve: Any = None, symmetric: Any = False, has_aux: Any = False) -> Any:
         if CONTEXT.value is None:

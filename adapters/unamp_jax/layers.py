@@ -70,7 +70,7 @@ class LayerCall:
     def _perform(self, plan: Plan, layer: Any, args: Args, kwargs: Kwargs) -> Any:
         op, path = next((self._layers[of] for of in type(layer).__mro__ if of in self._layers), ("", ""))
         op = _of_rank(op, layer, plan.policy)
-        if not op or plan.follows_parts(op):
+        if not op or plan.follows_parts(op, path):
             return self.original(layer, *args, **kwargs)
         rule = plan.rule(op)
         stated = _stated_dtype(layer)

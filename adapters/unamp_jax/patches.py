@@ -23,7 +23,7 @@ from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
 from unamp.adapter.state import suspending
 from unamp.errors import FrameworkNotSupported
 from unamp_jax import agreeing, calls, control_flow, custom_rules, programs, training
-from unamp_jax.composites import code_patch
+from unamp_jax.composites import code_patch, drawing
 from unamp_jax.facts import facts
 from unamp_jax.finding import innermost, patches_of, with_rules
 from unamp_jax.spellings import PALLAS, libraries
@@ -126,7 +126,8 @@ def _of_library(library: str) -> PatchGroup:
     if library == PALLAS:
         return PatchGroup(later)
     functions = patches_of(library)
-    return PatchGroup([*_suspended(library, functions), *training.patches(library), *later, *functions])
+    draws = _drawn() if library == "jax" else ()
+    return PatchGroup([*_suspended(library, functions), *draws, *training.patches(library), *later, *functions])
 
 
 def _changes(hooks: Iterable[tuple[str, str, Callable[[Function], Function]]]) -> Iterator[Patch]:
@@ -152,6 +153,16 @@ def _home(module: str) -> str:
     if module.startswith("flax.") and not module.startswith("flax.nnx"):
         return "flax.linen"
     return next((name for name in ("flax.nnx", "optax", "equinox", "keras") if module.startswith(name)), "jax")
+
+
+def _drawn() -> Iterator[Patch]:
+    """Yield the patches of random draws that are no operations of the vocabulary, whose rules would say the same."""
+    taken = {patch.function for patch in patches_of("jax") if isinstance(patch, CodePatch)}
+    for name, parameters in facts().drawn.items():
+        function = innermost(find("jax.random", name))
+        if isinstance(function, types.FunctionType) and function not in taken:
+            taken.add(function)
+            yield code_patch(function, drawing(function, parameters))
 
 
 @cache

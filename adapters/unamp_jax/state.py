@@ -58,7 +58,7 @@ class Plan(AnyPlan, Protocol):
             activated: whether a user chooses the layer's activation, which follows its own rule.
         """
 
-    def follows_parts(self, op: str, /) -> bool:
+    def follows_parts(self, op: str, path: str, /) -> bool:
         """Return whether the parts of an operation follow their own rules, and it has none."""
 
     def ban(self, op: str, /) -> str:

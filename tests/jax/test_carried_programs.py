@@ -1,4 +1,4 @@
-"""Programs that a primitive carries, loops and solvers of libraries, and primitives that nobody knows; plain JAX beside each."""
+"""Programs that a primitive carries, loops and solvers of libraries, unknown primitives; plain JAX beside each."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ CALLS = {
     "gradient of gmres": lambda: jax.grad(lambda b: gmres(lambda v: A @ v, b)[0].sum())(X[0]),
     "bicgstab": lambda: bicgstab(lambda v: A @ v, X[0])[0],
     "custom_root": lambda: lax.custom_root(
-        lambda x: A @ x - X[0], jnp.zeros(8), lambda f, x: x - f(x @ W) / 4, lambda g, y: jnp.linalg.solve(A, y)
+        lambda x: A @ x - X[0], X[1], lambda f, x: x - f(x @ W) / 4, lambda g, y: jnp.linalg.solve(A, y)
     ),
     "gradient of odeint": lambda: jax.grad(
         lambda y, w: odeint(lambda y, t, w: jnp.tanh(w @ y), y, jnp.array([0.0, 0.1]), w).sum(), (0, 1)
