@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from unamp.adapter.contract import MayBeFaster
 from unamp.adapter.observing import traces
+from unamp.adapter.versions import major_minor
 from unamp.errors import AmpHint, AmpWarning
 from unamp.policy import Rule
 
@@ -33,6 +34,7 @@ __all__ = [
     "may_be_faster",
     "moves_statistics",
     "never_ran",
+    "newer_than_examined",
     "nothing_covered",
     "rules_not_applied",
     "slow_dtype",
@@ -146,6 +148,17 @@ def keeps_its_dtype(framework: str, layer: str, low: str) -> None:
         "that dtype and the region decides, or open the region in the dtype that it has",
         through=(framework, "flax"),
     )
+
+
+def newer_than_examined(framework: str, version: str, examined: str) -> None:
+    """Warn of a version of a framework that is newer than any that its adapter was examined with."""
+    if major_minor(version) > major_minor(examined):
+        _once(
+            ("newer", framework, version),
+            f"{framework} {version} is newer than any that unamp was examined with ({examined}); all that unamp needs of it was "
+            "found; 'unamp conformance' tells whether rules are followed",
+            through=(framework,),
+        )
 
 
 def trivial_answer(said: str) -> None:

@@ -195,9 +195,6 @@ def probe() -> None:
         for field in (*fields, "fun", "nondiff_argnums"):
             if not hasattr(made, field):
                 raise _missing(f"attribute {kind.__name__}.{field}")
-    for name in ("typeof", "Tracer"):
-        if not hasattr(core, name):
-            raise _missing(f"jax._src.core.{name}")
 
 
 def _missing(what: str) -> FrameworkNotSupported:

@@ -37,7 +37,7 @@ def stated_rule(precision: Any) -> Rule | None:
         return None
     words = [str(getattr(one, "name", one)) for one in both]
     # "BF16_BF16_F32" is an algorithm for low operands, "BF16_BF16_F32_X3" one for float32 ones in several parts.
-    low = any(word.startswith(("BF16_", "F16_", "ANY_")) and "_X" not in word for word in words)
+    low = any(word.startswith(("BF16_", "F16_", "ANY_")) and not word.split("_")[-1].startswith("X") for word in words)
     return Rule.UNTOUCHED if low else Rule.FP32
 
 
