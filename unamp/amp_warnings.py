@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from unamp.adapter.contract import MayBeFaster
 from unamp.adapter.observing import traces
+from unamp.adapter.versions import major_minor
 from unamp.dtypes import FLOAT32
 from unamp.errors import AmpHint, AmpWarning
 from unamp.policy import Rule
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 __all__ = [
     "SLOW",
     "graph_ran",
+    "keeps_its_dtype",
     "left_out",
     "may_be_faster",
     "moves_statistics",
     "never_ran",
+    "newer_than_examined",
     "no_such_device",
     "nothing_covered",
     "rules_not_applied",
@@ -155,6 +158,27 @@ def moves_statistics(layers: str) -> None:
         f"unamp.tune: the network is in training mode, and every run moves the running statistics of {layers}, also where it "
         "overflows; tune a copy, or call network.eval() before",
     )
+
+
+def keeps_its_dtype(framework: str, layer: str, low: str) -> None:
+    """Warn of a layer that computes in a dtype of its own, where the policy's is another low one."""
+    _once(
+        ("stated dtype", framework, layer, low),
+        f"{layer} was made to compute in a dtype of its own and keeps it, where the region computes in {low}; make it without "
+        "that dtype and the region decides, or open the region in the dtype that it has",
+        through=(framework, "flax"),
+    )
+
+
+def newer_than_examined(framework: str, version: str, examined: str) -> None:
+    """Warn of a version of a framework that is newer than any that its adapter was examined with."""
+    if major_minor(version) > major_minor(examined):
+        _once(
+            ("newer", framework, version),
+            f"{framework} {version} is newer than any that unamp was examined with ({examined}); all that unamp needs of it was "
+            "found; 'unamp conformance' tells whether rules are followed",
+            through=(framework,),
+        )
 
 
 def trivial_answer(said: str) -> None:

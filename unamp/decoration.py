@@ -107,7 +107,8 @@ def decorate(
 
 
 def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+    several = isinstance(value, (list, tuple)) and not hasattr(value, "_fields")  # an optax transformation is one, with fields
+    return list(value) if several else [value]
 
 
 def _saved(dtype: object) -> str | None:

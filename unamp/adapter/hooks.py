@@ -27,7 +27,7 @@ import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from unamp.adapter.facts import read_facts
@@ -152,8 +152,6 @@ def _find(path: str) -> Any:
                 value = importlib.import_module(".".join(parts[:count]))
             except ImportError:
                 return None
-        if isinstance(found, ModuleType) and isinstance(value, FunctionType):  # it may hide the module of its name
-            value = sys.modules.get(".".join(parts[:count]), value)
         if value is None:
             return None
         found = value() if part.endswith("()") else value
