@@ -275,9 +275,16 @@ def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, 
             found[f"deny {dtype}"] = Policy("O1", dtype, deny=(op,))
     levels = selection.levels or (tuple(LEVELS) if selection.full else ("O1",))
     policies = _matrix(Selection(levels, selection.dtypes, selection.presets or PRESETS[:1] if fewer else selection.presets))
-    for policy in policies if chosen or selection.full else _telling(op, policies):
+    for policy in policies if chosen or selection.full else (*_telling(op, policies), *_deeper(selection, op, fewer=fewer)):
         found[policy_name(policy)] = policy
     return found
+
+
+def _deeper(selection: Selection, op: str, *, fewer: bool) -> Iterator[Policy]:
+    """Yield the default preset's policies at the levels above O1, each in one dtype, another than the next level's."""
+    dtypes = selection.dtypes or LOW_DTYPES
+    for number, level in enumerate(() if fewer else ("O2", "O3"), zlib.crc32(op.encode())):
+        yield Policy(level, dtypes[number % len(dtypes)])
 
 
 def _telling(op: str, policies: Iterable[Policy]) -> Iterator[Policy]:

@@ -20,7 +20,7 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 from unamp.adapter import Operations, machine
-from unamp.policy import Policy
+from unamp.policy import Policy, Rule
 from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary
 from unamp_conformance.behaviours import BEHAVIOURS
@@ -139,9 +139,13 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
     if probe is None or "probe" not in item.checks:
         return
 
+    first: dict[tuple[Rule | None, str], Policy] = {}  # every rule is looked at fully once, in each dtype
+    for policy in item.policies.values():
+        first.setdefault((subject.rule(policy, item.subject), policy.dtype), policy)
+    thorough = {*first.values(), *(policy for policy in item.policies.values() if full and policy.preset == PRESETS[0])}
+
     def look(policy: Policy) -> Outcomes:
-        every_feed = full and policy.preset == PRESETS[0]  # another preset's rules are carried out in no other way
-        message, details = check_operation(subject, probe, policy, full=every_feed)
+        message, details = check_operation(subject, probe, policy, full=policy in thorough)
         return {"probe": (message, details if message else {})}
 
     asked = replace(item, checks=("probe",))
