@@ -10,6 +10,7 @@ from typing import Any
 from unamp.dtypes import ELIGIBLE
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
+from unamp.presets import preset
 from unamp_conformance.probes import FEEDS, Finding, Probe
 from unamp_conformance.subjects import Subject
 
@@ -18,16 +19,17 @@ __all__ = ["check_operation", "expected_precision"]
 #: The look at float32 inputs that change in place.
 _AGAIN = "changed float32"
 
-#: The feeds that tell each rule from every other: what is looked at where the rule was looked at under another policy.
+#: The feeds that tell each rule from every other, and those that do for operations of which a policy casts one input: what is
+#: looked at where the rule was looked at under another policy.
 _TELLING = {
-    Rule.LOW: ("float32",),
-    Rule.FP32: ("low",),
-    Rule.WIDEST: ("low", "mixed"),
-    Rule.NARROWEST: ("float32", "mixed"),
-    Rule.UNTOUCHED: ("float32", "low"),
+    Rule.LOW: (("float32",), ("float32",)),
+    Rule.FP32: (("low",), ("low",)),
+    Rule.WIDEST: (("low", "mixed"), ("float32", "low")),
+    Rule.NARROWEST: (("float32", "mixed"), ("float32", "low")),
+    Rule.UNTOUCHED: (("float32", "low"), ("float32", "low")),
 }
-#: The same for operations of which a policy casts one input: no feed of theirs is mixed.
-_TELLING_OF_ONE = {**_TELLING, Rule.WIDEST: ("float32", "low"), Rule.NARROWEST: ("float32", "low")}
+#: The same for rules that the framework's own lists give, which it carries out by itself: it may refuse mixed inputs.
+_TELLING_OF_OWN = {**_TELLING, Rule.LOW: (("mixed",), ("float32",)), Rule.FP32: (("low", "mixed"), ("low",))}
 
 
 def expected_precision(rule: Rule, feed: str, low: str) -> str | None:
@@ -68,7 +70,7 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
 
     looks: dict[str, Callable[[], list[Finding]]] = {
         feed: partial(probe.look, region, feed, policy.dtype)
-        for feed in (FEEDS if full else (_TELLING if probe.castable > 1 else _TELLING_OF_ONE)[rule])
+        for feed in (FEEDS if full else _telling(subject, policy, rule, probe.castable))
         if feed == "float32" or probe.castable > (feed == "mixed")
     }
     if full and rule is Rule.LOW:
@@ -94,6 +96,12 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
                 wrong.append(f"{what}: {complaint}")
                 differing.append({"of": what, "expected": expected, "observed": f"{_spoken(finding)}, tag {finding.dtype}"})
     return "; ".join(wrong), {"rule": rule.value, "seen": seen, "wrong": differing}
+
+
+def _telling(subject: Subject, policy: Policy, rule: Rule, castable: int) -> tuple[str, ...]:
+    lists = preset(policy.preset)
+    own = lists.delegates or lists.framework == subject.framework
+    return (_TELLING_OF_OWN if own else _TELLING)[rule][castable < 2]
 
 
 def _complaint(probe: Probe, finding: Finding, expected: str, feed: str) -> str:

@@ -80,7 +80,7 @@ class Probe:
         self.case = case
         self._operations = operations
         self._device = device
-        self._predicted: dict[tuple[str, str, range], list[Prediction | None]] = {}
+        self._predicted: dict[tuple[str, str, range, bool], list[Prediction | None]] = {}
         self._made: dict[int, list[np.ndarray]] = {}
 
     @cached_property
@@ -137,7 +137,7 @@ class Probe:
             return []
         draws = range(1, len(self._draws) + 1)
         for repeated in (draws, range(1, _AGAIN * len(draws) + 1)):  # see `look`
-            prediction = self._predictions("float32", "float32", repeated)[0]
+            prediction = self._predictions("float32", "float32", repeated, backward=False)[0]
             if prediction is None:
                 return []
             values, dtype = self._changed_in_place(region, repeated)
@@ -147,18 +147,18 @@ class Probe:
         return [Finding("forward of a later call", precisions, dtype, note)]
 
     def _changed_in_place(self, region: Region, draws: range) -> tuple[np.ndarray, str]:
-        """Return the results, in one region, of calls after the first, with their dtype."""
-        ops, case, kept = self._operations, self.case, {}
-        for place in self._parameters:
-            kept[place] = ops.parameter(self._inputs(0)[place], device=self._device)  # type: ignore[attr-defined]
-        runs = []
-        with region():
-            for draw in (0, *draws):
-                for place, tensor in kept.items():
-                    ops.assign(tensor, self._inputs(draw)[place])  # type: ignore[attr-defined]
-                tensors = [kept[n] if n in kept else self._tensor(a) for n, a in enumerate(self._inputs(draw))]
-                runs.append(self._read(self._pick(case.call(ops[case.op], tensors))))  # before the next change: may be a view
-        return _flat([values for values, _ in runs[1:]]), runs[-1][1]
+        """Return the results of calls after the first ones of their regions, with their dtype."""
+        ops, case, runs = self._operations, self.case, []
+        for draw in draws:
+            before, after = self._inputs(draw - 1), self._inputs(draw)
+            kept = {n: ops.parameter(before[n], device=self._device) for n in self._parameters}  # type: ignore[attr-defined]
+            with region():
+                case.call(ops[case.op], [kept[n] if n in kept else self._tensor(a) for n, a in enumerate(before)])
+                for n, parameter in kept.items():
+                    ops.assign(parameter, after[n])  # type: ignore[attr-defined]
+                result = case.call(ops[case.op], [kept[n] if n in kept else self._tensor(a) for n, a in enumerate(after)])
+            runs.append(self._read(self._pick(result)))
+        return _flat([values for values, _ in runs]), runs[-1][1]
 
     @cached_property
     def _parameters(self) -> tuple[int, ...]:
@@ -168,8 +168,9 @@ class Probe:
         case, inputs = self.case, self._inputs(0)
         places = tuple(case.differentiable(inputs)) if case.backward else ()
         make = self._operations.parameter  # type: ignore[attr-defined]
+        given = [make(a, device=self._device) if n in places else self._tensor(a) for n, a in enumerate(inputs)]
         try:
-            case.call(self._operations[case.op], [make(a, device=self._device) if n in places else self._tensor(a) for n, a in enumerate(inputs)])
+            case.call(self._operations[case.op], given)
         except Exception:  # not every function takes the framework's parameters
             return ()
         return places
@@ -196,6 +197,12 @@ class Probe:
             precisions, note = explain(values, self._stored(prediction, dtype) if name == "forward" else prediction)
             findings.append(Finding(name, precisions, dtype, note))
         return findings
+
+    def numbers(self, region: Region, feed: str, low: str) -> list[np.ndarray | None]:
+        """Return the results of a look as they are, and for float32 inputs the gradients, of all its draws."""
+        gradients = self.case.backward and feed == "float32"
+        draws = self._draws if self._sensitive else range(1)
+        return _streams([self._run(n, _feeder(self.case, feed, low), "float32", region, gradients=gradients) for n in draws])
 
     def sample(self) -> dict[str, Any]:
         """Return how many numbers a result has outside any region, and a few; empty where they mean nothing elsewhere."""
@@ -239,7 +246,7 @@ class Probe:
                 continue
             found = [p for p in self._compare(collected) if p is not None]
             if all(tells(prediction, calibration) for prediction, calibration in found):
-                self._predicted["float32", "float32", range(draw + 1)] = [p and p[0] for p in self._compare(collected)]
+                self._predicted["float32", "float32", range(draw + 1), True] = [p and p[0] for p in self._compare(collected)]
                 return range(draw + 1)
         names = self._names()
         dull = [
@@ -247,12 +254,12 @@ class Probe:
         ]
         raise Unsuitable(f"{self.case.op}: its inputs do not tell the precisions apart ({', '.join(dull)})")
 
-    def _predictions(self, feed: str, low: str, draws: range) -> list[Prediction | None]:
-        key = (feed, low if feed != "float32" else "float32", draws)
+    def _predictions(self, feed: str, low: str, draws: range, *, backward: bool = True) -> list[Prediction | None]:
+        key = (feed, low if feed != "float32" else "float32", draws, backward)
         if key not in self._predicted:
             collected: dict[str, list[_Run]] = {p: [] for p in ("calibration", *PRECISIONS)}
             for draw in draws:
-                self._collect(collected, draw, feed, low, self.case.backward and feed == "float32")
+                self._collect(collected, draw, feed, low, self.case.backward and backward and feed == "float32")
             self._predicted[key] = [pair and pair[0] for pair in self._compare(collected)]
         return self._predicted[key]
 

@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 import warnings
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
@@ -37,7 +38,7 @@ from unamp_conformance.subjects import SECOND, Subject
 from unamp_conformance.training import QUICK, STEPS, check_training
 from unamp_conformance.ways import check_way
 
-__all__ = ["main", "perform", "planned"]
+__all__ = ["main", "perform", "planned", "probe_of"]
 
 Say = Callable[..., None]
 Outcomes = Mapping[str, Outcome]  # by check what is wrong, empty where nothing is, and the observations
@@ -79,9 +80,9 @@ def planned(subject: Subject, selection: Selection) -> list[Item]:
     return list(items(selection, subject.spelled(), subject.ways, dear, **chosen))
 
 
-def perform(subject: Subject, item: Item, *, full: bool = False) -> list[Result]:
-    """Do one item; an exception in it is a failure of its checks."""
-    return [result for step in _steps(subject, item, (), full) for result in _done(step)]
+def perform(subject: Subject, item: Item, *, without: Collection[str] = (), full: bool = False) -> list[Result]:
+    """Do one item, but for policies that are done already; an exception in it is a failure of its checks."""
+    return [result for step in _steps(subject, item, without, full) for result in _done(step)]
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
     prepared: list[tuple[Probe | None, str]] = []
 
     def prepare() -> Iterator[Result]:
-        prepared.append(_probe(subject.operations, subject.device, item.subject))
+        prepared.append(probe_of(subject.operations, subject.device, item.subject))
         (probe, why) = prepared[0]
         if "coverage" in item.checks and not without:
             yield _result("coverage", subject, item, "-", (why, probe.sample() if probe else {}))
@@ -139,10 +140,7 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
     if probe is None or "probe" not in item.checks:
         return
 
-    first: dict[tuple[Rule | None, str], Policy] = {}  # every rule is looked at fully once, in each dtype
-    for policy in item.policies.values():
-        first.setdefault((subject.rule(policy, item.subject), policy.dtype), policy)
-    thorough = {*first.values(), *(policy for policy in item.policies.values() if full and policy.preset == PRESETS[0])}
+    thorough = _looked_at_fully(subject, item, full)
 
     def look(policy: Policy) -> Outcomes:
         message, details = check_operation(subject, probe, policy, full=policy in thorough)
@@ -152,6 +150,19 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
     for name, policy in item.policies.items():
         if name not in without:
             yield _Step(name, asked.checks, partial(_guarded, subject, asked, name, partial(look, policy)))
+
+
+def _looked_at_fully(subject: Subject, item: Item, full: bool) -> set[Policy]:
+    """Return the policies of an operation under which every feed is looked at: for each rule one, in the dtype that its name draws.
+
+    In a full run those of the default preset, too.
+    """
+    dtypes = sorted({policy.dtype for policy in item.policies.values()})
+    drawn = dtypes[zlib.crc32(item.subject.encode()) % len(dtypes)] if dtypes else ""
+    first: dict[Rule | None, Policy] = {}
+    for policy in sorted(item.policies.values(), key=lambda policy: policy.dtype != drawn):
+        first.setdefault(subject.rule(policy, item.subject), policy)
+    return {*first.values(), *(policy for policy in item.policies.values() if full and policy.preset == PRESETS[0])}
 
 
 def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_Step]:
@@ -173,7 +184,7 @@ def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_St
 
 
 @lru_cache(maxsize=4)  # who asks about an operation again, soon does
-def _probe(operations: Operations, device: str, op: str) -> tuple[Probe | None, str]:
+def probe_of(operations: Operations, device: str, op: str) -> tuple[Probe | None, str]:
     """Return an operation's probe, or why there is none."""
     if op not in operations.names():
         return None, f"the adapter binds no function for {op}"
