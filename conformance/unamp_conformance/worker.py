@@ -35,6 +35,7 @@ from unamp_conformance.probes import Probe, Unsuitable
 from unamp_conformance.reference import Reference
 from unamp_conformance.results import Finding, Result, sayable
 from unamp_conformance.subjects import SECOND, Subject
+from unamp_conformance.tensorchecks import check_tensors
 from unamp_conformance.training import QUICK, STEPS, check_training
 from unamp_conformance.ways import check_way
 
@@ -77,7 +78,8 @@ def planned(subject: Subject, selection: Selection) -> list[Item]:
     """Return the items of a selection on a framework, with the ways that its adapter lists."""
     dear = {name for name, way in subject.ways.items() if way.dear}
     chosen = {"sparing": getattr(subject.operations, "dear", False), "beside": subject.device == SECOND}
-    return list(items(selection, subject.spelled(), subject.ways, dear, **chosen))
+    kinds = {name: tuple(kind.calls) for name, kind in subject.tensor_kinds.items()}
+    return list(items(selection, subject.spelled(), subject.ways, dear, kinds, **chosen))
 
 
 def perform(subject: Subject, item: Item, *, without: Collection[str] = (), full: bool = False) -> list[Result]:
@@ -111,7 +113,7 @@ def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -
     """Return the steps of an item, but for policies that are done already: their process died in the middle of the item."""
     if item.kind == "operation":
         return _operation(subject, item, without, full)
-    if item.kind in ("way", "layers"):
+    if item.kind in ("way", "layers", "tensors"):
         return _way(subject, item, without)
     kinds: Mapping[str, Callable[[Subject, Item, Policy], Outcomes]] = {
         "network": _network,
@@ -170,6 +172,8 @@ def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_St
         try:
             if item.kind == "layers":
                 found = check_layers(subject, item.way, item.subject, policy)
+            elif item.kind == "tensors":
+                found = check_tensors(subject, subject.tensor_kinds[item.way], item.subject, policy)
             else:
                 found = check_way(subject, subject.ways[item.way], item.subject, policy)
         except Lacking as error:
