@@ -10,7 +10,7 @@ from typing import Any
 from unamp.dtypes import ELIGIBLE
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
-from unamp.presets import preset
+from unamp.presets import PRESETS, preset
 from unamp_conformance.probes import FEEDS, Finding, Probe
 from unamp_conformance.subjects import Subject
 
@@ -100,7 +100,7 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
 
 def _telling(subject: Subject, policy: Policy, rule: Rule, castable: int) -> tuple[str, ...]:
     lists = preset(policy.preset)
-    own = lists.delegates or lists.framework == subject.framework
+    own = lists.delegates or (lists.framework == subject.framework and policy.preset != PRESETS[0])
     return (_TELLING_OF_OWN if own else _TELLING)[rule][castable < 2]
 
 
