@@ -65,6 +65,14 @@ class MindSporeOperations(NamedOperations):
         """Return a tensor with the array's values, shape and dtype."""
         return Tensor(np.asarray(array))
 
+    def parameter(self, array: np.ndarray, *, device: str = "cpu") -> Tensor:
+        """Return a tensor as layers have them for parameters."""
+        return mindspore.Parameter(self.tensor(array))
+
+    def assign(self, parameter: Tensor, array: np.ndarray) -> None:
+        """Change a parameter in place, as optimizers do."""
+        mindspore.ops.assign(parameter, self.tensor(array))
+
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
         if tensor.dtype in (DTYPES["float16"], DTYPES["bfloat16"]):

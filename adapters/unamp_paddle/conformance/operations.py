@@ -50,6 +50,16 @@ class PaddleOperations(NamedOperations):
         made.stop_gradient = not requires_grad
         return made
 
+    def parameter(self, array: np.ndarray, *, device: str = "cpu") -> Tensor:
+        """Return a tensor as layers have them for parameters."""
+        made = self.tensor(array, device=device)
+        return paddle.create_parameter(made.shape, made.dtype, default_initializer=paddle.nn.initializer.Assign(made))
+
+    def assign(self, parameter: Tensor, array: np.ndarray) -> None:
+        """Change a parameter in place, as optimizers do."""
+        with paddle.no_grad():
+            paddle.assign(self.tensor(array), output=parameter)
+
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
         values: np.ndarray = tensor.detach().numpy()
