@@ -2,8 +2,9 @@
 
 import mindspore
 
+from unamp import amp_warnings
 from unamp.adapter import check_version
-from unamp.adapter.hooks import read_hooks
+from unamp_mindspore.hooks import HOOKS
 
 __all__ = ["REQUIRES", "adapter"]
 
@@ -11,7 +12,8 @@ REQUIRES = ">=2.8,<3"
 check_version("mindspore", mindspore.__version__, REQUIRES, older="older ones are not examined")
 
 # Not before: a version may lack what these import.
-read_hooks("mindspore", "unamp_mindspore").probe()
+HOOKS.probe()
+amp_warnings.newer_than_examined("mindspore", mindspore.__version__, HOOKS.examined)
 from unamp_mindspore.adapter import MindSporeAdapter  # noqa: E402
 
 adapter = MindSporeAdapter(REQUIRES)

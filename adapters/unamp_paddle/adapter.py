@@ -17,7 +17,7 @@ from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_paddle import devices, hooks, observing, patches, plans, scaling
+from unamp_paddle import devices, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.compiled import build_hint, exchange
@@ -45,7 +45,7 @@ class PaddleAdapter(CapturesNothing):
 
     def probe(self) -> None:
         """Check the private hooks and their effect; see `unamp.adapter.Adapter.probe`."""
-        hooks.probe()
+        HOOKS.probe()
         probe_effects()
 
     def devices(self) -> tuple[str, ...]:

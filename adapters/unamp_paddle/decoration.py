@@ -15,9 +15,9 @@ from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
 from unamp.amp_warnings import unknown_masters
-from unamp_paddle import hooks
 from unamp_paddle.casting import narrow
 from unamp_paddle.exchange import alias, exchange_memory
+from unamp_paddle.hooks import HOOKS
 from unamp_paddle.masters import (
     MASTER_WEIGHTS,
     Masters,
@@ -99,13 +99,13 @@ def _kept(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> Iterator[Laye
 
 def _gives_sparse_gradients(layer: Layer) -> bool:
     # Paddle has no cast for them, so on the CPU low ones cannot come about.
-    return isinstance(layer, paddle.nn.Embedding) and hooks.attribute(layer, "_sparse") and not paddle.is_compiled_with_cuda()
+    return isinstance(layer, paddle.nn.Embedding) and HOOKS.attribute(layer, "_sparse") and not paddle.is_compiled_with_cuda()
 
 
 def _check_fresh(optimizer: Any) -> None:
     if hasattr(optimizer, "_unamp_masters"):
         raise ValueError(f"this {type(optimizer).__name__} is decorated already")
-    if hooks.attribute(optimizer, "_accumulators"):
+    if HOOKS.attribute(optimizer, "_accumulators"):
         raise ValueError(
             f"this {type(optimizer).__name__} has taken steps: decorate it before its first, or load its state into a new one"
         )
@@ -117,7 +117,7 @@ def _loaded(optimizer: Any) -> dict[str, Any]:
     Raises:
         ValueError: for one of another shape than its parameter.
     """
-    weights, own = hooks.attribute(optimizer, "_master_weights"), {parameter.name for parameter in parameters(optimizer)}
+    weights, own = HOOKS.attribute(optimizer, "_master_weights"), {parameter.name for parameter in parameters(optimizer)}
     known = {name: weight for name, weight in weights.items() if name in own}
     check_masters(optimizer, known)
     if lost := sorted(weights.keys() - own):
@@ -156,7 +156,7 @@ class _Saved:
 
     def _cast_parameters(self, state_dict: dict[str, Any]) -> None:
         norms = (layer for layer in self._network.sublayers(include_self=True) if isinstance(layer, _STATISTICS))
-        statistics = {id(each) for norm in norms for each in (hooks.attribute(norm, name) for name in ("_mean", "_variance"))}
+        statistics = {id(each) for norm in norms for each in (HOOKS.attribute(norm, name) for name in ("_mean", "_variance"))}
         own = {each.data_ptr() for each in self._network.parameters() if id(each) not in statistics}
         for name, value in state_dict.items():
             if isinstance(value, paddle.Tensor) and value.is_floating_point() and value.data_ptr() in own:

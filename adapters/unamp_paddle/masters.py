@@ -20,8 +20,8 @@ import paddle
 
 from unamp.policy import Policy
 from unamp.regions import current_policy, policy_region
-from unamp_paddle import hooks
 from unamp_paddle.exchange import Exchange, alias, exchange_memory, follow
+from unamp_paddle.hooks import HOOKS
 from unamp_paddle.state import FLOAT32, LOW, dtype_of
 
 __all__ = [
@@ -196,7 +196,7 @@ def add_up_wide(parameter: Any) -> None:
 
 def parameters(optimizer: Any) -> Iterator[Any]:
     """Return an optimizer's parameters, in its order."""
-    for each in hooks.attribute(optimizer, "_param_groups") or ():
+    for each in HOOKS.attribute(optimizer, "_param_groups") or ():
         if isinstance(each, dict):
             yield from each["params"]
         else:

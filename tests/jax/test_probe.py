@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 import pytest
 from jax._src import core
-from unamp_jax import adapter, hooks
+from unamp_jax import adapter
+from unamp_jax.hooks import HOOKS
 
 import unamp
 from unamp import amp_warnings
@@ -39,6 +40,6 @@ def test_a_loop_that_no_longer_asks_is_noticed(monkeypatch):
 def test_a_newer_version_warns_once(monkeypatch):
     monkeypatch.setattr(amp_warnings, "_given", set())
     with pytest.warns(unamp.AmpWarning, match=r"jax 0\.99\.0 is newer than any that unamp was examined with"):
-        amp_warnings.newer_than_examined("jax", "0.99.0", hooks.examined)
-    amp_warnings.newer_than_examined("jax", "0.99.0", hooks.examined)
+        amp_warnings.newer_than_examined("jax", "0.99.0", HOOKS.examined)
+    amp_warnings.newer_than_examined("jax", "0.99.0", HOOKS.examined)
     amp_warnings.newer_than_examined("jax", jax.__version__, jax.__version__)

@@ -8,12 +8,12 @@ from typing import Any
 import paddle
 from paddle.nn import functional as F
 
-from unamp_paddle import hooks
+from unamp_paddle.hooks import HOOKS
 from unamp_paddle.state import Tensor
 
 __all__ = ["RARE"]
 
-_C_ops = hooks.load("paddle._C_ops")
+_C_ops = HOOKS.load("paddle._C_ops")
 
 
 def _boxed(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
