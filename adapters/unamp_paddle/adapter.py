@@ -21,6 +21,7 @@ from unamp_paddle import devices, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.compiled import build_hint, exchange
+from unamp_paddle.hooks import HOOKS
 from unamp_paddle.probing import probe_effects
 from unamp_paddle.programs import in_program
 from unamp_paddle.spellings import spelling
