@@ -3,14 +3,13 @@
 import paddle
 
 from unamp.adapter import check_version
-from unamp.adapter.hooks import read_hooks
+from unamp_paddle.hooks import hooks
 
-__all__ = ["REQUIRES", "adapter", "hooks"]
+__all__ = ["REQUIRES", "adapter"]
 
 REQUIRES = ">=3.2,<4"
 OLDER = "on the CPU, older ones cast to float16 towards zero, where all others round to the nearest"
 check_version("paddle", paddle.__version__, REQUIRES, older=OLDER)
-hooks = read_hooks("paddle", __name__)
 hooks.probe()
 
 # Not before: other versions do not have what these import.

@@ -16,10 +16,11 @@ from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_paddle import devices, hooks, observing, patches, plans, scaling
+from unamp_paddle import devices, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.compiled import build_hint, exchange
+from unamp_paddle.hooks import hooks
 from unamp_paddle.probing import probe_effects
 from unamp_paddle.programs import in_program
 from unamp_paddle.spellings import spelling

@@ -15,9 +15,9 @@ from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
 from unamp.amp_warnings import unknown_masters
-from unamp_paddle import hooks
 from unamp_paddle.casting import narrow
 from unamp_paddle.exchange import alias, exchange_memory
+from unamp_paddle.hooks import hooks
 from unamp_paddle.masters import (
     MASTER_WEIGHTS,
     Masters,

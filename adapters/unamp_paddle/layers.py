@@ -9,7 +9,8 @@ from paddle.nn import Layer
 
 from unamp.adapter.layers import LayerRegion, derive, put_by_class
 from unamp.errors import NotExpressible
-from unamp_paddle import compiling, hooks, patches
+from unamp_paddle import compiling, patches
+from unamp_paddle.hooks import hooks
 
 __all__ = ["PaddleLayers"]
 

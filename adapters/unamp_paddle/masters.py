@@ -20,8 +20,8 @@ import paddle
 
 from unamp.policy import Policy
 from unamp.regions import current_policy, policy_region
-from unamp_paddle import hooks
 from unamp_paddle.exchange import Exchange, alias, exchange_memory, follow
+from unamp_paddle.hooks import hooks
 from unamp_paddle.state import FLOAT32, LOW, dtype_of
 
 __all__ = [

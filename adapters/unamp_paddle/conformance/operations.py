@@ -19,11 +19,11 @@ from unamp.adapter import NamedOperations, Way
 from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp.vocabulary import vocabulary
-from unamp_paddle import hooks
 from unamp_paddle.conformance.layered import layered
 from unamp_paddle.conformance.rare import RARE
 from unamp_paddle.conformance.tensor_kinds import tensor_kinds
 from unamp_paddle.conformance.ways import ways
+from unamp_paddle.hooks import hooks
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor
 

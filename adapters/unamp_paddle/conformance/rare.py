@@ -8,7 +8,7 @@ from typing import Any
 import paddle
 from paddle.nn import functional as F
 
-from unamp_paddle import hooks
+from unamp_paddle.hooks import hooks
 from unamp_paddle.state import Tensor
 
 __all__ = ["RARE"]
