@@ -1,4 +1,4 @@
-"""What the adapter needs of Paddle is looked at before it is used: names, and that a region has its effect."""
+"""Private names, and the effect of a region, are looked at before anything relies on them."""
 
 import subprocess
 import sys

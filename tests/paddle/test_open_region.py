@@ -78,7 +78,7 @@ def trained(stepping, policy, compiled=False):
 
 
 def by_rounding(loss, low):
-    """How far the mean of squares is off where predictions of a size of 2 are rounded four times on their way."""
+    """Return the error of a mean of squares whose predictions, of a size of 2, are rounded four times on their way."""
     error = 4 * 2 * {"float16": 2**-11, "bfloat16": 2**-8}[low]
     return 2 * loss**0.5 * error + error**2
 

@@ -27,7 +27,7 @@ def nearest(numbers, low):
 
 
 def same(found, expected):
-    """Whether two arrays of one dtype are the same to the bit, but for what is no number."""
+    """Return True where two arrays of one dtype are the same to the bit, but for what is no number."""
     bits = f"u{expected.dtype.itemsize}"
     wide = expected.astype(np.float32)
     equal = found.view(bits) == expected.view(bits)
