@@ -3,15 +3,14 @@
 import torch
 
 from unamp.adapter import check_version
-from unamp.adapter.hooks import read_hooks
+from unamp_torch.hooks import HOOKS
 
-__all__ = ["REQUIRES", "adapter", "hooks"]
+__all__ = ["REQUIRES", "adapter"]
 
 REQUIRES = ">=2.10,<3"
 check_version("torch", torch.__version__, REQUIRES, older="older ones keep no float32 gradient of a low parameter")
 
-hooks = read_hooks("torch", __name__)
-hooks.probe()
+HOOKS.probe()
 
 # Not before: other versions do not have what these import.
 from unamp_torch.adapter import TorchAdapter  # noqa: E402

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from unamp_torch import hooks
+from unamp_torch.hooks import HOOKS
 
 __all__ = ["agreed", "is_sharded"]
 
@@ -42,4 +42,4 @@ def _sharded(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
 def _is_flattened(parameter: torch.Tensor) -> bool:
     home = "torch.distributed.fsdp._common_utils"
     # Where it is not imported, nobody can have made one.
-    return home in sys.modules and bool(hooks.load(home)._is_fsdp_flattened(parameter))
+    return home in sys.modules and bool(HOOKS.load(home)._is_fsdp_flattened(parameter))
