@@ -19,7 +19,7 @@ from unamp.adapter import Adapter, Gradients, registry
 from unamp.adapter.observing import any_trace, untraced
 from unamp.loss_scale import SMALLEST, LossScale, number
 from unamp.policy import Policy
-from unamp.regions import is_autocast_enabled, policy_region
+from unamp.regions import open_regions, policy_region
 
 __all__ = ["GradScaler", "NothingChecked", "no_policy"]
 
@@ -303,7 +303,7 @@ class GradScaler:
 
     def _scaled_each(self, outputs: Any) -> Any:
         if not isinstance(outputs, Iterable) or isinstance(outputs, (str, bytes, Mapping)):
-            registry.check_suitable()
+            registry.check_suitable(outputs)
             raise TypeError(f"scale() takes tensors, and lists and tuples of them, not {type(outputs).__name__}")
         scaled = [self._scaled(each) for each in outputs]
         if not isinstance(outputs, tuple):
@@ -384,7 +384,7 @@ class GradScaler:
     def _adapter_of_optimizer(self, optimizer: Any) -> Adapter:
         adapter = self._owner(optimizer, lambda each: each.is_optimizer(optimizer))
         if adapter is None:
-            registry.check_suitable()
+            registry.check_suitable(optimizer)
             known = ", ".join(each.framework for each in registry.adapters_in_use()) or "none"
             raise TypeError(f"{type(optimizer).__name__} is no optimizer of a framework that is in use: {known}")
         return adapter
@@ -416,7 +416,7 @@ def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 def no_policy() -> AbstractContextManager[object]:
     """Compute what the scale depends on, and steps, in the dtypes that they have, whatever region is open; in no trace."""
-    inside = policy_region(_OFF) if is_autocast_enabled() else nullcontext()
+    inside = policy_region(_OFF) if open_regions() else nullcontext()
     return _aside(inside) if any_trace() else inside
 
 

@@ -1,6 +1,4 @@
-"""PyTorch's private names that this adapter uses; the file ``data/hooks.toml`` holds them, with the explanations."""
-
-from __future__ import annotations
+"""The private names of PyTorch that the adapter uses, looked at before they are imported."""
 
 from unamp.adapter.hooks import read_hooks
 

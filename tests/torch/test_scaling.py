@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import said_by_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import unamp
@@ -403,12 +402,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what happened on each of two ranks, by the manner of sharing the work."""
     script, meeting = Path(__file__).with_name("data_parallel.py"), tmp_path_factory.mktemp("ranks") / "meeting"
     command = [sys.executable, str(script), str(meeting)]
-    ranks = [subprocess.Popen([*command, str(rank), *NAMED], stdout=subprocess.PIPE, text=True) for rank in range(2)]
-    try:
-        return [json.loads(rank.communicate(timeout=240)[0].splitlines()[-1]) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()  # where one fails, the other waits for it
+    return said_by_ranks([[*command, str(rank), *NAMED] for rank in range(2)])
 
 
 @pytest.mark.parametrize("manner", NAMED)

@@ -63,6 +63,15 @@ class TorchOperations(NamedOperations):
         made = torch.from_numpy(np.array(array, order="C"))
         return made.to(device_type(device)).requires_grad_(requires_grad)
 
+    def parameter(self, array: np.ndarray, *, device: str = "cpu") -> Tensor:
+        """Return a tensor as layers have them for parameters."""
+        return torch.nn.Parameter(self.tensor(array, device=device))
+
+    def assign(self, parameter: Tensor, array: np.ndarray) -> None:
+        """Change a parameter in place, as optimizers do."""
+        with torch.no_grad():
+            parameter.copy_(torch.from_numpy(np.array(array)))
+
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
         # Inside a region too a copy to the host must not change values: these casts are exact.
