@@ -116,11 +116,6 @@ class MindSporeAdapter(CapturesNothing):
                 "forward and backward run as in PyNative mode, under the policy; as part of a graph it raises NotExpressible",
             ),
             Gap(
-                "layers in compiled graphs",
-                "what they are made of follows its own rules there: at O1 nn.MSELoss of a low tensor is low (ops.mse_loss is "
-                "one operation, and float32), and a low nn.Dense rounds before it adds its bias",
-            ),
-            Gap(
                 "custom_fwd(cast_inputs=...) on what MindSpore compiles as a whole",
                 "the compiler runs no decorators, and nothing calls it where inputs could be cast: it raises NotExpressible in "
                 "a region; on a part of a graph it is followed",
