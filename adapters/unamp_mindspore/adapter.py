@@ -92,7 +92,11 @@ class MindSporeAdapter(CapturesNothing):
             Gap(
                 "primitives and kernels of one's own (ops.Custom)", "the vocabulary has no name for them: no rule reaches them"
             ),
-            Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
+            Gap(
+                "sparse tensors",
+                "what computes their values one by one (coo_relu, csr_exp) follows rules, and so does "
+                "nn.SparseTensorDenseMatmul; coo_add and csr_softmax, which have kernels of their own, are left alone",
+            ),
             Gap("C++ methods that were taken from the class Tensor before a region", "the original is what is called"),
             Gap(
                 "`with` regions inside functions that mindspore.jit compiles",

@@ -69,9 +69,15 @@ UPDATES = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("compiled", [False, True], ids=["pynative", "jit"])
-@pytest.mark.parametrize("name", UPDATES)
+CASES = [
+    *((name, False, "bfloat16") for name in UPDATES),
+    *((name, True, "bfloat16") for name in ("SGD", "assign", "set_data")),
+    ("SGD", False, "float16"),
+    ("SGD", True, "float16"),
+]
+
+
+@pytest.mark.parametrize(("name", "compiled", "dtype"), CASES)
 def test_training_inside_one_open_region_follows_the_weights(name, compiled, dtype):
     net = Line()
     update = UPDATES[name](net)
