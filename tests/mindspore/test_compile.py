@@ -308,8 +308,8 @@ def with_a_region_of_its_own(a, b):
 
 def with_a_region_by_its_short_name(a, b):
     with autocast(dtype="bfloat16"):
-        c = ops.matmul(a, b)
-    return c
+        product = ops.matmul(a, b)
+    return product + 1
 
 
 def with_a_region_from_outside(a, b):

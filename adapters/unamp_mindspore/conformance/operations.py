@@ -18,8 +18,10 @@ import numpy as np
 
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.layered_networks import LayeredNetworks
+from unamp.adapter.tensor_kinds import TensorKind
 from unamp_mindspore.casting import cast
 from unamp_mindspore.conformance.layered import layered
+from unamp_mindspore.conformance.tensor_kinds import KINDS
 from unamp_mindspore.conformance.ways import ways
 from unamp_mindspore.conformance.written import WRITTEN
 from unamp_mindspore.facts import facts
@@ -52,6 +54,10 @@ class MindSporeOperations(NamedOperations):
         # With another version of NumPy than MindSpore was compiled with, the first call that takes numbers fails.
         with suppress(SystemError):
             mindspore.ops.zeros((1,))
+
+    def tensor_kinds(self) -> Sequence[TensorKind]:
+        """Return the kinds of tensor beside the dense one."""
+        return KINDS
 
     def ways(self) -> tuple[Way, ...]:
         """Return the ways in which MindSpore runs functions."""
