@@ -105,7 +105,7 @@ def _extension() -> TensorKind:
 
 
 @cache
-def _masked() -> type:
+def _masked() -> Any:
     """Return a type as users write them: values with a mask, and what some functions are for it."""
 
     class Masked(tf.experimental.ExtensionType):  # type: ignore[misc] # TensorFlow comes without types
@@ -132,5 +132,4 @@ def _masked() -> type:
     tf.experimental.dispatch_for_binary_elementwise_apis(Masked, Masked)(both)
     tf.experimental.dispatch_for_api(tf.matmul, {"a": Masked})(matmul)
     tf.experimental.dispatch_for_api(tf.nn.softmax, {"logits": Masked})(softmax)
-    kind: type = Masked
-    return kind
+    return Masked
