@@ -7,7 +7,6 @@ what it is made of: they are called under the policy, and what they compute with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -39,24 +38,16 @@ def values(value: Any) -> Any:
 
 def is_dispatched(value: Any) -> bool:
     """Return whether a value is a composite tensor: an operation type does not take it, its wrapper dispatches on it."""
-    return _is_composite(type(value))
+    return isinstance(value, composite_tensor.CompositeTensor) and not isinstance(value, tf.Variable)
 
 
 def dispatches(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Return whether an argument is of a user's own type, whose functions TensorFlow calls in place of its own."""
     for value in (*args, *kwargs.values()):
-        if _is_users(type(value)):
-            return True
-        if isinstance(value, (list, tuple)) and any(_is_users(type(item)) for item in value):
+        if _is_users(value) or (isinstance(value, (list, tuple)) and any(map(_is_users, value))):
             return True
     return False
 
 
-@lru_cache(256)
-def _is_composite(kind: type) -> bool:
-    return issubclass(kind, composite_tensor.CompositeTensor) and not issubclass(kind, tf.Variable)
-
-
-@lru_cache(256)
-def _is_users(kind: type) -> bool:
-    return issubclass(kind, tf.experimental.ExtensionType) and not issubclass(kind, tf.Tensor)
+def _is_users(value: Any) -> bool:
+    return isinstance(value, tf.experimental.ExtensionType) and not isinstance(value, tf.Tensor)

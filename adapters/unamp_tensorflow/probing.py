@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -45,7 +46,7 @@ def _check(mode: str) -> None:
     with tf.device("/device:CPU:0"):
         one = tf.constant([[1.0]])
         for name, call in _CALLS.items():
-            found = _inside(lambda call=call: call(one)).dtype.name, call(one).dtype.name
+            found = _inside(partial(call, one)).dtype.name, call(one).dtype.name
             if found != ("bfloat16", "float32"):
                 _raise(f"{mode} tf.{name} gives {found[0]} inside a region and {found[1]} outside, not bfloat16 and float32")
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from unamp.adapter.keras_masters import has_master_weights, stepped
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
+from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.spellings import keras_in_use
 
 __all__ = ["TensorFlowGradients", "all_finite", "backward", "is_optimizer", "scale_loss"]
@@ -28,6 +29,11 @@ def scale_loss(loss: Any, scale: float) -> Any:
         raise NotExpressible(
             "tf.function makes the loss scale a constant of its graph; scale the loss outside of it, "
             "or hand it scaler.scale(tf.constant(1.0)) to multiply it by"
+        )
+    if type(loss) in VALUES or not loss.dtype.is_floating:
+        raise TypeError(
+            f"scale() takes a loss that is one dense floating tensor, not a {type(loss).__name__} of {loss.dtype.name}; "
+            "reduce it (tf.reduce_mean), or cast it (tf.cast(loss, tf.float32))"
         )
     wide = tf.cast(loss, tf.float32) if loss.dtype in _LOW else tf.convert_to_tensor(loss)
     return wide * tf.constant(scale, wide.dtype)

@@ -1,6 +1,8 @@
 """The dialects on TensorFlow: Keras' own beside Keras', and the other frameworks' examples on TensorFlow's tensors."""
 
 import math
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -177,3 +179,17 @@ def test_mindspores_train_network():
     before = [v.numpy() for v in model.trainable_variables]
     assert train(x * math.inf, y)[1:] == (True, 2048.0)
     assert all(np.array_equal(a, b.numpy()) for a, b in zip(before, model.trainable_variables, strict=True))
+
+
+def test_a_policy_that_was_made_before_keras_was_imported():
+    program = """
+import sys
+from unamp.dialects.keras import mixed_precision
+policy = mixed_precision.DTypePolicy("mixed_bfloat16")
+assert "keras" not in sys.modules
+import keras
+mixed_precision.set_global_policy(policy)
+assert keras.config.dtype_policy().name == "mixed_bfloat16"
+assert type(keras.config.dtype_policy()) is keras.DTypePolicy
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

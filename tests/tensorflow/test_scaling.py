@@ -134,3 +134,18 @@ def test_gradients_must_be_handed_over():
             scaler.step(keras.optimizers.SGD(0.1), [w], gradients=wrong)
     with pytest.raises(ValueError, match="there are float16 gradients"):
         scaler.step(keras.optimizers.SGD(0.1), [w], gradients=[tf.constant([1.0], tf.float16)])
+
+
+@pytest.mark.parametrize(
+    ("loss", "named"),
+    [
+        (tf.constant(1), "EagerTensor of int32"),
+        (tf.ragged.constant([[1.0]]), "RaggedTensor of float32"),
+        (tf.SparseTensor([[0]], [1.0], [1]), "SparseTensor of float32"),
+    ],
+)
+def test_a_loss_that_is_none_is_named(loss, named):
+    scaler = unamp.GradScaler()
+    with pytest.raises(TypeError, match=named):
+        scaler.scale(loss)
+    assert scaler.scale(tf.constant(1.0)).dtype == tf.float32

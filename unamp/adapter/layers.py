@@ -7,6 +7,7 @@ layers that a rule is about; the adapter has a layer run in the rule's region, w
 from __future__ import annotations
 
 import copyreg
+import itertools
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -89,8 +90,10 @@ class RulesInForce:
     def __init__(self) -> None:
         self.used = False
         self.key: frozenset[tuple[int, LayerRegion]] | None = None
-        # A layer that is gone has no rule any more: another may come by its id.
-        self._regions: dict[int, tuple[weakref.ref[Any], LayerRegion]] = {}
+        # Layers that are alive, by id: a number that no other layer ever gets, as the id may be another's later, and the rule.
+        self._numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._regions: dict[int, tuple[int, LayerRegion]] = {}
+        self._number = itertools.count()
         self._hooked = False
 
     def put(self, layer: Any, region: LayerRegion | None, hooks: Patches | None = None) -> None:
@@ -102,11 +105,13 @@ class RulesInForce:
             hooks: what puts `key` into the compiler's keys, needed as long as there are rules; None where it always stands.
         """
         self.used = True
+        if id(layer) not in self._numbers:
+            self._numbers[id(layer)] = weakref.ref(layer, self._gone), next(self._number)
         if region is None:
             self._regions.pop(id(layer), None)
         else:
-            self._regions[id(layer)] = weakref.ref(layer, self._gone), region
-        self._count()
+            self._regions[id(layer)] = self._numbers[id(layer)][1], region
+        self._make_key()
         if hooks is None or self._hooked is (self.key is not None):
             return
         self._hooked = not self._hooked
@@ -116,13 +121,14 @@ class RulesInForce:
             hooks.release()
 
     def _gone(self, layer: weakref.ref[Any]) -> None:
-        for number, (own, _) in list(self._regions.items()):
+        for place, (own, _) in list(self._numbers.items()):
             if own is layer:
-                del self._regions[number]
-        self._count()
+                del self._numbers[place]
+                self._regions.pop(place, None)
+        self._make_key()
 
-    def _count(self) -> None:
-        self.key = frozenset((number, region) for number, (_, region) in list(self._regions.items())) or None
+    def _make_key(self) -> None:
+        self.key = frozenset(list(self._regions.values())) or None
 
 
 def region_of(layer: Any) -> LayerRegion | None:

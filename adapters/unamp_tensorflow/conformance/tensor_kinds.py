@@ -105,7 +105,7 @@ def _extension() -> TensorKind:
 
 
 @cache
-def _masked() -> type:
+def _masked() -> Any:
     """Return a type as users write them: values with a mask, and what some functions are for it."""
 
     class Masked(tf.experimental.ExtensionType):  # type: ignore[misc] # TensorFlow comes without types
@@ -116,21 +116,20 @@ def _masked() -> type:
         def dtype(self) -> Any:
             return self.values.dtype
 
-    @tf.experimental.dispatch_for_unary_elementwise_apis(Masked)
-    def unary(api: Function, x: Any) -> Any:
+    def each(api: Function, x: Any) -> Any:
         return Masked(api(x.values), x.mask)
 
-    @tf.experimental.dispatch_for_binary_elementwise_apis(Masked, Masked)
-    def binary(api: Function, x: Any, y: Any) -> Any:
+    def both(api: Function, x: Any, y: Any) -> Any:
         return Masked(api(x.values, y.values), x.mask & y.mask)
 
-    @tf.experimental.dispatch_for_api(tf.matmul, {"a": Masked})
     def matmul(*args: Any, **kwargs: Any) -> Any:
         return Masked(tf.matmul(args[0].values, *args[1:], **kwargs), args[0].mask)
 
-    @tf.experimental.dispatch_for_api(tf.nn.softmax, {"logits": Masked})
     def softmax(*args: Any, **kwargs: Any) -> Any:
         return Masked(tf.nn.softmax(args[0].values, *args[1:], **kwargs), args[0].mask)
 
-    kind: type = Masked
-    return kind
+    tf.experimental.dispatch_for_unary_elementwise_apis(Masked)(each)
+    tf.experimental.dispatch_for_binary_elementwise_apis(Masked, Masked)(both)
+    tf.experimental.dispatch_for_api(tf.matmul, {"a": Masked})(matmul)
+    tf.experimental.dispatch_for_api(tf.nn.softmax, {"logits": Masked})(softmax)
+    return Masked

@@ -102,7 +102,8 @@ def set_dtype_policy(policy: Any) -> None:
     """
     keras = framework_in_use("keras")
     if keras is not None:
-        keras.mixed_precision.set_dtype_policy(policy)
+        # A policy that was made before Keras was imported is none of Keras'.
+        keras.mixed_precision.set_dtype_policy(policy.name if type(policy) is DTypePolicy else policy)
         return
     made = policy if isinstance(policy, DTypePolicy) else _made(policy)
     if made.name != "float32":
