@@ -155,8 +155,8 @@ def newer_than_examined(framework: str, version: str, examined: str) -> None:
     if major_minor(version) > major_minor(examined):
         _once(
             ("newer", framework, version),
-            f"{framework} {version} is newer than any that unamp was examined with ({examined}); all that unamp needs of it was "
-            "found; 'unamp conformance' tells whether rules are followed",
+            f"{framework} {version} is newer than any that unamp was examined with ({examined}); all that unamp needs of it "
+            "was found; 'unamp conformance' tells whether rules are followed",
             through=(framework,),
         )
 
