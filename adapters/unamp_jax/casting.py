@@ -125,4 +125,11 @@ def in_form(value: Any, form: Form) -> Any:
         return value
     with CONTEXT(None):
         pairs = zip(leaves, form.dtypes, strict=True)
-        return structure.unflatten([cast(leaf, dtype) if dtype in ELIGIBLE else leaf for leaf, dtype in pairs])
+        return structure.unflatten([_in_dtype(leaf, dtype) if dtype in ELIGIBLE else leaf for leaf, dtype in pairs])
+
+
+def _in_dtype(leaf: Any, dtype: Any) -> Any:
+    found = getattr(leaf, "dtype", None)
+    if isinstance(leaf, _KINDS) and found in ELIGIBLE and found is not dtype:
+        return narrowed(leaf, found, dtype)  # a weakly typed scalar too, which `cast` leaves
+    return cast(leaf, dtype)

@@ -22,11 +22,11 @@ from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
 from unamp.adapter.state import suspending
 from unamp.errors import FrameworkNotSupported
-from unamp_jax import agreeing, calls, control_flow, custom_rules, programs, training
+from unamp_jax import agreeing, calls, control_flow, custom_rules, programs, sparse_rules, training
 from unamp_jax.composites import code_patch, drawing
 from unamp_jax.facts import facts
 from unamp_jax.finding import innermost, patches_of, with_rules
-from unamp_jax.spellings import PALLAS, libraries
+from unamp_jax.spellings import PALLAS, SPARSE, libraries
 from unamp_jax.state import thread
 
 __all__ = ["acquire", "installed", "layer_patches", "probe", "release"]
@@ -125,6 +125,9 @@ def _of_library(library: str) -> PatchGroup:
     later = _changes(_LATER.get(library, ()))
     if library == PALLAS:
         return PatchGroup(later)
+    if library == SPARSE:
+        sparse_rules.teach()
+        return PatchGroup([])
     functions = patches_of(library)
     draws = _drawn() if library == "jax" else ()
     return PatchGroup([*_suspended(library, functions), *draws, *training.patches(library), *later, *functions])

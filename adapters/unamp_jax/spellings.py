@@ -16,13 +16,14 @@ import jax
 from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
 
-__all__ = ["PALLAS", "keras_in_use", "libraries", "library_of", "named", "primitives", "spelled", "spelling"]
+__all__ = ["PALLAS", "SPARSE", "keras_in_use", "libraries", "library_of", "named", "primitives", "spelled", "spelling"]
 
-#: The module of JAX's own that is imported late, and counts as a library.
+#: The modules of JAX's own that are imported late, and count as libraries.
 PALLAS = "jax._src.pallas.pallas_call"
+SPARSE = "jax.experimental.sparse.transform"
 
 #: By the names of their modules.
-_LIBRARIES = (PALLAS, "flax.linen", "flax.nnx", "optax", "equinox", "keras")
+_LIBRARIES = (PALLAS, SPARSE, "flax.linen", "flax.nnx", "optax", "equinox", "keras")
 
 
 def keras_in_use() -> bool:

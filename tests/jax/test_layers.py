@@ -250,9 +250,9 @@ def test_a_stated_float32_is_decided_by_the_policy(name, level):
 def test_another_stated_dtype_is_kept_with_a_row_and_a_warning(name, monkeypatch):
     monkeypatch.setattr(amp_warnings, "_given", set())  # each is given once in a process
     plain = stating(jnp.float16)[name]()
-    with pytest.warns(unamp.AmpWarning, match="computes in bfloat16"), unamp.trace() as trace:
-        with unamp.autocast(dtype="bfloat16"):
-            kept = stating(jnp.float16)[name]()
+    region = unamp.autocast(dtype="bfloat16")
+    with pytest.warns(unamp.AmpWarning, match="computes in bfloat16"), unamp.trace() as trace, region:
+        kept = stating(jnp.float16)[name]()
     assert kept.dtype == jnp.float16
     np.testing.assert_array_equal(kept, plain)
     row = [each for each in trace.records if "dtype=float16" in each.native][-1]

@@ -34,7 +34,7 @@ def test_a_categorical_of_low_logits_is_not_biased(level, compiled):
 
 def drawn(name, dtype):
     function, low = getattr(jax.random, name), PARAMETERS.astype(dtype)
-    given = {parameter: low for parameter in facts().drawn[name]}
+    given = dict.fromkeys(facts().drawn[name], low)
     more = {
         "choice": {"a": 3, "shape": (20,), "p": low / low.sum()},
         "multinomial": {"n": jnp.asarray(20.0, dtype), "p": low / low.sum()},

@@ -15,12 +15,14 @@ import numpy as np
 from jax._src import config, core
 
 from unamp.adapter import NamedOperations, Way
+from unamp.adapter.tensor_kinds import TensorKind
 from unamp.dtypes import LOW_DTYPES
 from unamp.vocabulary import vocabulary
 from unamp_jax.casting import dtype_of
 from unamp_jax.conformance.bindings import BINDINGS
 from unamp_jax.conformance.calling import Calls, Programs
 from unamp_jax.conformance.layers import LAYERS, Statistic
+from unamp_jax.conformance.tensor_kinds import tensor_kinds
 from unamp_jax.conformance.ways import ways
 from unamp_jax.spellings import library_of, named
 from unamp_jax.state import Array
@@ -57,6 +59,10 @@ class JaxOperations(NamedOperations):
     def ways(self) -> tuple[Way, ...]:
         """Return the ways in which JAX runs a function."""
         return ways()
+
+    def tensor_kinds(self) -> tuple[TensorKind, ...]:
+        """Return the kinds of tensor beside the dense array."""
+        return tensor_kinds()
 
     def numpy(self, tensor: Any) -> np.ndarray:
         """Return an array's values; low dtypes arrive as float32."""

@@ -1,0 +1,66 @@
+"""The kinds of tensor of JAX beside the dense array, with what a policy comes to for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import sparse
+
+from unamp.adapter.tensor_kinds import TensorKind
+from unamp_jax.state import Array
+
+__all__ = ["tensor_kinds"]
+
+_DENSE = np.array([[1.0009765625, 0.0, 3.001953125], [0.0, 1.001953125, 0.0], [2.001953125, 0.0, 1.0009765625]], "float32")
+
+
+def _dense(dtype: str) -> Array:
+    return jnp.asarray(_DENSE, dtype)
+
+
+def _bcoo(dtype: str) -> Any:
+    return sparse.BCOO.fromdense(_dense(dtype))
+
+
+def _bcsr(dtype: str) -> Any:
+    return sparse.BCSR.fromdense(_dense(dtype))
+
+
+def _matmul(matrix: Any) -> Any:
+    return matrix @ _dense(str(matrix.dtype))
+
+
+def _mul(matrix: Any) -> Any:
+    return matrix * _dense(str(matrix.dtype))
+
+
+def _sum(matrix: Any) -> Any:
+    return sparse.sparsify(jnp.sum)(matrix, axis=0)
+
+
+def _sin(matrix: Any) -> Any:
+    return sparse.sparsify(jnp.sin)(matrix)
+
+
+def _values(result: Any) -> np.ndarray:
+    dense = result if isinstance(result, jnp.ndarray) else result.todense()
+    return np.asarray(dense).astype(np.float32)
+
+
+def _dtype(result: Any) -> str:
+    return str(result.dtype)
+
+
+def _kind(name: str, make: Callable[[str], Any], calls: Mapping[str, Callable[[Any], Any]]) -> TensorKind:
+    return TensorKind(name, make, calls, dict.fromkeys(calls, "followed"), "", _values, _dtype)
+
+
+def tensor_kinds() -> tuple[TensorKind, ...]:
+    """Return the kinds: sparse matrices, which are made of dense arrays, whose rules are followed."""
+    return (
+        _kind("jax.experimental.sparse.BCOO", _bcoo, {"matmul": _matmul, "mul": _mul, "sum": _sum, "sin": _sin}),
+        _kind("jax.experimental.sparse.BCSR", _bcsr, {"matmul": _matmul}),
+    )
