@@ -24,13 +24,15 @@ from unamp.adapter import (
     major_minor,
 )
 from unamp.adapter.layers import Layered
+from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_mindspore import compiling, devices, networks, observing, patches, plans, scaling
-from unamp_mindspore.activation import ELSEWHERE, Activation
+from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.compiled import build_hint, exchange
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
 from unamp_mindspore.observing import dtype_name
+from unamp_mindspore.probing import check_effect
 from unamp_mindspore.spellings import spelling
 from unamp_mindspore.state import DTYPES, Tensor
 from unamp_mindspore.state import device as device_in_use
@@ -53,8 +55,7 @@ class MindSporeAdapter(CapturesNothing):
         return str(mindspore.__version__)
 
     def probe(self) -> None:
-        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
-        patches.probe()
+        """Have graphs compiled under policies; that the private hooks are there was looked at before they were imported."""
         compiling.install()
 
     def devices(self) -> tuple[str, ...]:
@@ -96,8 +97,8 @@ class MindSporeAdapter(CapturesNothing):
             Gap("C++ methods that were taken from the class Tensor before a region", "the original is what is called"),
             Gap(
                 "`with` regions inside functions that mindspore.jit compiles",
-                "MindSpore's compiler raises (\"Unsupported statement 'Try'\"); decorate the function, or open the region "
-                "around its call",
+                "MindSpore's compiler reads no such block, and they raise NotExpressible; decorate the function, or open the "
+                "region around its call",
             ),
             Gap(
                 'graphs that mindspore.jit captures with capture_mode="trace"',
@@ -147,6 +148,7 @@ class MindSporeAdapter(CapturesNothing):
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         if device not in (None, device_in_use()):
             return ELSEWHERE
+        check_effect()
         return Activation(plans.plan(policy, device), cache=policy.cache)
 
     def how(self, op: str, policy: Policy, device: str) -> How:

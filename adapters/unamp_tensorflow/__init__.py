@@ -2,14 +2,19 @@
 
 import tensorflow
 
+from unamp import amp_warnings
 from unamp.adapter import check_version
+from unamp_tensorflow.hooks import HOOKS
 
 __all__ = ["REQUIRES", "adapter"]
 
 REQUIRES = ">=2.18,<3"
 check_version("tensorflow", tensorflow.__version__, REQUIRES, older="older ones are not examined")
 
+HOOKS.probe()
+amp_warnings.newer_than_examined("tensorflow", tensorflow.__version__, HOOKS.examined)
+
 # Not before: other versions do not have what these import.
 from unamp_tensorflow.adapter import TensorFlowAdapter  # noqa: E402
 
-adapter = TensorFlowAdapter(REQUIRES)
+adapter = TensorFlowAdapter(REQUIRES, HOOKS)

@@ -9,11 +9,15 @@ from typing import Any
 import tensorflow as tf
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.hooks import Hooks
 from unamp.adapter.layers import Layered
+from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_tensorflow import casting, devices, networks, observing, patches, plans, scaling
 from unamp_tensorflow.activation import Activation
+from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.decoration import decorate
+from unamp_tensorflow.probing import probe_effects
 from unamp_tensorflow.spellings import spelling
 from unamp_tensorflow.state import DTYPES, Plan
 
@@ -53,22 +57,26 @@ class TensorFlowAdapter(CapturesNothing):
 
     Args:
         requires: the versions of TensorFlow that it works with.
+        hooks: the private names that it uses.
     """
 
     framework = "tensorflow"
     holds_gradients = False
     dtype_errors = r"dtype|(expected|requested) .* (tensor|type)|of type (half|bfloat16|float)"
 
-    def __init__(self, requires: str) -> None:
+    def __init__(self, requires: str, hooks: Hooks) -> None:
         self.requires = requires
+        self._hooks = hooks
 
     def version(self) -> str:
         """Return TensorFlow's version."""
         return str(tf.__version__)
 
     def probe(self) -> None:
-        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
+        """Check the private hooks and their effect; see `unamp.adapter.Adapter.probe`."""
+        self._hooks.probe()
         patches.probe()
+        probe_effects()
 
     def devices(self) -> tuple[str, ...]:
         """Return the CPU, and a GPU where TensorFlow finds one, or a TPU."""
@@ -104,7 +112,7 @@ class TensorFlowAdapter(CapturesNothing):
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         if device is not None and device not in self.devices():
-            return Activation(None)
+            return ELSEWHERE
         return Activation(plans.plan(policy))
 
     def how(self, op: str, policy: Policy, device: str) -> How:
@@ -119,7 +127,7 @@ class TensorFlowAdapter(CapturesNothing):
         return observing.observe(sink, values, acquire, patches.release)
 
     def is_tensor(self, value: object) -> bool:
-        return isinstance(value, (tf.Tensor, tf.Variable))
+        return isinstance(value, (tf.Tensor, tf.Variable, *VALUES))
 
     def cast(self, tensor: Any, dtype: str) -> Any:
         return casting.cast(tensor, DTYPES[dtype])

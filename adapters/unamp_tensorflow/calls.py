@@ -29,6 +29,7 @@ from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, eligible_dtype, execute
+from unamp_tensorflow.composite_tensors import is_dispatched
 from unamp_tensorflow.listing import OpType, has_kernel, raw_names
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, thread
 
@@ -152,17 +153,19 @@ class OpTypeAction:
         op_type = self._op_type
         positions = op_type.positions
         target, emulated = self._target([args[n] for n in positions])
-        if not target:
+        if not target and not op_type.fixed:
             return self._execute(ctx, name, args)
         given = list(args)
+        for n in op_type.fixed:
+            given[n] = _cast(ctx, given[n], FLOAT32)
+        if not target:
+            return self._execute(ctx, name, given)
         if emulated:
             for n in positions:
                 given[n] = _in_float32(_cast(ctx, given[n], target))
         else:
             for n in positions:
                 given[n] = _cast(ctx, given[n], target)
-        for n in op_type.fixed:
-            given[n] = _cast(ctx, given[n], FLOAT32)
         result = self._execute(ctx, name, given)
         if emulated or op_type.widens or (self._widen and target != FLOAT32):
             return self._finished(result, FLOAT32 if self._widen else target)
@@ -172,6 +175,8 @@ class OpTypeAction:
         try:
             return execute(ctx, self._op_type.name, name, *given)
         except _FallbackException:
+            if any(map(is_dispatched, given)):
+                raise  # its wrapper calls what computes with the parts, and that comes back here
             # A list in Python, an attribute to convert: its wrapper would start anew, with inputs from before any cast.
             anew = getattr(tf.raw_ops, self._op_type.name, None)
             if anew is None:
@@ -187,13 +192,13 @@ class OpTypeAction:
         """Add a node under the rule."""
         op_type = self._op_type
         target, emulated = self._target([keywords[n] for n in op_type.names])
+        for key in op_type.fixed.values():
+            keywords[key] = _cast(None, keywords[key], FLOAT32)
         if not target:
             return original(op_type.name, name, **keywords)
         for key in op_type.names:
             value = _cast(None, keywords[key], target)
             keywords[key] = _in_float32(value) if emulated else value
-        for key in op_type.fixed.values():
-            keywords[key] = _cast(None, keywords[key], FLOAT32)
         added = original(op_type.name, name, **keywords)
         if not emulated and not op_type.widens and not (self._widen and target != FLOAT32):
             return added

@@ -13,6 +13,7 @@ from tensorflow.python.framework import composite_tensor, ops
 from tensorflow.python.ops import gen_math_ops, resource_variable_ops
 from tensorflow.python.types import core
 
+from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.state import DTYPES, ELIGIBLE, thread
 
 __all__ = [
@@ -35,9 +36,11 @@ def eligible_dtype(value: Any) -> int:
         number = value._datatype_enum()
     elif isinstance(value, _TENSORS):
         if isinstance(value, composite_tensor.CompositeTensor) and not isinstance(value, tf.Variable):
-            return 0  # a sparse or ragged tensor is computed with by its parts
+            return 0  # a weak tensor is computed with by its parts
         dtype = value.dtype
         number = dtype.as_datatype_enum if isinstance(dtype, tf.DType) else DTYPES.get(str(dtype), 0)
+    elif type(value) in VALUES:
+        number = value.dtype.as_datatype_enum
     else:
         return 0
     return number if number in ELIGIBLE else 0
@@ -61,6 +64,8 @@ def cast(value: Any, target: int) -> Any:
         # What the wrapper below would come to, without its microseconds.
         if running._thread_local_data.is_eager:
             return execute(running, "Cast", None, value, "DstT", target, "Truncate", False)
+    if of in VALUES:
+        return VALUES[of].replaced(value, cast(VALUES[of].get(value), target))
     if not isinstance(value, tf.Tensor):
         value = tf.convert_to_tensor(value)
     return gen_math_ops.cast(value, target)

@@ -22,6 +22,7 @@ from tensorflow.python.framework import dtypes
 from tensorflow.python.util import nest
 
 from unamp.adapter.keras_models import facts as keras_facts
+from unamp.adapter.keras_policies import states_float32
 from unamp.adapter.observing import traced, traces, unreported
 from unamp.adapter.patching import Patch
 from unamp.adapter.performing import differing
@@ -31,6 +32,7 @@ from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, convert, eligible_dtype, eligible_dtypes, execute, tensors
+from unamp_tensorflow.composite_tensors import dispatches
 from unamp_tensorflow.listing import always_emulated
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, Plan, thread
 
@@ -130,8 +132,10 @@ def _cast_eagerly(args: Args, target: int) -> Args | None:
 
 def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     op = composite.operation(args)
-    if not op or plan.follows_parts(op):
+    if not op or dispatches(args, kwargs):
         return composite.original(*args, **kwargs)
+    if plan.follows_parts(op):
+        return _call(plan.for_parts_with_rules(op), composite, args, kwargs)
     rule = plan.rule(op)
     if thread.sink is not None and traced(op):
         given = list(tensors([args, kwargs]))
@@ -148,10 +152,16 @@ def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> An
                 return _carry_out(composite, op, Rule.LOW, plan.low_alone(NAMES[dtype]), args, kwargs)[0]
 
             observing.report(
-                observer, op, composite.path, rule, given, (*args, *kwargs.values()), target, emulated, result, low
+                observer, op, _native(composite, args), rule, given, (*args, *kwargs.values()), target, emulated, result, low
             )
             return result
     return _carry_out(composite, op, rule, plan, args, kwargs)[0]
+
+
+def _native(composite: Composite, args: Args) -> str:
+    """Return TensorFlow's name for what is called; of a layer that states its dtype, with that."""
+    stated = composite.layers is not None and states_float32(args[0])
+    return f"{composite.path}(dtype=float32)" if stated else composite.path
 
 
 def _carry_out(composite: Composite, op: str, rule: Rule, plan: Plan, args: Args, kwargs: Kwargs) -> Outcome:

@@ -17,7 +17,9 @@ class Facts:
 
     Attributes:
         thin: functions that come to one operation type of their own operation, which follows the rule by itself.
+        decorated: functions behind a decorator, of which the function behind it is patched.
         transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole operation.
+        coordinates: those of the transparent ones of whose parts the ones in the operation's own group alone follow rules.
         suspended: functions that no rule reaches, by module: making random numbers, updating variables.
         emulated: the ``operations``, and the ``groups`` of them, whose low precision is always emulated.
         synonyms: operations that are one function here with another, and the other.
@@ -25,7 +27,9 @@ class Facts:
     """
 
     thin: frozenset[str]
+    decorated: frozenset[str]
     transparent: frozenset[str]
+    coordinates: frozenset[str]
     suspended: Mapping[str, tuple[str, ...]]
     emulated: Mapping[str, frozenset[str]]
     synonyms: Mapping[str, str]

@@ -33,6 +33,8 @@ def _functions(of_keras: bool) -> tuple[Composite, ...]:
         if path.startswith("keras.") is not of_keras or path in facts().thin:
             continue
         function = named(path)
+        if path in facts().decorated:
+            function = getattr(function, "__wrapped__", function)
         if not isinstance(function, types.FunctionType) or function in taken or _generated(function):
             continue
         taken.add(function)

@@ -46,7 +46,7 @@ class OpType:
         widens: whether it answers in float32 whatever it is given.
         allowed: the numbers of the dtypes that it takes; None for all.
         changes_state: whether it writes to a variable: only that keeps its dtype.
-        activation_only: whether a rule casts the first input alone (norms, whose parameters and statistics stay float32).
+        activation_only: whether a rule is about the activation alone (norms, whose parameters and statistics stay float32).
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class OpType:
         inputs: list[tuple[int, Any]] = list(enumerate(definition.input_arg))
         fixed: dict[int, str] = {n: a.name for n, a in inputs if not a.type_attr and not a.type_list_attr and a.type == FLOAT32}
         chosen = {n: a.name for n, a in inputs if a.type_attr == self.attr} if self.attr else fixed
-        if self.activation_only:
+        if self.activation_only and self.allowed == {FLOAT32}:  # elsewhere parameters have an attribute of their own
             chosen = dict(list(chosen.items())[:1])
         self.positions = tuple(chosen)
         self.names = tuple(chosen.values())

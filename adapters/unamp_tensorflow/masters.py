@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,7 +45,7 @@ class TensorFlowMasters(MasterWeights):
                 if begun
                 else "zeros",
                 dtype=FLOAT32,
-                name=f"{getattr(parameter, 'path', parameter.name).replace('/', '_').replace(':', '_')}_master_weight",
+                name="_".join((*re.split("[/:]", getattr(parameter, "path", parameter.name)), "master_weight")),
             )
 
     def _unamp_wide(self, gradient: Any) -> Any:

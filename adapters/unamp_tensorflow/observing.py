@@ -21,6 +21,7 @@ from unamp.adapter.replacing import AttributePatch
 from unamp.adapter.shadowing import CHANGES_STATE, LeftOut
 from unamp.policy import Rule
 from unamp_tensorflow.casting import dtype_of
+from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, NAMES, Plan, thread
 
@@ -130,7 +131,7 @@ def _tensors(value: Any) -> Iterator[Any]:
     elif isinstance(value, dict):
         yield from _tensors(list(value.values()))
     elif getattr(value, "dtype", None) is not None and hasattr(value, "shape"):
-        yield value
+        yield values(value)
 
 
 def _numbers(tensor: Any) -> Any:

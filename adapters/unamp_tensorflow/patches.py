@@ -1,8 +1,8 @@
 """The patches: the places where TensorFlow's code must know about regions, and what stands there while a region is open.
 
 `acquire` applies them with the first open region of the process, `release` undoes them with the last. What stands in asks
-first whether the calling thread is in a region, so that other threads see the original. The names are private to TensorFlow,
-the same in 2.18 to 2.21; `probe` checks them before the first region.
+first whether the calling thread is in a region, so that other threads see the original. The names are private to TensorFlow
+and Keras; `probe` checks TensorFlow's before the first region, Keras' are looked at in the first region with Keras.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import TypeAlias
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
-from tensorflow.python.ops import gen_math_ops
 
+from unamp._compiler_marks import not_converted
 from unamp.adapter import keras_policies
 from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
 from unamp.adapter.state import suspending
-from unamp.errors import FrameworkNotSupported
 from unamp_tensorflow import calls, compiling, stated_dtypes, training
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
@@ -79,6 +78,34 @@ def _held(plan: Plan) -> Iterator[None]:
 
 Hooks: TypeAlias = tuple[tuple[str, str, Callable[[Function], Function]], ...]
 
+#: Methods that take values of the dtype that their object states: where, by which name, and which methods.
+_TAKING = (
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 0, "value", ("unstack", "split")),
+    ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 1, "value", ("write", "scatter")),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "value", ("assign",)),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "delta", ("assign_add", "assign_sub")),
+    (
+        "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "sparse_delta",
+        (
+            "batch_scatter_update", "scatter_add", "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_sub",
+            "scatter_update",
+        ),
+    ),
+    (
+        "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 1, "updates",
+        ("scatter_nd_add", "scatter_nd_max", "scatter_nd_min", "scatter_nd_sub", "scatter_nd_update"),
+    ),
+)  # fmt: skip
+
+
+def _taking() -> Hooks:
+    return tuple(
+        (module, f"{home}.{method}", stated_dtypes.taking(position, name))
+        for module, home, position, name, methods in _TAKING
+        for method in methods
+    )
+
+
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
 _HOOKS: Hooks = (
     ("tensorflow.python.framework.op_def_library", "_apply_op_helper", calls.add_node),
@@ -98,13 +125,9 @@ _HOOKS: Hooks = (
     ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", suspending(thread)),
     # What states a dtype itself, and takes no other.
     ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", stated_dtypes.packing),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.write", stated_dtypes.tensor_array(1, "value")),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.unstack", stated_dtypes.tensor_array(0, "value")),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.scatter", stated_dtypes.tensor_array(1, "value")),
-    ("tensorflow.python.ops.tensor_array_ops", "TensorArray.split", stated_dtypes.tensor_array(0, "value")),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign", stated_dtypes.assigning),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_add", stated_dtypes.assigning),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable.assign_sub", stated_dtypes.assigning),
+    *_taking(),
+    ("tensorflow.python.framework.sparse_tensor", "SparseTensor.__mul__", stated_dtypes.sparse_operator),
+    ("tensorflow.python.framework.sparse_tensor", "SparseTensor.__truediv__", stated_dtypes.sparse_operator),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
     ("tensorflow.python.ops.script_ops", "py_func_common", stated_dtypes.numpy_function),
     # A backward pass runs in the dtypes of its forward. Its operations are executed by the same two functions.
@@ -148,45 +171,39 @@ def _changed_compilers() -> tuple[Patch, ...]:
 @cache
 def _keras_patches() -> PatchGroup:
     """Return those that every region needs besides, once Keras is imported."""
-    return PatchGroup([*_changes(_KERAS_HOOKS), *_suspended(of_keras=True)])
+    # Another method, not other code in Keras's own: AutoGraph reads the source of what it meets.
+    operation = find(keras_policies.CALLS, "Operation", importing=True)
+    call = AttributePatch(operation, "__call__", lambda own: not_converted(training.keras_call(own)))
+    return PatchGroup([call, *_changes(_KERAS_HOOKS), *_suspended(of_keras=True)])
 
 
 def _changes(hooks: Hooks) -> Iterator[Patch]:
     for module, path, replacement in hooks:
-        yield CodePatch(find(module, path, importing=True), replacement)
+        yield CodePatch(_function(module, path), replacement)
 
 
 def _suspended(*, of_keras: bool) -> Iterator[Patch]:
     for module, paths in (*facts().suspended.items(), *keras_facts().suspended.items()):
         if module.startswith("keras") is of_keras:
             for path in paths:
-                yield CodePatch(find(module, path, importing=True), suspending(thread))
+                yield CodePatch(_function(module, path), suspending(thread))
 
 
 # --- whether they are where they are expected --------------------------------------------------------------------------------
 
 
 def probe() -> None:
-    """Check that everything that is patched is where it is expected.
+    """Check that everything that is patched is a function of Python code.
 
     Raises:
         FrameworkNotSupported: naming the version of TensorFlow and what is missing.
     """
     for module, path, _ in (*_HOOKS, *_COMPILERS):
-        if not isinstance(find(module, path, importing=True), types.FunctionType):
-            raise _missing(f"function {module}.{path}")
-    if not callable(getattr(pywrap_tfe, "TFE_Py_FastPathExecute", None)):
-        raise _missing("function tensorflow.python.pywrap_tfe.TFE_Py_FastPathExecute")
-    # The wrappers that TensorFlow generates must look both of them up when they are called.
-    looked_up = set(gen_math_ops.mat_mul.__code__.co_names)
-    for name in ("pywrap_tfe", "TFE_Py_FastPathExecute", "_op_def_library", "_apply_op_helper", "must_record_gradient"):
-        if name not in looked_up:
-            raise _missing(f"look-up of {name} in the wrappers of its operation types")
-    with tf.init_scope():  # the first region may be one that a traced function opens
-        number = tf.constant(0.0)
-    if not hasattr(number, "_datatype_enum"):
-        raise _missing("method EagerTensor._datatype_enum")
+        _function(module, path)
 
 
-def _missing(what: str) -> FrameworkNotSupported:
-    return missing("tensorflow", tf.__version__, what)
+def _function(module: str, path: str) -> types.FunctionType:
+    found = find(module, path, importing=True)
+    if not isinstance(found, types.FunctionType):
+        raise missing("tensorflow", tf.__version__, f"function {module}.{path}")
+    return found

@@ -52,6 +52,7 @@ class TensorFlowPlan:
         self.within_composite = within_composite
         self.key = ("unamp", policy, key)
         self._reporting = reporting
+        self._for_coordinates: dict[str, TensorFlowPlan] = {}
         self._for_layers: dict[tuple[str, int], TensorFlowPlan] = {}
 
     def rule(self, op: str | None) -> Rule:
@@ -61,6 +62,17 @@ class TensorFlowPlan:
     def follows_parts(self, op: str) -> bool:
         """Return whether the parts of a composite operation follow their own rules, and it has none."""
         return op in facts().transparent and op not in self.policy.allow and op not in self.policy.deny
+
+    def for_parts_with_rules(self, op: str) -> TensorFlowPlan:
+        """See `unamp_tensorflow.state.Plan`: of `interpolate` the operations that resize; the others compute coordinates."""
+        if op not in facts().coordinates or not self.policy.active:
+            return self
+        if op not in self._for_coordinates:
+            group = vocabulary()[op].group
+            rules = {name: self.rules[name] if vocabulary()[name].group == group else r for name, r in _all_widest().items()}
+            policy = Policy(self.policy.level, self.policy.dtype, widen_results=self.policy.widen_results)
+            self._for_coordinates[op] = TensorFlowPlan(policy, rules, key=(self.key, op), reporting=self._reporting)
+        return self._for_coordinates[op]
 
     def ban(self, op: str | None) -> str:
         """Return the text of the error for a banned operation."""
@@ -112,7 +124,7 @@ class TensorFlowPlan:
         if composite.layers is not None:
             return True
         if self.follows_parts(composite.op):
-            return False
+            return composite.op in facts().coordinates
         made_of = facts().made_of.get(composite.path)
         if self._reporting or made_of is None:
             return True

@@ -80,6 +80,9 @@ class Plan(AnyPlan, Protocol):
     def follows_parts(self, op: str, /) -> bool:
         """Return whether the parts of a composite operation follow their own rules, and it has none."""
 
+    def for_parts_with_rules(self, op: str, /) -> Plan:
+        """Return the plan for the parts of a composite operation that `follows_parts` is true of."""
+
     def rule(self, op: str | None, /) -> Rule:
         """Return the rule in force. None is an operation type that the vocabulary does not have."""
 

@@ -13,46 +13,33 @@ import tensorflow as tf
 
 from unamp.adapter.state import suspended
 from unamp.regions import innermost_region
-from unamp_tensorflow.casting import cast, cast_back, convert, eligible_dtype
+from unamp_tensorflow.casting import cast, convert, eligible_dtype
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, Function, thread
 
-__all__ = ["assigning", "numpy_function", "packing", "python_function", "tensor_array"]
+__all__ = ["numpy_function", "packing", "python_function", "sparse_operator", "taking"]
 
 # Each function here returns what stands in for a function of TensorFlow, given that function.
 
 
-def assigning(original: Function) -> Function:
-    """Cast what the methods of a variable take that assign to it: tensors of its own dtype only."""
-
-    def assign(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if thread.plan is not None and (own := eligible_dtype(self)):
-            value = cast(value, own)
-        return original(self, value, *args, **kwargs)
-
-    return assign
-
-
-def tensor_array(position: int, name: str) -> Callable[[Function], Function]:
-    """Cast what the methods of `tf.TensorArray` take: the array states the dtype of its values.
+def taking(position: int, name: str) -> Callable[[Function], Function]:
+    """Cast an argument of a method to the dtype that its object states: a variable, or an array of tensors.
 
     Args:
-        position: where the methods take it.
-        name: what they call it.
+        position: where the method takes the argument, after the object.
+        name: the argument's name.
     """
 
     def replacement(original: Function) -> Function:
-        def write(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if thread.plan is not None:
-                own = self.dtype.as_datatype_enum
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            own = tf.as_dtype(self.dtype).as_datatype_enum if thread.plan is not None else 0
+            if own in ELIGIBLE:
                 if name in kwargs:
-                    kwargs[name] = cast_back(kwargs[name], own)
+                    kwargs[name] = cast(kwargs[name], own)
                 elif len(args) > position:
-                    given = list(args)
-                    given[position] = cast_back(given[position], own)
-                    args = tuple(given)
+                    args = (*args[:position], cast(args[position], own), *args[position + 1 :])
             return original(self, *args, **kwargs)
 
-        return write
+        return method
 
     return replacement
 
@@ -71,6 +58,18 @@ def packing(original: Function) -> Function:
             return original(convert(cast, wanted, v) if wanted in ELIGIBLE else v, dtype, *args, **kwargs)
 
     return _autopacking_conversion_function
+
+
+def sparse_operator(original: Function) -> Function:
+    """Let an operator of a sparse tensor and a dense one differ in dtype: it asks for the dense one in the other's dtype."""
+
+    def binary_op_wrapper_sparse(sp_x: Any, y: Any) -> Any:
+        found = (eligible_dtype(sp_x), eligible_dtype(y))
+        if thread.plan is not None and all(found) and found[0] != found[1]:
+            sp_x, y = cast(sp_x, FLOAT32), cast(y, FLOAT32)
+        return original(sp_x, y)
+
+    return binary_op_wrapper_sparse
 
 
 def python_function(original: Function) -> Function:

@@ -192,7 +192,7 @@ class Task:
     def _left_out(self) -> Iterator[Result]:
         """Yield what a full run would check and this one does not."""
         ops = [item.subject for item in self.items if item.kind == "operation"]
-        ways = list(dict.fromkeys(item.way for item in self.items if item.way))
+        ways = list(dict.fromkeys(item.way for item in self.items if item.kind == "way"))
         for item in left_out(self.selection, ops, ways):
             for check in item.checks:
                 for policy in item.policies:

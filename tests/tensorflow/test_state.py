@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager.polymorphic_function import function_context
 from tensorflow.python.framework import op_def_library
-from tensorflow.python.ops import cond_v2, gen_math_ops, tensor_array_ops
-from unamp_tensorflow import finding, patches
+from tensorflow.python.ops import cond_v2, tensor_array_ops
+from unamp_tensorflow import calls, finding, patches
 from unamp_tensorflow.casting import execute
+from unamp_tensorflow.probing import probe_effects
 
 import unamp
 from unamp.adapter.registry import adapter_for
@@ -40,13 +42,32 @@ def test_a_hook_that_is_missing_is_named_with_the_version(monkeypatch, home, nam
         adapter_for("tensorflow").probe()
 
 
-def test_a_wrapper_that_looks_up_something_else_is_noticed(monkeypatch):
-    def mat_mul(a, b):
-        return a, b
+@pytest.mark.parametrize(
+    ("home", "name", "instead", "message"),
+    [
+        (calls.OpTypeAction, "eager", lambda self, ctx, name, args: execute(ctx, "MatMul", name, *args), "eagerly"),
+        (calls.OpTypeAction, "graph", lambda self, own, name, given: own("MatMul", name, **given), "in a graph"),
+        (function_context, "make_function_context", lambda *args: 1, "same key"),
+    ],
+)
+def test_a_hook_without_effect_is_noticed(monkeypatch, home, name, instead, message):
+    monkeypatch.setattr(home, name, instead)
+    with pytest.raises(unamp.FrameworkNotSupported, match=rf"tensorflow {tf.__version__}: .*{message}"):
+        probe_effects()
 
-    monkeypatch.setattr(gen_math_ops, "mat_mul", mat_mul)
-    with pytest.raises(unamp.FrameworkNotSupported, match="no look-up of pywrap_tfe in the wrappers"):
-        adapter_for("tensorflow").probe()
+
+def test_the_effect_is_looked_at_where_the_first_region_is_opened():
+    @tf.function
+    def traced(x):
+        probe_effects()
+        return x + 1.0
+
+    assert float(traced(tf.constant(1.0))) == 2.0
+    with tf.Graph().as_default():
+        probe_effects()
+    with unamp.autocast(dtype="float16"):
+        probe_effects()
+        assert (tf.ones([1, 1]) @ tf.ones([1, 1])).dtype == tf.float16
 
 
 def test_everything_is_put_in_once_and_taken_out_with_the_last_region():

@@ -165,7 +165,7 @@ def _dropout(name: str) -> Function:
 
 #: By canonical name.
 LAYERS: Mapping[str, Function] = {
-    **{f"adaptive_{kind}_pool{n}d": channels(_layer(f"Adaptive{name}Pooling{n}D"))
+    **{"_".join(("adaptive", kind, f"pool{n}d")): channels(_layer(f"Adaptive{name}Pooling{n}D"))
        for kind, name in (("avg", "Average"), ("max", "Max")) for n in (1, 2, 3)},
     **{f"conv{n}d": partial(_convolution, f"Conv{n}D") for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": partial(_convolution, f"Conv{n}DTranspose") for n in (1, 2, 3)},

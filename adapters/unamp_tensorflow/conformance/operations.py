@@ -14,11 +14,13 @@ import tensorflow as tf
 
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.layered_networks import LayeredNetworks
+from unamp.adapter.tensor_kinds import TensorKind
 from unamp.dtypes import LOW_DTYPES
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.conformance.bindings import BINDINGS
 from unamp_tensorflow.conformance.layered import layered
+from unamp_tensorflow.conformance.tensor_kinds import tensor_kinds
 from unamp_tensorflow.conformance.ways import ways
 from unamp_tensorflow.spellings import named
 from unamp_tensorflow.state import Function
@@ -51,6 +53,15 @@ class TensorFlowOperations(NamedOperations):
         with tf.device(device):
             return tf.Variable(np.asarray(array), trainable=False)
 
+    def parameter(self, array: np.ndarray, *, device: str = "cpu") -> tf.Variable:
+        """Return a variable as layers have them for parameters."""
+        with tf.device(device):
+            return tf.Variable(np.asarray(array))
+
+    def assign(self, parameter: tf.Variable, array: np.ndarray) -> None:
+        """Change a parameter in place, as optimizers do."""
+        parameter.assign(array)
+
     def numpy(self, tensor: tf.Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
         values = tf.convert_to_tensor(tensor).numpy()
@@ -71,6 +82,10 @@ class TensorFlowOperations(NamedOperations):
             value = function(*leaves)
             scaled = value if loss_scale == 1.0 else value * tf.cast(loss_scale, value.dtype)
         return value, [None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(scaled, leaves)]
+
+    def tensor_kinds(self) -> tuple[TensorKind, ...]:
+        """Return the kinds of tensor that are not one dense array."""
+        return tensor_kinds()
 
     def ways(self) -> tuple[Way, ...]:
         """Return the ways in which TensorFlow and Keras run a function."""

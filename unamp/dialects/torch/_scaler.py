@@ -91,6 +91,7 @@ class GradScaler(unamp.scaling.GradScaler):
         if "closure" in kwargs:
             raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
         given, result = kwargs.pop("gradients", None), None
+        kwargs |= self._handed_to(optimizer)
 
         def take(gradients: Gradients) -> None:
             nonlocal result

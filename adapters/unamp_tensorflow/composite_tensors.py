@@ -1,0 +1,62 @@
+"""Tensors that are made of others: ragged and sparse ones, slices of a gradient, and types of a user's own.
+
+TensorFlow's own have one tensor of values; a rule casts that, and so them. Of a type of a user's own only its functions know
+what it is made of: they are called under the policy, and what they compute with follows its rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.framework import composite_tensor
+
+__all__ = ["VALUES", "dispatches", "is_dispatched", "values"]
+
+
+class _Values(NamedTuple):
+    """The values of a kind of composite tensor, one dense tensor."""
+
+    get: Callable[[Any], Any]
+    replaced: Callable[[Any, Any], Any]
+
+
+#: The values of TensorFlow's composite tensors, by class.
+VALUES: Mapping[type, _Values] = {
+    tf.RaggedTensor: _Values(lambda t: t.flat_values, lambda t, new: t.with_flat_values(new)),
+    tf.SparseTensor: _Values(lambda t: t.values, lambda t, new: t.with_values(new)),
+    tf.IndexedSlices: _Values(lambda t: t.values, lambda t, new: tf.IndexedSlices(new, t.indices, t.dense_shape)),
+}
+
+
+def values(value: Any) -> Any:
+    """Return the values of a composite tensor of TensorFlow's own, anything else as it is."""
+    found = VALUES.get(type(value))
+    return value if found is None else found.get(value)
+
+
+def is_dispatched(value: Any) -> bool:
+    """Return whether a value is a composite tensor: an operation type does not take it, its wrapper dispatches on it."""
+    return _is_composite(type(value))
+
+
+def dispatches(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether an argument is of a user's own type, whose functions TensorFlow calls in place of its own."""
+    for value in (*args, *kwargs.values()):
+        if _is_users(type(value)):
+            return True
+        if isinstance(value, (list, tuple)) and any(_is_users(type(item)) for item in value):
+            return True
+    return False
+
+
+@lru_cache(256)
+def _is_composite(kind: type) -> bool:
+    return issubclass(kind, composite_tensor.CompositeTensor) and not issubclass(kind, tf.Variable)
+
+
+@lru_cache(256)
+def _is_users(kind: type) -> bool:
+    return issubclass(kind, tf.experimental.ExtensionType) and not issubclass(kind, tf.Tensor)

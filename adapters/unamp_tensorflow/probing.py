@@ -1,0 +1,65 @@
+"""Whether a region has its effect here: a few tiny operations under a tiny policy, whose dtypes are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import function_context
+
+from unamp.adapter.observing import unobserved
+from unamp.errors import FrameworkNotSupported
+from unamp.policy import Policy
+from unamp_tensorflow.activation import Activation
+from unamp_tensorflow.plans import plan
+from unamp_tensorflow.state import thread
+
+__all__ = ["probe_effects"]
+
+_POLICY = Policy("O1", "bfloat16", preset="none", allow=["matmul", "gelu"])
+
+#: Operations, one for each way in which they are intercepted.
+_CALLS: dict[str, Callable[[Any], Any]] = {
+    "raw_ops.MatMul": lambda one: tf.raw_ops.MatMul(a=one, b=one),
+    "nn.gelu": tf.nn.gelu,
+}
+
+
+def probe_effects() -> None:
+    """Check that a region casts, eagerly and in a graph, that graphs are kept by policy, and that nothing is left of it.
+
+    Raises:
+        FrameworkNotSupported: naming the version of TensorFlow, an operation, and its dtypes.
+    """
+    with unobserved(thread), tf.init_scope():  # the first region may be one that a traced function opens
+        if tf.executing_eagerly():
+            _check("eagerly")
+            if _inside(function_context.make_function_context) == function_context.make_function_context():
+                _raise("a traced function has the same key inside a region and outside")
+    with unobserved(thread), tf.Graph().as_default():
+        _check("in a graph")
+
+
+def _check(mode: str) -> None:
+    with tf.device("/device:CPU:0"):
+        one = tf.constant([[1.0]])
+        for name, call in _CALLS.items():
+            found = _inside(lambda call=call: call(one)).dtype.name, call(one).dtype.name
+            if found != ("bfloat16", "float32"):
+                _raise(f"{mode} tf.{name} gives {found[0]} inside a region and {found[1]} outside, not bfloat16 and float32")
+
+
+def _inside(call: Callable[[], Any]) -> Any:
+    region = Activation(plan(_POLICY))
+    token = region.enter()
+    try:
+        return call()
+    finally:
+        region.exit(token)
+
+
+def _raise(why: str) -> None:
+    raise FrameworkNotSupported(
+        f"tensorflow {tf.__version__}: {why}: unamp's hooks do not reach what this version computes with"
+    )
