@@ -27,7 +27,7 @@ from unamp_conformance.tasks import Task
 
 __all__ = ["Options", "Progress", "run", "run_framework"]
 
-#: Opening a framework may take longer than any check.
+#: Opening a framework may take longer than any check; and where checks may take longer, so may that.
 OPENING_TIMEOUT = 300.0
 
 _RESTARTS = 8
@@ -169,7 +169,7 @@ class _Crew:
                 return False
             worker = Worker(self._options.command, task.orders(), self._environment)
             self._workers.add(worker)
-        item, timeout = None, OPENING_TIMEOUT
+        item, timeout = None, max(OPENING_TIMEOUT, self._options.timeout)
         try:
             while (fact := worker.hear(timeout)) is not None:
                 timeout = self._options.timeout

@@ -71,6 +71,18 @@ def bad(what):
     return OPEN.replace("BAD", what)
 
 
+def test_where_checks_may_take_long_opening_the_framework_may_too(run, monkeypatch):
+    hear, given = processes.Worker.hear, []
+
+    def heard(worker, timeout):
+        given.append(timeout)
+        return hear(worker, None)
+
+    monkeypatch.setattr(processes.Worker, "hear", heard)
+    assert outcome(run(bad("pass"), timeout=1800.0)) == GOOD
+    assert set(given) == {1800.0}
+
+
 @pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.parametrize(
     ("what", "says"),
