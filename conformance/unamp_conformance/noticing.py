@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from unamp.policy import Policy
-from unamp_conformance.cases import cases
 from unamp_conformance.mutants import KINDS, Kind, MutableSubject
 from unamp_conformance.mutation import candidates, choose
 from unamp_conformance.opchecks import expected_precision
@@ -34,6 +33,7 @@ __all__ = ["NOTICED", "SAME", "Bench", "main"]
 
 #: Verdicts: a probe fails; the mutant gives the adapter's own bits. Any other says why nothing was noticed.
 NOTICED, SAME = "noticed", "the same"
+_OWN_DTYPE = "its result has a dtype of its own, which low inputs do not change"
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Bench:
             return SAME
         if not all(honest[name] for name in concerned):
             return "a probe that could tell fails for the adapter as it is"
-        return cases()[item.subject].insensitive or "its numbers do not tell"
+        return probe.case.insensitive or (_OWN_DTYPE if probe.case.own_dtype else "its numbers do not tell")
 
     def _passes(self, item: Item, policy: str) -> bool:
         others = [name for name in item.policies if name != policy]
