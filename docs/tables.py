@@ -159,8 +159,8 @@ def _tensor_kinds(asked: dict[str, Any]) -> str:
     return _page(
         "Kinds of tensor",
         "What a policy comes to for tensors that are not one dense array, as the adapters say and the conformance suite checks "
-        "(`unamp conformance --check tensors`). *followed*: the rule holds, as for dense tensors. *refused*: `NotExpressible` is "
-        "raised before anything is computed. *left alone*: a region changes nothing.",
+        "(`unamp conformance --check tensors`). *followed*: the rule holds, as for dense tensors. *refused*: `NotExpressible` "
+        "is raised before anything is computed. *left alone*: a region changes nothing.",
         _table(["framework", "kind", *TREATMENTS, "why"], rows) if rows else "No adapter lists one.",
     )
 
@@ -186,9 +186,9 @@ def _mutants(measured: dict[str, Any]) -> str:
     ]
     return _page(
         "Mutants",
-        "How many adapters with one defect a quick run of the conformance suite notices, of how many. A mutant is the adapter with "
-        "one operation that goes wrong in one kind of way; where it computes in another precision, its result has the right dtype. "
-        "Those that give the adapter's own bits are none, and are left out. "
+        "How many adapters with one defect a quick run of the conformance suite notices, of how many. A mutant is the adapter "
+        "with one operation that goes wrong in one kind of way; where it computes in another precision, its result has the "
+        "right dtype. Those that give the adapter's own bits are none, and are left out. "
         "[Conformance](../conformance.md#mutants) says how it is measured.",
         _table(["kind", *frameworks], [*rows, ["**all**", *whole[0]]]),
         "Measured of the operations that a policy can change, drawn by a seed from all groups alike:\n\n"

@@ -34,7 +34,9 @@ def defects_of_every_kind_are_noticed(framework: str) -> None:
     """Four operations, drawn by a seed from all groups, with a defect of every kind that shows there."""
     bench = Bench(MutableSubject(framework, "cpu"))
     found = {op: dict(bench.verdicts(op, tuple(KINDS.values()))) for op in choose(telling(bench.ops(0)), 4, seed=2)}
-    assert [(op, kind, said) for op, verdicts in found.items() for kind, said in verdicts.items() if said not in (NOTICED, SAME)] == []
+    assert [
+        (op, kind, said) for op, verdicts in found.items() for kind, said in verdicts.items() if said not in (NOTICED, SAME)
+    ] == []
     noticed = [said for verdicts in found.values() for said in verdicts.values() if said == NOTICED]
     assert len(noticed) > 30
 

@@ -1,9 +1,9 @@
 """Which defects does a quick run notice? Measured for a framework, operation by operation and kind by kind.
 
 ``python -m unamp_conformance.mutation torch --output mutants.json`` goes through a framework's operations in an order that the
-seed draws, and keeps after each what it found: interrupted, the same command goes on. A mutant is noticed where a probe of a quick
-run fails that passes for the adapter as it is. Where none does, the results decide: a mutant that gives the same bits as the
-adapter is none. Networks and ways are not asked, so that a run may notice more.
+seed draws, and keeps after each what it found: interrupted, the same command goes on. A mutant is noticed where a probe of a
+quick run fails that passes for the adapter as it is. Where none does, the results decide: a mutant that gives the same bits as
+the adapter is none. Networks and ways are not asked, so that a run may notice more.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Bench:
     def verdicts(self, op: str, kinds: Sequence[Kind]) -> Iterator[tuple[str, str]]:
         """Yield for each kind that an operation can have its name and the verdict."""
         item, honest = self.items[op], dict[str, bool]()
-        probe, why = probe_of(self.subject.operations, self.subject.device, op)
+        probe, _ = probe_of(self.subject.operations, self.subject.device, op)
         if probe is None:
             return
         for kind in kinds:
@@ -80,9 +80,7 @@ class Bench:
         possible = [feed for feed in kind.feeds if feed == "float32" or probe.castable > (feed == "mixed")]
         return any(expected_precision(rule, feed, policy.dtype) for feed in possible)
 
-    def _verdict(
-        self, item: Item, kind: Kind, concerned: Mapping[str, Policy], honest: dict[str, bool], probe: Probe
-    ) -> str:
+    def _verdict(self, item: Item, kind: Kind, concerned: Mapping[str, Policy], honest: dict[str, bool], probe: Probe) -> str:
         for name in concerned:
             if name not in honest:
                 honest[name] = self._passes(item, name)
@@ -109,7 +107,7 @@ class Bench:
                 continue
             try:
                 right = probe.numbers(region := partial(self.subject.region, policy), feed, policy.dtype)
-            except Exception:  # noqa: S112 - the framework cannot: there is nothing right to be told from
+            except Exception:
                 continue
             with self.subject.mutant(probe.case.op, kind):
                 wrong = probe.numbers(region, feed, policy.dtype)

@@ -32,7 +32,8 @@ def test_a_logarithm_in_bfloat16_where_a_rule_says_float32_is_noticed(monkeypatc
     monkeypatch.setattr(Composite, "_target", spoilt)
     (item,) = (item for item in planned(SUBJECT, Selection(ops=("log",))) if item.kind == "operation")
     failed = [result for result in perform(SUBJECT, item) if result.status == "failed"]
-    assert failed and all("float32 inputs, forward: computed in bfloat16" in result.message for result in failed)
+    assert failed
+    assert all("float32 inputs, forward: computed in bfloat16" in result.message for result in failed)
 
 
 def test_a_defect_of_any_kind_is_noticed():
