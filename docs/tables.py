@@ -27,6 +27,7 @@ from unamp.presets import preset
 from unamp.vocabulary import FRAMEWORKS
 
 HERE = Path(__file__).parent / "tables"
+MUTANTS = Path(__file__).parents[1] / "conformance" / "results" / "mutants.json"
 COVERED = ("torch", "paddle", "mindspore", "tensorflow", "jax")
 _SPELLED = (*FRAMEWORKS, "jax")  # which brings its spellings along
 DTYPES = LOW_DTYPES
@@ -57,6 +58,7 @@ def tables() -> dict[str, str]:
         "capabilities.md": _capabilities(asked),
         "gaps.md": _gaps(asked),
         "tensor_kinds.md": _tensor_kinds(asked),
+        "mutants.md": _mutants(json.loads(MUTANTS.read_text("utf-8"))),
     }
 
 
@@ -157,14 +159,55 @@ def _tensor_kinds(asked: dict[str, Any]) -> str:
     return _page(
         "Kinds of tensor",
         "What a policy comes to for tensors that are not one dense array, as the adapters say and the conformance suite checks "
-        "(`unamp conformance --check tensors`). *followed*: the rule holds, as for dense tensors. *refused*: `NotExpressible` is "
-        "raised before anything is computed. *left alone*: a region changes nothing.",
+        "(`unamp conformance --check tensors`). *followed*: the rule holds, as for dense tensors. *refused*: `NotExpressible` "
+        "is raised before anything is computed. *left alone*: a region changes nothing.",
         _table(["framework", "kind", *TREATMENTS, "why"], rows) if rows else "No adapter lists one.",
     )
 
 
 def _treated(kind: dict[str, Any], treatment: str) -> list[str]:
     return sorted(op for op, given in kind["treatments"].items() if given == treatment)
+
+
+def _mutants(measured: dict[str, Any]) -> str:
+    frameworks = [name for name in COVERED if name in measured]
+    kinds = list(dict.fromkeys(kind for name in frameworks for kind in measured[name]["kinds"]))
+    rows = [[kind, *(_share(measured[name]["verdicts"].get(kind)) for name in frameworks)] for kind in kinds]
+    whole = [[_share(_together(measured[name]["verdicts"].values())) for name in frameworks]]
+    about = [
+        [name, found["version"].partition("+")[0], f"{len(found['measured'])} of {found['operations']}", str(found["seed"])]
+        for name, found in measured.items()
+    ]
+    missed = [
+        [name, f"`{op}`", kind, why]
+        for name in frameworks
+        for kind, counts in measured[name]["verdicts"].items()
+        for op, why in counts["missed"].items()
+    ]
+    return _page(
+        "Mutants",
+        "How many adapters with one defect a quick run of the conformance suite notices, of how many. A mutant is the adapter "
+        "with one operation that goes wrong in one kind of way; where it computes in another precision, its result has the "
+        "right dtype. Those that give the adapter's own bits are none, and are left out. "
+        "[Conformance](../conformance.md#mutants) says how it is measured.",
+        _table(["kind", *frameworks], [*rows, ["**all**", *whole[0]]]),
+        "Measured of the operations that a policy can change, drawn by a seed from all groups alike:\n\n"
+        + _table(["framework", "version", "operations", "seed"], about),
+        "What is not noticed:\n\n" + _table(["framework", "operation", "kind", "why"], missed),
+    )
+
+
+def _together(verdicts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    every = list(verdicts)
+    missed = {(n, op): why for n, counts in enumerate(every) for op, why in counts["missed"].items()}
+    return {"noticed": sum(counts["noticed"] for counts in every), "missed": missed}
+
+
+def _share(counts: dict[str, Any] | None) -> str:
+    if counts is None:
+        return ""
+    every = counts["noticed"] + len(counts["missed"])
+    return f"{counts['noticed']} of {every}" if every else ""
 
 
 def _expected(gaps: Iterable[KnownGap]) -> list[list[str]]:

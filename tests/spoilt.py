@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from unamp_conformance.mutants import KINDS, MutableSubject
 from unamp_conformance.mutation import MANNERS, candidates, choose, pretending, probed, telling, verdicts
+from unamp_conformance.noticing import NOTICED, SAME, Bench
 from unamp_conformance.subjects import Subject
-from unamp_conformance.tightness import KINDS, ratios, spoilt
+from unamp_conformance.tightness import KINDS as PRECISIONS
+from unamp_conformance.tightness import ratios, spoilt
 
 #: Operations that every framework has, and the ways in which an adapter may carry one out wrongly.
 OPS = ("matmul", "mul", "exp", "softmax")
-KINDS_OF_NETWORKS = tuple(KINDS)
+KINDS_OF_NETWORKS = tuple(PRECISIONS)
 WRONGLY = tuple((op, manner) for manner in MANNERS for op in OPS)
 
 
@@ -25,6 +28,17 @@ def wrong_operation_is_named(subject: Subject, op: str, manner: str) -> None:
     wrong = [result for result in probed(pretending(subject, manner), op) if result.status == "failed"]
     assert {(result.check, result.subject) for result in wrong} == {("probe", op)}
     assert ("backward" in wrong[0].message and "forward" not in wrong[0].message) == (manner == "forgets the gradient")
+
+
+def defects_of_every_kind_are_noticed(framework: str) -> None:
+    """Four operations, drawn by a seed from all groups, with a defect of every kind that shows there."""
+    bench = Bench(MutableSubject(framework, "cpu"))
+    found = {op: dict(bench.verdicts(op, tuple(KINDS.values()))) for op in choose(telling(bench.ops(0)), 4, seed=2)}
+    assert [
+        (op, kind, said) for op, verdicts in found.items() for kind, said in verdicts.items() if said not in (NOTICED, SAME)
+    ] == []
+    noticed = [said for verdicts in found.values() for said in verdicts.values() if said == NOTICED]
+    assert len(noticed) > 30
 
 
 def networks_in_another_dtype_are_noticed(subject: Subject, kind: str) -> None:

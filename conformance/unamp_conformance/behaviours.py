@@ -175,8 +175,8 @@ def steps_in_one_region(subject: Subject, dtype: str) -> str:
 
     A linear regression whose inputs are columns of a Hadamard matrix: every step halves the error of the weights, but for what
     rounding adds to the prediction. An input is 1 or -1, so that is at most the rounding of each weight and that of the sum:
-    2 u |w|, in the sum of the weights' absolute values. So is what the error comes to, and the loss is its square; twice that is
-    left for the second order. With the weights of an earlier step the error grows by as much at every step.
+    2 u |w|, in the sum of the weights' absolute values. The error of the weights comes to no more, and the loss is its square;
+    twice that error is allowed, for the second order. With the weights of an earlier step it grows at every step.
     """
     inputs = _hadamard(16)[:, :8].astype(np.float32)
     wanted = np.random.default_rng(0).uniform(0.5, 2.0, (4, 8)).astype(np.float32)
@@ -196,7 +196,8 @@ def _regression(
     subject: Subject, policy: Policy, inputs: np.ndarray, wanted: np.ndarray, *, open_long: bool
 ) -> tuple[np.ndarray, set[str]]:
     """Return the weights after some steps of gradient descent, and the dtypes of predictions; weights change in place."""
-    ops, f = subject.operations, Functions(subject.operations)
+    ops: Any = subject.operations  # not all have parameters
+    f = Functions(ops)
     weights, x = np.zeros_like(wanted), ops.tensor(inputs, device=subject.device)
     in_place = hasattr(ops, "assign")
     parameter = ops.parameter(weights, device=subject.device) if in_place else None

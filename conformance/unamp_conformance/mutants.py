@@ -1,8 +1,8 @@
 """Adapters with one defect in one operation, of many kinds: what the suite must notice, whatever the framework.
 
-A mutant is a `MutableSubject` with a `Defect`: a framework whose operations are the adapter's own, but for one of them, which goes
-wrong while a policy is in force. Where it computes in another precision it gives its result the right dtype, so that only the
-numbers tell. Nothing but the operation differs, so what a probe found out about it outside of regions holds for all its mutants.
+A mutant is a `MutableSubject` with a `Defect`: a framework whose operations are the adapter's own, but for one of them, which
+goes wrong while a policy is in force. Where it computes in another precision it gives its result the right dtype, so that only
+the numbers tell. Outside of regions a mutant is the adapter as it is: what a probe found out there holds for all of them.
 
 `KINDS` has them all. A kind concerns the policies that give the operation one of its rules, at one of its levels.
 """
@@ -132,7 +132,9 @@ def _with_stale_inputs(call: Call) -> Any:
 def _not_widened(call: Call) -> Any:
     """Compute rightly, and give the result the dtype of the low inputs."""
     result = call.rightly()
-    return call.defect.subject.to(result, call.policy.dtype) if call.expected == "float32" and call.feed != "float32" else result
+    return (
+        call.defect.subject.to(result, call.policy.dtype) if call.expected == "float32" and call.feed != "float32" else result
+    )
 
 
 @dataclass(frozen=True)

@@ -17,20 +17,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any, cast
-
-import numpy as np
 
 from unamp.adapter import OpenRegion, Operations, Way, machine
 from unamp.adapter.ways import Opened
 from unamp.dtypes import ELIGIBLE
 from unamp.policy import Policy, Rule
 from unamp.regions import Region
-from unamp.vocabulary import vocabulary
 from unamp_conformance import gaps
-from unamp_conformance.cases import cases
 from unamp_conformance.mutants import AlteredPolicy
+from unamp_conformance.noticing import candidates, choose, main, own_lists, telling
 from unamp_conformance.plan import Item
 from unamp_conformance.results import Result
 from unamp_conformance.subjects import Subject
@@ -48,8 +44,6 @@ __all__ = [
     "telling",
     "verdicts",
 ]
-
-_DTYPE = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -227,40 +221,9 @@ def pretending(subject: Subject, manner: str) -> Subject:
 
 def probed(subject: Subject, op: str) -> tuple[Result, ...]:
     """Return what the suite finds when it probes one operation, allowed and denied; known gaps are marked."""
-    found = perform(subject, Item("operation", op, _policies(op), ("coverage", "probe")))
+    found = perform(subject, Item("operation", op, own_lists(op), ("coverage", "probe")))
     known = gaps.gaps_of(subject.framework)
     return gaps.apply(known, found, subject.adapter.version(), machine.facts(subject.adapter), whole=False)[0]
-
-
-def _policies(op: str) -> dict[str, Policy]:
-    return {f"allow {_DTYPE}": Policy("O1", _DTYPE, allow=(op,)), f"deny {_DTYPE}": Policy("O1", _DTYPE, deny=(op,))}
-
-
-def candidates(subject: Subject) -> list[str]:
-    """Return the operations that a policy can change on this framework: with an input to cast, and no gap."""
-    possible = (op for op in sorted(subject.operations.names()) if op in cases() and not _excused(subject, op))
-    return [op for op in possible if cases()[op].eligible(cases()[op].inputs(0))]
-
-
-def _excused(subject: Subject, op: str) -> bool:
-    asked = [("coverage", "-"), *(("probe", policy) for policy in _policies(op))]
-    results = [Result(check, op, policy, subject.device, "failed") for check, policy in asked]
-    known = gaps.that_hold(subject.framework, subject.adapter.version(), machine.facts(subject.adapter))
-    return any(gap.covers(result) for gap in known for result in results)
-
-
-def telling(ops: Sequence[str]) -> list[str]:
-    """Return those whose numbers tell the precision; of the others see ``insensitive`` in `unamp_conformance.cases`."""
-    return [op for op in ops if not cases()[op].insensitive]
-
-
-def choose(ops: Sequence[str], count: int, seed: int = 0) -> list[str]:
-    """Choose so many operations at random, from all groups of the vocabulary alike."""
-    generator = np.random.default_rng(seed)
-    groups: dict[str, list[str]] = {}
-    for op in generator.permutation(sorted(ops)):
-        groups.setdefault(vocabulary()[str(op)].group, []).append(str(op))
-    return [op for row in zip_longest(*groups.values()) for op in row if op is not None][:count]
 
 
 @dataclass(frozen=True)
@@ -303,6 +266,4 @@ def verdicts(subject: Subject, ops: Sequence[str], beside: int = 1) -> Iterator[
 
 
 if __name__ == "__main__":
-    from unamp_conformance.noticing import main
-
     sys.exit(main())

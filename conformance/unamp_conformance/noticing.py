@@ -1,9 +1,9 @@
 """Which defects does a quick run notice? Measured for a framework, operation by operation and kind by kind.
 
 ``python -m unamp_conformance.mutation torch --output mutants.json`` goes through a framework's operations in an order that the
-seed draws, and keeps after each what it found: interrupted, the same command goes on. A mutant is noticed where a probe of a quick
-run fails that passes for the adapter as it is. Where none does, the results decide: a mutant that gives the same bits as the
-adapter is none. Networks and ways are not asked, so that a run may notice more.
+seed draws, and keeps after each what it found: interrupted, the same command goes on. A mutant is noticed where a probe of a
+quick run fails that passes for the adapter as it is. Where none does, the results decide: a mutant that gives the same bits as
+the adapter is none. Networks and ways are not asked, so that a run may notice more.
 """
 
 from __future__ import annotations
@@ -15,25 +15,63 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from unamp.adapter import machine
 from unamp.policy import Policy
+from unamp.vocabulary import vocabulary
+from unamp_conformance import gaps
 from unamp_conformance.cases import cases
 from unamp_conformance.mutants import KINDS, Kind, MutableSubject
-from unamp_conformance.mutation import candidates, choose
 from unamp_conformance.opchecks import expected_precision
 from unamp_conformance.plan import Item, Selection
 from unamp_conformance.probes import FEEDS, Probe
 from unamp_conformance.results import Result
+from unamp_conformance.subjects import Subject
 from unamp_conformance.worker import perform, planned, probe_of
 
-__all__ = ["NOTICED", "SAME", "Bench", "main"]
+__all__ = ["NOTICED", "SAME", "Bench", "candidates", "choose", "main", "own_lists", "telling"]
 
 #: Verdicts: a probe fails; the mutant gives the adapter's own bits. Any other says why nothing was noticed.
 NOTICED, SAME = "noticed", "the same"
+_LOW = "bfloat16"
+_OWN_DTYPE = "its result has a dtype of its own, which low inputs do not change"
+
+
+def own_lists(op: str) -> dict[str, Policy]:
+    """Return the policies whose own lists name an operation, by their names in results."""
+    return {f"allow {_LOW}": Policy("O1", _LOW, allow=(op,)), f"deny {_LOW}": Policy("O1", _LOW, deny=(op,))}
+
+
+def candidates(subject: Subject) -> list[str]:
+    """Return the operations that a policy can change on this framework: with an input to cast, and no gap."""
+    possible = (op for op in sorted(subject.operations.names()) if op in cases() and not _excused(subject, op))
+    return [op for op in possible if cases()[op].eligible(cases()[op].inputs(0))]
+
+
+def _excused(subject: Subject, op: str) -> bool:
+    asked = [("coverage", "-"), *(("probe", policy) for policy in own_lists(op))]
+    results = [Result(check, op, policy, subject.device, "failed") for check, policy in asked]
+    known = gaps.that_hold(subject.framework, subject.adapter.version(), machine.facts(subject.adapter))
+    return any(gap.covers(result) for gap in known for result in results)
+
+
+def telling(ops: Sequence[str]) -> list[str]:
+    """Return those whose numbers tell the precision; of the others see ``insensitive`` in `unamp_conformance.cases`."""
+    return [op for op in ops if not cases()[op].insensitive]
+
+
+def choose(ops: Sequence[str], count: int, seed: int = 0) -> list[str]:
+    """Choose so many operations at random, from all groups of the vocabulary alike."""
+    generator = np.random.default_rng(seed)
+    groups: dict[str, list[str]] = {}
+    for op in generator.permutation(sorted(ops)):
+        groups.setdefault(vocabulary()[str(op)].group, []).append(str(op))
+    return [op for row in zip_longest(*groups.values()) for op in row if op is not None][:count]
 
 
 @dataclass
@@ -59,7 +97,7 @@ class Bench:
     def verdicts(self, op: str, kinds: Sequence[Kind]) -> Iterator[tuple[str, str]]:
         """Yield for each kind that an operation can have its name and the verdict."""
         item, honest = self.items[op], dict[str, bool]()
-        probe, why = probe_of(self.subject.operations, self.subject.device, op)
+        probe, _ = probe_of(self.subject.operations, self.subject.device, op)
         if probe is None:
             return
         for kind in kinds:
@@ -80,9 +118,7 @@ class Bench:
         possible = [feed for feed in kind.feeds if feed == "float32" or probe.castable > (feed == "mixed")]
         return any(expected_precision(rule, feed, policy.dtype) for feed in possible)
 
-    def _verdict(
-        self, item: Item, kind: Kind, concerned: Mapping[str, Policy], honest: dict[str, bool], probe: Probe
-    ) -> str:
+    def _verdict(self, item: Item, kind: Kind, concerned: Mapping[str, Policy], honest: dict[str, bool], probe: Probe) -> str:
         for name in concerned:
             if name not in honest:
                 honest[name] = self._passes(item, name)
@@ -94,7 +130,7 @@ class Bench:
             return SAME
         if not all(honest[name] for name in concerned):
             return "a probe that could tell fails for the adapter as it is"
-        return cases()[item.subject].insensitive or "its numbers do not tell"
+        return probe.case.insensitive or (_OWN_DTYPE if probe.case.own_dtype else "its numbers do not tell")
 
     def _passes(self, item: Item, policy: str) -> bool:
         others = [name for name in item.policies if name != policy]
@@ -109,7 +145,7 @@ class Bench:
                 continue
             try:
                 right = probe.numbers(region := partial(self.subject.region, policy), feed, policy.dtype)
-            except Exception:  # noqa: S112 - the framework cannot: there is nothing right to be told from
+            except Exception:
                 continue
             with self.subject.mutant(probe.case.op, kind):
                 wrong = probe.numbers(region, feed, policy.dtype)

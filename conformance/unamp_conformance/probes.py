@@ -162,7 +162,7 @@ class Probe:
 
     @cached_property
     def _parameters(self) -> tuple[int, ...]:
-        """Return the places of the inputs that can be parameters, which are changed in place: all that rounding changes, or none."""
+        """Return the places of inputs that are parameters where they change in place: all that rounding changes, or none."""
         if not hasattr(self._operations, "assign"):
             return ()
         case, inputs = self.case, self._inputs(0)

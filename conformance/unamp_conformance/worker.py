@@ -157,7 +157,7 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
 
 
 def _looked_at_fully(subject: Subject, item: Item, full: bool) -> set[Policy]:
-    """Return the policies of an operation under which every feed is looked at: for each rule one, in the dtype that its name draws.
+    """Return the policies under which an operation is given every feed: for each rule one, in the dtype that its name draws.
 
     In a full run those of the default preset, too.
     """

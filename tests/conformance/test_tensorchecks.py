@@ -114,9 +114,13 @@ def test_a_dtype_that_a_kind_has_not_is_not_applicable():
 
 
 def test_a_run_walks_every_kind_and_operation(monkeypatch):
-    kinds = [TensorKind(name, made, dict.fromkeys(ops, followed), dict.fromkeys(ops, "followed"), "", values, str)
-             for name, ops in (("sparse", ("mul", "exp")), ("ragged", ("mul",)))]
+    kinds = [
+        TensorKind(name, made, dict.fromkeys(ops, followed), dict.fromkeys(ops, "followed"), "", values, str)
+        for name, ops in (("sparse", ("mul", "exp")), ("ragged", ("mul",)))
+    ]
     monkeypatch.setattr(type(SUBJECT.operations), "tensor_kinds", lambda self: kinds, raising=False)
-    asked = [(item.way, item.subject, *item.policies) for item in planned(Subject("torch", "cpu"), Selection(checks=("tensors",)))]
+    asked = [
+        (item.way, item.subject, *item.policies) for item in planned(Subject("torch", "cpu"), Selection(checks=("tensors",)))
+    ]
     policies = ("allow float16", "allow bfloat16", "deny float16", "deny bfloat16")
     assert asked == [("sparse", "mul", *policies), ("sparse", "exp", *policies), ("ragged", "mul", *policies)]

@@ -1,10 +1,43 @@
 """The suite notices where this adapter is spoilt, and says which operation is wrong."""
 
+import ml_dtypes
+import numpy as np
 import pytest
-from spoilt import KINDS_OF_NETWORKS, WRONGLY, networks_in_another_dtype_are_noticed, wrong_operation_is_named
+from spoilt import (
+    KINDS_OF_NETWORKS,
+    WRONGLY,
+    defects_of_every_kind_are_noticed,
+    networks_in_another_dtype_are_noticed,
+    wrong_operation_is_named,
+)
+from unamp_conformance.plan import Selection
 from unamp_conformance.subjects import Subject
+from unamp_conformance.worker import perform, planned
+from unamp_jax.composites import Composite
+from unamp_jax.state import FLOAT32
+
+from unamp.policy import Rule
 
 SUBJECT = Subject("jax", "cpu")
+
+
+def test_a_logarithm_in_bfloat16_where_a_rule_says_float32_is_noticed(monkeypatch):
+    real = Composite._target
+
+    def spoilt(self, plan, rule, found, *given):
+        wanted = real(self, plan, rule, found, *given)
+        same = self.op == "log" and rule is Rule.FP32 and all(dtype is FLOAT32 for dtype in found)
+        return np.dtype(ml_dtypes.bfloat16) if same else wanted
+
+    monkeypatch.setattr(Composite, "_target", spoilt)
+    (item,) = (item for item in planned(SUBJECT, Selection(ops=("log",))) if item.kind == "operation")
+    failed = [result for result in perform(SUBJECT, item) if result.status == "failed"]
+    assert failed
+    assert all("float32 inputs, forward: computed in bfloat16" in result.message for result in failed)
+
+
+def test_a_defect_of_any_kind_is_noticed():
+    defects_of_every_kind_are_noticed("jax")
 
 
 @pytest.mark.parametrize(("op", "manner"), WRONGLY)

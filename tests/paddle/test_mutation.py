@@ -4,6 +4,7 @@ import pytest
 from spoilt import (
     KINDS_OF_NETWORKS,
     WRONGLY,
+    defects_of_every_kind_are_noticed,
     forgotten_operations_are_named,
     networks_in_another_dtype_are_noticed,
     wrong_operation_is_named,
@@ -15,6 +16,10 @@ SUBJECT = Subject("paddle", "cpu")
 
 def test_an_operation_that_the_adapter_forgets_is_named():
     forgotten_operations_are_named(SUBJECT)
+
+
+def test_a_defect_of_any_kind_is_noticed():
+    defects_of_every_kind_are_noticed("paddle")
 
 
 @pytest.mark.parametrize(("op", "manner"), WRONGLY)
