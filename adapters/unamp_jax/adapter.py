@@ -13,7 +13,7 @@ from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How
 from unamp.adapter.state import ELSEWHERE
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
-from unamp_jax import casting, devices, effects, networks, observing, patches, plans, scaling
+from unamp_jax import casting, devices, networks, observing, patches, plans, probing, scaling
 from unamp_jax.activation import Activation
 from unamp_jax.decoration import decorate
 from unamp_jax.spellings import libraries, spelling
@@ -79,7 +79,7 @@ class JaxAdapter(CapturesNothing):
     def probe(self) -> None:
         """Check the hooks, and that rules are followed; see `unamp.adapter.Adapter.probe`."""
         patches.probe()
-        effects.probe()
+        probing.probe_effects()
 
     def devices(self) -> tuple[str, ...]:
         """Return the CPU, and an accelerator where JAX computes on one by default."""

@@ -32,7 +32,7 @@ from unamp_mindspore.casting import cast
 from unamp_mindspore.compiled import build_hint, exchange
 from unamp_mindspore.decoration import OPTIMIZERS, decorate
 from unamp_mindspore.observing import dtype_name
-from unamp_mindspore.probing import check_effect
+from unamp_mindspore.probing import probe_effects
 from unamp_mindspore.spellings import spelling
 from unamp_mindspore.state import DTYPES, Tensor
 from unamp_mindspore.state import device as device_in_use
@@ -147,7 +147,7 @@ class MindSporeAdapter(CapturesNothing):
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         if device not in (None, device_in_use()):
             return ELSEWHERE
-        check_effect()
+        probe_effects()
         return Activation(plans.plan(policy, device), cache=policy.cache)
 
     def how(self, op: str, policy: Policy, device: str) -> How:

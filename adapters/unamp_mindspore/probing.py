@@ -14,11 +14,11 @@ from unamp_mindspore.activation import Activation
 from unamp_mindspore.plans import plan
 from unamp_mindspore.state import DTYPES, Tensor, thread
 
-__all__ = ["check_effect"]
+__all__ = ["probe_effects"]
 
 
 @cache
-def check_effect() -> None:
+def probe_effects() -> None:
     """Check, once in a process, that a product in a region is low.
 
     Not when the adapter is registered: computing something settles the device, which a program may set after that.

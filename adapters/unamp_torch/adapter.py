@@ -15,7 +15,7 @@ from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_torch import compiling, effect, observing, patches, plans, scaling
+from unamp_torch import compiling, observing, patches, plans, probing, scaling
 from unamp_torch.activation import activation
 from unamp_torch.compiled import build_hint, library
 from unamp_torch.spellings import made_by, spelling
@@ -160,7 +160,7 @@ class TorchAdapter:
 
     def probe(self) -> None:
         """Compute a little in a region; the names that regions need were looked at when this package was imported."""
-        effect.check()
+        probing.probe_effects()
 
     def devices(self) -> tuple[str, ...]:
         """Return the CPU, and a GPU where PyTorch finds an accelerator of whatever kind (see `device_names`)."""

@@ -16,12 +16,12 @@ from unamp.policy import Policy
 from unamp_jax import patches, plans
 from unamp_jax.state import CONTEXT, DTYPES, FLOAT32
 
-__all__ = ["probe"]
+__all__ = ["probe_effects"]
 
 _LOW = DTYPES["bfloat16"]
 
 
-def probe() -> None:
+def probe_effects() -> None:
     """Check that a product, a loop, a rule of differentiation and a batch follow a policy.
 
     Raises:

@@ -11,13 +11,13 @@ from unamp_torch.activation import activation
 from unamp_torch.compiling import is_recorded
 from unamp_torch.state import CPU
 
-__all__ = ["check"]
+__all__ = ["probe_effects"]
 
 #: Usual, so that no operator gets a kernel which other policies can do without.
 _POLICY = Policy("O1", "bfloat16")
 
 
-def check() -> None:
+def probe_effects() -> None:
     """Compute a product and a softmax in a region; where something records the thread's operations, do nothing.
 
     Raises:
