@@ -20,7 +20,7 @@ _SHAPE = (3, 4)
 
 def _values(dtype: str) -> Any:
     # Rounding to low changes each of them.
-    return cast(Tensor(np.float32([1.001, 2.003, 3.007])), DTYPES[dtype])
+    return cast(Tensor(np.array([1.001, 2.003, 3.007], np.float32)), DTYPES[dtype])
 
 
 def _coo(dtype: str) -> COOTensor:
