@@ -7,12 +7,10 @@ layers that a rule is about; the adapter has a layer run in the rule's region, w
 from __future__ import annotations
 
 import copyreg
-import itertools
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 from unamp.adapter.patching import Patches
 from unamp.errors import NotExpressible
@@ -90,10 +88,7 @@ class RulesInForce:
     def __init__(self) -> None:
         self.used = False
         self.key: frozenset[tuple[int, LayerRegion]] | None = None
-        self._regions: WeakKeyDictionary[Any, LayerRegion] = WeakKeyDictionary()
-        # Not the address of a layer, which is another's once the layer is gone.
-        self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._number = itertools.count()
+        self._regions: dict[int, LayerRegion] = {}
 
     def put(self, layer: Any, region: LayerRegion | None, hooks: Patches | None = None) -> None:
         """Note the rule of a layer.
@@ -105,12 +100,10 @@ class RulesInForce:
         """
         had, self.used = self.key is not None, True
         if region is None:
-            self._regions.pop(layer, None)
+            self._regions.pop(id(layer), None)
         else:
-            self._regions[layer] = region
-            if layer not in self._numbers:
-                self._numbers[layer] = next(self._number)
-        self.key = frozenset((self._numbers[each], its) for each, its in self._regions.items()) or None
+            self._regions[id(layer)] = region
+        self.key = frozenset(self._regions.items()) or None
         if hooks is None or had is (self.key is not None):
             return
         if had:
