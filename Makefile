@@ -6,13 +6,15 @@ RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help browser conformance conformance-machines conformance-opinfo conformance-versions test bench bench-all lint format tables docs dist clean
+.PHONY: help browser conformance conformance-emulated conformance-machines conformance-opinfo conformance-versions newest test bench bench-all lint format tables docs dist clean
 
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
-	@echo "make conformance-machines   the same under settings that make this processor behave as another one (half an hour)"
+	@echo "make conformance-machines   the same under settings that make this processor behave as another one, and samples on emulated ones (two hours)"
+	@echo "make conformance-emulated   the smallest sample that has every check, network, level and way, on an emulated processor with AVX2"
 	@echo "make conformance-opinfo   the preset torch-cpu against torch.autocast, bit for bit, on all of PyTorch's own example calls (minutes)"
 	@echo "make conformance-versions   the same for older and newer frameworks, an environment for each (hours, and many GB to load)"
+	@echo "make newest        the newest release of every framework, as pip brings it today: first example, doctor, conformance"
 	@echo "make test          lint, then every test; continuous integration runs this"
 	@echo "make bench         unamp side by side with what you would write instead, for a look (under ten minutes); keeps benchmark-results/"
 	@echo "make bench-all     the same with all rounds, and peak memory, for quoting (an hour and more)"
@@ -31,11 +33,17 @@ conformance-machines: $(VENV)/.conformance
 	@$(RUN) conformance/wheels.py
 	$(RUN) conformance/machines.py $(ONLY)
 
+conformance-emulated: $(VENV)/.conformance
+	$(RUN) conformance/machines.py --short $(or $(ONLY),amd-avx2)
+
 conformance-opinfo: $(VENV)/.opinfo
 	$(RUN) tests/torch/opinfo.py $(ONLY)
 
 conformance-versions: $(VENV)/bin/python
 	$(RUN) conformance/versions.py $(ONLY)
+
+newest: $(VENV)/bin/python
+	$(RUN) conformance/newest.py $(ONLY)
 
 test: lint $(VENV)/.dev $(VENV)/.compiled browser
 	$(RUN) tests/run.py
@@ -73,16 +81,16 @@ dist: $(VENV)/.dev
 	$(RUN) -m build --no-isolation
 
 clean:
-	rm -rf $(VENV) .venv-versions dist site conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-emulated .venv-versions dist site conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 
-# For PyTorch there are kernels in C++ as well, and for Paddle and MindSpore loops in C, which are optional.
-$(VENV)/.compiled: $(wildcard adapters/unamp_*/compiled/* adapters/unamp_mindspore/compiled.py unamp/adapter/*.c) constraints.txt
+# For PyTorch there are kernels in C++ as well, and for Paddle and MindSpore a loop in C, which are optional.
+$(VENV)/.compiled: $(wildcard adapters/unamp_*/compiled/* adapters/unamp_*/compiled.py unamp/adapter/*.c) constraints.txt
 	@if command -v c++ > /dev/null; then $(RUN) -m unamp_torch; else echo "no C++ compiler: PyTorch's kernels stay in Python"; fi
-	@if command -v cc > /dev/null; then $(RUN) -m unamp_paddle; else echo "no C compiler: Paddle's arithmetic does the rounding"; fi
+	@if command -v cc > /dev/null; then $(RUN) -m unamp_paddle; else echo "no C compiler: Paddle's regions open in Python"; fi
 	@if ! command -v cc > /dev/null; then echo "no C compiler: MindSpore's regions open in Python"; \
 	elif $(RUN) -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("mindspore") is None)'; then $(RUN) -m unamp_mindspore; fi
 	@touch $@

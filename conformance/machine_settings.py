@@ -1,4 +1,4 @@
-"""Read ``conformance/machines.toml``: settings that make this processor behave as another one.
+"""Read ``conformance/machines.toml``: settings that make this processor behave as another one, and emulated processors.
 
 The conformance suite runs under them, and the benchmarks do.
 """
@@ -15,11 +15,13 @@ from unamp_conformance.gaps import fits
 
 from unamp.adapter import machine
 
-__all__ = ["FRAMEWORKS", "SETTINGS", "BadSettings", "Death", "Setting", "chosen", "read"]
+__all__ = ["ARCHITECTURES", "FRAMEWORKS", "SETTINGS", "BadSettings", "Death", "Emulated", "Setting", "chosen", "read"]
 
 SETTINGS = Path(__file__).with_name("machines.toml")
 
-FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow")
+FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "jax")
+
+ARCHITECTURES = ("x86_64", "aarch64")
 
 
 class BadSettings(ValueError):
@@ -43,6 +45,29 @@ class Death:
 
 
 @dataclass(frozen=True)
+class Emulated:
+    """A processor that is emulated, and the size of the sample that is run on it, for each framework.
+
+    Attributes:
+        architecture: one of `ARCHITECTURES`.
+        model: the emulator's name for it.
+        has: its instruction sets, as Linux spells them.
+        checks: how many items of conformance are drawn; see ``unamp conformance --sample``.
+        tests: how many of the framework's tests are drawn.
+    """
+
+    architecture: str
+    model: str
+    has: tuple[str, ...]
+    checks: Mapping[str, int]
+    tests: Mapping[str, int]
+
+    def instruction_sets(self) -> dict[str, bool]:
+        """Return of each instruction set that is known whether it has it."""
+        return {name: name in self.has for name in machine.INSTRUCTION_SETS}
+
+
+@dataclass(frozen=True)
 class Setting:
     """One setting.
 
@@ -51,17 +76,20 @@ class Setting:
         stands_for: which machines.
         variables: the environment variables for each framework that it says anything to.
         dies: how frameworks die that themselves do.
+        emulated: the processor that it runs on; the machine's own where it is None.
     """
 
     name: str
     stands_for: str
     variables: Mapping[str, Mapping[str, str]]
     dies: Mapping[str, Death]
+    emulated: Emulated | None = None
 
     def death(self, framework: str) -> Death | None:
         """Return how a framework itself dies under it on this processor; None where it is not known to."""
         listed = self.dies.get(framework)
-        return listed if listed and fits(listed.where, machine.instruction_sets()) else None
+        sets = self.emulated.instruction_sets() if self.emulated else machine.instruction_sets()
+        return listed if listed and fits(listed.where, sets) else None
 
 
 def read(text: str) -> dict[str, Setting]:
@@ -80,7 +108,7 @@ def read(text: str) -> dict[str, Setting]:
 def _setting(name: str, table: Any) -> Setting:
     if name in FRAMEWORKS:
         raise BadSettings(f"{name}: a setting cannot be called like a framework: arguments name both")
-    found = _fields(name, table, {"stands_for": str, "variables": dict}, {"dies": dict})
+    found = _fields(name, table, {"stands_for": str, "variables": dict}, {"dies": dict, "emulated": dict})
     variables = {_framework(name, f): _variables(f"{name}, {f}", given) for f, given in found["variables"].items()}
     if not variables:
         raise BadSettings(f"{name}: variables names no framework; valid: {', '.join(FRAMEWORKS)}")
@@ -89,7 +117,23 @@ def _setting(name: str, table: Any) -> Setting:
         if framework not in variables:
             raise BadSettings(f"{name}: {framework!r} dies, but has no variables; valid: {', '.join(variables)}")
         dies[framework] = _death(f"{name}, dies, {framework}", given)
-    return Setting(name, found["stands_for"], variables, dies)
+    emulated = _emulated(f"{name}, emulated", found["emulated"], variables) if "emulated" in found else None
+    return Setting(name, found["stands_for"], variables, dies, emulated)
+
+
+def _emulated(where: str, given: Any, frameworks: Mapping[str, Any]) -> Emulated:
+    found = _fields(where, given, {"architecture": str, "model": str, "has": str, "checks": dict, "tests": dict})
+    if found["architecture"] not in ARCHITECTURES:
+        raise BadSettings(f"{where}: unknown architecture {found['architecture']!r}; valid: {', '.join(ARCHITECTURES)}")
+    has = tuple(found["has"].split())
+    if wrong := [name for name in has if name not in machine.INSTRUCTION_SETS]:
+        raise BadSettings(f"{where}: has {wrong[0]!r}; valid: {', '.join(machine.INSTRUCTION_SETS)}")
+    for key in ("checks", "tests"):
+        if set(found[key]) != set(frameworks):
+            raise BadSettings(f"{where}, {key}: must be of the frameworks that it has variables for: {', '.join(frameworks)}")
+        if wrong := [number for number in found[key].values() if not isinstance(number, int) or number < 1]:
+            raise BadSettings(f"{where}, {key}: must be numbers of 1 and more, not {wrong[0]!r}")
+    return Emulated(found["architecture"], found["model"], has, found["checks"], found["tests"])
 
 
 def _death(where: str, given: Any) -> Death:

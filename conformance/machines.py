@@ -2,23 +2,28 @@
 
 The suite runs for each framework under each setting of ``conformance/machines.toml``, in processes with the environment
 variables of that setting. What came of it is kept in ``conformance/results/machines.json``, and shown in ``docs/machines.md``.
+On an emulated processor, where everything takes several times as long, a sample of the suite runs and one of the tests.
 
 Arguments choose, frameworks and settings in any order: ``python conformance/machines.py torch default laptop``. What is not
-chosen keeps its result.
+chosen keeps its result. ``--seed 3`` draws another sample; with ``--short`` it is the smallest that has every check, network,
+level and way, two frameworks run at a time, and no result is kept.
 """
 
 from __future__ import annotations
 
+import argparse
 import platform
 import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
-from machine_settings import FRAMEWORKS, SETTINGS, BadSettings, Death, Setting, chosen, read
-from rows import ROOT, Rows, cells, keep, sentence, suite
+from emulation import NotHere, environment
+from machine_settings import FRAMEWORKS, SETTINGS, BadSettings, Death, Emulated, Setting, chosen, read
+from rows import ROOT, Rows, cells, commit, drawn_tests, keep, sentence, suite
 from unamp_conformance.evidence import ratio
 from unamp_conformance.reading import load
 from wheels import without_wheels
@@ -28,10 +33,13 @@ from unamp.adapter import machine
 RESULTS = ROOT / "conformance/results/machines.json"
 TABLE = ROOT / "docs/machines.md"
 
+_PATIENCE = "1800"  # seconds for one check: an emulated compiler is slow
+
 _HEAD = """# Machines
 
 Other machines have other kernels: other instruction sets, another number of threads, oneDNN or none. What
-`make conformance-machines` found: conformance on a CPU under settings that make this processor behave as another one.
+`make conformance-machines` found: conformance on a CPU under settings that make this processor behave as another one, and
+on emulated processors a sample of it and of the tests, with every check, network, level and way of the framework.
 *Dies* means that the framework itself ends with that signal, as the setting's list says, whatever the policy.
 The tables are generated; the settings are listed in [machines.toml](../conformance/machines.toml).
 """
@@ -50,26 +58,64 @@ def examined(framework: str, setting: Setting, *selection: str) -> Rows:
     """
     variables, listed = setting.variables[framework], setting.death(framework)
     selection = (*selection, *(listed.run if listed else ()))
+    interpreter = environment(setting.emulated) if setting.emulated else sys.executable
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "results"
-        row, said = suite(sys.executable, framework, *selection, output=output, variables=variables)
+        row, said = suite(interpreter, framework, *selection, output=output, variables=variables)
         largest = _largest(output / "results.json") if said else None
     facts = {name: fact for name, fact in said.get("facts", {}).items() if name not in machine.INSTRUCTION_SETS}
     return {
         **_judged(row, said, listed),
         "version": said.get("version", "unknown"),
         "variables": dict(variables),
+        "sample": facts.pop("drawn", "all"),
         "computes with": facts,
         "largest error": largest,
         "seconds": said.get("seconds", 0.0),
-        "where": where(),
+        "where": where(setting.emulated),
+        "commit": commit(),
     }
 
 
-def where() -> str:
-    """Return the machine that this runs on."""
-    sets = " ".join(name for name, there in machine.instruction_sets().items() if there)
-    return f"{machine.processor()}, {platform.system()} {platform.machine()} ({sets or 'instruction sets not told'})"
+def sampled(framework: str, setting: Setting, seed: int, *, short: bool = False) -> Rows:
+    """Return what came of a sample of the suite on an emulated processor, and of one of the framework's tests.
+
+    Args:
+        framework: its name.
+        setting: the setting, which names the processor.
+        seed: of the draws.
+        short: draw the smallest sample of the suite, and no tests.
+
+    Raises:
+        NotHere: where it cannot be emulated.
+    """
+    emulated = setting.emulated
+    assert emulated is not None
+    number = 1 if short else emulated.checks[framework]
+    options = ("--sample", str(number), "--seed", str(seed), "--timeout", _PATIENCE, *(("--jobs", "1") if short else ()))
+    row = examined(framework, setting, *options)
+    if short:
+        return row
+    with tempfile.TemporaryDirectory() as folder:
+        found = drawn_tests(
+            environment(emulated), framework, emulated.tests[framework], seed,
+            output=Path(folder) / "tests.xml", variables=setting.variables[framework],
+        )  # fmt: skip
+    counted = ", ".join(f"{found[kind]} {kind}" for kind in ("passed", "failed", "skipped") if found[kind])
+    ran = found["passed"] + found["failed"] + found["skipped"]
+    row["sample"] += f"; {ran:,} of {found['of']:,} tests: {counted}"
+    if found["failed"]:
+        row = {**row, "result": "fails", "wrong": [*row.get("wrong", ()), *found["wrong"]]}
+    return row
+
+
+def where(emulated: Emulated | None = None) -> str:
+    """Return the machine that this runs on, or the one that is emulated."""
+    there = emulated.instruction_sets() if emulated else machine.instruction_sets()
+    name = f"{emulated.model}, emulated by qemu" if emulated else machine.processor()
+    sets = " ".join(name for name, has in there.items() if has)
+    kind = emulated.architecture if emulated else platform.machine()
+    return f"{name}, {platform.system()} {kind} ({sets or 'instruction sets not told'})"
 
 
 def _judged(row: Rows, said: Rows, listed: Death | None) -> Rows:
@@ -101,9 +147,13 @@ def table(known: Rows) -> str:
     lines = [_HEAD, "## Settings", "", cells("setting", "stands for", "framework", "variables"), cells(*["---"] * 4)]
     for setting in settings.values():
         for number, (framework, variables) in enumerate(setting.variables.items()):
-            of = (setting.name, setting.stands_for) if not number else ("", "")
+            kind = f"; emulated: {setting.emulated.model}" if setting.emulated else ""
+            of = (setting.name, setting.stands_for + kind) if not number else ("", "")
             lines.append(cells(*of, framework, " ".join(f"`{name}={value}`" for name, value in variables.items()) or "none"))
-    heads = ("framework", "setting", "result", "passed", "gaps", "failed", "largest error", "seconds", "computes with", "on")
+    heads = (
+        *("framework", "setting", "result", "passed", "gaps", "failed", "sample", "largest error", "seconds"),
+        *("computes with", "on", "at commit"),
+    )
     lines += ["", "## Results", "", cells(*heads), cells(*["---"] * len(heads))]
     places: list[str] = []
     for framework in FRAMEWORKS:
@@ -128,16 +178,24 @@ def _line(framework: str, setting: str, found: Rows, place: int) -> str:
     largest = "" if found["largest error"] is None else f"{found['largest error']:.2f}"
     uses = ", ".join(f"{name.replace('_', ' ')}: {machine.said(fact)}" for name, fact in found["computes with"].items())
     numbers = (counts.get("passed", 0), counts.get("gap", 0), failed)
-    return cells(f"{framework} {found['version']}", setting, what, *numbers, largest, f"{found['seconds']:.0f}", uses, place)
+    last = (f"{found['seconds']:.0f}", uses, place, found["commit"])
+    return cells(f"{framework} {found['version']}", setting, what, *numbers, found["sample"], largest, *last)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run what was chosen, one at a time, and write the table after each."""
+    parser = argparse.ArgumentParser(prog="machines.py")
+    parser.add_argument("names", nargs="*", help="frameworks and settings")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw, on emulated processors")
+    parser.add_argument("--short", action="store_true", help="the smallest sample, of emulated processors only")
+    asked = parser.parse_args(arguments)
     try:
-        work = list(chosen(arguments, read(SETTINGS.read_text("utf-8"))))
+        work = list(chosen(asked.names, read(SETTINGS.read_text("utf-8"))))
     except BadSettings as error:
         print(error, file=sys.stderr)
         return 2
+    if asked.short:
+        return _in_short([(framework, setting) for framework, setting in work if setting.emulated], asked.seed)
     failed = False
     for framework, setting in work:
         print(f"{framework} under {setting.name}: ", end="", flush=True)
@@ -145,11 +203,35 @@ def main(arguments: Sequence[str]) -> int:
             print("left out: it is not installed")
             failed = failed or framework not in without_wheels()
             continue
-        found = examined(framework, setting)
+        try:
+            found = sampled(framework, setting, asked.seed) if setting.emulated else examined(framework, setting)
+        except NotHere as missing:
+            print(f"not run: {missing}")
+            failed = True
+            continue
         print(sentence(found))
         failed = failed or found["result"] not in ("conforms", "dies")
         keep(RESULTS, TABLE, (framework, setting.name), found, table)
     return int(failed)
+
+
+def _in_short(work: Sequence[tuple[str, Setting]], seed: int) -> int:
+    """Run the smallest samples, two at a time; return 1 where one fails or cannot run."""
+
+    def run(framework: str, setting: Setting) -> bool:
+        found = sampled(framework, setting, seed, short=True)
+        print(f"{framework} under {setting.name}, {found['sample']}: {sentence(found)}", flush=True)
+        return bool(found["result"] in ("conforms", "dies"))
+
+    try:
+        for _, setting in work:  # before two threads ask for one
+            assert setting.emulated is not None
+            environment(setting.emulated)
+    except NotHere as missing:
+        print(f"not run: {missing}")
+        return 1
+    with ThreadPoolExecutor(2) as pool:
+        return int(not all(list(pool.map(lambda pair: run(*pair), work))))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ A table's rows are in ``conformance/results/NAME.json``: nested objects, by the 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,6 +65,35 @@ def suite(
     ended = "" if found["ended"] == "finished" else found["ended"]
     result = "fails" if wrong or ended else "conforms"
     return {"result": result, "message": ended, "checks": found["checks"], "wrong": wrong[:20]}, found
+
+
+def commit() -> str:
+    """Return the commit of the checkout, with a plus sign where a package of the project was changed since."""
+    git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=True)
+    changed = git(("git", "status", "--porcelain", "unamp", "adapters", "conformance/unamp_conformance")).stdout
+    return git(("git", "rev-parse", "--short=7", "HEAD")).stdout.strip() + ("+" if changed.strip() else "")
+
+
+def drawn_tests(
+    interpreter: str | Path, framework: str, number: int, seed: int, *, output: Path, variables: Mapping[str, str]
+) -> Rows:
+    """Draw some of a framework's tests and run them.
+
+    Returns:
+        How many passed, failed and were skipped, of how many, and which failed.
+    """
+    drawn = ("--draw", str(number), "--seed", str(seed))
+    options = ("-q", "-p", "no:cacheprovider", f"--junitxml={output}", *drawn)
+    done = run(interpreter, "-m", "pytest", f"tests/{framework}", *options, cwd=ROOT, variables=variables)
+    if not output.exists():
+        return {"passed": 0, "failed": 1, "skipped": 0, "of": 0, "wrong": [f"tests do not run: {last_line(done.stdout)}"]}
+    cases = list(ElementTree.parse(output).getroot().iter("testcase"))
+    failed = [case for case in cases if {part.tag for part in case} & {"failure", "error"}]
+    wrong = [f"{case.get('classname')}.{case.get('name')}" for case in failed]
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    left_out = re.search(r"(\d+) deselected", last_line(done.stdout))
+    counted = {"passed": len(cases) - len(wrong) - skipped, "failed": len(wrong), "skipped": skipped}
+    return {**counted, "of": len(cases) + (int(left_out[1]) if left_out else 0), "wrong": wrong[:20]}
 
 
 def last_line(text: str) -> str:

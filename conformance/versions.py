@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rows import ROOT, cells, last_line, numbers, run, sentence, suite
+from rows import ROOT, cells, commit, last_line, numbers, run, sentence, suite
 from rows import keep as keep_row
 
 ENVIRONMENTS = ROOT / ".venv-versions"
@@ -40,8 +40,8 @@ What `make conformance-versions` found: for each version an environment of its o
 framework offers none for that Python.
 The table is generated; the versions are listed in [versions.toml](../conformance/versions.toml).
 
-| framework | version | Python | result | examined on |
-|---|---|---|---|---|
+| framework | version | Python | result | examined on | at commit |
+|---|---|---|---|---|---|
 """
 
 
@@ -131,7 +131,7 @@ def examined(row: Row, interpreter: str) -> dict[str, Any]:
     program = "import platform as p; print(f'Python {p.python_version()}, {p.system()} {p.machine()}')"
     where = _answer(interpreter, program)
     try:
-        return {"where": where, **_outcome(row, interpreter, home)}
+        return {"where": where, "commit": commit(), **_outcome(row, interpreter, home)}
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -172,7 +172,7 @@ def table(known: dict[str, dict[str, dict[str, Any]]]) -> str:
     for framework, versions in sorted(known.items()):
         for version, pythons in sorted(versions.items(), key=lambda item: numbers(item[0])):
             for python, found in sorted(pythons.items(), key=lambda item: numbers(item[0])):
-                lines.append(cells(framework, version, python, sentence(found), found["where"]))
+                lines.append(cells(framework, version, python, sentence(found), found["where"], found["commit"]))
     return _HEAD + "\n".join(lines) + "\n"
 
 

@@ -21,6 +21,7 @@ from unamp_conformance.gaps import KnownGap, gaps_of
 from unamp import PRESETS, Policy, vocabulary
 from unamp.adapter import DEVICES
 from unamp.adapter.registry import adapter_for
+from unamp.adapter.tensor_kinds import TREATMENTS
 from unamp.dtypes import LOW_DTYPES
 from unamp.presets import preset
 from unamp.vocabulary import FRAMEWORKS
@@ -55,6 +56,7 @@ def tables() -> dict[str, str]:
         "presets.md": _presets(),
         "capabilities.md": _capabilities(asked),
         "gaps.md": _gaps(asked),
+        "tensor_kinds.md": _tensor_kinds(asked),
     }
 
 
@@ -146,6 +148,25 @@ def _gaps(asked: dict[str, Any]) -> str:
     )
 
 
+def _tensor_kinds(asked: dict[str, Any]) -> str:
+    rows = [
+        [framework, f"`{kind['name']}`", *(_code(_treated(kind, treatment)) for treatment in TREATMENTS), kind["reason"]]
+        for framework in COVERED
+        for kind in asked[framework]["tensor kinds"]
+    ]
+    return _page(
+        "Kinds of tensor",
+        "What a policy comes to for tensors that are not one dense array, as the adapters say and the conformance suite checks "
+        "(`unamp conformance --check tensors`). *followed*: the rule holds, as for dense tensors. *refused*: `NotExpressible` is "
+        "raised before anything is computed. *left alone*: a region changes nothing.",
+        _table(["framework", "kind", *TREATMENTS, "why"], rows) if rows else "No adapter lists one.",
+    )
+
+
+def _treated(kind: dict[str, Any], treatment: str) -> list[str]:
+    return sorted(op for op, given in kind["treatments"].items() if given == treatment)
+
+
 def _expected(gaps: Iterable[KnownGap]) -> list[list[str]]:
     """A row for each reason and the operations that it is about; often several kinds of checks see the same thing."""
     checks: dict[tuple[str, ...], list[str]] = {}
@@ -188,6 +209,10 @@ def _answer(framework: str) -> dict[str, Any]:
     return {
         "version": adapter.version().partition("+")[0],
         "gaps": [gap._asdict() for gap in adapter.gaps()],
+        "tensor kinds": [
+            {"name": kind.name, "treatments": dict(kind.treatments), "reason": kind.reason}
+            for kind in getattr(adapter.operations(), "tensor_kinds", tuple)()
+        ],
         "how": {
             device: {
                 dtype: {op: adapter.how(op, Policy("O1", dtype, allow=op), device).value for op in vocabulary()}

@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import random
 import sys
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))  # for `documents` and what else the folders share
 
 # A failed assertion there says what it compared, too.
-pytest.register_assert_rewrite("agnostic", "properties", "shadowed", "spoilt", "spoken", "threaded", "traced", "trained")
+pytest.register_assert_rewrite(
+    "agnostic", "properties", "ranks", "shadowed", "spoilt", "spoken", "threaded", "traced", "trained"
+)
 
 # The machines that run the tests are slow and busy, and a red run must be red again tomorrow.
 settings.register_profile("unamp", deadline=None, derandomize=True)
@@ -19,3 +22,17 @@ settings.load_profile("unamp")
 def pytest_configure(config):
     # Tests write on purpose what a user is warned of; those of the warnings themselves look for them.
     config.addinivalue_line("filterwarnings", "ignore::unamp.errors.AmpWarning")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--draw", type=int, default=0, help="run so many of the tests only, drawn by lot")
+    parser.addoption("--seed", type=int, default=0, help="of the draw")
+
+
+def pytest_collection_modifyitems(config, items):
+    if number := config.getoption("draw"):
+        seed = config.getoption("seed")
+        lots = sorted(items, key=lambda item: random.Random(f"{seed} {item.nodeid}").random())
+        config.hook.pytest_deselected(items=lots[number:])
+        chosen = {item.nodeid for item in lots[:number]}
+        items[:] = [item for item in items if item.nodeid in chosen]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from unamp import Policy, Rule, policy_region
@@ -15,18 +14,18 @@ POLICIES = [
 ]  # fmt: skip
 
 
-def every_thread_has_its_own_policy(dtypes: Callable[[], Sequence[str]], seconds: float) -> None:
+def every_thread_has_its_own_policy(dtypes: Callable[[], Sequence[str]], rounds: int) -> None:
     """Eight threads open and close regions, over and over.
 
     Args:
         dtypes: computes a `matmul`, an `add` and a `linear` of float32 tensors, and gives the names of their dtypes.
-        seconds: for how long, where the environment does not say.
+        rounds: how often, where the environment does not say.
     """
-    wrong, end = [], time.monotonic() + float(os.environ.get("UNAMP_STRESS_SECONDS", seconds))
+    wrong, rounds = [], int(os.environ.get("UNAMP_STRESS_ROUNDS", rounds))
 
     def work(policy: Policy | None) -> None:
         try:
-            while time.monotonic() < end:
+            for _ in range(rounds):
                 if policy is None:
                     found, expected = dtypes(), ["float32"] * 3
                 else:

@@ -14,11 +14,13 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unamp.adapter.contract import MayBeFaster
 from unamp.adapter.observing import traces
+from unamp.adapter.versions import major_minor
+from unamp.dtypes import FLOAT32
 from unamp.errors import AmpHint, AmpWarning
 from unamp.policy import Rule
 
@@ -29,9 +31,13 @@ if TYPE_CHECKING:
 __all__ = [
     "SLOW",
     "graph_ran",
+    "keeps_its_dtype",
+    "left_out",
     "may_be_faster",
     "moves_statistics",
     "never_ran",
+    "newer_than_examined",
+    "no_such_device",
     "nothing_covered",
     "rules_not_applied",
     "slow_dtype",
@@ -51,7 +57,7 @@ _given: set[tuple[str, ...]] = set()
 
 def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
     """Warn where a region will compute in a dtype that is many times slower than float32 on the only device there is."""
-    if not policy.active or device == "gpu":
+    if not policy.active or policy.dtype == FLOAT32 or device == "gpu":
         return
     factor = adapter.slowdown("cpu", policy.dtype)
     # A framework is asked for its devices last: that may start it on them, and another one may have imported it.
@@ -71,6 +77,23 @@ def may_be_faster(adapter: Adapter, policy: Policy) -> None:
     """Hint at what an adapter could do faster, were a part of it built."""
     if policy.active and isinstance(adapter, MayBeFaster) and (how := adapter.faster()) is not None:
         _once(("faster", adapter.framework), how, category=AmpHint)
+
+
+def left_out(unsuitable: Mapping[str, Exception], covered: Sequence[Adapter]) -> None:
+    """Warn of imported frameworks that no region can cover, where others are covered.
+
+    Raises:
+        FrameworkNotSupported, AdapterError: where no other is.
+    """
+    for framework, error in unsuitable.items():
+        if not covered:
+            raise error
+        _once(("left out", framework), f"{framework} is imported, and no policy is in force on it: {error}")
+
+
+def no_such_device(missing: str) -> None:
+    """Warn of a region for a device that is not there."""
+    _once(("no such device", missing), f"{missing}; a region for it changes nothing")
 
 
 def nothing_covered(policy: Policy) -> None:
@@ -135,6 +158,27 @@ def moves_statistics(layers: str) -> None:
         f"unamp.tune: the network is in training mode, and every run moves the running statistics of {layers}, also where it "
         "overflows; tune a copy, or call network.eval() before",
     )
+
+
+def keeps_its_dtype(framework: str, layer: str, low: str) -> None:
+    """Warn of a layer that computes in a dtype of its own, where the policy's is another low one."""
+    _once(
+        ("stated dtype", framework, layer, low),
+        f"{layer} was made to compute in a dtype of its own and keeps it, where the region computes in {low}; make it without "
+        "that dtype and the region decides, or open the region in the dtype that it has",
+        through=(framework, "flax"),
+    )
+
+
+def newer_than_examined(framework: str, version: str, examined: str) -> None:
+    """Warn of a version of a framework that is newer than any that its adapter was examined with."""
+    if major_minor(version) > major_minor(examined):
+        _once(
+            ("newer", framework, version),
+            f"{framework} {version} is newer than any that unamp was examined with ({examined}); all that "
+            "unamp needs of it was found; 'unamp conformance' tells whether rules are followed",
+            through=(framework,),
+        )
 
 
 def trivial_answer(said: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from unamp import amp_warnings
 from unamp.adapter import DEVICES, Adapter, How, Support, registry
+from unamp.dtypes import FLOAT32
 from unamp.errors import FrameworkNotSupported, NotExpressible, unknown
 from unamp.policy import Policy
 from unamp.regions import check_policy
@@ -82,7 +84,7 @@ def check(policy: Policy, *, framework: str | None = None, device: str | None = 
 
     Args:
         policy: the policy.
-        framework: one framework, which is imported; None asks all that are.
+        framework: one framework, which is imported; None asks all that are, and warns of those that no region can cover.
         device: ``"cpu"``, or ``"gpu"`` or ``"cuda"``; None asks about all devices that are there.
         compiled: ask about functions that the framework's compiler traces (`torch.compile`, `paddle.jit.to_static`,
             `mindspore.jit`, `tf.function`), too.
@@ -91,7 +93,7 @@ def check(policy: Policy, *, framework: str | None = None, device: str | None = 
         TypeError: where ``policy`` is not a `Policy`.
         ValueError: for an unknown framework or device.
         FrameworkNotSupported: where the named framework is not installed, not imported or not suitable, and where none is
-            named and none imported.
+            named and none imported that is suitable.
     """
     check_policy(policy)
     device = "gpu" if device == "cuda" else device
@@ -99,7 +101,7 @@ def check(policy: Policy, *, framework: str | None = None, device: str | None = 
         raise ValueError(unknown("device", device, DEVICES))
     adapters = registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)
     if framework is None:
-        registry.check_suitable()
+        amp_warnings.left_out(registry.unsuitable(), adapters)
         if not adapters:
             raise FrameworkNotSupported("no framework is imported that could be asked; import one before (unamp imports none)")
     asked = ((adapter, each) for adapter in adapters for each in ([device] if device else adapter.devices()))
@@ -108,7 +110,7 @@ def check(policy: Policy, *, framework: str | None = None, device: str | None = 
 
 def _answer(adapter: Adapter, policy: Policy, device: str, compiled: bool) -> Answer:
     how = {op: how for op in vocabulary() if (how := adapter.how(op, policy, device)) is not How.ABSENT}
-    support = adapter.support(device, policy.dtype)
+    support = Support.NATIVE if policy.dtype == FLOAT32 else adapter.support(device, policy.dtype)
     refused = ""
     if device not in adapter.devices():
         refused = f"there is no such device here; there is: {', '.join(adapter.devices())}"

@@ -12,7 +12,7 @@ from unamp.errors import shortened
 from unamp.policy import Policy
 from unamp.regions import current_policy, is_autocast_enabled, policy_region
 
-__all__ = ["CAST_INPUTS", "custom_bwd", "custom_fwd"]
+__all__ = ["AS_FORWARD", "CAST_INPUTS", "custom_bwd", "custom_fwd"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,6 +20,9 @@ _OFF = Policy(enabled=False)
 
 #: The attribute of a forward that holds the dtype of its inputs, for adapters whose compilers run no decorators.
 CAST_INPUTS = "__unamp_cast_inputs__"
+
+#: The attribute of a backward that runs under its forward's policy, for the same adapters.
+AS_FORWARD = "__unamp_as_forward__"
 
 
 @overload
@@ -75,6 +78,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str | None
         with policy_region(ctx._unamp_policy or _OFF):
             return bwd(ctx, *args, **kwargs)
 
+    setattr(backward, AS_FORWARD, True)
     return backward
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar, overload
 
 from unamp.adapter import Adapter, Decoration, registry
-from unamp.dtypes import dtype_name, low_dtype
+from unamp.dtypes import FLOAT32, dtype_name, policy_dtype
 from unamp.errors import shortened, unknown
 
 __all__ = ["SAVED", "decorate"]
@@ -66,7 +66,7 @@ def decorate(
         models: a network, or a list or tuple of them, of a framework that is imported.
         optimizers: an optimizer, or a list or tuple of them, which were made for the networks' parameters.
         level: ``"O0"``, ``"OD"`` and ``"O1"`` change nothing; ``"O2"`` and ``"O3"`` do.
-        dtype: the low precision.
+        dtype: the low precision. With ``"float32"`` everything is left as it is.
         master_weight: False lets optimizers step the low parameters themselves. None is True.
         save_dtype: the dtype that floating parameters have in the networks' `state_dict`; None: the dtype that they have.
         master_grad: keep the gradients of low parameters in float32 from the moment that they are added up, for clipping
@@ -94,20 +94,21 @@ def decorate(
         raise ValueError("master_grad goes with master weights: leave master_weight out, or leave master_grad out")
     networks, steppers = _listed(models), [] if optimizers is None else _listed(optimizers)
     decoration = Decoration(
-        low_dtype(dtype),
+        policy_dtype(dtype),
         master_weights=master_weight is None or bool(master_weight),
         master_grad=bool(master_grad),
         save_dtype=_saved(save_dtype),
         excluded=tuple(_listed(excluded_layers)) if excluded_layers is not None else (),
     )
     adapter = _owner(networks, steppers)
-    if _LEVELS[level]:
+    if _LEVELS[level] and decoration.dtype != FLOAT32:
         adapter.decorate(networks, steppers, decoration)
     return models if optimizers is None else (models, optimizers)
 
 
 def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+    several = isinstance(value, (list, tuple)) and not hasattr(value, "_fields")  # an optax transformation is one, with fields
+    return list(value) if several else [value]
 
 
 def _saved(dtype: object) -> str | None:

@@ -28,6 +28,7 @@ def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[objec
     Raises:
         TypeError: where ``policy`` is not a `Policy`, and where there is no tensor of an imported framework.
         ValueError: for tensors of several frameworks.
+        FrameworkNotSupported: for tensors of a framework that no region can cover.
     """
     check_policy(policy)
     found: list[tuple[str, str]] = []
@@ -54,6 +55,7 @@ def _collect_places(value: Any, found: list[tuple[str, str]]) -> None:
         if adapter.is_tensor(value):
             found.append((adapter.framework, adapter.device_of(value)))
             return
+    registry.check_suitable(value)
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):

@@ -2,39 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
 from unamp.adapter import DEVICES, Adapter, NamesDevices, registry
 from unamp.errors import shortened
 
-__all__ = ["BARE", "default_dtype", "place"]
+__all__ = ["BARE", "Place", "default_dtype", "place"]
 
 #: What is said where a function stands in the place of a device or a switch: the parentheses are missing.
 BARE = "{0} is called before it decorates: write @unamp.{0}() above the function"
 
 
-def place(device_type: object, framework: str | None) -> tuple[str | None, str | None]:
-    """Return the kind of device that is meant, and the framework whose word that is; None for what every framework may have."""
-    if device_type is None or device_type in DEVICES:
-        return device_type, None
+class Place(NamedTuple):
+    """The devices that a word or an object stands for.
+
+    Attributes:
+        device: their kind; None for all.
+        framework: the framework whose word that is; None for what every framework may have.
+        missing: where there is no such device here, a sentence that says so and what there is; else empty.
+    """
+
+    device: str | None
+    framework: str | None = None
+    missing: str = ""
+
+
+def place(device_type: object, framework: str | None) -> Place:
+    """Return the devices that are meant, by a word or an object, on one framework or (None) on all that are imported.
+
+    Raises:
+        ValueError, TypeError: for what is no device of those frameworks.
+    """
+    adapters = [a for a in registry.adapters_in_use() if framework in (None, a.framework)]
+    if device_type is None or device_type == "cpu":
+        return Place(device_type)
     if isinstance(device_type, str):
         word, _, index = device_type.partition(":")
         word = "gpu" if word == "cuda" else word
         if word in DEVICES and (index.isdigit() or word == device_type or device_type == "cuda"):
-            return word, None
-    adapters = [a for a in registry.adapters_in_use() if framework in (None, a.framework)]
-    absent: ValueError | None = None
+            return Place(word, None, _missing(device_type, word, adapters))
+    absent: Place | None = None
     for adapter in adapters:
-        try:
-            kind = adapter.device_kind(device_type) if isinstance(adapter, NamesDevices) else None
-        except ValueError as error:  # it has none, but another framework may have one of the same name
-            absent = absent or error
-            continue
+        kind = adapter.device_kind(device_type) if isinstance(adapter, NamesDevices) else None
         if kind is not None:
-            return kind, None if kind in DEVICES else adapter.framework
+            anybodys = kind in DEVICES
+            missing = _missing(device_type, kind, adapters if anybodys else [adapter])
+            found = Place(kind, None if anybodys else adapter.framework, missing)
+            if not found.missing:
+                return found
+            absent = absent or found  # another framework may have one of the same name
     if absent is not None:
-        raise absent
-    named = {a.framework: ", ".join(a.device_names().values()) for a in adapters if isinstance(a, NamesDevices)}
+        return absent
     valid = "valid: 'cpu', 'gpu', 'cuda', or None for wherever the tensors are"
-    valid += "".join(f"; {framework} has {devices}" for framework, devices in named.items())
+    valid += "".join(f"; {_present(adapter)}" for adapter in adapters if isinstance(adapter, NamesDevices))
     if owner := next((a.framework for a in registry.adapters_in_use() if a not in adapters and _knows(a, device_type)), None):
         raise ValueError(
             f"device_type {shortened(device_type)} is one of {owner}'s devices, and the region is for {framework}; {valid}"
@@ -49,12 +70,26 @@ def place(device_type: object, framework: str | None) -> tuple[str | None, str |
     raise ValueError(f"unknown device_type {shortened(device_type)}; {valid}")
 
 
+def _missing(device_type: object, kind: str, adapters: Sequence[Adapter]) -> str:
+    """Return what to say where none of some frameworks has a kind of device; nothing where one has."""
+    # A framework is asked for its devices only where none before it has one: that may start it on them.
+    if not adapters or any(kind in _names(adapter) for adapter in adapters):
+        return ""
+    return f"there is no device {str(device_type)!r} here: {'; '.join(map(_present, adapters))}"
+
+
+def _names(adapter: Adapter) -> Mapping[str, str]:
+    """Return a framework's word for every device that is there, by its kind."""
+    return adapter.device_names() if isinstance(adapter, NamesDevices) else {kind: kind for kind in adapter.devices()}
+
+
+def _present(adapter: Adapter) -> str:
+    return f"{adapter.framework} has {', '.join(_names(adapter).values())}"
+
+
 def _knows(adapter: Adapter, device: object) -> bool:
     """Return whether a word or an object is a device of a framework's, there or not."""
-    try:
-        return isinstance(adapter, NamesDevices) and adapter.device_kind(device) is not None
-    except ValueError:
-        return True
+    return isinstance(adapter, NamesDevices) and adapter.device_kind(device) is not None
 
 
 def default_dtype(device: str | None, framework: str | None) -> str:

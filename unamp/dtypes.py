@@ -6,7 +6,17 @@ from typing import NamedTuple
 
 from unamp.errors import shortened
 
-__all__ = ["ELIGIBLE", "FLOAT32", "LOW_DTYPES", "PRECISIONS", "Precision", "dtype_name", "low_dtype"]
+__all__ = [
+    "ELIGIBLE",
+    "FLOAT32",
+    "LOW_DTYPES",
+    "POLICY_DTYPES",
+    "PRECISIONS",
+    "Precision",
+    "dtype_name",
+    "low_dtype",
+    "policy_dtype",
+]
 
 FLOAT32 = "float32"
 
@@ -19,7 +29,7 @@ class Precision(NamedTuple):
         size: how many bytes a number takes.
         digits: how many binary digits a significand has, the one that is not stored included.
         smallest_exponent, largest_exponent: of the powers of two between which its normal numbers lie.
-        low: whether a policy may ask for it.
+        low: whether it is a low precision: one that a policy casts to.
         aliases: other names for it.
     """
 
@@ -65,8 +75,11 @@ PRECISIONS = {
     )
 }
 
-#: What a policy may ask for.
+#: The low precisions.
 LOW_DTYPES = tuple(precision.name for precision in PRECISIONS.values() if precision.low)
+
+#: The dtypes of a policy: the one in which its allow list computes.
+POLICY_DTYPES = (*LOW_DTYPES, FLOAT32)
 
 #: Tensors in these dtypes are cast; all others (float64, integers, booleans, complex numbers) never are.
 ELIGIBLE = (*LOW_DTYPES, FLOAT32)
@@ -85,11 +98,29 @@ def low_dtype(value: object) -> str:
         ValueError: for every other dtype; the message lists the valid ones.
         TypeError: for a value that is no dtype at all.
     """
+    return _one_of(LOW_DTYPES, value, "is not a low precision")
+
+
+def policy_dtype(value: object) -> str:
+    """Return the canonical name of a policy's dtype, one of `POLICY_DTYPES`.
+
+    Args:
+        value: see `low_dtype`.
+
+    Raises:
+        ValueError: for every other dtype; the message lists the valid ones.
+        TypeError: for a value that is no dtype at all.
+    """
+    return _one_of(POLICY_DTYPES, value, "is no dtype of a policy")
+
+
+def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
+    words = ", ".join(map(repr, valid))
     name = dtype_name(value)
     if name is None:
-        raise TypeError(f"dtype must be a string or a dtype object, not {type(value).__name__}; valid: {_valid()}")
-    if name not in LOW_DTYPES:
-        raise ValueError(f"dtype {shortened(name)} is not a low precision; valid: {_valid()}")
+        raise TypeError(f"dtype must be a string or a dtype object, not {type(value).__name__}; valid: {words}")
+    if name not in valid:
+        raise ValueError(f"dtype {shortened(name)} {otherwise}; valid: {words}")
     return name
 
 
@@ -113,7 +144,3 @@ def dtype_name(value: object) -> str | None:
 
 def _is_plain(value: object) -> bool:
     return str(value).lower() in ELIGIBLE  # MindSpore's objects are of a type `Float` and print "Float16"
-
-
-def _valid() -> str:
-    return ", ".join(repr(name) for name in LOW_DTYPES)

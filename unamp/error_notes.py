@@ -16,7 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from unamp.adapter import Adapter, TellsOfDtypes
-from unamp.dtypes import ELIGIBLE
+from unamp.dtypes import ELIGIBLE, FLOAT32
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 
@@ -31,7 +31,7 @@ _MOST_STEPS = 16  # from a tensor back to an operation that a rule decided
 
 def explain(error: BaseException, trace: TracebackType | None, policy: Policy, adapters: Iterable[Adapter]) -> None:
     """Add a note to an error that is about dtypes, once; errors keep their type, and others are left alone."""
-    if policy.level not in _LEVELS or not policy.active or not isinstance(error, Exception):
+    if policy.level not in _LEVELS or not policy.active or policy.dtype == FLOAT32 or not isinstance(error, Exception):
         return
     if type(error).__module__.startswith("unamp") or any(note.startswith(_BEGINS) for note in getattr(error, "__notes__", ())):
         return  # ours, or it has the note of a region inside this one

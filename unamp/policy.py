@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from unamp._argument_names import also_called
-from unamp.dtypes import low_dtype
+from unamp.dtypes import FLOAT32, policy_dtype
 from unamp.errors import unknown
 from unamp.lists import EVERYTHING, operation_name, read, words
 from unamp.presets import PRESETS, Preset
@@ -76,7 +76,9 @@ class Policy:
 
     Args:
         level: ``"O0"``, ``"OD"``, ``"O1"``, ``"O2"`` or ``"O3"``; see `LEVELS`. The names are NVIDIA apex's and Paddle's.
-        dtype: the low precision, ``"float16"`` or ``"bfloat16"``, as a string or any framework's dtype object.
+        dtype: the dtype in which the allow list computes, as a string or any framework's dtype object: a low precision,
+            ``"float16"`` or ``"bfloat16"``; or ``"float32"``, under which nothing is cast down: what the lists would run low
+            runs in float32, its inputs widened, and so does everything at O2 and O3.
         allow: operations that run in the low dtype, whatever the preset says. Canonical names, any framework's spelling,
             or the framework's own function, layer class or primitive; words for many operations (``"group:norm"``,
             ``"linalg_*"``, ``"*"``; see `unamp.lists`). A single entry may stand alone. ``"*"`` is level O3.
@@ -153,7 +155,7 @@ class Policy:
         elif level != "O0" and allowing.everything:
             level, allowed = "O3", frozenset()
         named = tuple(sorted(allowed)), tuple(sorted(denied))
-        values = (level, low_dtype(dtype), *named, preset, enabled, promote, widen_results, cache)
+        values = (level, policy_dtype(dtype), *named, preset, enabled, promote, widen_results, cache)
         vars(self).update(zip(_ARGUMENTS, values, strict=True), _values=values, _hash=hash(values))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -289,7 +291,18 @@ _EMPTY = "none"
 _ARGUMENTS = ("level", "dtype", "allow", "deny", "preset", "enabled", "promote", "widen_results", "cache")
 
 
+#: What rules become in float32: nothing is cast down, and what is banned for want of range or digits has both.
+_WIDENED = {Rule.LOW: Rule.FP32, Rule.BANNED: Rule.FP32, Rule.NARROWEST: Rule.WIDEST}
+
+
 def _decide(policy: Policy, op: Operation, lists: Preset) -> Decision:
+    decided = _decide_by_lists(policy, op, lists)
+    if policy.dtype == FLOAT32 and decided.rule in _WIDENED:
+        return decided._replace(rule=_WIDENED[decided.rule], advice="")
+    return decided
+
+
+def _decide_by_lists(policy: Policy, op: Operation, lists: Preset) -> Decision:
     def decision(rule: Rule, origin: str, advice: str = "") -> Decision:
         return Decision(op.name, rule, origin, advice)
 

@@ -164,8 +164,8 @@ class Region:
         return registry.adapter_for(framework).make_capturable(self)
 
     def _prepare(self, adapters: tuple[Adapter, ...]) -> tuple[Realisation, ...]:
-        if self.framework is None:
-            registry.check_suitable()
+        if self.framework is None and self.policy.active:
+            amp_warnings.left_out(registry.unsuitable(), adapters)
         chosen = [a for a in adapters if self.framework in (None, a.framework)]
         realisations = tuple(a.prepare(self.policy, self.device) for a in chosen)
         self._prepared = adapters, realisations
@@ -205,8 +205,9 @@ def autocast(
         device_type: ``"cpu"``, ``"gpu"`` (or ``"cuda"``): whatever accelerator a framework has; or the word or object of an
             imported framework for one of its devices (``"cuda:0"``, ``"mps"``, ``torch.device("meta")``), which limits the
             region to that kind of device, and where no other framework has that to that framework. None: wherever the
-            tensors are.
-        dtype: the low precision; see `Policy`. None is float16 on a GPU and bfloat16 on the CPU, as in torch; with no
+            tensors are. A device that is not there is warned of, and the region switches mixed precision off on it.
+        dtype: the dtype in which the allow list computes; see `Policy`. ``"float32"`` makes an island: nothing is cast down
+            inside, low inputs are widened. None is float16 on a GPU and bfloat16 on the CPU, as in torch; with no
             ``device_type`` a GPU counts where there is one.
         enabled: False switches mixed precision off inside.
         cache_enabled: whether a float32 parameter is cast once in the outermost region; None is yes.
@@ -289,7 +290,7 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
     """
     if framework is None and device is None:
         return _state.open[-1][0].policy if _state.open else None
-    device, framework = place(device, framework)[0], framework
+    device = place(device, framework).device
     adapter = None if framework is None else registry.adapter_for(framework)
     for region, _, _ in reversed(_state.open):
         if region.covers(framework, device):
@@ -326,7 +327,7 @@ def is_autocast_enabled() -> bool:
 @not_converted
 @once_per_trace
 def get_autocast_dtype() -> str | None:
-    """Return the low precision in force in this thread, ``"float16"`` or ``"bfloat16"``; None where there is none."""
+    """Return the dtype of the policy in force in this thread; None where none is, or it changes nothing."""
     return _state.open[-1][0].policy.dtype if is_autocast_enabled() else None
 
 
@@ -343,8 +344,11 @@ def close_down_to(depth: int) -> None:
 
 def _autocast(device_type: object, dtype: object, *rest: Any) -> Region:
     level, allow, deny, preset, enabled, promote, cache, framework = rest
-    device, owner = place(device_type, framework)
+    device, owner, missing = place(device_type, framework)
     framework = framework or owner
+    if missing and enabled:
+        amp_warnings.no_such_device(missing)
+        enabled = False
     if dtype is None:
         dtype = default_dtype(device, framework)
     policy = Policy(level, dtype, allow, deny, preset, enabled, promote, cache=cache)
@@ -387,7 +391,11 @@ def _here(make: Callable[..., Region], arguments: tuple[Any, ...], flag: object 
         return make(*arguments)  # which raises; below, 1 would be taken for True
     try:
         return _remembered(adapters, make, arguments)
-    except TypeError:  # lists and sets are not hashable; and where the argument itself is bad, `make` says so
+    except TypeError:  # a list is not hashable
+        hashable = tuple(tuple(each) if type(each) is list else each for each in arguments)
+    try:
+        return _remembered(adapters, make, hashable)
+    except TypeError:  # nor is a set; and where the argument itself is bad, `make` says so
         return make(*arguments)
 
 

@@ -7,7 +7,9 @@ knows; what gradients are, the frameworks' adapters do.
 
 from __future__ import annotations
 
+import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -17,7 +19,7 @@ from unamp.adapter import Adapter, Gradients, registry
 from unamp.adapter.observing import any_trace, untraced
 from unamp.loss_scale import SMALLEST, LossScale, number
 from unamp.policy import Policy
-from unamp.regions import is_autocast_enabled, policy_region
+from unamp.regions import open_regions, policy_region
 
 __all__ = ["GradScaler", "NothingChecked", "no_policy"]
 
@@ -191,6 +193,7 @@ class GradScaler:
             return True
         if _has_closure(args, kwargs):
             raise RuntimeError("step() takes no closure: it would compute gradients anew, scaled and not checked")
+        kwargs |= self._handed_to(optimizer)
         return self._step(optimizer, gradients, lambda held: held.apply(*args, **kwargs))
 
     def minimize(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -300,7 +303,7 @@ class GradScaler:
 
     def _scaled_each(self, outputs: Any) -> Any:
         if not isinstance(outputs, Iterable) or isinstance(outputs, (str, bytes, Mapping)):
-            registry.check_suitable()
+            registry.check_suitable(outputs)
             raise TypeError(f"scale() takes tensors, and lists and tuples of them, not {type(outputs).__name__}")
         scaled = [self._scaled(each) for each in outputs]
         if not isinstance(outputs, tuple):
@@ -324,8 +327,32 @@ class GradScaler:
             gradients.unscale(self._loss_scale.scale)
         return _Pending(optimizer, gradients)
 
+    def _handed_to(self, optimizer: Any) -> dict[str, Any]:
+        """Return the scaler as a keyword argument, for a step that takes it; nothing for any other."""
+        if not _takes_scaler(optimizer):
+            return {}
+        warnings.warn(
+            f"{type(optimizer).__name__}.step takes grad_scaler=, which torch.amp.GradScaler is going to pass no longer; "
+            "let it use the attributes grad_scale and found_inf of the optimizer instead",
+            FutureWarning,
+            stacklevel=3,
+        )
+        return {"grad_scaler": self}
+
+    def _step_of_its_own(self, optimizer: Any, take: Callable[[Gradients], None]) -> bool:
+        """Let an optimizer that takes the scaler unscale, check and skip by itself."""
+        with no_policy():
+            take(self._adapter_of_optimizer(optimizer).gradients(optimizer, None))
+        pending = self._pending.get(id(optimizer))
+        if pending is None:
+            return True
+        pending.stepped = True
+        return not pending.gradients.overflow()
+
     def _step(self, optimizer: Any, given: Any, take: Callable[[Gradients], None]) -> bool:
         pending = self._pending.get(id(optimizer))
+        if _takes_scaler(optimizer) and not (pending is not None and pending.stepped):
+            return self._step_of_its_own(optimizer, take)
         if pending is None:
             pending = self._unscaled(optimizer, given)
         elif pending.stepped:
@@ -357,7 +384,7 @@ class GradScaler:
     def _adapter_of_optimizer(self, optimizer: Any) -> Adapter:
         adapter = self._owner(optimizer, lambda each: each.is_optimizer(optimizer))
         if adapter is None:
-            registry.check_suitable()
+            registry.check_suitable(optimizer)
             known = ", ".join(each.framework for each in registry.adapters_in_use()) or "none"
             raise TypeError(f"{type(optimizer).__name__} is no optimizer of a framework that is in use: {known}")
         return adapter
@@ -376,6 +403,12 @@ class GradScaler:
         return adapter
 
 
+def _takes_scaler(optimizer: Any) -> bool:
+    """Return whether an optimizer's step scales by itself, and takes the scaler for that: a contract of PyTorch's."""
+    supports = getattr(optimizer, "_step_supports_amp_scaling", False)
+    return supports and "grad_scaler" in inspect.signature(optimizer.step).parameters
+
+
 def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     # A network is callable, too: an optimizer that does not hold what it steps is handed it.
     return "closure" in kwargs or any(callable(each) and registry.owner(each, "network") is None for each in args)
@@ -383,7 +416,7 @@ def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 def no_policy() -> AbstractContextManager[object]:
     """Compute what the scale depends on, and steps, in the dtypes that they have, whatever region is open; in no trace."""
-    inside = policy_region(_OFF) if is_autocast_enabled() else nullcontext()
+    inside = policy_region(_OFF) if open_regions() else nullcontext()
     return _aside(inside) if any_trace() else inside
 
 

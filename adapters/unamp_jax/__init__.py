@@ -6,12 +6,16 @@ What JAX's own idiom asks for besides: `loss_scaling`, pure functions for `jax.j
 
 import jax
 
+from unamp import amp_warnings
 from unamp.adapter import check_version
+from unamp_jax.hooks import HOOKS
 
 __all__ = ["REQUIRES", "adapter", "loss_scaling", "low_parameters", "with_master_weights"]
 
 REQUIRES = ">=0.8.1,<1"
 check_version("jax", jax.__version__, REQUIRES, older="older ones have no jax.make_user_context")
+HOOKS.probe()
+amp_warnings.newer_than_examined("jax", jax.__version__, HOOKS.examined)
 
 # Not before: other versions do not have what these import.
 from unamp_jax import loss_scaling  # noqa: E402

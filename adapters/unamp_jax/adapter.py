@@ -10,9 +10,10 @@ from typing import Any
 import jax
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.state import ELSEWHERE
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
-from unamp_jax import casting, devices, networks, observing, patches, plans, scaling
+from unamp_jax import casting, devices, effects, networks, observing, patches, plans, scaling
 from unamp_jax.activation import Activation
 from unamp_jax.decoration import decorate
 from unamp_jax.spellings import libraries, spelling
@@ -76,8 +77,9 @@ class JaxAdapter(CapturesNothing):
         return str(jax.__version__)
 
     def probe(self) -> None:
-        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
+        """Check the hooks, and that rules are followed; see `unamp.adapter.Adapter.probe`."""
         patches.probe()
+        effects.probe()
 
     def devices(self) -> tuple[str, ...]:
         """Return the CPU, and an accelerator where JAX computes on one by default."""
@@ -105,7 +107,7 @@ class JaxAdapter(CapturesNothing):
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         if device is not None and device not in self.devices():
-            return Activation(None)
+            return ELSEWHERE
         return Activation(policy)
 
     def how(self, op: str, policy: Policy, device: str) -> How:

@@ -2,6 +2,11 @@
 
 The inputs are cast by the same trace that the primitive is bound by, then the original runs with no policy in force: rules of
 differentiation and of batching, and kernels, run in the dtypes that were decided here, and no rule is carried out twice.
+
+A primitive that the vocabulary does not have is left alone: its operands are what they are, and a program that it carries was
+traced under the policy before. Only operands that its own abstract evaluation refuses as they are, and takes as float32, are
+widened: they are low where the code that calls it expects float32. A function of the user's that a primitive carries runs
+under the policy; see `programs`.
 """
 
 from __future__ import annotations
@@ -16,7 +21,8 @@ from jax._src import core
 from unamp.adapter.performing import differing
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
-from unamp_jax import observing
+from unamp_jax import observing, programs
+from unamp_jax.precision import stated_rule
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, thread
 
 __all__ = ["binding", "target"]
@@ -58,11 +64,11 @@ def binding(original: Bind) -> Bind:
             name = self.name
             if name == "convert_element_type":
                 return _converted(original, self, trace, args, rest, plan)
-            known = plan.primitives.get(name, _UNKNOWN)
-            if known is None:
-                return original(self, trace, args, *rest)
             if name in _STORES:
                 return _store(original, self, trace, args, rest)
+            known = plan.primitives.get(name)
+            if known is None:
+                return _unknown(original, self, trace, args, rest, plan)
             return _perform(original, self, trace, args, rest, plan, known)
         finally:
             inner.__exit__(None, None, None)
@@ -70,11 +76,37 @@ def binding(original: Bind) -> Bind:
     return bind_with_trace
 
 
-_UNKNOWN = (None, Rule.WIDEST, False)
+def _avals(args: Any, rest: Any) -> Any:
+    return rest[0] if _AVALS else [core.typeof(value) for value in args]
+
+
+def _unknown(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan) -> Any:
+    """Carry out a primitive that no rule is about."""
+    avals, params = _avals(args, rest), rest[-1]
+    given = programs.followed(primitive.name, params, plan)
+    if given is not params:
+        rest = (*rest[:-1], given)
+    places = [n for n, aval in enumerate(avals) if getattr(aval, "dtype", None) in ELIGIBLE]
+    if len({avals[n].dtype for n in places}) > 1 and plan.policy.active and not _takes(primitive, avals, params):
+        widened, again = _cast(trace, args, rest, avals, places, FLOAT32)
+        if _takes(primitive, _avals(widened, again), params):
+            return original(primitive, trace, widened, *again)
+    return original(primitive, trace, args, *rest)
+
+
+def _takes(primitive: Any, avals: Any, params: Any) -> bool:
+    """Return whether a primitive's own abstract evaluation takes operands of these dtypes; one without any takes all."""
+    try:
+        primitive.abstract_eval(*avals, **params)
+    except NotImplementedError:
+        return True
+    except Exception:
+        return False  # of whatever kind: it is somebody else's code, and the call itself raises it again
+    return True
 
 
 def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan, known: Any) -> Any:
-    avals = rest[0] if _AVALS else [core.typeof(value) for value in args]
+    avals, params = _avals(args, rest), rest[-1]
     places, found, shapes = [], [], []
     for n, aval in enumerate(avals):
         dtype = getattr(aval, "dtype", None)
@@ -88,17 +120,33 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
         return original(primitive, trace, args, *rest)
     if rule is Rule.BANNED:
         raise BannedOperation(plan.ban(op))
+    if rule is Rule.LOW and "precision" in params:
+        rule = stated_rule(params["precision"]) or rule
     # Nothing below `jax.numpy` promotes: where a rule leaves differing operands alone, they would raise.
     wanted = target(Rule.WIDEST if rule is Rule.UNTOUCHED and plan.policy.active else rule, plan.low, found)
+    wide = None
     if wanted is not None:
+        if wanted is not FLOAT32 and primitive.name == "conv_general_dilated":
+            wide, rest = _without_preferred(rest)
         args, rest = _cast(trace, args, rest, avals, places, wanted)
     result = original(primitive, trace, args, *rest)
+    if wide is not None:
+        result = _convert(trace, result, wanted, wide)
     if rule is Rule.LOW and plan.policy.widen_results:
         result = _widened(trace, result, primitive.multiple_results)
-    if reported and thread.sink is not None and op is not None:
+    if reported and thread.sink is not None:
         given = list(zip(found, shapes, strict=True))
         observing.report(thread.sink, op, primitive.name, rule, given, wanted, result)
     return result
+
+
+def _without_preferred(rest: Any) -> tuple[Any, Any]:
+    """Return the dtype that a convolution's result shall have beside its operands', if any, and the call without it.
+
+    JAX cannot differentiate a convolution whose result has another dtype than its operands.
+    """
+    *avals, params = rest
+    return params["preferred_element_type"], (*avals, {**params, "preferred_element_type": None})
 
 
 def _cast(trace: Any, args: Any, rest: Any, avals: Any, places: list[int], wanted: Any) -> tuple[Any, Any]:
@@ -106,11 +154,7 @@ def _cast(trace: Any, args: Any, rest: Any, avals: Any, places: list[int], wante
     for n in places:
         if avals[n].dtype is not wanted:
             given[n] = _convert(trace, given[n], avals[n].dtype, wanted)
-    params = rest[-1]
-    preferred = params.get("preferred_element_type")
-    if preferred is not None and preferred in ELIGIBLE and preferred != wanted:
-        params = {**params, "preferred_element_type": wanted}
-    return given, ([core.typeof(value) for value in given], params) if _AVALS else (params,)
+    return given, ([core.typeof(value) for value in given], rest[-1]) if _AVALS else (rest[-1],)
 
 
 def _convert(trace: Any, value: Any, found: Any, wanted: Any) -> Any:
@@ -144,7 +188,7 @@ def _converted(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any,
 
 
 def _store(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any) -> Any:
-    avals = rest[0] if _AVALS else [core.typeof(value) for value in args]
+    avals = _avals(args, rest)
     wanted, found = avals[0].inner_aval.dtype, getattr(avals[1], "dtype", None)
     if wanted in ELIGIBLE and found in ELIGIBLE and found is not wanted:
         args, rest = _cast(trace, args, rest, avals, [1], wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,9 +11,12 @@ from jax import lax
 from jax._src import core
 from jax._src.array import ArrayImpl
 
-from unamp_jax.state import DTYPES, FLOAT32, Array
+from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Array
 
-__all__ = ["cast", "dtype_of", "eligible_dtype", "eligible_dtypes", "is_tensor", "leaves", "mapped", "narrowed"]
+__all__ = [
+    "Form", "cast", "dtype_of", "eligible_dtype", "eligible_dtypes", "form_of", "in_form", "is_tensor", "leaves", "mapped",
+    "narrowed",
+]  # fmt: skip
 
 _F16, _BF16 = DTYPES["float16"], DTYPES["bfloat16"]
 _KINDS = (jax.Array, np.ndarray)
@@ -100,3 +103,26 @@ def mapped(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
 
 def _each(to: Callable[[Any, Any], Any], dtype: Any, values: Iterable[Any]) -> Iterator[Any]:
     return (mapped(to, dtype, item) for item in values)
+
+
+class Form(NamedTuple):
+    """The structure of a pytree and the dtypes in it: a body may change what it is given."""
+
+    structure: Any
+    dtypes: tuple[Any, ...]
+
+
+def form_of(value: Any) -> Form:
+    """Return the structure and the dtypes of a pytree."""
+    leaves, structure = jax.tree.flatten(value)
+    return Form(structure, tuple(getattr(leaf, "dtype", None) for leaf in leaves))
+
+
+def in_form(value: Any, form: Form) -> Any:
+    """Return a pytree with the dtypes of a form; one of another structure, which JAX will refuse, as it is."""
+    leaves, structure = jax.tree.flatten(value)
+    if structure != form.structure:
+        return value
+    with CONTEXT(None):
+        pairs = zip(leaves, form.dtypes, strict=True)
+        return structure.unflatten([cast(leaf, dtype) if dtype in ELIGIBLE else leaf for leaf, dtype in pairs])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from jax import lax
@@ -24,15 +24,16 @@ from unamp_jax import observing
 from unamp_jax.calls import target
 from unamp_jax.casting import cast, eligible_dtype, eligible_dtypes, leaves, mapped
 from unamp_jax.facts import facts
+from unamp_jax.precision import stated_rule, wide_result
 from unamp_jax.state import CONTEXT, FLOAT32, Plan, thread
 
-__all__ = ["Composite", "code_patch", "emulates", "shapes"]
+__all__ = ["Composite", "code_patch", "drawing", "emulates", "shapes"]
 
 Args: TypeAlias = tuple[Any, ...]
 Kwargs: TypeAlias = dict[str, Any]
 
-#: Arguments by which a caller names the result's dtype: an explicit cast, which no rule changes.
-_STATED = ("dtype", "preferred_element_type")
+#: The argument by which a caller names the result's dtype, and that for a product's.
+_DTYPE, _PREFERRED = "dtype", "preferred_element_type"
 
 
 class Composite:
@@ -44,7 +45,7 @@ class Composite:
         function: the function, or an object that is called like one.
     """
 
-    __slots__ = ("_names", "_ranks", "_widens", "op", "original", "path")
+    __slots__ = ("_draws", "_names", "_ranks", "_widens", "op", "original", "path")
 
     def __init__(self, op: str, path: str, function: Callable[..., Any]) -> None:
         self.op = op
@@ -52,6 +53,7 @@ class Composite:
         self.original = function
         self._names = _parameters(function)
         self._ranks: Mapping[str, str] = facts().ranks.get(op, {})
+        self._draws = path.partition("random.")[2] in facts().drawn
         self._widens = path.startswith("lax.")  # which does not promote
 
     def operation(self, args: Args, policy: Policy) -> str:
@@ -66,7 +68,7 @@ class Composite:
         if plan is None:
             return self.original(*args, **kwargs)
         op = self.operation(args, plan.policy)
-        if plan.follows_parts(op):
+        if plan.follows_parts(op, self.path):
             return self.original(*args, **kwargs)
         inner = CONTEXT(None)
         inner.__enter__()
@@ -82,6 +84,8 @@ class Composite:
         rule = plan.rule(op)
         if rule is Rule.BANNED:
             raise BannedOperation(plan.ban(op))
+        if rule is Rule.LOW and "precision" in self._names:
+            rule = stated_rule(self._argument("precision", args, kwargs)) or rule
         activation_only = vocabulary()[op].group == "norm"
         if activation_only:
             found = found[:1]
@@ -94,7 +98,7 @@ class Composite:
         elif emulated:
             result = self._emulated(wanted, args, kwargs)
         else:
-            result = self.original(*mapped(cast, wanted, args), **mapped(cast, wanted, kwargs))
+            result = self._cast(wanted, args, kwargs)
         if rule is Rule.LOW and plan.policy.widen_results:
             result = mapped(cast, FLOAT32, result)
         if thread.sink is not None and traced(op):
@@ -107,23 +111,31 @@ class Composite:
         if not plan.policy.active:
             return None
         if rule is Rule.UNTOUCHED:
+            if self._draws:
+                return FLOAT32  # from low parameters it is biased
             return target(Rule.WIDEST, None, found) if self._widens else None
-        if self._states_dtype(args, kwargs):
-            return target(Rule.WIDEST, None, found)
+        preferred = self._argument(_PREFERRED, args, kwargs)
+        if self._argument(_DTYPE, args, kwargs) is not None or (preferred is not None and not wide_result(preferred)):
+            return target(Rule.WIDEST, None, found)  # an explicit cast, which no rule changes
         wanted = target(rule, plan.low, found)
         # A low dtype that all inputs agree in may be one that this operation has no kernel for.
         if wanted is None and found[0] is not FLOAT32 and emulates(self.op):
             return found[0]
         return wanted
 
-    def _states_dtype(self, args: Args, kwargs: Kwargs) -> bool:
-        for name in _STATED:
-            place = self._names.get(name)
-            if place is not None:
-                given = args[place] if place < len(args) else kwargs.get(name)
-                if given is not None:
-                    return True
-        return False
+    def _argument(self, name: str, args: Args, kwargs: Kwargs) -> Any:
+        """Return an argument of a call by its name; None where the function has no such parameter."""
+        place = self._names.get(name)
+        return None if place is None else args[place] if place < len(args) else kwargs.get(name)
+
+    def _cast(self, wanted: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Call the function with its tensors cast."""
+        args, kwargs = mapped(cast, wanted, args), mapped(cast, wanted, kwargs)
+        wide = kwargs.get(_PREFERRED) if self._ranks and wanted is not FLOAT32 else None
+        if wide is None:
+            return self.original(*args, **kwargs)
+        # JAX cannot differentiate a convolution whose result has another dtype than its operands.
+        return lax.convert_element_type(self.original(*args, **{**kwargs, _PREFERRED: None}), wide)
 
     def _emulated(self, low: Any, args: Args, kwargs: Kwargs) -> Any:
         """Round inputs to low, compute in float32, and round the result to low."""
@@ -163,6 +175,29 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, int]:
         except (TypeError, ValueError):
             return {}
     return {name: place for place, name in enumerate(names)}
+
+
+def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable[[Any], Any]:
+    """Return what makes the stand-in for a random draw: low parameters are widened, and no rule reaches what it does.
+
+    Args:
+        function: the function that draws.
+        parameters: the names of the distribution's parameters.
+    """
+    places = {place for name, place in _parameters(function).items() if name in parameters}
+
+    def replacement(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if CONTEXT.value is None:
+                return original(*args, **kwargs)
+            with CONTEXT(None):
+                wide = [cast(value, FLOAT32) if place in places else value for place, value in enumerate(args)]
+                named = {name: cast(value, FLOAT32) if name in parameters else value for name, value in kwargs.items()}
+                return original(*wide, **named)
+
+        return call
+
+    return replacement
 
 
 def code_patch(function: types.FunctionType, replacement: Callable[[Any], Any]) -> CodePatch:

@@ -1,58 +1,109 @@
-"""Loops and branches: what a loop carries keeps its dtype, and branches agree in theirs."""
+"""Loops, branches and solvers: what a loop carries keeps its dtype, and branches agree in theirs.
+
+JAX refuses a body that returns other dtypes than it was given. So a body is wrapped, and the wrapped one is kept for as long as
+the body lives: JAX remembers by function what it has traced and compiled.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from unamp_jax.casting import cast
+from unamp_jax.casting import Form, form_of, in_form
 from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32
 
-__all__ = ["cond", "scan", "switch", "while_loop"]
+__all__ = ["cond", "custom_linear_solve", "custom_root", "ending", "scan", "switch", "while_loop", "widest", "wrapped"]
 
 Function = Callable[..., Any]
+#: Gives a function, which it may hold weakly.
+Reference = Callable[[], Any]
 
 
-def _like(value: Any, model: Any) -> Any:
-    """Return a pytree with the dtypes of another one; one of another structure, which JAX will refuse, as it is."""
-    if jax.tree.structure(value) != jax.tree.structure(model):
-        return value
+# --- wrapped bodies ----------------------------------------------------------------------------------------------------------
 
-    def to(leaf: Any, other: Any) -> Any:
-        dtype = getattr(other, "dtype", None)
-        return cast(leaf, dtype) if dtype in ELIGIBLE else leaf
 
-    with CONTEXT(None):
-        return jax.tree.map(to, value, model)
+class _Kept(NamedTuple):
+    """The wrapped forms of one function."""
+
+    function: Reference
+    wrapped: dict[Any, Function]
+
+
+_kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
+
+
+def wrapped(function: Any, wrap: Callable[..., Function], *details: Any) -> Function:
+    """Return a function wrapped, the same one each time for as long as the function lives.
+
+    Args:
+        function: the function.
+        wrap: wraps it, given what returns it, and the details.
+        *details: hashable.
+    """
+    try:
+        kept = _kept.get(function)
+        if kept is None or kept.function() is not function:  # another one that is equal to it
+            kept = _kept[function] = _Kept(weakref.ref(function), {})
+    except TypeError:  # of a kind that cannot be hashed, or referred to weakly
+        return wrap(lambda: function, *details)
+    key = (wrap, *details)
+    if key not in kept.wrapped:
+        kept.wrapped[key] = wrap(kept.function, *details)
+    return kept.wrapped[key]
+
+
+def _scan_body(function: Reference) -> Function:
+    def body(carry: Any, x: Any) -> Any:
+        form = form_of(carry)
+        result = function()(carry, x)
+        if isinstance(result, tuple) and len(result) == 2:
+            return in_form(result[0], form), result[1]
+        return result
+
+    return body
+
+
+def _while_body(function: Reference) -> Function:
+    def body(value: Any) -> Any:
+        form = form_of(value)
+        return in_form(function()(value), form)
+
+    return body
+
+
+def ending(function: Reference, form: Form) -> Function:
+    """Return a function whose result has the dtypes of a form."""
+
+    def run(*operands: Any) -> Any:
+        return in_form(function()(*operands), form)
+
+    return run
+
+
+# --- loops and branches ------------------------------------------------------------------------------------------------------
 
 
 def scan(original: Function) -> Function:
-    """Return what stands in for `jax.lax.scan`."""
+    """Return what stands in for `jax.lax.scan`, and for equinox's."""
 
-    def call(f: Any, init: Any, xs: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if CONTEXT.value is None:
-            return original(f, init, xs, *args, **kwargs)
-
-        def body(carry: Any, x: Any) -> Any:
-            result = f(carry, x)
-            if isinstance(result, tuple) and len(result) == 2:
-                return _like(result[0], carry), result[1]
-            return result
-
-        return original(body, init, xs, *args, **kwargs)
+    def call(f: Any, *args: Any, **kwargs: Any) -> Any:
+        if CONTEXT.value is None or not callable(f):
+            return original(f, *args, **kwargs)
+        return original(wrapped(f, _scan_body), *args, **kwargs)
 
     return call
 
 
 def while_loop(original: Function) -> Function:
-    """Return what stands in for `jax.lax.while_loop`, which `fori_loop` comes to."""
+    """Return what stands in for `jax.lax.while_loop`, which `fori_loop` comes to, and for equinox's."""
 
-    def call(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
-        if CONTEXT.value is None:
-            return original(cond_fun, body_fun, init_val)
-        return original(cond_fun, lambda value: _like(body_fun(value), value), init_val)
+    def call(cond_fun: Any, body_fun: Any, *args: Any, **kwargs: Any) -> Any:
+        if CONTEXT.value is None or not callable(body_fun):
+            return original(cond_fun, body_fun, *args, **kwargs)
+        return original(cond_fun, wrapped(body_fun, _while_body), *args, **kwargs)
 
     return call
 
@@ -87,26 +138,53 @@ def _operands(operands: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ..
 
 def _agreeing(branches: tuple[Function, ...], operands: tuple[Any, ...]) -> tuple[Function, ...]:
     """Return branches whose results are float32 where theirs would differ."""
-    shapes = [jax.eval_shape(branch, *operands) for branch in branches]
-    if len({jax.tree.structure(shape) for shape in shapes}) > 1:
-        return branches  # JAX says what is wrong
-    wide = jax.tree.map(_widest, *shapes)
-    if all(
-        a.dtype == dtype for shape in shapes for a, dtype in zip(jax.tree.leaves(shape), jax.tree.leaves(wide), strict=True)
-    ):
-        return branches
-    return tuple(_ending_in(branch, wide) for branch in branches)
+    forms = [form_of(jax.eval_shape(branch, *operands)) for branch in branches]
+    if len({form.structure for form in forms}) > 1 or len(set(forms)) == 1:
+        return branches  # JAX says what is wrong, or nothing is
+    wide = Form(forms[0].structure, tuple(map(widest, *(form.dtypes for form in forms))))
+    return tuple(wrapped(branch, ending, wide) for branch in branches)
 
 
-def _widest(*shapes: Any) -> Any:
-    dtypes = {shape.dtype for shape in shapes}
-    return FLOAT32 if len(dtypes) > 1 and dtypes <= ELIGIBLE else shapes[0].dtype
+def widest(*dtypes: Any) -> Any:
+    """Return float32 where eligible dtypes differ, else the first of them."""
+    return FLOAT32 if len(set(dtypes)) > 1 and ELIGIBLE.issuperset(dtypes) else dtypes[0]
 
 
-def _ending_in(branch: Function, dtypes: Any) -> Function:
-    def run(*operands: Any) -> Any:
-        result = branch(*operands)
-        with CONTEXT(None):
-            return jax.tree.map(lambda leaf, dtype: cast(leaf, dtype) if dtype in ELIGIBLE else leaf, result, dtypes)
+# --- solvers -----------------------------------------------------------------------------------------------------------------
+
+
+def custom_linear_solve(original: Function) -> Function:
+    """Return what stands in for `jax.lax.custom_linear_solve`: products and solutions have the dtypes of ``b``."""
+
+    def call(matvec: Any, b: Any, solve: Any, transpose_solve: Any = None, symmetric: Any = False, has_aux: Any = False) -> Any:
+        if CONTEXT.value is None:
+            return original(matvec, b, solve, transpose_solve, symmetric, has_aux)
+        form = form_of(b)
+        back = None if transpose_solve is None else _solving(transpose_solve, form, has_aux)
+        product = wrapped(matvec, ending, form)
+        return original(product, b, _solving(solve, form, has_aux), back, symmetric, has_aux)
+
+    return call
+
+
+def custom_root(original: Function) -> Function:
+    """Return what stands in for `jax.lax.custom_root`: a solution has the dtypes of the first guess."""
+
+    def call(f: Any, initial_guess: Any, solve: Any, tangent_solve: Any, has_aux: Any = False) -> Any:
+        if CONTEXT.value is None:
+            return original(f, initial_guess, solve, tangent_solve, has_aux)
+        form = form_of(initial_guess)
+        inner, tangent = _solving(solve, form, has_aux), wrapped(tangent_solve, ending, form)
+        return original(wrapped(f, ending, form), initial_guess, inner, tangent, has_aux)
+
+    return call
+
+
+def _solving(solve: Function, form: Form, has_aux: bool) -> Function:
+    def run(function: Any, value: Any) -> Any:
+        result = solve(function, value)
+        if not has_aux:
+            return in_form(result, form)
+        return in_form(result[0], form), *result[1:]
 
     return run

@@ -2,6 +2,9 @@
 
 Its parameters are not among its arguments. So its inputs are cast, and it runs under a plan by which all of it computes in one
 dtype: `nnx.Linear` is a product and a sum with a float32 bias, and both are the layer.
+
+A layer of flax's may state the dtype that it computes in. float32 is what everything computes in outside of regions, and what
+libraries hand down where a user said nothing: the policy decides, as for a layer that states none. Any other dtype is kept.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from unamp import amp_warnings
 from unamp.adapter.observing import equation, traced
 from unamp.adapter.patching import Patch
 from unamp.errors import BannedOperation
@@ -23,12 +27,15 @@ from unamp_jax.calls import target
 from unamp_jax.casting import cast, eligible_dtypes, mapped
 from unamp_jax.composites import code_patch, shapes
 from unamp_jax.facts import facts
+from unamp_jax.precision import stated_rule
 from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, Plan, thread
 
 __all__ = ["LayerCall"]
 
 Args: TypeAlias = tuple[Any, ...]
 Kwargs: TypeAlias = dict[str, Any]
+#: Groups of layers that are a product each, whose precision a caller may state.
+_PRODUCTS = frozenset({"matmul", "conv"})
 #: The dtype and the shape of a tensor that a rule is about.
 Given: TypeAlias = tuple[Any, tuple[int, ...]]
 
@@ -63,12 +70,16 @@ class LayerCall:
     def _perform(self, plan: Plan, layer: Any, args: Args, kwargs: Kwargs) -> Any:
         op, path = next((self._layers[of] for of in type(layer).__mro__ if of in self._layers), ("", ""))
         op = _of_rank(op, layer, plan.policy)
-        if not op or plan.follows_parts(op):
+        if not op or plan.follows_parts(op, path):
             return self.original(layer, *args, **kwargs)
-        if _states_dtype(layer):
-            with CONTEXT(None):
-                return self.original(layer, *args, **kwargs)
         rule = plan.rule(op)
+        stated = _stated_dtype(layer)
+        if stated is not None:
+            path = f"{path}(dtype={stated})"
+            if stated != FLOAT32:
+                return self._kept(plan, layer, (op, path, stated), args, kwargs)
+        if rule is Rule.LOW and vocabulary()[op].group in _PRODUCTS:
+            rule = stated_rule(getattr(layer, "precision", None)) or rule
         norm = vocabulary()[op].group == "norm"
         found = eligible_dtypes(args, kwargs)
         if rule is Rule.BANNED and found:
@@ -89,6 +100,22 @@ class LayerCall:
             if rule is Rule.LOW and plan.policy.widen_results:
                 result = mapped(cast, FLOAT32, result)
             self._report(layer, op, path, rule, given, wanted, result)
+        return result
+
+    def _kept(self, plan: Plan, layer: Any, stated: tuple[str, str, Any], args: Args, kwargs: Kwargs) -> Any:
+        """Call a layer in the dtype that it states."""
+        op, path, dtype = stated
+        if plan.policy.active and plan.rule(op) is Rule.LOW and dtype is not plan.low:
+            amp_warnings.keeps_its_dtype("jax", path, str(plan.low))
+        given = [*shapes((args, kwargs)), *parameters(layer)]
+        sink, thread.sink = thread.sink, None
+        try:
+            with CONTEXT(None):
+                result = self.original(layer, *args, **kwargs)
+        finally:
+            thread.sink = sink
+        with CONTEXT(None):
+            self._report(layer, op, path, Rule.UNTOUCHED, given, dtype, result)
         return result
 
     def _carry_out(self, plan: Plan, layer: Any, op: str, norm: bool, wanted: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -143,9 +170,10 @@ def parameters(layer: Any) -> list[Given]:
     return [(dtype, ())] if dtype in ELIGIBLE else []
 
 
-def _states_dtype(layer: Any) -> bool:
-    """Return whether a user named the dtype that a layer of flax's computes in."""
-    return type(layer).__module__.startswith("flax.") and getattr(layer, "dtype", None) is not None
+def _stated_dtype(layer: Any) -> Any:
+    """Return the dtype that a layer of flax's was made to compute in; None where it was not told."""
+    stated = getattr(layer, "dtype", None) if type(layer).__module__.startswith("flax.") else None
+    return None if stated is None else np.dtype(stated)
 
 
 def _left_alone(plan: Plan, op: str, layer: Any) -> Plan | None:

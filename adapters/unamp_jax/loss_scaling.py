@@ -33,6 +33,10 @@ __all__ = ["LossScaleState", "adjust", "init", "of", "scale", "step", "unscale"]
 _NUMBERS = ("scale", "growth_tracker", "backoff_tracker", "skipped")
 
 
+#: Further arguments of `init`.
+_RULES = frozenset({"backoff_interval", "dynamic", "minimum", "maximum"})
+
+
 @dataclass(frozen=True)
 class LossScaleState:
     """A loss scale, as a pytree.
@@ -72,8 +76,12 @@ def init(
         **rules: ``backoff_interval``, ``dynamic``, ``minimum`` and ``maximum``, as `unamp.GradScaler` takes them.
 
     Raises:
-        TypeError, ValueError: for a number that the rules cannot work with.
+        TypeError, ValueError: for a number that the rules cannot work with, and for an argument that there is not.
     """
+    if wrong := rules.keys() - _RULES:
+        given = ["init_scale", "growth_factor", "backoff_factor", "growth_interval", *sorted(_RULES)]
+        hint = "; the first scale is init_scale" if "scale" in wrong else ""
+        raise TypeError(f"loss_scaling.init() has no argument {min(wrong)!r}; it takes {', '.join(given)}{hint}")
     return of(LossScale(init_scale, growth_factor, backoff_factor, growth_interval, **rules).checked())
 
 

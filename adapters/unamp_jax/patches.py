@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeAlias
@@ -22,8 +22,8 @@ from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
 from unamp.adapter.state import suspending
 from unamp.errors import FrameworkNotSupported
-from unamp_jax import calls, control_flow, custom_rules, training
-from unamp_jax.composites import code_patch
+from unamp_jax import agreeing, calls, control_flow, custom_rules, programs, training
+from unamp_jax.composites import code_patch, drawing
 from unamp_jax.facts import facts
 from unamp_jax.finding import innermost, patches_of, with_rules
 from unamp_jax.spellings import PALLAS, libraries
@@ -62,6 +62,14 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax.lax", "while_loop", control_flow.while_loop),
     ("jax.lax", "cond", control_flow.cond),
     ("jax.lax", "switch", control_flow.switch),
+    ("jax.lax", "custom_linear_solve", control_flow.custom_linear_solve),
+    ("jax.lax", "custom_root", control_flow.custom_root),
+    # Where JAX wants two dtypes to be one.
+    ("jax.lax", "reduce", agreeing.reduction),
+    ("jax.lax", "reduce_window", agreeing.reduction),
+    ("jax", "linear_transpose", agreeing.linear_transpose),
+    ("jax._src.ops.scatter", "_scatter_update", agreeing.scatter_update),
+    ("jax._src.flatten_util", "_unravel_list", agreeing.unraveled),
     # A backward pass runs in the dtypes of its forward.
     ("jax._src.interpreters.ad", "backward_pass3", suspending(thread)),
     ("jax._src.interpreters.ad", "backward_pass", suspending(thread)),
@@ -70,8 +78,22 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.interpreters.mlir", "lower_jaxpr_to_module", suspending(thread)),
 )
 
-#: The same in modules that may be imported later, or never: a kernel is typed by its references.
-_LATER: tuple[tuple[str, str, Callable[[Function], Function]], ...] = ((PALLAS, "_trace_kernel_to_jaxpr", suspending(thread)),)
+#: The same, of functions that not all versions have.
+_OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (("jax._src.api", "VJP.__call__", agreeing.pullback),)
+
+#: The same in modules that may be imported later, or never, by library: a kernel is typed by its references.
+_LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]] = {
+    PALLAS: ((PALLAS, "_trace_kernel_to_jaxpr", suspending(thread)),),
+    "equinox": (
+        ("equinox.internal._loop.loop", "while_loop", control_flow.while_loop),
+        ("equinox.internal._loop.loop", "scan", control_flow.scan),
+        ("equinox.internal._loop.bounded", "bounded_while_loop", control_flow.while_loop),
+        ("equinox.internal._loop.checkpointed", "checkpointed_while_loop", control_flow.while_loop),
+        ("equinox.internal._noinline", "_NoInlineWrapper.__call__", programs.inlined),
+        ("equinox._ad", "_ClosureConvert.__call__", agreeing.converted_closure),
+        ("equinox.nn._stateful", "State.set", agreeing.state_set),
+    ),
+}
 
 
 @contextmanager
@@ -92,6 +114,7 @@ def _hooks() -> PatchGroup:
             AttributePatch(custom_derivatives.custom_jvp, "__call__", custom_rules.jvp_call(with_rules, _held)),
             AttributePatch(custom_derivatives.custom_vjp, "__call__", custom_rules.vjp_call(with_rules, _held)),
             *_changes(_HOOKS),
+            *_changes(_OPTIONAL),
         ]
     )
 
@@ -99,15 +122,18 @@ def _hooks() -> PatchGroup:
 @cache
 def _of_library(library: str) -> PatchGroup:
     """Return those of a library that is imported."""
+    later = _changes(_LATER.get(library, ()))
     if library == PALLAS:
-        return PatchGroup(_changes(_LATER))
+        return PatchGroup(later)
     functions = patches_of(library)
-    return PatchGroup([*_suspended(library, functions), *training.patches(library), *functions])
+    draws = _drawn() if library == "jax" else ()
+    return PatchGroup([*_suspended(library, functions), *draws, *training.patches(library), *later, *functions])
 
 
 def _changes(hooks: Iterable[tuple[str, str, Callable[[Function], Function]]]) -> Iterator[Patch]:
     for module, path, replacement in hooks:
-        function = innermost(find(module, path))
+        found = find(module, path)
+        function = innermost(getattr(found, "method", found))  # equinox keeps its methods in objects of its own
         if isinstance(function, types.FunctionType):
             yield code_patch(function, replacement)
 
@@ -127,6 +153,16 @@ def _home(module: str) -> str:
     if module.startswith("flax.") and not module.startswith("flax.nnx"):
         return "flax.linen"
     return next((name for name in ("flax.nnx", "optax", "equinox", "keras") if module.startswith(name)), "jax")
+
+
+def _drawn() -> Iterator[Patch]:
+    """Yield the patches of random draws that are no operations of the vocabulary, whose rules would say the same."""
+    taken = {patch.function for patch in patches_of("jax") if isinstance(patch, CodePatch)}
+    for name, parameters in facts().drawn.items():
+        function = innermost(find("jax.random", name))
+        if isinstance(function, types.FunctionType) and function not in taken:
+            taken.add(function)
+            yield code_patch(function, drawing(function, parameters))
 
 
 @cache
@@ -159,9 +195,6 @@ def probe() -> None:
         for field in (*fields, "fun", "nondiff_argnums"):
             if not hasattr(made, field):
                 raise _missing(f"attribute {kind.__name__}.{field}")
-    for name in ("typeof", "Tracer"):
-        if not hasattr(core, name):
-            raise _missing(f"jax._src.core.{name}")
 
 
 def _missing(what: str) -> FrameworkNotSupported:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cached_property, lru_cache
 
 from unamp.adapter import How
@@ -24,7 +24,13 @@ _UNCHANGED = frozenset({"creation", "random", "cast", "comparison"})
 class JaxPlan:
     """A policy made ready for JAX; see `unamp_jax.state.Plan`.
 
-    Two plans are never equal, and `plan` remembers one for each policy: JAX's caches tell traces apart by them.
+    JAX's caches tell traces apart by plans. Those of one policy are equal, however often they are made again: what was traced
+    for a policy is found as long as JAX remembers it.
+
+    Args:
+        key: tells what the plan is made of, beside its rules.
+        policy: the policy.
+        rules: the rules for operations, before synonyms.
 
     Attributes:
         policy: the policy.
@@ -32,34 +38,47 @@ class JaxPlan:
         rules: the rule for every operation of the vocabulary.
     """
 
-    def __init__(self, policy: Policy, rules: Mapping[str, Rule]) -> None:
+    def __init__(self, key: tuple[Hashable, ...], policy: Policy, rules: Mapping[str, Rule]) -> None:
+        self._key = key
+        self._hash = hash(key)
         self.policy = policy
         self.low = DTYPES[policy.dtype]
         self.rules = _with_synonyms(policy, rules)
         self._within: dict[tuple[str, Rule, bool], JaxPlan] = {}
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, JaxPlan) and self._hash == other._hash and self._key == other._key)
+
     def rule(self, op: str) -> Rule:
         """Return the rule in force for an operation."""
         return self.rules[op]
 
-    def follows_parts(self, op: str) -> bool:
+    def follows_parts(self, op: str, path: str) -> bool:
         """Return whether the parts of an operation follow their own rules, and it has none."""
-        return op in facts().transparent and op not in self.policy.allow and op not in self.policy.deny
+        known = facts()
+        if op in known.transparent or path in known.transparent:
+            return op not in self.policy.allow and op not in self.policy.deny
+        return op in known.divisible and op not in self.policy.deny and self._denies_part(op)
+
+    def _denies_part(self, op: str) -> bool:
+        return any(part in self.policy.deny for part in vocabulary()[op].parts)
 
     def ban(self, op: str) -> str:
         """Return the text of the error for a banned operation."""
         return f"{op} is banned by the policy in force. {self.policy.reason(op).advice}".rstrip()
 
     @cached_property
-    def primitives(self) -> Mapping[str, PrimitiveRule | None]:
-        """The rules for primitives, by name; None for those that are left alone."""
-        found: dict[str, PrimitiveRule | None] = {name: (op, self.rules[op], traced(op)) for name, op in primitives().items()}
-        return {**found, **dict.fromkeys(facts().left)}
+    def primitives(self) -> Mapping[str, PrimitiveRule]:
+        """The rules for primitives, by name; what is not here is left alone."""
+        return {name: (op, self.rules[op], traced(op)) for name, op in primitives().items() if name not in facts().left}
 
     @cached_property
     def observed(self) -> JaxPlan:
         """The same plan once more: what was traced for it reports."""
-        return JaxPlan(self.policy, self.rules)
+        return JaxPlan((*self._key, "observed"), self.policy, self.rules)
 
     def within(self, op: str, rule: Rule, activated: bool = False) -> JaxPlan:
         """Return the plan inside a layer that is one operation, whose parameters are not among its arguments."""
@@ -71,7 +90,7 @@ class JaxPlan:
                 else Rule.UNTOUCHED if known.group in _UNCHANGED else rule
                 for name, known in vocabulary().items()
             }  # fmt: skip
-            self._within[key] = JaxPlan(self.policy, rules)
+            self._within[key] = JaxPlan((*self._key, key), self.policy, rules)
         return self._within[key]
 
 
@@ -93,14 +112,14 @@ def plan(policy: Policy) -> JaxPlan | None:
 
 @lru_cache(maxsize=256)
 def _made(policy: Policy, known: tuple[str, ...]) -> JaxPlan:
-    return JaxPlan(policy, policy.rules)
+    return JaxPlan((policy, known), policy, policy.rules)
 
 
 @lru_cache(maxsize=1)
 def without_policy() -> JaxPlan:
     """Return the plan of a thread in which no policy is in force, but operations are reported."""
     policy = Policy(enabled=False)
-    return JaxPlan(policy, policy.rules)
+    return JaxPlan((policy, "observed"), policy, policy.rules)
 
 
 def how(op: str, policy: Policy, device: str) -> How:

@@ -30,8 +30,8 @@ FLOAT32 = DTYPES[dtypes.FLOAT32]
 #: The plan in force in this thread.
 CONTEXT: Any = jax.make_user_context(None)
 
-#: The rule for a primitive: its operation (None where the vocabulary has none), the rule, and whether it is reported.
-PrimitiveRule: TypeAlias = "tuple[str | None, Rule, bool]"
+#: The rule for a primitive: its operation, the rule, and whether it is reported.
+PrimitiveRule: TypeAlias = "tuple[str, Rule, bool]"
 
 
 class Plan(AnyPlan, Protocol):
@@ -42,8 +42,8 @@ class Plan(AnyPlan, Protocol):
         """The policy's dtype."""
 
     @property
-    def primitives(self) -> Mapping[str, PrimitiveRule | None]:
-        """The rules for primitives, by name; None for those that are left alone."""
+    def primitives(self) -> Mapping[str, PrimitiveRule]:
+        """The rules for primitives, by name; what is not here is left alone."""
 
     @property
     def observed(self) -> Plan:
@@ -58,7 +58,7 @@ class Plan(AnyPlan, Protocol):
             activated: whether a user chooses the layer's activation, which follows its own rule.
         """
 
-    def follows_parts(self, op: str, /) -> bool:
+    def follows_parts(self, op: str, path: str, /) -> bool:
         """Return whether the parts of an operation follow their own rules, and it has none."""
 
     def ban(self, op: str, /) -> str:

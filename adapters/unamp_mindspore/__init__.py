@@ -2,14 +2,18 @@
 
 import mindspore
 
+from unamp import amp_warnings
 from unamp.adapter import check_version
+from unamp_mindspore.hooks import HOOKS
 
 __all__ = ["REQUIRES", "adapter"]
 
 REQUIRES = ">=2.8,<3"
 check_version("mindspore", mindspore.__version__, REQUIRES, older="older ones are not examined")
 
-# Not before: other versions do not have what these import.
+# Not before: a version may lack what these import.
+HOOKS.probe()
+amp_warnings.newer_than_examined("mindspore", mindspore.__version__, HOOKS.examined)
 from unamp_mindspore.adapter import MindSporeAdapter  # noqa: E402
 
 adapter = MindSporeAdapter(REQUIRES)

@@ -11,7 +11,7 @@ from unamp_mindspore.own_amp import switch_off, switch_on
 from unamp_mindspore.plans import Plan, without_policy
 from unamp_mindspore.state import thread
 
-__all__ = ["ELSEWHERE", "Activation"]
+__all__ = ["Activation"]
 
 
 class Activation:
@@ -56,17 +56,3 @@ class Activation:
             patches.release()
             if thread.captures and thread.plan is None:
                 go_on()
-
-
-class _Elsewhere:
-    """A region for a device on which this process does not compute: what is around it stays in force."""
-
-    def enter(self) -> object:
-        """Change nothing."""
-        return None
-
-    def exit(self, token: Any) -> None:
-        """Put back nothing."""
-
-
-ELSEWHERE = _Elsewhere()

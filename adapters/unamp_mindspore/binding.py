@@ -33,27 +33,33 @@ from unamp_mindspore import graph_operators
 from unamp_mindspore.copies import Kept, begun, function_copy
 from unamp_mindspore.decorators import inside, stated
 from unamp_mindspore.facts import facts
-from unamp_mindspore.listing import functions, tensor_methods
+from unamp_mindspore.listing import functions, layer_operation, tensor_methods
+from unamp_mindspore.operators import parameters_of
+from unamp_mindspore.rewriting import CONVERTED
 from unamp_mindspore.spellings import spelled
 from unamp_mindspore.standing_in import (
     BOUND,
     CASTS_NOTHING,
     Low,
     agreeing,
+    agreeing_norm,
+    bits_of,
     casting_inputs,
+    converting,
     in_place,
     low,
     low_norm,
     method,
     wide,
 )
-from unamp_mindspore.state import DTYPES, on_cpu
+from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu
 from unamp_mindspore.strategies import STRATEGY, strategy
 
 __all__ = [
     "POLICY",
     "STRATEGY",
     "Binding",
+    "as_whole",
     "binding",
     "function_copy",
     "held",
@@ -77,6 +83,9 @@ _OPAQUE = (functools.partial, functools._lru_cache_wrapper)
 #: What was made for the graph that is being compiled, and nobody else holds: the compiler knows it by its id.
 held: list[Any] = []
 
+#: What `bits_of` gives for float32 parameters.
+_FLOAT32_ALONE = bits_of([Tensor(0.0, FLOAT32)])
+
 #: Modules that the compiler knows by themselves, or has Python run.
 _WITHOUT_OPERATIONS = sys.stdlib_module_names | {"numpy", "scipy"}
 
@@ -98,7 +107,7 @@ class Binding:
         self._rules, self._stated = stated.rules, stated
         self._emulates = on_cpu()  # as in PyNative mode
         self._low = Low(DTYPES[stated.dtype], self._emulates, stated.widen_results)
-        self._kept, self._roots = Kept(), Kept()
+        self._kept, self._roots, self._layers, self._wholes = Kept(), Kept(), Kept(), Kept()
 
     def of(self, value: Any, symbol: str = "") -> Any:
         """Return what a value is in code under this policy.
@@ -154,9 +163,9 @@ class Binding:
         """Return a class of the same name, whose instances that the compiler makes are bound when they are."""
         return type(value.__name__, (value,), {BOUND: self, "__module__": value.__module__})
 
-    def _standing_in(self, op: str, call: Any, *, whole: bool = False) -> Any:
+    def _standing_in(self, op: str, call: Any) -> Any:
         """Return what stands in for an operation that `call` computes; `call` itself where no rule changes it."""
-        rule = self._rule(op)
+        rule = self._rules[op]
         if rule is Rule.BANNED:
             raise BannedOperation(f"{op} is banned by the policy in force. {self._stated.reason(op).advice}".rstrip())
         if rule is Rule.LOW:
@@ -165,13 +174,9 @@ class Binding:
             return wide(call)
         if rule is Rule.UNTOUCHED and not self._emulates:
             return call
+        if vocabulary()[op].group == "norm":
+            return agreeing_norm(call, emulated=self._emulates)
         return agreeing(call, narrowest=rule is Rule.NARROWEST, emulated=self._emulates)
-
-    def _rule(self, op: str) -> Rule:
-        """Return an operation's rule. Layers add their bias with a primitive of its own, and it belongs to them."""
-        if op == "bias_add" and op not in self._stated.allow and op not in self._stated.deny:
-            op = "linear"
-        return self._rules[op]
 
     def _is_whole(self, op: str | None) -> bool:
         if op is None:
@@ -182,13 +187,14 @@ class Binding:
     def names(self) -> dict[str, Any]:
         """Operators of Python and methods of tensors as functions, by the names that `unamp_mindspore.rewriting` gives them."""
         made = {f"unamp_{op}": self._standing_in(op, call) for op, call in graph_operators.OPERATORS.values()}
+        made["unamp_gradients"] = graph_operators.gradients_like
         for op, call in graph_operators.OPERATORS.values():
             made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
         moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
         for name, call in {"subscript": graph_operators.subscript, **moves}.items():
             made[f"unamp_{name}"] = agreeing(call, narrowest=False, emulated=self._emulates)
         for name, op in tensor_methods().items():
-            if vocabulary()[op].group != "cast" and self._rule(op) is not Rule.BANNED:
+            if vocabulary()[op].group != "cast" and self._rules[op] is not Rule.BANNED:
                 made[f"unamp_method_{name}"] = self._standing_in(op, method(name))
         return made
 
@@ -201,7 +207,7 @@ class Binding:
         op = functions().get(value)
         if op is None or not self._is_whole(op):
             return self._copy(value)
-        if vocabulary()[op].group == "norm" and self._rule(op) is Rule.LOW:  # its primitive's rule says what is cast
+        if vocabulary()[op].group == "norm" and self._rules[op] is not Rule.FP32:  # its primitive's rule says what is cast
             return self._copy(value)
         return self._standing_in(op, PARTS.of(value))
 
@@ -233,23 +239,66 @@ class Binding:
         original = vars(value).get(_ORIGINAL, lambda: value)()
         policy, casts = policy_of_cell(original, self.policy)
         other = self if policy == self.policy else binding(policy)
-        made = other.twin(original)
+        made = other.layer(original) or other.twin(original)
         for dtype in reversed(casts):
             made = self._kept.get(made, functools.partial(casting_inputs, dtype=DTYPES[dtype]))
         return made
 
+    def layer(self, cell: Any) -> Any:
+        """Return a cell in place of a layer that is one operation; None for other cells, and where its parts have its rule.
+
+        It has the layer's attributes, which a network may ask for: the weight of a layer, for one.
+        """
+        whole = self.whole(cell)
+        if whole is None:
+            return None
+        made = self._layers.get(cell, begun)
+        self._become(made, cell)
+        vars(made).update(as_whole(made, whole))
+        return made
+
+    def whole(self, cell: Any) -> Any:
+        """Return the function that stands in for a layer that is one operation, as `layer` has it; None likewise."""
+        op = layer_operation(cell)
+        if op is None or not self._is_whole(op):
+            return None
+        rule, own = self._rules[op], bits_of(parameters_of(cell).values())
+        if rule is Rule.BANNED:
+            return self._standing_in(op, cell)
+        norm = vocabulary()[op].group == "norm"
+        if rule is Rule.LOW and not norm:
+            return self._whole(cell, own, _converted(self._low.dtype, self._emulates), lambda call: low(call, self._low, own))
+        if rule is Rule.FP32:
+            return self._whole(cell, own, _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS, wide)
+        if norm or not own:
+            return self._whole(cell, own, PARTS, functools.partial(self._standing_in, op))
+        if rule is Rule.WIDEST and own == _FLOAT32_ALONE:
+            return self._whole(cell, own, PARTS, wide)
+        return None
+
+    def _whole(self, cell: Any, own: int, parts: Binding, make: Callable[[Any], Any]) -> Any:
+        call = parts.twin(cell)  # as it is now
+        made = self._wholes.get(cell, lambda _: {})
+        if own not in made:
+            made[own] = make(call)
+        return made[own]
+
     def twin(self, cell: Any) -> Any:
         """Return a cell with the same parameters and code, bound to this policy, as the cell is now."""
         made = self._kept.get(cell, begun)
-        state = {**vars(cell), _ORIGINAL: weakref.ref(cell), BOUND: self, STRATEGY: self.strategy}
-        if (given := getattr(cell, "_cell_init_args", None)) is not None:  # cells of equal ones are taken for the same code
-            state["_cell_init_args"] = f"{given} {id(self)}"
-        state["compile_cache"] = set()  # the cell deletes the graphs in it when it goes
-        vars(made).clear()
-        vars(made).update(state)
+        self._become(made, cell)
         if isinstance(cell, (nn.CellList, nn.CellDict)):
             made._cells = type(cell._cells)((name, self.of(each)) for name, each in cell._cells.items())
         return made
+
+    def _become(self, made: Any, cell: Any) -> None:
+        """Give a new cell the attributes that another has now."""
+        state = {**vars(cell), _ORIGINAL: weakref.ref(cell), BOUND: self, STRATEGY: self.strategy}
+        if (given := getattr(cell, "_cell_init_args", None)) is not None:  # cells of equal ones are taken for the same code
+            state["_cell_init_args"] = f"{given} {id(made)}"
+        state["compile_cache"] = set()  # the cell deletes the graphs in it when it goes
+        vars(made).clear()
+        vars(made).update(state)
 
     def _object(self, value: Any) -> Any:
         """Return an object of a class of `mindspore.jit_class`."""
@@ -260,6 +309,15 @@ class Binding:
     def _marked(self, made: Any) -> Any:
         vars(made).update({BOUND: self, STRATEGY: self.strategy})
         return made
+
+
+def _construct(self, *inputs, **named):  # type: ignore[no-untyped-def]
+    return self.unamp_whole(*inputs, **named)
+
+
+def as_whole(cell: Any, whole: Any) -> dict[str, Any]:
+    """Return the attributes by which a cell is compiled as a function that stands in for it."""
+    return {"construct": types.MethodType(_construct, cell), "unamp_whole": whole}
 
 
 class _Parts(Binding):
@@ -276,6 +334,29 @@ class _Parts(Binding):
         if type(value) is types.ModuleType and _is_own(value.__name__):
             return self._kept.get(value, self._module)
         return value
+
+
+class _LayerParts(_Parts):
+    """The code of a layer that is one operation, with its parameters cast where they are used."""
+
+    def __init__(self, dtype: Any, rounded: bool) -> None:
+        super().__init__(None)
+        self._converting = converting(dtype, rounded=rounded)
+
+    @cached_property
+    def names(self) -> dict[str, Any]:
+        """The function that casts parameters."""
+        return {CONVERTED: self._converting}
+
+    def of(self, value: Any, symbol: str = "") -> Any:
+        if isinstance(value, nn.Cell) and BOUND not in vars(value):
+            return self.twin(value)
+        return super().of(value, symbol)
+
+
+@cache
+def _converted(dtype: Any, rounded: bool) -> _LayerParts:
+    return _LayerParts(dtype, rounded)
 
 
 def _is_own(module: str | None) -> bool:

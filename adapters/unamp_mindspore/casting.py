@@ -8,9 +8,9 @@ from typing import Any
 from mindspore import context, ops
 from mindspore._c_expression import TensorPy, _empty_like_instance
 from mindspore.common._grad_function import _Function
-from mindspore.common.api import _pynative_executor
 
 from unamp.adapter.arguments import mapped, nesting
+from unamp_mindspore.moved import api
 from unamp_mindspore.state import FLOAT32, LOW, Parameter, Tensor, dtype_of, setting, thread
 
 __all__ = [
@@ -25,7 +25,7 @@ _reshaped = vars(TensorPy)["reshape"]
 _FLOAT16, _BFLOAT16 = LOW
 
 #: Whether MindSpore is recording what runs, for gradients.
-recording = _pynative_executor._executor.requires_grad
+recording = api._pynative_executor._executor.requires_grad
 
 _SYNCHRONOUS = context.ms_ctx_param.pynative_synchronize
 

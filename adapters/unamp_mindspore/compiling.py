@@ -18,33 +18,24 @@ from contextlib import contextmanager, nullcontext
 from functools import cache, lru_cache
 from typing import Any
 
-import mindspore
 from mindspore import nn
-from mindspore._c_expression import amp
 
-from unamp.adapter import major_minor
 from unamp.adapter.replacing import CodePatch
 from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
-from unamp_mindspore.binding import binding, layer_rules, policy_of_cell
-from unamp_mindspore.capturing import capture_hooks, capture_needed
+from unamp_mindspore.binding import as_whole, binding, layer_rules, policy_of_cell
+from unamp_mindspore.capturing import capture_hooks
 from unamp_mindspore.copies import function_copy
 from unamp_mindspore.decorators import inside
-from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks, parser_needed
-from unamp_mindspore.resolving import resolving_hooks, resolving_needed
+from unamp_mindspore.moved import api, jit_context, jit_trace
+from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks
+from unamp_mindspore.resolving import resolving_hooks
 from unamp_mindspore.standing_in import BOUND, CASTS_NOTHING
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
 
-if major_minor(mindspore.__version__) < (2, 9):
-    from mindspore.common import api, jit_trace
-    from mindspore.common.jit_context import jit_context
-else:
-    from mindspore.graph import api, jit_trace
-    from mindspore.graph.jit_context import jit_context
-
-__all__ = ["check_not_traced", "hooks", "install", "needed"]
+__all__ = ["check_not_traced", "hooks", "install"]
 
 #: Compiling under a policy changes what it compiles, for a moment. Without one nothing waits: while a graph runs, another
 #: thread may have to run a graph for it (what the compiler does not read, and has Python run).
@@ -64,6 +55,9 @@ def _attached(to: Any, policy: Policy | None) -> Iterator[None]:
     bound = None if policy is None else binding(policy)
     if bound is not None:
         mine = {BOUND: bound, STRATEGY: bound.strategy}
+        whole = bound.whole(to) if isinstance(to, nn.Cell) else None
+        if whole is not None:
+            mine.update(as_whole(to, whole))
     else:
         # With no strategy at its root, a graph would take what it knows of an operation from one part to the next.
         mine = {} if held.get(STRATEGY) is not None else {STRATEGY: CASTS_NOTHING}
@@ -242,11 +236,3 @@ def install() -> None:
         *capture_hooks(),
     ):
         patch.apply()
-
-
-def needed() -> list[tuple[Any, str]]:
-    """Return what must be there, as objects and the names of attributes."""
-    strategies = [(amp, "create_amp_strategy"), (amp, "AmpLevel")]
-    captured = [*capture_needed(), (jit_trace, "_jit_trace_begin")]
-    compiled = [(api._JitExecutor, "compile"), (nn.Cell, "compile_and_run"), (api._CellGraphExecutor, "compile")]
-    return [*compiled, *strategies, *captured, *parser_needed(), *resolving_needed()]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from unamp._region_decorator import MARK
-from unamp.custom_function import CAST_INPUTS
+from unamp.custom_function import AS_FORWARD, CAST_INPUTS
 from unamp.policy import Policy
 from unamp_mindspore.plans import plan
 from unamp_mindspore.state import device
 
-__all__ = ["cast_inputs_of", "inside", "stated"]
+__all__ = ["cast_inputs_of", "inside", "inside_backward", "stated"]
 
 
 def stated(policy: Policy, device: str | None = None) -> Policy | None:
@@ -42,6 +42,17 @@ def inside(function: Any, around: Policy | None) -> tuple[Policy | None, list[st
             policy = None
         function = getattr(function, "__wrapped__", None)
     return policy, casts
+
+
+def inside_backward(bprop: Any, construct: Any, forward: Policy | None) -> Policy | None:
+    """Return the policy inside a cell's `bprop`: none, as in PyNative mode, unless a decorator says otherwise.
+
+    Args:
+        bprop, construct: the cell's methods.
+        forward: the policy inside `construct`.
+    """
+    as_forward = getattr(bprop, AS_FORWARD, False) and cast_inputs_of(construct) is None
+    return inside(bprop, forward if as_forward else None)[0]
 
 
 def _own(function: Any, name: str) -> Any:

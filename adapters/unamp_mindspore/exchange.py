@@ -14,10 +14,10 @@ import mindspore
 import numpy as np
 from mindspore import ops
 from mindspore._c_expression import TensorPy
-from mindspore.common.api import _pynative_executor
 
 from unamp.adapter.memory import bytes_differ
 from unamp_mindspore.casting import cast
+from unamp_mindspore.moved import api
 from unamp_mindspore.state import FLOAT32, Tensor
 
 __all__ = ["Exchange"]
@@ -47,7 +47,7 @@ class Exchange:
         if not _in_reach():
             self._given = [None] * len(self._pairs)
         else:
-            _pynative_executor.sync()  # what has been started may still write to them
+            api._pynative_executor.sync()  # what has been started may still write to them
         for (parameter, master), given in zip(self._pairs, self._given, strict=True):
             if given is None or _differs(parameter, given):
                 value, rounded = cast(parameter, FLOAT32), cast(cast(master, parameter.dtype), FLOAT32)
@@ -58,7 +58,7 @@ class Exchange:
         for parameter, master in self._pairs:
             _copied(parameter, master)
         if _in_reach():
-            _pynative_executor.sync()
+            api._pynative_executor.sync()
             self._given = [_bytes(parameter, kept) for (parameter, _), kept in zip(self._pairs, self._given, strict=True)]
 
 

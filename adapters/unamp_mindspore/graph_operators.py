@@ -8,10 +8,10 @@ import ast
 
 from mindspore import ops
 
-from unamp_mindspore.standing_in import unbound
+from unamp_mindspore.standing_in import cast_like, unbound
 from unamp_mindspore.state import DTYPES, FLOAT32
 
-__all__ = ["ATTRIBUTES", "OPERATORS", "gradients_added", "subscript"]
+__all__ = ["ATTRIBUTES", "OPERATORS", "gradients_added", "gradients_like", "subscript"]
 
 _BFLOAT16 = DTYPES["bfloat16"]
 
@@ -108,6 +108,17 @@ def gradients_added(x, y):
     if x.dtype == _BFLOAT16:
         return ops.cast(ops.addn((ops.cast(x, FLOAT32), ops.cast(y, FLOAT32))), _BFLOAT16)
     return ops.addn((x, y))
+
+
+@unbound
+def gradients_like(gradients, inputs):
+    """Return the gradients of a cell's `bprop`, each in the dtype of its input."""
+    if not isinstance(gradients, tuple):
+        return cast_like(gradients, inputs[0])
+    made = ()
+    for i in range(len(gradients)):
+        made += (cast_like(gradients[i], inputs[i]),)
+    return made
 
 
 #: Attributes of a tensor that are computed, and a function that does.

@@ -127,8 +127,8 @@ def in_graphs(found: Any) -> Any:
 
     if found is _scalers.all_finite:
         return _all_finite
-    if not isinstance(found, _scalers._Scaling):
+    if not isinstance(found, _scalers.Scaling):
         return found
-    if found._in_graphs is None:
-        found._in_graphs = _InGraphs(found._state)
-    return found._in_graphs.scaler
+    if found.in_graphs is None:
+        found.in_graphs = _InGraphs(found._state)
+    return found.in_graphs.scaler

@@ -22,7 +22,11 @@ from unamp_mindspore.operators import Operator
 from unamp_mindspore.spellings import named, primitive, spelled
 from unamp_mindspore.state import Tensor, thread
 
-__all__ = ["codes", "covers", "functions", "methods", "operators", "primitive_call", "tensor_methods"]
+__all__ = ["codes", "covers", "functions", "layer_operation", "methods", "operators", "primitive_call", "tensor_methods"]
+
+
+#: Attention's own product with its bias, which has no public name.
+_ATTENTIONS_LINEAR: Any = nn_func.linear
 
 
 def _left_alone(op: str) -> bool:
@@ -57,6 +61,14 @@ def _layers() -> dict[Any, dict[type, str]]:
     return found
 
 
+def layer_operation(cell: nn.Cell) -> str | None:
+    """Return the operation that a cell is as a whole; None for a network of cells."""
+    kinds = None if "construct" in vars(cell) else _layers().get(type(cell).construct)
+    if kinds is None:
+        return None
+    return _of_layer(kinds)((cell,), {})
+
+
 @cache
 def codes() -> dict[Operator, CodePatch]:
     """Return functions, primitives and layers of Python code."""
@@ -89,7 +101,7 @@ def codes() -> dict[Operator, CodePatch]:
                 add(vars(value).get("__call__"), op, value.__name__, bound=True)
         elif not isinstance(value, type) and not _hands_on(value, op):
             add(value, op, path)
-    add(nn_func.linear, "linear", "ops.function.nn_func.linear")  # attention's own, with its bias
+    add(_ATTENTIONS_LINEAR, "linear", "ops.function.nn_func.linear")
     # A layer may cast its parameters before it uses them: they must be known until then.
     add(Tensor.astype, "cast", "Tensor.astype")
     for name, op in tensor_methods().items():
@@ -111,7 +123,7 @@ def _hands_on(value: Any, op: str) -> bool:
 @cache
 def functions() -> dict[types.FunctionType, str]:
     """Return the functions that the vocabulary has a name for, and their operations."""
-    found: dict[types.FunctionType, str] = {}
+    found: dict[types.FunctionType, str] = {_ATTENTIONS_LINEAR: "linear"}
     for path, op in spelled().items():
         value = named(path) if "." in path else None
         if isinstance(value, types.FunctionType) and not _left_alone(op):

@@ -14,7 +14,7 @@ from unamp.vocabulary import vocabulary
 from unamp_mindspore.facts import facts
 from unamp_mindspore.state import Tensor
 
-__all__ = ["Operator"]
+__all__ = ["Operator", "parameters_of"]
 
 
 class Operator(performing.Operator):
@@ -39,10 +39,10 @@ class Operator(performing.Operator):
         self.plain = not special
 
     def parameters(self, args: Any) -> Mapping[int, Any]:
-        return _parameters(args[0]) if self.layer else {}
+        return parameters_of(args[0]) if self.layer else {}
 
 
-def _parameters(cell: Any) -> Mapping[int, Any]:
+def parameters_of(cell: Any) -> Mapping[int, Any]:
     """Return a cell's parameters by their ids, those of the cells in it included."""
     found = {}
     for _, home in cell.cells_and_names():

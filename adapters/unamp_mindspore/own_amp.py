@@ -15,7 +15,7 @@ from mindspore.train import amp
 from unamp.adapter.replacing import CodePatch
 from unamp_mindspore.state import DTYPES, thread
 
-__all__ = ["own_hooks", "own_needed", "switch_off", "switch_on"]
+__all__ = ["own_hooks", "switch_off", "switch_on"]
 
 #: MindSpore's strategy in force; None where there is none.
 _in_force = strategies.get_curr_amp_strategy
@@ -58,9 +58,3 @@ def _ends(original: Callable[..., Any]) -> Callable[..., Any]:
 def own_hooks() -> tuple[CodePatch, ...]:
     """Return the functions of MindSpore with which its own AMP begins and ends."""
     return CodePatch(amp.AmpDecorator.__enter__, _begins), CodePatch(amp.AmpDecorator.__exit__, _ends)
-
-
-def own_needed() -> list[tuple[Any, str]]:
-    """Return what must be there, as objects and the names of attributes."""
-    names = ("get_curr_amp_strategy", "push_amp_strategy", "pop_amp_strategy")
-    return [(amp, "AmpDecorator"), *((strategies, name) for name in names)]

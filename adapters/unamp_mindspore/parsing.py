@@ -7,35 +7,39 @@ would be lost in silence, and raises.
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-import mindspore
+from mindspore import nn
 from mindspore.ops.composite.multitype_ops import add_impl
 
 from unamp._compiler_marks import NOT_COMPILED
-from unamp.adapter import major_minor
 from unamp.adapter.replacing import CodePatch
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
-from unamp_mindspore.binding import held, layer_rules
-from unamp_mindspore.decorators import inside
+from unamp.regions import Region
+from unamp_mindspore.binding import binding, held, layer_rules
+from unamp_mindspore.decorators import inside, inside_backward
 from unamp_mindspore.graph_operators import gradients_added
-from unamp_mindspore.rewriting import rewritten
-from unamp_mindspore.standing_in import BOUND
+from unamp_mindspore.moved import parser
+from unamp_mindspore.rewriting import rewritten, with_cast_gradients
+from unamp_mindspore.standing_in import BOUND, CASTS_NOTHING
 from unamp_mindspore.state import thread
+from unamp_mindspore.strategies import STRATEGY
 
-if major_minor(mindspore.__version__) < (2, 9):
-    from mindspore._extends.parse import parser
-else:
-    from mindspore.graph._parse import parser
-
-__all__ = ["GraphUnder", "graph", "parser", "parser_hooks", "parser_needed"]
+__all__ = ["GraphUnder", "check_no_region", "graph", "parser_hooks"]
 
 
 #: The attribute of a parser that holds what its function is a method of.
 _OWNER = "_unamp_owner"
+
+#: Where the rules of `vmap` are, which say what an operation is on a batch. What stands in for the operation has cast by then.
+_BATCHING = "mindspore.ops._vmap."
+
+#: The method of a cell that computes its gradients.
+_BACKWARD = "bprop"
 
 
 class _Graph(threading.local):
@@ -43,9 +47,13 @@ class _Graph(threading.local):
 
     Attributes:
         compiled: whether there is one.
+        bound: whether the compiler has read code that is bound to a policy.
+        backward: the cell whose `bprop` the compiler is reading, with what that is bound to; None while it reads all else.
     """
 
     compiled: bool = False
+    bound: bool = False
+    backward: tuple[nn.Cell, Any] | None = None
 
 
 graph = _Graph()
@@ -70,8 +78,10 @@ class GraphUnder:
 
     def __exit__(self, *error: object) -> None:
         graph.compiled, thread.plan = self._before
-        if held and not graph.compiled:
-            held.clear()
+        if not graph.compiled:
+            graph.bound, graph.backward = False, None
+            if held:
+                held.clear()
 
 
 @lru_cache(KEPT_POLICIES)
@@ -89,11 +99,18 @@ def _parsed(original: Callable[..., Any]) -> Callable[..., Any]:
     def __init__(self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
         if fn is add_impl._add_addn:
             fn = gradients_added
+        if graph.bound and _is_batching_rule(fn):
+            vars(fn)[STRATEGY] = CASTS_NOTHING
         owner = getattr(fn, "__self__", None)
         bound = getattr(fn, BOUND, None) or getattr(owner, BOUND, None)
+        graph.backward = None
+        if bound is not None and isinstance(owner, nn.Cell) and fn.__name__ == _BACKWARD:
+            bound = binding(inside_backward(fn, owner.construct, bound.policy))
+            graph.backward = owner, bound
         _check(fn, bound)
         original(self, fn, *args, **kwargs)
         if bound is not None:
+            graph.bound = True
             for each in (self, self.global_namespace, self.closure_namespace):
                 vars(each)[BOUND] = bound
             vars(self)[_OWNER] = owner
@@ -110,15 +127,26 @@ def _read(original: Callable[..., Any]) -> Callable[..., Any]:
         if bound is None or not bound.names or tree is None:
             return tokens, tree
         self.global_namespace.dicts = (*self.global_namespace.dicts, bound.names)
-        return tokens, rewritten(tree, self.fn, vars(self)[_OWNER], bound.names)
+        found = rewritten(tree, self.fn, vars(self)[_OWNER], bound.names)
+        return tokens, found if graph.backward is None else with_cast_gradients(found)
 
     return parse
+
+
+def _is_batching_rule(function: Any) -> bool:
+    """Return whether a function is a rule of `vmap`, made for one operation of the graph that is compiled."""
+    return (
+        isinstance(function, types.FunctionType)
+        and "<locals>" in function.__qualname__
+        and f"{function.__module__}.".startswith(_BATCHING)
+    )
 
 
 def _check(function: Any, bound: Any) -> None:
     reason = getattr(function, NOT_COMPILED, None)
     if reason is not None:
         raise NotExpressible(reason)
+    check_no_region(function)
     policy = None if bound is None else bound.policy
     decorated, casts = inside(function, policy)
     if decorated == policy or BOUND in vars(getattr(function, "__func__", function)):
@@ -135,11 +163,34 @@ def _check(function: Any, bound: Any) -> None:
     )
 
 
+def check_no_region(value: Any) -> None:
+    """Check that what a compiled function names is no region, nor a function or class of unamp that makes one.
+
+    Raises:
+        NotExpressible: if it is.
+    """
+    makes = isinstance(value, types.FunctionType) or (isinstance(value, type) and hasattr(value, "__enter__"))
+    if isinstance(value, Region) or (makes and f"{value.__module__}.".startswith("unamp.") and BOUND not in vars(value)):
+        raise NotExpressible(
+            f"{getattr(value, '__name__', value)!s} is used inside a function that mindspore.jit or GRAPH_MODE compiles, and "
+            "MindSpore's compiler knows no regions there: write the part that it is about as a function, decorate that "
+            '(@unamp.autocast(dtype="bfloat16")) and call it, or open the region around the call of the compiled function'
+        )
+
+
+def _with(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what asks for the context manager of a `with` by its name, and takes every name for that of a class."""
+
+    def check_is_base_ctx(self: Any, var: str) -> Any:
+        if var in self.global_namespace:
+            check_no_region(self.global_namespace[var])
+        return original(self, var)
+
+    return check_is_base_ctx
+
+
 def parser_hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore's parser that must know about decorators."""
-    return CodePatch(parser.Parser.__init__, _parsed), CodePatch(parser.Parser.parse, _read)
-
-
-def parser_needed() -> list[tuple[Any, str]]:
-    """Return what must be there, as objects and the names of attributes."""
-    return [(parser, "Parser"), (parser.Parser, "parse"), (add_impl, "_add_addn")]
+    """Return the functions of MindSpore's parser that must know about decorators and regions."""
+    kind = parser.Parser
+    contexts = [CodePatch(kind.check_is_base_ctx, _with)] if hasattr(kind, "check_is_base_ctx") else []  # since 2.10
+    return CodePatch(kind.__init__, _parsed), CodePatch(kind.parse, _read), *contexts

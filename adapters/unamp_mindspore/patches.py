@@ -15,14 +15,11 @@ from functools import cache
 from typing import Any
 
 import mindspore
-from mindspore import nn, ops
+from mindspore import nn
 from mindspore._c_expression import TensorPy
-from mindspore.common import api
 from mindspore.experimental import optim
-from mindspore.ops.function import nn_func
-from mindspore.ops.primitive import Primitive
 
-from unamp.adapter.patching import Patches, missing
+from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import CodePatch, MethodsPatch, PatchGroup
 from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
@@ -32,11 +29,12 @@ from unamp_mindspore.compiled import exchange
 from unamp_mindspore.decorators import cast_inputs_of
 from unamp_mindspore.entries import function
 from unamp_mindspore.listing import codes, methods, primitive_call
-from unamp_mindspore.own_amp import own_hooks, own_needed
+from unamp_mindspore.moved import api
+from unamp_mindspore.own_amp import own_hooks
 from unamp_mindspore.plans import without_policy
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
-__all__ = ["acquire", "installed", "probe", "release"]
+__all__ = ["acquire", "installed", "release"]
 
 BFLOAT16 = DTYPES["bfloat16"]
 
@@ -226,22 +224,3 @@ def _forget() -> None:
 
 installed = Patches(_everything, _forget)
 acquire, release = installed.acquire, installed.release
-
-
-def probe() -> None:
-    """Check that everything that is replaced is where it is expected.
-
-    Raises:
-        FrameworkNotSupported: naming the version of MindSpore and what is missing.
-    """
-    needed = [(home, name) for home, name, _ in _HOOKS]
-    needed += [
-        (TensorPy, name) for name in ("__add__", "__getitem__", "copy_", "matmul", "is_contiguous", "_itemsize", "_version")
-    ]
-    needed += [(Tensor, "__matmul__"), (nn_func, "linear"), (Primitive, "__call__"), (ops, "Cast"), (nn.Conv2d, "construct")]
-    needed += [(recompute, "_RecomputeCell")]
-    needed += [(api._pynative_executor._executor, "requires_grad"), *compiling.needed(), *own_needed()]
-    for home, name in needed:
-        if getattr(home, name, None) is None:
-            where = getattr(home, "__name__", type(home).__name__)
-            raise missing("mindspore", mindspore.__version__, f"{where}.{name}")

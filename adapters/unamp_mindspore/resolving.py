@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mindspore._c_expression import amp as strategies
 from mindspore.ops.operations.manually_defined import ops_def
 from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.replacing import CodePatch
 from unamp_mindspore.binding import where_decorated
 from unamp_mindspore.graph_scaling import in_graphs
-from unamp_mindspore.parsing import parser
+from unamp_mindspore.moved import parser
+from unamp_mindspore.parsing import check_no_region, graph
 from unamp_mindspore.standing_in import BOUND
 
-__all__ = ["resolving_hooks", "resolving_needed"]
+__all__ = ["resolving_hooks"]
 
 
 def _resolved(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,6 +24,7 @@ def _resolved(original: Callable[..., Any]) -> Callable[..., Any]:
     def resolve_symbol(namespace: Any, symbol: str) -> Any:
         # What it finds may be anything, with any __eq__ and __hash__.
         found = original(namespace, symbol)
+        check_no_region(found)
         scaling = in_graphs(found)
         if scaling is not found:
             return scaling
@@ -39,7 +40,10 @@ def _namespace(original: Callable[..., Any]) -> Callable[..., Any]:
     def namespace_of(obj: Any) -> Any:
         made = original(obj)
         # What `super()` gives has the attributes of classes alone.
-        bound = getattr(getattr(obj, "__self__", obj) if isinstance(obj, super) else obj, BOUND, None)
+        owner = getattr(obj, "__self__", obj) if isinstance(obj, super) else obj
+        bound = getattr(owner, BOUND, None)
+        if graph.backward is not None and graph.backward[0] is owner:
+            bound = graph.backward[1]
         if made is not None and bound is not None:
             vars(made)[BOUND] = bound
         return made
@@ -81,9 +85,3 @@ def resolving_hooks() -> tuple[CodePatch, ...]:
         CodePatch(parser.create_instance, _instance),
         CodePatch(ops_def.infer_value_for_Cast, _constant_cast),
     )
-
-
-def resolving_needed() -> list[tuple[Any, str]]:
-    """Return what must be there, as objects and the names of attributes."""
-    names = ("resolve_symbol", "get_module_namespace", "get_class_member_namespace_symbol", "create_instance")
-    return [*((parser, name) for name in names), (ops_def, "infer_value_for_Cast"), (strategies.AmpLevel, "AmpO0")]

@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from unamp_mindspore.graph_operators import OPERATORS
-from unamp_mindspore.state import Tensor
+from unamp_mindspore.state import NAMES, Parameter, Tensor
 
-__all__ = ["rewritten"]
+__all__ = ["CONVERTED", "rewritten", "with_cast_gradients"]
+
+#: The name of the function that casts a layer's parameters where they are used, in code that has one.
+CONVERTED = "unamp_parameter"
 
 #: Stands for what is not known before the graph is.
 _UNKNOWN = object()
@@ -37,6 +40,41 @@ def rewritten(tree: ast.Module, function: types.FunctionType, owner: Any, names:
     """
     # asttokens leaves the place in the text on each node, which errors tell of.
     return _Rewriter(function, owner, names).visit(copy.deepcopy(tree))  # type: ignore[no-any-return]
+
+
+def with_cast_gradients(tree: ast.Module) -> ast.Module:
+    """Return the source of a cell's `bprop`, changed so that each gradient has the dtype of its input, as in PyNative mode."""
+    function = tree.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    given = function.args
+    inputs: list[ast.expr] = [_name(each.arg, function) for each in given.args[1:]]  # without self
+    if given.vararg is not None:
+        inputs.append(_placed(ast.Starred(_name(given.vararg.arg, function), ast.Load()), function))
+    # Kept before the body gives the names to something else. The last two are the result and its gradient.
+    kept = _placed(ast.Name("unamp_inputs", ast.Store()), function)
+    function.body.insert(0, _placed(ast.Assign([kept], _placed(ast.Tuple(inputs, ast.Load()), function)), function))
+    _Returns().generic_visit(function)
+    return tree
+
+
+class _Returns(ast.NodeTransformer):
+    """Casts what a function returns to the dtypes of its inputs."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return node  # what a function inside returns is its own affair
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        if node.value is not None:
+            arguments = [node.value, _name("unamp_inputs", node)]
+            node.value = _placed(ast.Call(_name("unamp_gradients", node), arguments, []), node)
+        return node
+
+
+def _name(name: str, like: ast.AST) -> ast.Name:
+    return _placed(ast.Name(name, ast.Load()), like)  # type: ignore[no-any-return]
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -75,11 +113,15 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
-        if not isinstance(node.ctx, ast.Load) or isinstance(node.value, _PLAIN) or self._is_no_tensor(node.value):
+        if "unamp_subscript" not in self._names or not isinstance(node.ctx, ast.Load):
+            return node
+        if isinstance(node.value, _PLAIN) or self._is_no_tensor(node.value):
             return node
         return self._call(node, "unamp_subscript", [node.value, node.slice])
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if CONVERTED in self._names and isinstance(node.ctx, ast.Load) and self._is_parameter(node):
+            return self._call(node, CONVERTED, [node])
         self.generic_visit(node)
         name = f"unamp_attribute_{node.attr}"
         if name not in self._names or not isinstance(node.ctx, ast.Load) or self._is_no_tensor(node.value):
@@ -107,6 +149,12 @@ class _Rewriter(ast.NodeTransformer):
 
     def _call(self, node: ast.AST, name: str, values: list[ast.expr]) -> ast.Call:
         return _placed(ast.Call(_placed(ast.Name(name, ast.Load()), node), values, []), node)  # type: ignore[no-any-return]
+
+    def _is_parameter(self, node: ast.Attribute) -> bool:
+        """Return whether an attribute is a parameter of the layer, or several, in an eligible dtype."""
+        found = self._value(node)
+        each = found if isinstance(found, (list, tuple)) and found else (found,)
+        return all(isinstance(one, Parameter) and one.dtype in NAMES for one in each)
 
     def _is_no_tensor(self, node: ast.expr) -> bool:
         """Return whether an expression surely has no tensor for its value."""

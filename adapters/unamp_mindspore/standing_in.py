@@ -9,7 +9,9 @@ is rounded to low.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import operator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from mindspore import float64
@@ -25,7 +27,11 @@ __all__ = [
     "CASTS_NOTHING",
     "Low",
     "agreeing",
+    "agreeing_norm",
+    "bits_of",
+    "cast_like",
     "casting_inputs",
+    "converting",
     "in_place",
     "low",
     "low_norm",
@@ -92,6 +98,11 @@ def _bits(dtype: Any) -> Iterator[int]:
 _seen = _Seen()
 
 
+def bits_of(tensors: Iterable[Any]) -> int:
+    """Return which eligible dtypes there are among tensors."""
+    return functools.reduce(operator.or_, (_BITS.get(tensor.dtype, 0) & _ELIGIBLE for tensor in tensors), 0)
+
+
 # --- what the compiler reads --------------------------------------------------------------------------------------------------
 
 
@@ -101,6 +112,16 @@ def _cast_one(dtype, value):  # type: ignore[no-untyped-def]
         return value
     if _seen(value) & _ELIGIBLE:
         return mixed_precision_cast(dtype, value)
+    return value
+
+
+@unbound
+def cast_like(value, other):  # type: ignore[no-untyped-def]
+    """Return a value in the dtype of another, where both are eligible tensors."""
+    if not isinstance(value, Tensor) or not isinstance(other, Tensor):
+        return value
+    if _seen(value) & _ELIGIBLE and _seen(other) & _ELIGIBLE:
+        return mixed_precision_cast(other.dtype, value)
     return value
 
 
@@ -120,15 +141,34 @@ def _able(values, seen):  # type: ignore[no-untyped-def]
     return _cast(FLOAT32, values, seen) if seen & _LOW else values
 
 
-def low(call: Any, to: Low) -> Any:
-    """Return what computes low."""
+def _taking_any(body: Any) -> Any:
+    """Return a function of any arguments that hands them, as a tuple and a dictionary, to one that decides by them.
+
+    In two: MindSpore loses a function of variable arguments with an `if` in it that a cell's `construct` and `bprop` share.
+    """
+
+    @unbound
+    def unamp_operation(*args, **kwargs):  # type: ignore[no-untyped-def]
+        return body(args, kwargs)
+
+    return unamp_operation
+
+
+def low(call: Any, to: Low, own: int = 0) -> Any:
+    """Return what computes low.
+
+    Args:
+        call: what computes it.
+        to: the low dtype.
+        own: the dtypes of what it has beside its arguments, as `bits_of` gives them.
+    """
     dtype, emulated, result = to.dtype, to.emulated, FLOAT32 if to.widened else to.dtype
     widened = to.widened
 
     @unbound
-    def unamp_low(*args, **kwargs):  # type: ignore[no-untyped-def]
+    def unamp_low(args, kwargs):  # type: ignore[no-untyped-def]
         seen = _seen(args, kwargs)
-        if (seen & _ELIGIBLE) == 0:
+        if ((seen | own) & _ELIGIBLE) == 0:
             return call(*args, **kwargs)
         if "dtype" in kwargs:
             return call(*_able(args, seen), **kwargs)
@@ -140,7 +180,7 @@ def low(call: Any, to: Low) -> Any:
             found = call(*given, **named)
         return mixed_precision_cast(result, found) if widened else found
 
-    return unamp_low
+    return _taking_any(unamp_low)
 
 
 def low_norm(call: Any, to: Low) -> Any:
@@ -149,8 +189,7 @@ def low_norm(call: Any, to: Low) -> Any:
     result = FLOAT32 if widened else dtype
 
     @unbound
-    def unamp_norm(x, *args, **kwargs):  # type: ignore[no-untyped-def]
-        given = _cast_one(dtype, x)
+    def unamp_norm(given, args, kwargs):  # type: ignore[no-untyped-def]
         if not emulated:
             found = call(given, *args, **kwargs)
             return mixed_precision_cast(result, found) if widened else found
@@ -159,14 +198,52 @@ def low_norm(call: Any, to: Low) -> Any:
         found = mixed_precision_cast(dtype, call(_cast_one(FLOAT32, given), *rest, **mixed_precision_cast(FLOAT32, kwargs)))
         return mixed_precision_cast(result, found) if widened else found
 
-    return unamp_norm
+    @unbound
+    def unamp_operation(x, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return unamp_norm(_cast_one(dtype, x), args, kwargs)
+
+    return unamp_operation
+
+
+def agreeing_norm(call: Any, *, emulated: bool) -> Any:
+    """Return what computes a norm in the dtype of its activation, whatever its parameters and statistics are."""
+
+    @unbound
+    def unamp_norm(given, args, kwargs):  # type: ignore[no-untyped-def]
+        if not emulated or (_seen(given) & _LOW) == 0:
+            return call(given, *args, **kwargs)
+        rest = mixed_precision_cast(FLOAT32, args) if _seen(args) & _LOW else args
+        found = call(_cast_one(FLOAT32, given), *rest, **mixed_precision_cast(FLOAT32, kwargs))
+        return mixed_precision_cast(given.dtype, found)
+
+    @unbound
+    def unamp_operation(x, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return unamp_norm(x, args, kwargs)
+
+    return unamp_operation
+
+
+def converting(dtype: Any, *, rounded: bool) -> Any:
+    """Return what casts the parameters of a layer that is one operation.
+
+    Args:
+        dtype: what they are cast to.
+        rounded: whether they go back to float32.
+    """
+
+    @unbound
+    def unamp_parameter(value):  # type: ignore[no-untyped-def]
+        given = mixed_precision_cast(dtype, value)
+        return mixed_precision_cast(FLOAT32, given) if rounded else given
+
+    return unamp_parameter
 
 
 def wide(call: Any) -> Any:
     """Return what computes in float32."""
 
     @unbound
-    def unamp_wide(*args, **kwargs):  # type: ignore[no-untyped-def]
+    def unamp_wide(args, kwargs):  # type: ignore[no-untyped-def]
         seen = _seen(args, kwargs)
         if (seen & _LOW) == 0:
             return call(*args, **kwargs)
@@ -174,14 +251,14 @@ def wide(call: Any) -> Any:
             return call(*_able(args, seen), **kwargs)
         return call(*_cast(FLOAT32, args, seen), **mixed_precision_cast(FLOAT32, kwargs))
 
-    return unamp_wide
+    return _taking_any(unamp_wide)
 
 
 def agreeing(call: Any, *, narrowest: bool, emulated: bool) -> Any:
     """Return what computes in the dtype in which the inputs agree; where they differ in float32, or as the low ones."""
 
     @unbound
-    def unamp_agreeing(*args, **kwargs):  # type: ignore[no-untyped-def]
+    def unamp_agreeing(args, kwargs):  # type: ignore[no-untyped-def]
         seen = _seen(args, kwargs)
         to = _agreed(seen & _ELIGIBLE, narrowest)
         if to is None:
@@ -196,7 +273,7 @@ def agreeing(call: Any, *, narrowest: bool, emulated: bool) -> Any:
             return mixed_precision_cast(to, found)
         return call(*given, **named)
 
-    return unamp_agreeing
+    return _taking_any(unamp_agreeing)
 
 
 @unbound

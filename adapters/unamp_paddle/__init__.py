@@ -2,13 +2,17 @@
 
 import paddle
 
+from unamp import amp_warnings
 from unamp.adapter import check_version
+from unamp_paddle.hooks import HOOKS
 
 __all__ = ["REQUIRES", "adapter"]
 
 REQUIRES = ">=3.2,<4"
 OLDER = "on the CPU, older ones cast to float16 towards zero, where all others round to the nearest"
 check_version("paddle", paddle.__version__, REQUIRES, older=OLDER)
+HOOKS.probe()
+amp_warnings.newer_than_examined("paddle", paddle.__version__, HOOKS.examined)
 
 # Not before: other versions do not have what these import.
 from unamp_paddle.adapter import PaddleAdapter  # noqa: E402

@@ -3,4 +3,4 @@
 from unamp_paddle import compiled
 
 if __name__ == "__main__":
-    print("built", *compiled.build(), sep="\n")
+    print(f"built {compiled.build()}")

@@ -24,11 +24,10 @@ class Activation:
     In eager mode a Paddle without kernels for GPUs has no AMP of its own that would have to be switched off.
     """
 
-    __slots__ = ("_cache", "plan")
+    __slots__ = ("plan",)
 
-    def __init__(self, plan: Plan | None, *, cache: bool) -> None:
+    def __init__(self, plan: Plan | None) -> None:
         self.plan = plan
-        self._cache = cache and plan is not None
 
     def enter(self) -> object:
         """Put the plan in force.
@@ -37,37 +36,32 @@ class Activation:
             NotExpressible: where programs are built that no policy reaches.
         """
         plan, outer = self.plan, thread.plan
-        weights = thread.weights
         in_dynamic_mode = _in_dynamic_mode()
         if plan is None:
             patches.compilers.acquire()
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
                 thread.plan = without_policy(reporting=thread.sink is not None)
-            return outer, weights, None if CPU_ONLY and in_dynamic_mode else switched_off()
+            return outer, None if CPU_ONLY and in_dynamic_mode else switched_off()
         if not in_dynamic_mode:
             check_ir()
         if plan.delegated:
             native = _entered(plan)
             thread.plan = None
-            return outer, weights, native
+            return outer, native
         native = None
         if plan.natively:
             plan, native = _beside_paddles_own(plan)
         patches.acquire(plan)
         if native is None and not (CPU_ONLY and in_dynamic_mode):
             native = switched_off()
-        if not self._cache:
-            thread.weights = None
-        elif weights is None:
-            thread.weights = {}
         thread.plan = plan if thread.sink is None else plan.observed
-        return outer, weights, native
+        return outer, native
 
     def exit(self, token: Any) -> None:
         """Put back what `enter` found."""
-        outer, weights, native = token
-        thread.plan, thread.weights = outer, weights
+        outer, native = token
+        thread.plan = outer
         if native is not None:
             native.__exit__(None, None, None)
         if self.plan is None:

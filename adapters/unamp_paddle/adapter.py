@@ -12,14 +12,17 @@ from paddle.base.framework import _dygraph_tracer
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.layers import Layered
+from unamp.adapter.state import ELSEWHERE
 from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_paddle import devices, masters, observing, patches, plans, scaling
+from unamp_paddle import devices, observing, patches, plans, scaling
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
-from unamp_paddle.compiled import build_hint, exchange, loops
+from unamp_paddle.compiled import build_hint, exchange
+from unamp_paddle.hooks import HOOKS
+from unamp_paddle.probing import probe_effects
 from unamp_paddle.programs import in_program
 from unamp_paddle.spellings import spelling
 from unamp_paddle.state import DTYPES, Tensor
@@ -42,9 +45,9 @@ class PaddleAdapter(CapturesNothing):
         return str(paddle.__version__)
 
     def probe(self) -> None:
-        """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
-        patches.probe()
-        masters.probe()
+        """Check the private hooks and their effect; see `unamp.adapter.Adapter.probe`."""
+        HOOKS.probe()
+        probe_effects()
 
     def devices(self) -> tuple[str, ...]:
         """Return the CPU, and a GPU where Paddle finds an accelerator of whatever kind (see `device_names`)."""
@@ -61,7 +64,7 @@ class PaddleAdapter(CapturesNothing):
 
     def slowdown(self, device: str, dtype: str) -> float:
         """Return what emulation costs on the CPU; see `unamp.adapter.Adapter.slowdown`."""
-        return {"float16": 1.6, "bfloat16": 1.2}[dtype] if device == "cpu" else 1.0
+        return {"float16": 1.7, "bfloat16": 1.4}[dtype] if device == "cpu" else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
         """Eager operations ask oneDNN only where a flag says so; Paddle tells of no threads."""
@@ -69,7 +72,6 @@ class PaddleAdapter(CapturesNothing):
             "build": "cuda" if paddle.is_compiled_with_cuda() else "cpu",
             "mkl": paddle.version.with_mkl == "ON",
             "onednn": bool(paddle.get_flags("FLAGS_use_mkldnn")["FLAGS_use_mkldnn"]),
-            "rounding": "Python" if loops is None else "C",
             "regions": "Python" if exchange is None else "C",
         }
 
@@ -78,7 +80,11 @@ class PaddleAdapter(CapturesNothing):
 
     def gaps(self) -> tuple[Gap, ...]:
         return (
-            Gap("sparse tensors", "their functions are left alone: no rule reaches them"),
+            Gap(
+                "sparse tensors (paddle.sparse)",
+                "rules of a level or a preset leave their functions alone; where a list asks for another dtype than theirs the "
+                "call raises: on the CPU they have float32 kernels alone, and products of sparse matrices have none",
+            ),
             Gap(
                 "custom devices and XPU",
                 "which low kernels they have, Paddle does not tell beforehand: every low operation is emulated there; no "
@@ -119,10 +125,12 @@ class PaddleAdapter(CapturesNothing):
         )
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
+        if device is not None and device not in self.devices():
+            return ELSEWHERE
         plan = plans.plan(policy, device)
         if plan is not None and plan.delegated and device != "gpu" and policy.level == "O3":
             raise NotExpressible("Paddle's own AMP has no level O3; use O2, or a preset with lists")
-        return Activation(plan, cache=policy.cache)
+        return Activation(plan)
 
     def how(self, op: str, policy: Policy, device: str) -> How:
         return plans.how(op, policy, device)

@@ -33,7 +33,7 @@ _NOT_SWEPT = (
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _UNREADABLE = frozenset({"globals", "vars", "eval", "exec"})
 
-_swept: dict[str, int] = {}
+_swept: dict[str, object] = {}
 _found: list[Patch] = []
 
 
@@ -60,9 +60,9 @@ def found() -> tuple[Patch, ...]:
     """Return the patches of all other modules that have been imported by now."""
     for name, module in list(sys.modules.items()):
         space = getattr(module, "__dict__", None)
-        if not isinstance(space, dict) or _swept.get(name) == id(module):
+        if not isinstance(space, dict) or _swept.get(name) is module:
             continue
-        _swept[name] = id(module)
+        _swept[name] = module
         if name in _MODULES or any(part in name for part in _NOT_SWEPT):
             continue
         if held := _bound(space):

@@ -1,8 +1,7 @@
 """One call of one of Paddle's operations while a region is open, from what stands in for the operation to its kernel and back.
 
-What `entry` makes is called first. Nearly all calls have tensors and numbers for arguments: what a rule does about those is
-known from the operation before any call, and `quick` gives the function that does it. All other calls go to
-`unamp.adapter.performing.Performer`, to the same results.
+What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to
+`unamp.adapter.performing.Performer`.
 
 On the CPU most operations have no kernel for a low dtype, and some that have one fail. There, low is emulated: inputs
 rounded to low, computed in float32, the result rounded to low.
@@ -15,19 +14,18 @@ from typing import Any
 
 import paddle
 
-from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer, differing
+from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer
+from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 from unamp_paddle import observing
-from unamp_paddle.casting import NESTING, cast, chosen, each, floats, lowered, map_floats, owned, rounded, to_low
+from unamp_paddle.casting import NESTING, cast, floats, map_floats, rounded
 from unamp_paddle.facts import facts
 from unamp_paddle.native import without_paddles_own
 from unamp_paddle.operators import Operator
-from unamp_paddle.rounding import as_it_is, follow, in_place
 from unamp_paddle.state import (
     CPU_ONLY,
     DTYPES,
     FLOAT32,
-    LOW,
     NAMES,
     Parameter,
     Plan,
@@ -36,16 +34,11 @@ from unamp_paddle.state import (
     dtype_of,
     on_gpu,
     thread,
-)  # fmt: skip
+)
 
-__all__ = ["entry", "perform", "quick"]
+__all__ = ["entry", "perform"]
 
-_FLOAT16, _BFLOAT16 = LOW
-_TENSORS = frozenset({Tensor, Parameter})
-_NUMBERS = frozenset({int, bool, float, type(None)})
 _in_dynamic_mode = paddle.in_dynamic_mode
-
-Quick = Callable[[Operator, Any, Any, dict[str, Any]], Any]
 
 
 def entry(operator: Operator) -> Callable[..., Any]:
@@ -71,122 +64,24 @@ def entry(operator: Operator) -> Callable[..., Any]:
                     break
             else:
                 return call(*args, **kwargs)
-        carry_out = plan.quick.get(operator)
-        if carry_out is not None and thread.sink is None:
-            result = carry_out(operator, plan.low, args, kwargs)
-            if result is not NotImplemented:
-                return result
         return plan.carry_out(operator, args, kwargs)
 
     enter.__name__ = enter.__qualname__ = name.rpartition(".")[2]
     return enter
 
 
-# --- most calls --------------------------------------------------------------------------------------------------------------
-
-
-def quick(operator: Operator, rule: Rule) -> Quick | None:
-    """Return the function that carries out a rule for most calls of an operation.
-
-    Returns:
-        A function of the operation, the low dtype and the arguments, which gives NotImplemented for calls of other kinds. None
-        where all calls are left to `perform`: on a GPU, and where the operation alone does not tell what is to be done.
-    """
-    if not (CPU_ONLY and operator.plain):
-        return None
-    if operator.view:
-        return _move if not operator.composite and rule.leaves_agreeing else None
-    return {
-        Rule.LOW: _call_low, Rule.FP32: _call_float32, Rule.WIDEST: _call_widest, Rule.NARROWEST: _call_narrowest
-    }.get(rule)  # fmt: skip
-
-
-def _call_low(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    seen = _dtypes(args, kwargs)
-    return _emulate(operator, low, seen, args, kwargs) if seen else NotImplemented
-
-
-def _call_widest(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    seen = _dtypes(args, kwargs)
-    if not seen:
-        return NotImplemented
-    if seen.count(seen[0]) == len(seen) and seen[0] is not FLOAT32:
-        return _emulate(operator, seen[0], seen, args, kwargs)
-    return _call_with(operator, cast, FLOAT32, args, kwargs)
-
-
-def _call_narrowest(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    seen = _dtypes(args, kwargs)
-    if not seen:
-        return NotImplemented
-    dtype = seen[0] if seen.count(seen[0]) == len(seen) else differing(Rule.NARROWEST, FLOAT32, seen)
-    if dtype is not FLOAT32:
-        return _emulate(operator, dtype, seen, args, kwargs)
-    return _call_with(operator, cast, FLOAT32, args, kwargs)
-
-
-def _call_float32(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    return _call_with(operator, cast, FLOAT32, args, kwargs) if _dtypes(args, kwargs) else NotImplemented
-
-
-def _dtypes(args: Any, kwargs: dict[str, Any]) -> list[Any]:
-    """Return the dtypes of the tensors; none where there are arguments other than eligible tensors and numbers."""
-    seen = []
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        kind = type(value)
-        if kind is Tensor or kind is Parameter:
-            dtype = value.dtype
-            if dtype is not FLOAT32 and dtype is not _FLOAT16 and dtype is not _BFLOAT16:
-                return []
-            seen.append(dtype)
-        elif kind not in _NUMBERS:
-            return []
-    return [] if kwargs and kwargs.get("out") is not None else seen
-
-
-def _emulate(operator: Operator, low: Any, seen: list[Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    """Call the original with its tensors rounded to low, and round its result."""
-    return lowered(_call_with(operator, _rounding(operator, seen), low, args, kwargs), low, operator.rounded)
-
-
-def _rounding(operator: Operator, seen: Sequence[Any]) -> Callable[[Any, Any], Any]:
-    """Return how inputs, and with them their gradients, are rounded."""
-    if operator.rounded is in_place:
-        return owned
-    return chosen if operator.rounded is as_it_is and len(seen) == 1 else rounded
-
-
-def _call_with(operator: Operator, to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Call the original with its tensors in another dtype."""
-    args = each(to, dtype, args)
-    if kwargs:
-        kwargs = {name: to(value, dtype) if type(value) in _TENSORS else value for name, value in kwargs.items()}
-    return _call(operator, None, args, kwargs) if operator.composite else operator.call(*args, **kwargs)
-
-
-def _move(operator: Operator, low: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Call an operation that moves data only, on one tensor in any low dtype."""
-    if kwargs or not args or type(args[0]) not in _TENSORS:
-        return NotImplemented
-    for value in args[1:]:
-        kind = type(value)
-        if kind not in _NUMBERS and (kind is not list or (value and type(value[0]) is not int)):
-            return NotImplemented
-    dtype = args[0].dtype
-    if (dtype is not _FLOAT16 and dtype is not _BFLOAT16) or not _in_dynamic_mode() or not operator.runs_natively(dtype):
-        return NotImplemented
-    result = operator.call(*args)
-    follow(args[0], result)
-    return result
-
-
-# --- all calls ---------------------------------------------------------------------------------------------------------------
-
-
 class _Performer(Performer[Plan, Operator]):
     dtype_kind = type(paddle.float32)
 
     def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any) -> bool:
+        if operator.sparse and op is not None:
+            _check_sparse(plan, op, args)
+            return True
+        if op is None and operator.op in plan.policy.allow:
+            raise NotExpressible(
+                f"{operator.op} is in the list allow=, and no rule reaches an embedding with sparse gradients: Paddle has no "
+                f"cast for those. Take {operator.op} out of the list, or make the embedding with sparse=False"
+            )
         return plan.natively and not operator.composite and _in_dynamic_mode() and on_gpu(args)
 
     def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
@@ -201,22 +96,16 @@ class _Performer(Performer[Plan, Operator]):
         self, plan: Plan, operator: Operator, own: Mapping[int, Any], dtype: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         inner = plan.inside(Rule.LOW) if own else plan.inside(Rule.UNTOUCHED) if operator.view else None
-        result = _call(operator, inner, args, kwargs)
-        if operator.view and args:
-            follow(args[0], result)
-        return result
+        return _call(operator, inner, args, kwargs)
 
     def within_layer(self, plan: Plan, parameters: Mapping[int, Any], to: Callable[[Any, Any], Any], dtype: Any) -> Plan:
         return _RoundedLayer(parameters, dtype) if to is rounded else plan.inside(Rule.FP32)
 
-    def rounding(self, operator: Operator, seen: Sequence[Any]) -> Callable[[Any, Any], Any]:
-        return _rounding(operator, seen)
-
     def lowered(self, operator: Operator, result: Any, dtype: Any) -> Any:
         internal = facts().intermediate.get(operator.name.rpartition(".")[2])
         if internal is None or _in_dynamic_mode():
-            return lowered(result, dtype, operator.rounded)
-        return tuple(each if n in internal else lowered(each, dtype, operator.rounded) for n, each in enumerate(result))
+            return map_floats(result, dtype)
+        return tuple(each if n in internal else map_floats(each, dtype) for n, each in enumerate(result))
 
     def activation(self, kwargs: dict[str, Any]) -> str | None:
         return next((name for name in ("x", "input") if name in kwargs), None)
@@ -255,7 +144,28 @@ class _Performer(Performer[Plan, Operator]):
         return tensor.clone() if tensor._is_initialized() else tensor
 
 
-_performer = _Performer(thread, NESTING, Casts(cast, to_low, rounded, map_floats), NAMES, FLOAT32)
+def _check_sparse(plan: Plan, op: str, args: Any) -> None:
+    """Check that sparse tensors have the dtype that a user's list asks for: no rule of a level or a preset reaches them.
+
+    Raises:
+        NotExpressible: where they would have to be cast.
+    """
+    listed = "allow" if op in plan.policy.allow else "deny" if op in plan.policy.deny else None
+    if listed is None:
+        return
+    wanted = plan.low if listed == "allow" else FLOAT32
+    for value in args:
+        if isinstance(value, Tensor) and (value.is_sparse_coo() or value.is_sparse_csr()):
+            dtype = dtype_of(value)
+            if dtype in NAMES and dtype is not wanted:
+                raise NotExpressible(
+                    f"{op} is in the list {listed}=, which means {NAMES[wanted]}, and it is called with a sparse tensor in "
+                    f"{NAMES[dtype]}, which no region casts: Paddle's CPU has no low kernels for those. Take {op} out of the "
+                    "list, or compute with dense tensors (to_dense())"
+                )
+
+
+_performer = _Performer(thread, NESTING, Casts(cast, cast, rounded, map_floats), NAMES, FLOAT32)
 perform = _performer.perform
 
 
@@ -268,7 +178,6 @@ class _RoundedLayer:
     policy = Policy(enabled=False)
     low = DTYPES[policy.dtype]
     changes_float32 = EVERYTHING
-    quick: Mapping[Operator, Quick] = {}
     natively = False
     layer_rule: Rule | None = None
 

@@ -23,10 +23,11 @@ import paddle
 import paddle.jit.sot  # only its first use would load it, and keys must be complete from the first
 from paddle.base import core
 from paddle.jit.dy2static.convert_call_func import is_paddle_func
+from paddle.jit.dy2static.program_translator import FunctionCache
 from paddle.jit.sot.opcode_translator import skip_files
 from paddle.jit.sot.utils import paddle_api_config
 
-from unamp import regions
+from unamp import custom_function, regions
 from unamp._region_decorator import MARK
 from unamp.adapter.layers import RulesInForce
 from unamp.adapter.patching import find
@@ -45,9 +46,9 @@ _OPTIONS = find("paddle.jit.dy2static.utils", "TransformOptions")
 
 #: What opens a region or asks about one; and what they call, in case the simulation is already inside.
 _NOT_SIMULATED = (
-    regions.autocast, regions.auto_cast, regions.policy_region, regions._here, regions.current_policy,
-    regions.is_autocast_enabled, regions.get_autocast_dtype, regions.Region.__enter__, regions.Region.__exit__,
-    regions.Region.here, regions.Region.__call__, LayerRegion.here, LayerRegion.finished,
+    *(each for each in vars(regions).values() if inspect.isfunction(each) and each.__module__ == regions.__name__),
+    regions.Region.__enter__, regions.Region.__exit__, regions.Region.here, regions.Region.__call__,
+    LayerRegion.here, LayerRegion.finished,
     *(getattr(paddle, name) for name in ("is_autocast_enabled", "get_autocast_dtype") if hasattr(paddle, name)),
 )  # fmt: skip
 # SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and goes on behind them.
@@ -96,9 +97,19 @@ def behind_regions(original: Callable[..., Any]) -> Callable[..., Any]:
     return _convert
 
 
-# A function may be translated before any region is open, so this stays.
-if (_translation := find("paddle.jit.dy2static.program_translator", "FunctionCache._convert")) is not None:
-    CodePatch(_translation, behind_regions).apply()
+def left_as_written(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Wrap what tells the functions that are not translated: those around a PyLayer's own are among them."""
+
+    def is_paddle_func(function: Any, *args: Any, **kwargs: Any) -> bool:
+        code = getattr(function, "__code__", None)
+        return getattr(code, "co_filename", None) == custom_function.__file__ or original(function, *args, **kwargs)
+
+    return is_paddle_func
+
+
+# A function may be translated before any region is open, so these stay.
+CodePatch(FunctionCache._convert, behind_regions).apply()
+CodePatch(is_paddle_func, left_as_written).apply()
 
 
 #: The rules that layers have: what is traced follows them.

@@ -15,7 +15,9 @@ from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
 from unamp.amp_warnings import unknown_masters
+from unamp_paddle.casting import narrow
 from unamp_paddle.exchange import alias, exchange_memory
+from unamp_paddle.hooks import HOOKS
 from unamp_paddle.masters import (
     MASTER_WEIGHTS,
     Masters,
@@ -97,13 +99,13 @@ def _kept(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> Iterator[Laye
 
 def _gives_sparse_gradients(layer: Layer) -> bool:
     # Paddle has no cast for them, so on the CPU low ones cannot come about.
-    return isinstance(layer, paddle.nn.Embedding) and layer._sparse and not paddle.is_compiled_with_cuda()
+    return isinstance(layer, paddle.nn.Embedding) and HOOKS.attribute(layer, "_sparse") and not paddle.is_compiled_with_cuda()
 
 
 def _check_fresh(optimizer: Any) -> None:
     if hasattr(optimizer, "_unamp_masters"):
         raise ValueError(f"this {type(optimizer).__name__} is decorated already")
-    if optimizer._accumulators:
+    if HOOKS.attribute(optimizer, "_accumulators"):
         raise ValueError(
             f"this {type(optimizer).__name__} has taken steps: decorate it before its first, or load its state into a new one"
         )
@@ -115,7 +117,7 @@ def _loaded(optimizer: Any) -> dict[str, Any]:
     Raises:
         ValueError: for one of another shape than its parameter.
     """
-    weights, own = optimizer._master_weights, {parameter.name for parameter in parameters(optimizer)}
+    weights, own = HOOKS.attribute(optimizer, "_master_weights"), {parameter.name for parameter in parameters(optimizer)}
     known = {name: weight for name, weight in weights.items() if name in own}
     check_masters(optimizer, known)
     if lost := sorted(weights.keys() - own):
@@ -130,10 +132,10 @@ def _lower(parameter: Any, decoration: Decoration, loaded: Any) -> Any:
         master = alias(parameter)
         if loaded is not None:
             assign_master(loaded, master)
-        exchange_memory(parameter, _cast(master, low))
+        exchange_memory(parameter, narrow(master, low))
         gradient = parameter._grad_ivar()
         if gradient is not None and dtype_of(gradient) is FLOAT32 and not decoration.master_grad:
-            exchange_memory(gradient, _cast(gradient, low))
+            exchange_memory(gradient, narrow(gradient, low))
     if decoration.master_grad and not parameter.stop_gradient:
         add_up_wide(parameter)
     return master
@@ -154,11 +156,11 @@ class _Saved:
 
     def _cast_parameters(self, state_dict: dict[str, Any]) -> None:
         norms = (layer for layer in self._network.sublayers(include_self=True) if isinstance(layer, _STATISTICS))
-        statistics = {id(each) for norm in norms for each in (norm._mean, norm._variance)}
+        statistics = {id(each) for norm in norms for each in (HOOKS.attribute(norm, name) for name in ("_mean", "_variance"))}
         own = {each.data_ptr() for each in self._network.parameters() if id(each) not in statistics}
         for name, value in state_dict.items():
             if isinstance(value, paddle.Tensor) and value.is_floating_point() and value.data_ptr() in own:
-                state_dict[name] = cast = _cast(value.detach(), getattr(paddle, self._dtype))
+                state_dict[name] = cast = narrow(_cast(value.detach(), FLOAT32), getattr(paddle, self._dtype))
                 cast.name = value.name
 
 
@@ -186,7 +188,7 @@ def _as(value: Any, dtype: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         value = paddle.to_tensor(value)
     if isinstance(value, paddle.Tensor) and value.is_floating_point() and dtype_of(value) is not dtype:
-        return _cast(value.detach(), dtype)
+        return narrow(_cast(value.detach(), FLOAT32), dtype)
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import paddle
 
 from unamp.adapter.memory import bytes_differ
-from unamp_paddle.arithmetic import narrowed, pays, widened
+from unamp_paddle.casting import narrow
 from unamp_paddle.state import CPU_ONLY, FLOAT32, LOW, dtype_of
 
 __all__ = ["Exchange", "alias", "exchange_memory", "follow"]
@@ -61,15 +61,14 @@ class Exchange:
             else:
                 self._gradient = _DenseTensor()
                 self._gradient._share_data_with(gradient.get_tensor())
-                dtype = dtype_of(gradient)
-                wide = widened(gradient, dtype) if pays(gradient, dtype) else _cast(gradient, FLOAT32)
+                wide = _cast(gradient, FLOAT32)
             exchange_memory(gradient, wide)
         exchange_memory(parameter, master)
 
     def finish(self) -> None:
         """Round the master weight into the low memory, and put that and the gradient's back."""
         exchange_memory(self.master, self.parameter)  # an optimizer may have given the parameter other memory
-        self._given = _rounded(self.master, self._dtype, self._given)
+        self._given = narrow(self.master, self._dtype)
         _assign_out_(self._given, self._low)
         exchange_memory(self.parameter, self._low)
         gradient = self.parameter._grad_ivar()
@@ -104,7 +103,7 @@ def _memory(tensor: Any) -> Any:
 
 def follow(parameter: Any, master: Any) -> None:
     """Have a master weight take over, number by number, what is not its own rounded value in the parameter."""
-    rounded = _cast(master, parameter.dtype)
+    rounded = narrow(master, dtype_of(parameter))
     # On a GPU nothing is asked: the answer would have to be waited for.
     if not (_on_cpu(parameter) and _same(rounded, parameter)):
         wide = _cast(parameter.detach(), FLOAT32)
@@ -119,10 +118,3 @@ def _same(first: Any, second: Any) -> bool:
     """Return whether two low tensors on the CPU are the same to the bit."""
     first, second = first.contiguous(), second.detach().contiguous()
     return first.shape == second.shape and not bytes_differ(first.data_ptr(), second.data_ptr(), 2 * math.prod(first.shape))
-
-
-def _rounded(master: Any, dtype: Any, into: Any) -> Any:
-    """Return a master weight in a low dtype, in memory of that dtype that is there already, where that is faster."""
-    if not pays(master, dtype) or (into is not None and into.shape != master.shape):
-        return _cast(master, dtype)
-    return narrowed(master, dtype, into)

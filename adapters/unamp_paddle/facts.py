@@ -20,11 +20,9 @@ class Facts:
         left_alone: forward functions that no rule reaches: communication, optimizers, printing, the runner of programs.
         checks_dtypes: functions in Python that refuse, or convert, tensors of some dtypes.
         synonyms: operations that are one function here with another, and the other.
-        own_results: operations whose result is memory of its own that their backward does not need, and whose gradients are
-            memory of their own, or the result's.
         filling: forward functions that fill their tensor with random numbers, whatever it holds.
         legacy: functions of `paddle._legacy_C_ops` that the vocabulary does not name, and that compute in float32.
-        choosing: operations whose results hold their inputs' numbers, or zeros.
+        sparse: forward functions of sparse tensors, and the operation that they are, where their name does not say it.
         intermediate: places among the results of forward functions that only their gradients read.
         made_of: functions in Python that compute with several operations, which have rules of their own.
         transparent: layers and functions whose parts follow their own rules, unless a user's list names the composite.
@@ -34,11 +32,10 @@ class Facts:
     left_alone: frozenset[str]
     transparent: frozenset[str]
     checks_dtypes: frozenset[str]
-    own_results: frozenset[str]
     filling: frozenset[str]
-    choosing: frozenset[str]
     legacy: frozenset[str]
     synonyms: Mapping[str, str]
+    sparse: Mapping[str, str]
     intermediate: Mapping[str, tuple[int, ...]]
     made_of: Mapping[str, tuple[str, ...]]
 

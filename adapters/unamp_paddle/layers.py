@@ -10,6 +10,7 @@ from paddle.nn import Layer
 from unamp.adapter.layers import LayerRegion, derive, put_by_class
 from unamp.errors import NotExpressible
 from unamp_paddle import compiling, patches
+from unamp_paddle.hooks import HOOKS
 
 __all__ = ["PaddleLayers"]
 
@@ -19,7 +20,7 @@ class PaddleLayers:
 
     def unwrapped(self, network: Layer) -> Layer:
         while isinstance(network, paddle.DataParallel):
-            network = network._layers
+            network = HOOKS.attribute(network, "_layers")
         return network
 
     def inner(self, layer: Layer) -> Iterable[tuple[str, Layer]]:

@@ -111,10 +111,15 @@ def forward() -> dict[str, Operator]:
     spelled = _spelled()
     found = {}
     for name, call in names.items():
-        if not isinstance(call, BUILTIN) or name.startswith("__") or name.endswith(("_grad", "_grad_")):
+        if not isinstance(call, BUILTIN) or name.startswith("__") or name.rstrip("_").endswith("_grad"):
             continue
         base = name.rstrip("_")
-        if name in facts().left_alone or base in facts().left_alone or base.startswith(("sparse_", "strings_", "get_core_ops")):
+        if name in facts().left_alone or base in facts().left_alone or base.startswith(("strings_", "get_core_ops")):
+            continue
+        if base.startswith("sparse_"):
+            op = facts().sparse.get(base) or spelled.get(base) or spelled.get(base.removeprefix("sparse_"))
+            if op is not None and not vocabulary()[op].keeps_its_meaning:
+                found[name] = Operator(op, f"_C_ops.{name}", call)
             continue
         op = spelled.get(name)
         if op is not None and vocabulary()[op].group == "cast":

@@ -18,10 +18,10 @@ from typing import Any
 
 import paddle
 
-from unamp.errors import FrameworkNotSupported
 from unamp.policy import Policy
 from unamp.regions import current_policy, policy_region
 from unamp_paddle.exchange import Exchange, alias, exchange_memory, follow
+from unamp_paddle.hooks import HOOKS
 from unamp_paddle.state import FLOAT32, LOW, dtype_of
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "low_parameters",
     "masters_of",
     "parameters",
-    "probe",
 ]
 
 # The functions themselves, not the module's attributes, which a region replaces.
@@ -44,18 +43,6 @@ _OFF = Policy(enabled=False)
 
 #: The key of Paddle's own in an optimizer's ``state_dict``.
 MASTER_WEIGHTS = "master_weights"
-
-
-def probe() -> None:
-    """Check the private hooks; see `unamp.adapter.Adapter.probe`."""
-    tensor = _Tensor
-    missing = [
-        f"paddle.Tensor.{name}" for name in ("get_tensor", "_grad_ivar", "_register_backward_hook") if not hasattr(tensor, name)
-    ]
-    if not hasattr(paddle.base.core.DenseTensor, "_share_data_with"):
-        missing.append("paddle.base.core.DenseTensor._share_data_with")
-    if missing:
-        raise FrameworkNotSupported(f"paddle {paddle.__version__} has no {missing[0]}, which unamp needs")
 
 
 def masters_of(optimizer: Any) -> Masters | None:
@@ -209,7 +196,7 @@ def add_up_wide(parameter: Any) -> None:
 
 def parameters(optimizer: Any) -> Iterator[Any]:
     """Return an optimizer's parameters, in its order."""
-    for each in optimizer._param_groups or ():
+    for each in HOOKS.attribute(optimizer, "_param_groups") or ():
         if isinstance(each, dict):
             yield from each["params"]
         else:

@@ -16,7 +16,7 @@ from unamp.adapter.records import OpRecord
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import DRAWS, LeftOut
 from unamp.policy import Rule
-from unamp_paddle.casting import cast, is_kept, tensors
+from unamp_paddle.casting import cast, tensors
 from unamp_paddle.operators import Operator
 from unamp_paddle.state import FLOAT32, thread
 
@@ -53,8 +53,7 @@ def report(
     """Run one operation and report what it computed in; `low` computes it low, in the dtype of a name."""
     given = _reporter.floating([args, kwargs])
     given = given[:1] if operator.activation_only else [*given, *operator.parameters(args).values()]
-    kept_in = thread.plan.low  # type: ignore[union-attr]
-    uncast = _reporter.sizes(tensor for tensor in given if not is_kept(tensor, kept_in))
+    sizes = _reporter.sizes(given)
     before = _drawn() if traces.shadow is not None else None
     with unreported(thread) as observer:
         result, computed, emulated = run()
@@ -71,7 +70,7 @@ def report(
             op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated,
             input_shapes=_reporter.shapes(given), equation=equation(op, args, kwargs),
         )  # fmt: skip
-        _reporter.report(observer, record, uncast, result, first_only=operator.activation_only, low=second)
+        _reporter.report(observer, record, sizes, result, first_only=operator.activation_only, low=second)
     return result
 
 

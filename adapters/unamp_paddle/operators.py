@@ -14,8 +14,6 @@ from typing import Any
 from paddle.base import core
 
 from unamp.adapter import performing
-from unamp_paddle.arithmetic import as_it_is, in_place
-from unamp_paddle.facts import facts
 from unamp_paddle.state import LOW, NAMES, Value
 
 __all__ = ["Operator", "registered"]
@@ -28,11 +26,10 @@ class Operator(performing.Operator):
         composite: whether it is Python code that computes with forward functions.
         direct: whether it is Python code that reaches no forward function.
         in_programs: whether it is arithmetic of the values that programs are made of, which is C++ behind Python.
-        plain: whether nothing is to be known about it but perhaps `composite` or `view`.
-        rounded: how the result is rounded where low is emulated, if not in the usual way; see `rounding.narrow`.
+        sparse: whether its tensors are sparse, for which a CPU has float32 kernels alone.
     """
 
-    __slots__ = ("_lacks_low", "_native", "composite", "direct", "in_programs", "plain", "rounded")
+    __slots__ = ("_lacks_low", "_native", "composite", "direct", "in_programs", "sparse")
 
     def __init__(
         self,
@@ -48,10 +45,9 @@ class Operator(performing.Operator):
         self.composite = composite
         self.direct = direct
         self.in_programs = name.startswith("Value.")
+        self.sparse = name.startswith(("_C_ops.sparse_", "sparse."))
         self._native: list[bool] | None = None
         self._lacks_low: bool | None = None
-        self.plain = not (self.layer or self.in_place or direct or self.which is not None or self.activation_only)
-        self.rounded = in_place if op in facts().own_results else as_it_is if op in facts().choosing else None
 
     def parameters(self, args: Any) -> Mapping[int, Any]:
         return _parameters(args[0]) if self.layer else {}

@@ -16,19 +16,19 @@ from typing import Any
 import paddle
 from paddle.base import core
 
-from unamp.adapter.patching import Patch, Patches, find, missing
+from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup
-from unamp.adapter.state import suspended, suspending
+from unamp.adapter.state import suspending
 from unamp.regions import innermost_region
 from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.compiled import exchange
-from unamp_paddle.listing import ARITHMETIC, COMPARISONS, tensor_operators
+from unamp_paddle.listing import COMPARISONS, tensor_operators
 from unamp_paddle.plans import Plan, without_policy
-from unamp_paddle.state import Tensor, dtype_of, thread
+from unamp_paddle.state import DTYPES, FLOAT32, Tensor, dtype_of, thread
 
-__all__ = ["acquire", "compilers", "installed", "probe", "release"]
+__all__ = ["acquire", "compilers", "installed", "release"]
 
 # --- functions of Paddle that must know about regions ----------------------------------------------------------------------
 
@@ -44,22 +44,6 @@ def _assisted() -> Iterator[None]:
     finally:
         thread.plan = plan
         release()
-
-
-def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    # Backward runs in the dtype of its forward; and what was kept belongs to a graph that is now used up.
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(*args, **kwargs)
-        try:
-            with suspended(thread):
-                return original(*args, **kwargs)
-        finally:
-            if thread.weights:
-                thread.weights.clear()
-
-    return run
 
 
 def _recompute(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,9 +110,37 @@ def _as(gradient: Any, dtype: Any) -> Any:
     return gradient if gradient is None else cast(gradient, dtype)
 
 
+def _static_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    # A PyLayer in a program: its backward becomes a part of it, and must answer in the dtypes of the inputs, too.
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(self, *args, **kwargs)
+        backward, dtypes = self.backward_fn_with_ctx, [dtype_of(value) for value in tensors((args, kwargs))]
+
+        def helped(*grads: Any) -> Any:
+            with _assisted():
+                found = backward(*grads)
+                several = found if isinstance(found, (tuple, list)) else (found,)
+                return tuple(map(_as, several, dtypes)) if len(several) == len(dtypes) else found
+
+        self.backward_fn_with_ctx = helped
+        return original(self, *args, **kwargs)
+
+    return apply
+
+
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     plain = super(paddle.autograd.PyLayer, cls if thread.plan is None else _helped(cls)).apply
     return plain(*args, **kwargs)
+
+
+def _to_numpy(original: Callable[..., Any]) -> Callable[..., Any]:
+    # `paddle.Model` logs losses and hands out predictions as NumPy arrays, of which a bfloat16 tensor's holds bits.
+    def to_numpy(var: Any) -> Any:
+        low = thread.plan is not None and isinstance(var, Tensor) and dtype_of(var) is DTYPES["bfloat16"]
+        return original(cast(var.detach(), FLOAT32) if low else var)
+
+    return to_numpy
 
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
@@ -141,6 +153,8 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
     ("paddle.base.framework", "Block.append_op", programs.refusing),
+    ("paddle.jit.dy2static.py_layer", "StaticPyLayer.apply", _static_apply),
+    ("paddle.hapi.model", "to_numpy", _to_numpy),
 )
 if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every version has
     _HOOKS += (
@@ -158,7 +172,7 @@ _COMPILERS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.jit.sot.opcode_translator.executor.executor_cache", "OpcodeExecutorCache.__call__", compiling.per_policy),
 )
 #: Functions of C++ that Paddle looks up in a module at every call.
-_BUILTIN_HOOKS = (("run_backward", _backward), ("run_partial_grad", _backward))
+_BUILTIN_HOOKS = (("run_backward", suspending(thread)), ("run_partial_grad", suspending(thread)))
 
 
 @cache
@@ -175,7 +189,7 @@ def _compilers() -> tuple[PatchGroup]:
 # --- putting in and taking out ---------------------------------------------------------------------------------------------
 
 _always: tuple[Patch, ...] = ()
-_modules_seen = 0
+_modules_seen: list[object] = []  # themselves: one may go, and another come by its name or at its address
 
 
 @cache
@@ -194,8 +208,9 @@ def _base() -> tuple[Patch, ...]:
 def _needed_always() -> tuple[Patch, ...]:
     """Return the patches of every region; they grow with what is imported."""
     global _always, _modules_seen
-    if len(sys.modules) != _modules_seen:
-        _always, _modules_seen = (compiling.not_simulated(_group),), len(sys.modules)
+    modules: list[object] = list(sys.modules.values())
+    if modules != _modules_seen:
+        _always, _modules_seen = (compiling.not_simulated(_group),), modules
     return _always
 
 
@@ -221,28 +236,8 @@ def release() -> None:
 
 
 def _forget() -> None:
-    thread.plan, thread.weights, thread.sink = None, None, None
+    thread.plan, thread.sink = None, None
 
 
 installed = Patches(_needed_always, _forget)
 compilers = Patches(_compilers)
-
-
-def probe() -> None:
-    """Check that everything that is replaced is where it is expected.
-
-    Raises:
-        FrameworkNotSupported: naming the version of Paddle and what is missing.
-    """
-    paths = [(module, path) for module, path, _ in (*_HOOKS, *_COMPILERS) if module in sys.modules]
-    paths += [("paddle.base", f"core.eager.{name}") for name, _ in _BUILTIN_HOOKS]
-    paths += [("paddle._C_ops", name) for name in ("matmul", "cast", "assign_out_", "rnn", "conv2d")]
-    paths += [("paddle.nn.functional.conv", "_conv_nd"), ("paddle.nn.layer.rnn", "RNNBase.forward")]
-    paths += [("paddle", "Tensor._inplace_version"), ("paddle.jit.dy2static.program_translator", "FunctionCache._convert")]
-    paths += [("paddle.base", "core._get_amp_attrs"), ("paddle.base", "core.set_eval_frame")]
-    paths += [("paddle.base", "core.AmpLevel.O0"), ("paddle.base.framework", "_dygraph_tracer")]
-    paths += [("paddle.base", "core._get_registered_phi_kernels"), ("paddle.framework", "_current_expected_place")]
-    paths += [("paddle", f"Tensor.__{name}__") for name in (*ARITHMETIC, *COMPARISONS)]
-    for module, path in paths:
-        if find(module, path) is None:
-            raise missing("paddle", paddle.__version__, f"{module}.{path}")

@@ -18,7 +18,7 @@ from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_paddle import listing
-from unamp_paddle.calls import Quick, perform, quick
+from unamp_paddle.calls import perform
 from unamp_paddle.compiled import exchange
 from unamp_paddle.compiling import not_simulated
 from unamp_paddle.facts import facts
@@ -84,15 +84,9 @@ class Plan:
         """See the class."""
         return frozenset(operator.name for operator in listing.operators() if self._may_change_float32(operator))
 
-    @cached_property
-    def quick(self) -> Mapping[Operator, Quick]:
-        """The functions that carry out rules for most calls, by the operation; see `unamp_paddle.calls.quick`."""
-        if self.policy.widen_results:
-            return {}
-        rules = {operator: self._rule(operator.op) for operator in listing.operators()}
-        return {operator: found for operator, rule in rules.items() if (found := quick(operator, rule)) is not None}
-
     def _may_change_float32(self, operator: Operator) -> bool:
+        if operator.sparse:
+            return operator.op in self.policy.allow
         if self.reporting or operator.which is not None or operator.layer:
             return True
         if self._rule(operator.op) in _CHANGES:
@@ -104,7 +98,7 @@ class Plan:
     def _needs(self, operator: Operator) -> bool:
         op = operator.op
         assert op is not None
-        if op in facts().transparent:
+        if op in facts().transparent or operator.sparse:
             return op in self.policy.allow or op in self.policy.deny
         rule = self.rule(op)
         if operator.in_programs:  # a low tensor is computed with in float32, whatever the rule

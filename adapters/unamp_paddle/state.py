@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container
 from typing import Any, Protocol
 
 import paddle
@@ -72,10 +72,6 @@ class Plan(CallPlan, Protocol):
         """Names of operations, Paddle's own, of which a call with float32 inputs alone must be looked at, too."""
 
     @property
-    def quick(self) -> Mapping[Any, Callable[..., Any]]:
-        """The functions that carry out rules for most calls, by the operation; see `unamp_paddle.calls.quick`."""
-
-    @property
     def natively(self) -> bool:
         """True where Paddle's own AMP, in force beside it, sees to forward functions on a GPU."""
 
@@ -93,15 +89,4 @@ class Plan(CallPlan, Protocol):
         """Return the plan for what an operation that has this rule computes with."""
 
 
-class Thread(ThreadState[Plan]):
-    """One thread's state.
-
-    Attributes:
-        weights: casts of float32 parameters made in the outermost region, by the parameter's id, each with the parameter
-            itself (so that the id stays its own), the version that was cast, and the low dtype. None where nothing is kept.
-    """
-
-    weights: dict[int, tuple[Any, int, Any, Any]] | None = None
-
-
-thread = Thread()
+thread: ThreadState[Plan] = ThreadState()

@@ -2,18 +2,19 @@
 
 import tensorflow
 
+from unamp import amp_warnings
 from unamp.adapter import check_version
-from unamp.adapter.hooks import read_hooks
+from unamp_tensorflow.hooks import HOOKS
 
-__all__ = ["REQUIRES", "adapter", "hooks"]
+__all__ = ["REQUIRES", "adapter"]
 
 REQUIRES = ">=2.18,<3"
 check_version("tensorflow", tensorflow.__version__, REQUIRES, older="older ones are not examined")
 
-hooks = read_hooks("tensorflow", __name__)
-hooks.probe()
+HOOKS.probe()
+amp_warnings.newer_than_examined("tensorflow", tensorflow.__version__, HOOKS.examined)
 
 # Not before: other versions do not have what these import.
 from unamp_tensorflow.adapter import TensorFlowAdapter  # noqa: E402
 
-adapter = TensorFlowAdapter(REQUIRES, hooks)
+adapter = TensorFlowAdapter(REQUIRES, HOOKS)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.hooks import Hooks
 from unamp.adapter.layers import Layered
+from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_tensorflow import casting, devices, networks, observing, patches, plans, scaling
 from unamp_tensorflow.activation import Activation
@@ -111,7 +112,7 @@ class TensorFlowAdapter(CapturesNothing):
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         if device is not None and device not in self.devices():
-            return Activation(None)
+            return ELSEWHERE
         return Activation(plans.plan(policy))
 
     def how(self, op: str, policy: Policy, device: str) -> How:

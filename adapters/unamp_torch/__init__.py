@@ -2,12 +2,17 @@
 
 import torch
 
+from unamp import amp_warnings
 from unamp.adapter import check_version
+from unamp_torch.hooks import HOOKS
 
 __all__ = ["REQUIRES", "adapter"]
 
 REQUIRES = ">=2.10,<3"
 check_version("torch", torch.__version__, REQUIRES, older="older ones keep no float32 gradient of a low parameter")
+
+HOOKS.probe()
+amp_warnings.newer_than_examined("torch", torch.__version__, HOOKS.examined)
 
 # Not before: other versions do not have what these import.
 from unamp_torch.adapter import TorchAdapter  # noqa: E402

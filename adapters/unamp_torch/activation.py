@@ -51,7 +51,7 @@ _Usual = tuple[
     torch._C.DispatchKey,
     tuple[torch._C.DispatchKey, ...],
     tuple[tuple[str, torch.dtype, torch.dtype], ...],
-    torch._C.DispatchKey | None,
+    torch._C.DispatchKey,
 ]
 
 _level = torch._C._functorch.maybe_current_level
@@ -88,10 +88,10 @@ class Activation:
         plan = self.plan
         if library is not None or not plan.autocast or not plan.policy.cache or self._functions or len(self._native) != 1:
             return None
-        (device, key), token = self._native[0], plan.token if plan.intercepts else ()
+        (device, key), token = self._native[0], plan.token
         keys = (*(carrier_key for _, carrier_key, _, _ in token),)
         dtypes = tuple((carrier, dtype, usual) for carrier, _, dtype, usual in token if dtype is not usual)
-        return plan, plan.low, device, key, keys, dtypes, plan.key.key if plan.intercepts else None
+        return plan, plan.low, device, key, keys, dtypes, plan.key.key
 
     def enter(self) -> object:
         """Put the plan in force."""
@@ -120,12 +120,11 @@ class Activation:
         if (weights := here["weights"]) is None:
             here["weights"] = {}
         here["plan"] = plan
-        if own_key is not None:
-            for carrier_key in carrier_keys:
-                set_excluded(carrier_key, False)
-            for carrier, carried_dtype, _ in carried:
-                set_dtype(carrier, carried_dtype)
-            set_included(own_key, True)
+        for carrier_key in carrier_keys:
+            set_excluded(carrier_key, False)
+        for carrier, carried_dtype, _ in carried:
+            set_dtype(carrier, carried_dtype)
+        set_included(own_key, True)
         return off, dtype, caching, weights, shares
 
     def _enter_among_others(self) -> _Before:
@@ -158,10 +157,9 @@ class Activation:
         if weights is None or not plan.policy.cache:
             thread.weights = {} if plan.policy.cache else None
         thread.plan = plan
-        if outer is not None and outer.token:
+        if outer is not None:
             _switch(outer, on=False)
-        if plan.token:
-            _switch(plan, on=True)
+        _switch(plan, on=True)
         recorded = exports.records_above()
         if recorded:
             exports.acquire()
@@ -180,7 +178,7 @@ class Activation:
         if in_force is not plan:  # suspended, or made explicit
             if in_force is not None:
                 _switch(in_force, on=False)
-        elif own_key is not None:
+        else:
             for carrier_key in carrier_keys:
                 set_excluded(carrier_key, True)
             for carrier, _, usual_dtype in carried:
@@ -200,9 +198,9 @@ class Activation:
         if recorded:
             exports.release()
         thread.plan, thread.weights = outer, weights
-        if plan is not None and plan.token:
+        if plan is not None:
             _switch(plan, on=False)
-        if outer is not None and outer.token:
+        if outer is not None:
             _switch(outer, on=True)
         if decrement_nesting() == 0:
             clear_cache()
@@ -252,8 +250,6 @@ def _switch(plan: state.Plan, *, on: bool) -> None:
         set_excluded(key, not on)
         if dtype is not usual:
             set_dtype(device, dtype if on else usual)
-    if not plan.intercepts:
-        return
     if thread.sink is None:
         set_included(plan.key.key, on)
     if on and library is not None:

@@ -15,7 +15,7 @@ from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_torch import compiling, observing, patches, plans, scaling
+from unamp_torch import compiling, effect, observing, patches, plans, scaling
 from unamp_torch.activation import activation
 from unamp_torch.compiled import build_hint, library
 from unamp_torch.spellings import made_by, spelling
@@ -45,10 +45,15 @@ GAPS = (
         "torch.autocast; name it in allow",
     ),
     Gap(
-        "products of sparse tensors in the CSR layout on a CPU",
+        "products of sparse tensors in a compressed layout (CSR, CSC, BSR) on a CPU",
         "PyTorch has no low kernel for them, and its own autocast, which carries out its own lists, casts them: they raise, as "
         "under torch.autocast; deny the operation, or use the COO layout",
         "https://docs.pytorch.org/docs/stable/sparse.html",
+    ),
+    Gap(
+        "operations on torch.masked tensors whose rule is low, in bfloat16",
+        "masked tensors know float16, float32 and float64 alone: PyTorch raises before it computes; use float16, or deny the "
+        "operation",
     ),
     Gap(
         "scaled_dot_product_attention of jagged tensors with widen_results, or of low ones where it is denied",
@@ -65,9 +70,11 @@ GAPS = (
         "before, or widen its result",
     ),
     Gap(
-        "changing a parameter in place inside a region that stays open",
-        "torch's own autocast, which carries out its own lists, keeps the first cast of a parameter until the outermost region "
-        "closes; close the region before the optimizer's step, or open it with cache_enabled=False",
+        "changing a parameter inside a region that stays open by what PyTorch does not see, and without a backward pass before "
+        "its next use",
+        "PyTorch sees its operators in that thread, custom_op's, and compiled functions; what writes through NumPy, DLPack, a "
+        "kernel of its own or in another thread is noticed at the next backward pass: close the region, or open it with "
+        "cache_enabled=False",
     ),
     Gap(
         "a graph of torch.jit.script or torch.jit.trace that is run inside a region",
@@ -152,9 +159,8 @@ class TorchAdapter:
         return str(torch.__version__)
 
     def probe(self) -> None:
-        """Check the private hooks; those of modules that are not imported yet are checked when they are."""
-        patches.probe()
-        scaling.probe()
+        """Compute a little in a region; the names that regions need were looked at when this package was imported."""
+        effect.check()
 
     def devices(self) -> tuple[str, ...]:
         """Return the CPU, and a GPU where PyTorch finds an accelerator of whatever kind (see `device_names`)."""
@@ -172,12 +178,7 @@ class TorchAdapter:
                 device = torch.device(device)
             except RuntimeError:
                 return None
-        if not isinstance(device, torch.device):
-            return None
-        kind = plans.device_kind(device.type)
-        if kind not in {*self.device_names(), "gpu"}:
-            raise ValueError(f"torch finds no device {device.type!r} here; it has {', '.join(self.device_names().values())}")
-        return kind
+        return plans.device_kind(device.type) if isinstance(device, torch.device) else None
 
     def support(self, device: str, dtype: str) -> Support:
         """Return native for the CPU (where single operators are emulated), and for a GPU what CUDA says."""

@@ -15,6 +15,7 @@ from torch import set_autocast_dtype as set_dtype
 
 from unamp.regions import innermost_region
 from unamp_torch.state import KERNEL_KEYS, include_kernels, set_excluded, set_included, thread
+from unamp_torch.writes import drop_casts
 
 __all__ = ["checkpointing", "recomputing", "suspended", "suspending"]
 
@@ -24,7 +25,10 @@ R = TypeVar("R")
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Have no policy in force in this thread, and native autocast off, while the context is open."""
+    """Have no policy in force in this thread, and native autocast off, while the context is open.
+
+    Nothing looks at writes to parameters meanwhile: casts that were made before are not used afterwards.
+    """
     plan, thread.plan = thread.plan, None
     for each in KERNEL_KEYS:
         set_included(each.key, False)
@@ -34,6 +38,7 @@ def suspended() -> Iterator[None]:
     finally:
         thread.plan = plan
         include_kernels(plan)
+        drop_casts()
         # A region that was opened meanwhile found none around it, and switched its token off.
         for device, key, dtype, usual in () if plan is None else plan.token:
             set_excluded(key, False)
@@ -51,8 +56,13 @@ def suspending(original: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(original)
     def without_policy(*args: P.args, **kwargs: P.kwargs) -> R:
-        if thread.plan is None or thread.plan.delegated:
+        if thread.plan is None:
             return original(*args, **kwargs)
+        if thread.plan.delegated:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                drop_casts()
         with suspended():
             return original(*args, **kwargs)
 

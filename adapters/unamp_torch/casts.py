@@ -30,9 +30,7 @@ PIECE = 1 << 18
 #: The most numbers of an optimizer's gradients whose float32 memory is kept between steps: 64 MiB.
 KEPT_GRADIENTS = 1 << 24
 
-# How many tensors have a storage. Where PyTorch does not tell, no gradient is kept: it may be somebody else's by now.
-_tensors_of: Any = getattr(torch._C, "_storage_Use_Count", None)
-_TELLS = _tensors_of is not None and hasattr(torch.Tensor, "_use_count")
+_tensors_of = torch._C._storage_Use_Count  # how many tensors have a storage
 
 
 class Casts:
@@ -56,7 +54,7 @@ class Casts:
         self._copies = [wide[n].detach().to(low[n].dtype) for n in self._small]
         self._small_low, self._small_wide = [low[n] for n in self._small], [wide[n] for n in self._small]
         self._compared = [(low[n], copy.data_ptr(), copy.nbytes) for n, copy in zip(self._small, self._copies, strict=True)]
-        keeps = _TELLS and sum(master.numel() for master in wide if master.is_cpu) <= KEPT_GRADIENTS
+        keeps = sum(master.numel() for master in wide if master.is_cpu) <= KEPT_GRADIENTS
         self._keeps = [keeps and _on_cpu(master) for master in wide]
         self._kept: list[torch.Tensor | None] = [None] * count
         self._storages = [0] * count  # their storages, by the number that PyTorch takes for them,

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch._C._dynamo import eval_frame
 from torch.compiler import is_compiling
-from torch.fx import _symbolic_trace
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from unamp import __version__
 from unamp.errors import NotExpressible
@@ -30,7 +30,7 @@ from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region, auto_cast, autocast, close_down_to, open_regions, policy_region
 from unamp_torch.state import Token, dispatch_key, lock, thread
 
-__all__ = ["cache_key", "enter", "leave", "make_capturable", "run_uncompiled", "token"]
+__all__ = ["cache_key", "enter", "is_recorded", "leave", "make_capturable", "run_uncompiled", "token"]
 
 #: Device types whose autocast state can carry a token: no tensor of theirs can exist in a build for the CPU or CUDA.
 _CARRIERS = ("maia", "mtia", "ipu", "hpu", "xla")
@@ -97,12 +97,8 @@ def run_uncompiled(function: Callable[..., Any]) -> None:
     After a graph break dynamo compiles every frame that runs next: ours change the state of the thread, behind its back. (It
     still follows what it traces into them.)
     """
-    strategy = getattr(eval_frame, "_FrameExecStrategy", None)
-    if strategy is None:
-        vars(eval_frame)["skip_code"](function.__code__)  # older versions
-        return
     skip = eval_frame._FrameAction.SKIP
-    eval_frame.set_code_exec_strategy(function.__code__, strategy(skip, skip))
+    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
 
 
 for _entrance in (Region.__enter__, Region.__exit__, Region.here, autocast, auto_cast, policy_region):
@@ -125,9 +121,16 @@ def compiling() -> bool:
     """
     if is_compiling():
         return True
-    if _symbolic_trace._is_fx_tracing_flag and not _records_operators():
+    if is_fx_symbolic_tracing() and not _records_operators():
         raise NotExpressible("torch.fx.symbolic_trace records no region: open it around the graph where that is called")
     return False
+
+
+def is_recorded() -> bool:
+    """Return whether something records what this thread computes: a compiler, an export, or a mode of PyTorch's."""
+    if torch._C._get_tracing_state() is not None:
+        return True
+    return is_compiling() or is_fx_symbolic_tracing() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def _records_operators() -> bool:

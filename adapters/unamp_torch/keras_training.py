@@ -206,7 +206,7 @@ class TorchMasters(MasterWeights):
             parameter.shape,
             initializer=lambda shape, dtype: start,
             dtype="float32",
-            name=f"{getattr(parameter, 'path', parameter.name).replace('/', '_')}_master_weight",
+            name="_".join((getattr(parameter, "path", parameter.name).replace("/", "_"), "master_weight")),
         )
 
     def _unamp_wide(self, gradient: Any) -> Any:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from unamp_torch import calls, usual_calls
+from unamp_torch import calls, usual_calls, writes
 from unamp_torch.calls import Action, Banned
 from unamp_torch.compiled import Library, library
+from unamp_torch.compiling import run_uncompiled
 from unamp_torch.control_flow import let_pass
 from unamp_torch.listing import Operator
 from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, META_IN_PYTHON, TRACED, KernelKey, autocast_key, lock
@@ -22,9 +23,12 @@ _installed: set[tuple[KernelKey, str]] = set()
 
 
 def install(wanted: Iterable[Operator], key: KernelKey) -> None:
-    """Register kernels for operators, once and for good: taking a kernel away under running threads crashes PyTorch."""
+    """Register kernels for operators, once and for good: taking a kernel away under running threads crashes PyTorch.
+
+    With the first of a key come those for operators that write to a tensor.
+    """
     new = [operator for operator in wanted if (key, operator.name) not in _installed]
-    if not new:
+    if not new and key in _registrations:
         return
     with _lock:
         if key not in _registrations:
@@ -33,6 +37,8 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
             _fallthrough[-1].fallback(torch.library.fallthrough_kernel, key.name)
             _registrations[key] = torch.library.Library("aten", "IMPL", key.name)
             let_pass(key)
+            for name, positions in writes.operators().items():
+                _install_writing(name, positions, key)
         for operator in new:
             if (key, operator.name) not in _installed:
                 if library is not None and key is not TRACED:
@@ -42,6 +48,15 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
                         _without_namespace(operator), usual_calls.kernel_of(operator, key.key), with_keyset=operator.composite
                     )
                 _installed.add((key, operator.name))
+
+
+def _install_writing(name: str, positions: tuple[int, ...], key: KernelKey) -> None:
+    if library is not None and key is not TRACED:
+        library.install_writing(name.removeprefix("aten::"), KERNEL_KEYS.index(key), positions)
+        return
+    kernel = writes.kernel_of(name, positions, key.key)
+    run_uncompiled(kernel)
+    _registrations[key].impl(name.removeprefix("aten::"), kernel)
 
 
 _on_meta: list[torch.library.Library] = []

@@ -31,7 +31,7 @@ class TorchLayers:
     """See `unamp.adapter.layers.Layered`."""
 
     def __init__(self) -> None:
-        self._in_fast: set[int] = set()
+        self._in_fast: dict[int, nn.Module] = {}  # by identity
 
     def unwrapped(self, network: nn.Module) -> nn.Module:
         if any(kind.__module__.partition(".")[0] == "keras" for kind in type(network).__mro__):
@@ -49,7 +49,7 @@ class TorchLayers:
 
     def inner(self, layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
         if isinstance(layer, _FAST) or id(layer) in self._in_fast:
-            self._in_fast.update(map(id, layer._modules.values()))
+            self._in_fast.update((id(each), each) for each in layer._modules.values() if each is not None)
         # The last projection of an attention is a holder of parameters, which its functional form takes.
         return (
             (name, each)

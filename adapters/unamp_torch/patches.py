@@ -28,13 +28,13 @@ import torch.utils.checkpoint
 
 from unamp.adapter.patching import missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
-from unamp_torch import backward, compiling, exporting, jagged, keras_layers, native_cache, transforming
+from unamp_torch import backward, compiling, exporting, jagged, keras_layers, native_cache, transforming, writes
 from unamp_torch.calls import NO_KERNEL, refuse_on_meta
 from unamp_torch.compiled import library
 from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, thread
 from unamp_torch.straight_patches import Exchange, Ready, written_out
 
-__all__ = ["HOOKS", "Hook", "acquire", "acquire_with_cache", "probe", "release", "release_with_cache"]
+__all__ = ["HOOKS", "Hook", "acquire", "acquire_with_cache", "release", "release_with_cache"]
 
 
 class Hook(NamedTuple):
@@ -58,8 +58,9 @@ class Hook(NamedTuple):
 
 
 # From 2.15 on torch calls the one with `_impl`; the other is left for older callers, and passes on to it.
-_GENERATOR = "_checkpoint_without_reentrant_generator"
-_GENERATOR += "_impl" if hasattr(torch.utils.checkpoint, f"{_GENERATOR}_impl") else ""
+_GENERATOR = "_checkpoint_without_reentrant_generator_impl"
+if not hasattr(torch.utils.checkpoint, _GENERATOR):
+    _GENERATOR = "_checkpoint_without_reentrant_generator"
 
 #: What calls those has it imported: before an exported program or a graph of `make_fx` comes to be, PyTorch does so.
 _COMPILER = "torch._dynamo"
@@ -72,6 +73,9 @@ HOOKS = (
     Hook("torch.distributed._composable.checkpoint_activation", _GENERATOR, backward.checkpointing),
     Hook("torch.jit._trace", "_trace_impl", exporting.tracing),
     Hook("torch._C", "_freeze_module", backward.suspending),
+    Hook("torch._C", "_increment_version", writes.dropping),  # called after a compiled graph has written
+    Hook("torch._C", "_swap_tensor_impl", writes.dropping),
+    Hook("torch.utils", "swap_tensors", writes.dropping),  # it refuses tensors that somebody else keeps
     Hook("torch.export._trace", "_export", exporting.exporting),
     Hook("torch.onnx", "export", exporting.to_onnx),
     Hook("torch.export.exported_program", "_decompose_exported_program", backward.suspending, _COMPILER),
@@ -98,19 +102,6 @@ _ready: list[Ready] = []
 _waiting: list[Hook] = list(HOOKS)
 _awaited: list[str] = ["torch"]
 _modules = sys.modules.keys()
-
-
-def probe() -> None:
-    """Check that every hook's attribute is where it is expected, in the modules that are imported.
-
-    Raises:
-        FrameworkNotSupported: naming the version of PyTorch and the attribute that is not there.
-    """
-    for hook in HOOKS:
-        module = sys.modules.get(hook.module)
-        if module is not None and not hasattr(module, hook.name):
-            raise _missing(hook)
-    transforming.probe()
 
 
 def _missing(hook: Hook) -> FrameworkNotSupported:

@@ -177,6 +177,7 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
     covered = (device_type(device),) if device else tuple(dict.fromkeys((CPU, found or CPU, META)))
     low = DTYPES[policy.dtype]
     if not policy.active:
+        install((), FEW)
         # A compiled function may ask what is in force: switched off is not the same as nothing.
         return Plan(policy, low, covered, autocast=False, device=device, token=token("off"))
     if preset(policy.preset).delegates:
@@ -185,6 +186,7 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
             raise NotExpressible(
                 f"PyTorch's own AMP, which the preset {policy.preset!r} stands for, does nothing on {device!r}"
             )
+        install((), FEW)
         for kind in native:
             if kind not in NATIVE_KEYS:
                 let_autocast_pass(kind)

@@ -8,18 +8,11 @@ from typing import Any
 
 import torch
 
-from unamp.adapter.patching import missing
 from unamp_torch import sharding
 from unamp_torch.masters import masters_of
 from unamp_torch.state import LOW, dtype_name
 
-__all__ = ["TorchGradients", "all_finite", "backward", "probe", "scale_loss"]
-
-
-def probe() -> None:
-    """Check the private operator that unscales and checks; see `unamp.adapter.Adapter.probe`."""
-    if not hasattr(torch, "_amp_foreach_non_finite_check_and_unscale_"):
-        raise missing("torch", torch.__version__, "torch._amp_foreach_non_finite_check_and_unscale_")
+__all__ = ["TorchGradients", "all_finite", "backward", "scale_loss"]
 
 
 def scale_loss(loss: torch.Tensor, scale: float) -> torch.Tensor:

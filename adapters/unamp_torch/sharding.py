@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from unamp.adapter.patching import missing
+from unamp_torch.hooks import HOOKS
 
 __all__ = ["agreed", "is_sharded"]
 
@@ -40,9 +40,6 @@ def _sharded(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
 
 
 def _is_flattened(parameter: torch.Tensor) -> bool:
-    common = sys.modules.get("torch.distributed.fsdp._common_utils")
-    if common is None:  # nobody can have made one
-        return False
-    if not hasattr(common, "_is_fsdp_flattened"):
-        raise missing("torch", torch.__version__, "torch.distributed.fsdp._common_utils._is_fsdp_flattened")
-    return bool(common._is_fsdp_flattened(parameter))
+    home = "torch.distributed.fsdp._common_utils"
+    # Where it is not imported, nobody can have made one.
+    return home in sys.modules and bool(HOOKS.load(home)._is_fsdp_flattened(parameter))

@@ -217,11 +217,14 @@ thread = Thread()
 
 
 def include_kernels(plan: Plan | None) -> None:
-    """Include the key of a plan's kernels in this thread, and no other; while `unamp.trace` is open, that of its own."""
+    """Include the key of a plan's kernels in this thread, and no other; while `unamp.trace` is open, that of its own.
+
+    A plan without actions has one, too: in every region somebody looks at writes to parameters (`unamp_torch.writes`).
+    """
     if thread.sink is not None:
         wanted: KernelKey | None = TRACED
     else:
-        wanted = plan.key if plan is not None and plan.intercepts else None
+        wanted = plan.key if plan is not None else None
     for each in KERNEL_KEYS:
         set_included(each.key, each is wanted)
     if library is not None:

@@ -20,13 +20,11 @@ import torch
 import torch._functorch.eager_transforms
 import torch._functorch.vmap
 
-from unamp.adapter.patching import missing
 from unamp.adapter.replacing import AttributePatch
-from unamp.errors import FrameworkNotSupported
 from unamp_torch.compiled import library
 from unamp_torch.state import Plan, include_kernels, lock, thread
 
-__all__ = ["applied", "for_this_level", "probe", "putting_on", "undo"]
+__all__ = ["applied", "for_this_level", "putting_on", "undo"]
 
 P = ParamSpec("P")
 Nesting = Callable[P, int]  #: One of PyTorch's functions that put a level of a transform on or take it off; its number.
@@ -86,21 +84,6 @@ _lock = lock()
 
 #: The patches of those, where they are applied.
 applied: list[AttributePatch] = []
-
-
-def probe() -> None:
-    """Check that what takes levels off is where it is expected.
-
-    Raises:
-        FrameworkNotSupported: naming the version of PyTorch and the function that is not there.
-    """
-    for module, name in _TAKING_OFF:
-        if not hasattr(module, name):
-            raise _missing(module.__name__, name)
-
-
-def _missing(module: str, name: str) -> FrameworkNotSupported:
-    return missing("torch", torch.__version__, f"{module}.{name}")
 
 
 def _apply() -> None:

@@ -63,7 +63,7 @@ def _comparison(name: str, layers: int, width: int) -> Comparison:
         raise RuntimeError("unamp and its baseline do not compute the same; the benchmark would be meaningless")
     contenders = (
         Contender("master weights by hand", "optimizer.step()", {"optimizer": by_hand}),
-        Contender("unamp.decorate", "optimizer.step()", {"optimizer": decorated}, goal=1.1 if width >= 1024 else 1.3),
+        Contender("unamp.decorate", "optimizer.step()", {"optimizer": decorated}, goal=1.3),
         Contender("float32", "optimizer.step()", {"optimizer": plain}),
     )
     return Comparison(f"paddle: optimizer step, {name}, {layers} layers of {width}", contenders)

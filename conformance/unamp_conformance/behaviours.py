@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from unamp_conformance.netruns import run
 from unamp_conformance.networks import NETWORKS, Functions, Lacking
 from unamp_conformance.probes import Probe, Region
 from unamp_conformance.reference import relative_error
+from unamp_conformance.rounding import UNIT_ROUNDOFF
 from unamp_conformance.subjects import Subject
 
 __all__ = ["BEHAVIOURS"]
@@ -24,6 +25,8 @@ _OP = "matmul"  # low under every preset's O1, and needed by every network
 
 _THREADS = 4
 _ROUNDS = 25
+
+_STEPS = 24  # of a regression; each halves the error, so that the start is below the last digit of float32
 
 
 def _prepared(subject: Subject) -> Probe:
@@ -167,7 +170,58 @@ def repeated(subject: Subject, dtype: str) -> str:
     return "" if np.array_equal(first.output, second.output) else "two runs of one region differ"
 
 
+def steps_in_one_region(subject: Subject, dtype: str) -> str:
+    """Check that training comes to the same where the region stays open across steps as with a region around each.
+
+    A linear regression whose inputs are columns of a Hadamard matrix: every step halves the error of the weights, but for what
+    rounding adds to the prediction. An input is 1 or -1, so that is at most the rounding of each weight and that of the sum:
+    2 u |w|, in the sum of the weights' absolute values. So is what the error comes to, and the loss is its square; twice that is
+    left for the second order. With the weights of an earlier step the error grows by as much at every step.
+    """
+    inputs = _hadamard(16)[:, :8].astype(np.float32)
+    wanted = np.random.default_rng(0).uniform(0.5, 2.0, (4, 8)).astype(np.float32)
+    bound = (4.0 * UNIT_ROUNDOFF[dtype] * float(np.abs(wanted).sum(1).max())) ** 2
+    wrong = []
+    for where, open_long in (("a region around each step", False), ("one region around all steps", True)):
+        weights, seen = _regression(subject, Policy("O1", dtype), inputs, wanted, open_long=open_long)
+        loss = float(np.square((weights - wanted).astype(np.float64)).sum(1).max())
+        if not loss <= bound:
+            wrong.append(f"with {where} the loss comes to {loss:.3g}, should be {bound:.3g} at most")
+        if seen != {dtype}:
+            wrong.append(f"with {where} predictions are {' and '.join(sorted(seen))}, should be {dtype}")
+    return "; ".join(wrong)
+
+
+def _regression(
+    subject: Subject, policy: Policy, inputs: np.ndarray, wanted: np.ndarray, *, open_long: bool
+) -> tuple[np.ndarray, set[str]]:
+    """Return the weights after some steps of gradient descent, and the dtypes of predictions; weights change in place."""
+    ops, f = subject.operations, Functions(subject.operations)
+    weights, x = np.zeros_like(wanted), ops.tensor(inputs, device=subject.device)
+    in_place = hasattr(ops, "assign")
+    parameter = ops.parameter(weights, device=subject.device) if in_place else None
+    seen: set[str] = set()
+    with subject.region(policy) if open_long else nullcontext():
+        for _ in range(_STEPS):
+            with nullcontext() if open_long else subject.region(policy):
+                prediction = f.linear(x, parameter if in_place else ops.tensor(weights, device=subject.device))
+            seen.add(ops.dtype(prediction))
+            residual = ops.numpy(prediction).astype(np.float32) - inputs @ wanted.T
+            weights = weights - np.float32(0.5 / len(inputs)) * (residual.T @ inputs)
+            if in_place:
+                ops.assign(parameter, weights)
+    return weights, seen
+
+
+def _hadamard(size: int) -> np.ndarray:
+    """Return a matrix of 1 and -1 with orthogonal columns; the size is a power of two."""
+    made = np.ones((1, 1))
+    while len(made) < size:
+        made = np.block([[made, made], [made, -made]])
+    return made
+
+
 #: Every behaviour by its name.
 BEHAVIOURS: Mapping[str, Callable[[Subject, str], str]] = {
-    f.__name__: f for f in (nesting, exceptions, threads, cache, repeated)
+    f.__name__: f for f in (nesting, exceptions, threads, cache, repeated, steps_in_one_region)
 }

@@ -55,6 +55,11 @@ def conformance(
     op: Annotated[Names, typer.Option(help="An operation in any spelling; * is a wildcard.")] = None,
     way: Annotated[Names, typer.Option(help="A way of a framework; * is a wildcard.")] = None,
     full: Annotated[bool, typer.Option(help="Probe every operation under every level of every preset.")] = False,
+    sample: Annotated[
+        int,
+        typer.Option(min=0, help="Draw so many items of the plan, with every check, network, level and way; 0 for all."),
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many processes at a time.")] = min(cores(), 8),
     timeout: Annotated[float, typer.Option(min=1.0, help="After how many seconds a check hangs.")] = 300.0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run of the same checks was.")] = False,
@@ -77,7 +82,8 @@ def conformance(
     try:
         chosen = {"levels": level, "dtypes": dtype, "presets": preset, "networks": network, "checks": check}
         chosen |= {"ops": op, "ways": way}
-        selection = Selection.from_dict({**{name: named or [] for name, named in chosen.items()}, "full": full})
+        numbers = {"full": full, "sample": sample, "seed": seed}
+        selection = Selection.from_dict({**{name: named or [] for name, named in chosen.items()}, **numbers})
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     if selection.nothing():

@@ -6,19 +6,18 @@
 - `pretending` stands around an adapter's operations and gets every rule wrong in one manner: it changes dtype tags only,
   rounds inputs only, computes in the other low dtype, or computes the gradient in float32.
 
-``python -m unamp_conformance.mutation torch`` forgets every operation in turn, and says of which the suite does not notice it.
+`unamp_conformance.mutants` has defects of one operation, by their kinds; `unamp_conformance.noticing` measures which of them a
+quick run notices: ``python -m unamp_conformance.mutation torch``.
 """
 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -31,6 +30,7 @@ from unamp.regions import Region
 from unamp.vocabulary import vocabulary
 from unamp_conformance import gaps
 from unamp_conformance.cases import cases
+from unamp_conformance.mutants import AlteredPolicy
 from unamp_conformance.plan import Item
 from unamp_conformance.results import Result
 from unamp_conformance.subjects import Subject
@@ -52,22 +52,6 @@ __all__ = [
 _DTYPE = "bfloat16"
 
 
-class _Altered(Policy):
-    """A policy that leaves one operation alone, and decides about the others as before."""
-
-    _left: tuple[str, ...]
-
-    def __init__(self, policy: Policy, op: str) -> None:
-        left = (op, *vocabulary()[op].members)  # a collective name is its members
-        allow, deny = (tuple(name for name in names if name not in left) for names in (policy.allow, policy.deny))
-        values = (*policy._values, "but for", op)
-        vars(self).update(vars(policy), allow=allow, deny=deny, _left=left, _values=values, _hash=hash(values))
-
-    @property
-    def rules(self) -> Mapping[str, Rule]:
-        return MappingProxyType({**super().rules, **dict.fromkeys(self._left, Rule.UNTOUCHED)})
-
-
 @dataclass(frozen=True)
 class _Forgetting(Subject):
     """A framework whose regions leave one operation alone."""
@@ -80,7 +64,7 @@ class _Forgetting(Subject):
         return self.real.operations
 
     def region(self, policy: Policy) -> Region:
-        return Region(_Altered(policy, self.forgotten), framework=self.framework, device=self.device)
+        return Region(AlteredPolicy(policy, self.forgotten), framework=self.framework, device=self.device)
 
 
 def forgetting(subject: Subject, op: str) -> Subject:
@@ -318,21 +302,7 @@ def verdicts(subject: Subject, ops: Sequence[str], beside: int = 1) -> Iterator[
         yield Verdict(op, honest, frozenset(result.subject for result in failed), said)
 
 
-def main(framework: str, device: str = "cpu") -> int:
-    """Forget every operation of a framework, and print those of which nobody noticed.
-
-    Returns:
-        The exit status: 0 where only those went unnoticed whose numbers cannot tell.
-    """
-    warnings.simplefilter("ignore")
-    subject = Subject(framework, device)
-    found = list(verdicts(subject, candidates(subject), beside=0))
-    missed = [verdict for verdict in found if not verdict.noticed or not verdict.honest]
-    for verdict in missed:
-        print(f"{verdict.op}: not noticed; {cases()[verdict.op].insensitive or 'which is wrong'}")
-    print(f"{framework}: {len(found) - len(missed)} of {len(found)} operations noticed")
-    return int(any(not cases()[verdict.op].insensitive for verdict in missed))
-
-
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    from unamp_conformance.noticing import main
+
+    sys.exit(main())

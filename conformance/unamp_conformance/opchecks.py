@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from unamp.dtypes import ELIGIBLE
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
+from unamp.presets import PRESETS, preset
 from unamp_conformance.probes import FEEDS, Finding, Probe
 from unamp_conformance.subjects import Subject
 
 __all__ = ["check_operation", "expected_precision"]
 
-#: The feeds that can show each rule broken. A rule that changes nothing for a feed is looked at in a full run only.
+#: The look at float32 inputs that change in place.
+_AGAIN = "changed float32"
+
+#: The feeds that tell each rule from every other, and those that do for operations of which a policy casts one input: what is
+#: looked at where the rule was looked at under another policy.
 _TELLING = {
-    Rule.LOW: ("float32", "mixed"),
-    Rule.FP32: ("low", "mixed"),
-    Rule.WIDEST: ("low", "mixed"),
-    Rule.NARROWEST: ("low", "mixed"),
-    Rule.UNTOUCHED: ("float32", "low"),
+    Rule.LOW: (("float32",), ("float32",)),
+    Rule.FP32: (("low",), ("low",)),
+    Rule.WIDEST: (("low", "mixed"), ("float32", "low")),
+    Rule.NARROWEST: (("float32", "mixed"), ("float32", "low")),
+    Rule.UNTOUCHED: (("float32", "low"), ("float32", "low")),
 }
+#: The same for rules that the framework's own lists give, which it carries out by itself: it may refuse mixed inputs.
+_TELLING_OF_OWN = {**_TELLING, Rule.LOW: (("mixed",), ("float32",)), Rule.FP32: (("low", "mixed"), ("low",))}
 
 
 def expected_precision(rule: Rule, feed: str, low: str) -> str | None:
@@ -34,14 +43,14 @@ def expected_precision(rule: Rule, feed: str, low: str) -> str | None:
     return "float32" if rule is Rule.WIDEST else None
 
 
-def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: bool = False) -> tuple[str, dict[str, Any]]:
+def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: bool = True) -> tuple[str, dict[str, Any]]:
     """Probe an operation under a policy.
 
     Args:
         subject: the framework and device.
         probe: the operation's probe there.
         policy: the policy.
-        full: look at every feed, not only those that can show the rule broken.
+        full: look at every feed, and at later calls in one region; otherwise only at the feeds that tell the rule from others.
 
     Returns:
         What is wrong (empty where nothing is) and the observations.
@@ -59,26 +68,40 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
             return "", {"rule": rule.value}
         return "the policy bans it, but it ran", {"rule": rule.value}
 
+    looks: dict[str, Callable[[], list[Finding]]] = {
+        feed: partial(probe.look, region, feed, policy.dtype)
+        for feed in (FEEDS if full else _telling(subject, policy, rule, probe.castable))
+        if feed == "float32" or probe.castable > (feed == "mixed")
+    }
+    if full and rule is Rule.LOW:
+        looks[_AGAIN] = partial(probe.look_again, region)
     wrong, seen, differing = [], [], []
-    for feed in FEEDS if full else _TELLING[rule]:
+    for fed, look in looks.items():
+        feed = "float32" if fed == _AGAIN else fed
         expected = expected_precision(rule, feed, policy.dtype)
-        if expected is None or (feed != "float32" and probe.castable < (2 if feed == "mixed" else 1)):
+        if expected is None:
             continue
         try:
-            findings = probe.look(region, feed, policy.dtype)
+            findings = look()
         except Exception as error:
             if rule.leaves_agreeing and feed == "low" and not _runs_outside(probe, policy.dtype):
                 continue  # the framework has no such kernel, and the rule asks for no cast
-            wrong.append(f"{feed} inputs: {type(error).__name__}: {_first_line(error)}")
-            differing.append({"of": f"{feed} inputs", "expected": expected, "observed": type(error).__name__})
+            wrong.append(f"{fed} inputs: {type(error).__name__}: {_first_line(error)}")
+            differing.append({"of": f"{fed} inputs", "expected": expected, "observed": type(error).__name__})
             continue
         for finding in findings:
-            seen.append(f"{feed} inputs, {finding.what}: {_spoken(finding)}, tag {finding.dtype}")
+            what = f"{fed} inputs, {finding.what}"
+            seen.append(f"{what}: {_spoken(finding)}, tag {finding.dtype}")
             if complaint := _complaint(probe, finding, expected, feed):
-                what = f"{feed} inputs, {finding.what}"
                 wrong.append(f"{what}: {complaint}")
                 differing.append({"of": what, "expected": expected, "observed": f"{_spoken(finding)}, tag {finding.dtype}"})
     return "; ".join(wrong), {"rule": rule.value, "seen": seen, "wrong": differing}
+
+
+def _telling(subject: Subject, policy: Policy, rule: Rule, castable: int) -> tuple[str, ...]:
+    lists = preset(policy.preset)
+    own = lists.delegates or (lists.framework == subject.framework and policy.preset != PRESETS[0])
+    return (_TELLING_OF_OWN if own else _TELLING)[rule][castable < 2]
 
 
 def _complaint(probe: Probe, finding: Finding, expected: str, feed: str) -> str:
@@ -86,7 +109,7 @@ def _complaint(probe: Probe, finding: Finding, expected: str, feed: str) -> str:
         return f"computed in {_spoken(finding)}, the policy says {expected}"
     if probe.castable == 0:
         expected = probe.outside.dtype
-    tag = "float32" if finding.what != "forward" and feed == "float32" else expected
+    tag = "float32" if finding.what.startswith("backward") and feed == "float32" else expected
     if finding.dtype in ELIGIBLE and finding.dtype != tag and not probe.case.own_dtype:
         return f"its dtype is {finding.dtype}, should be {tag}"
     return ""

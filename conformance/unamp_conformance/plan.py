@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 from unamp.adapter.layered_networks import LAYER_WAYS
@@ -41,6 +42,7 @@ CHECKS: Mapping[str, str] = {
     "behaviour": "nesting, exceptions, threads, the cache of casts",
     "ways": "is a policy followed in every way in which a framework runs a function, or refused before it computes?",
     "layers": "does a rule for layers hold by the numbers, eagerly, compiled and exported, and is it gone once it is removed?",
+    "tensors": "are kinds of tensor that are not one dense array followed, refused or left alone, as the adapter says?",
     "training": "does training with loss scaling come to the loss of float32 training, through an overflow and a restart?",
 }
 
@@ -70,6 +72,8 @@ class Selection:
             Where networks or operations are named, nothing else is run; both can be.
         full: probe every operation under every policy, not only under those that can show a rule broken; with every feed
             where the lists are the user's or the default's. And train every network, not only some and for a few steps.
+        sample: how many items of the plan to draw, see `unamp_conformance.drawing`; 0 for all.
+        seed: of the draw.
 
     Raises:
         ValueError: for a name that nothing has.
@@ -83,6 +87,8 @@ class Selection:
     ops: tuple[str, ...] = ()
     full: bool = False
     ways: tuple[str, ...] = ()
+    sample: int = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         valid = {"levels": LEVELS, "presets": PRESETS, "networks": NETWORKS, "checks": CHECKS}
@@ -96,7 +102,8 @@ class Selection:
     @property
     def whole(self) -> bool:
         """Return whether nothing was left out."""
-        return not any((self.levels, self.dtypes, self.presets, self.networks, self.checks, self.ops, self.ways))
+        named = (self.levels, self.dtypes, self.presets, self.networks, self.checks, self.ops, self.ways)
+        return not any(named) and not self.sample
 
     def nothing(self) -> bool:
         """Return whether no framework has a check that fits. What ways there are only a framework's adapter knows."""
@@ -122,11 +129,12 @@ class Item:
     """One piece of work, done by the worker in one go.
 
     Attributes:
-        kind: ``"operation"``, ``"network"``, ``"behaviour"``, ``"training"``, ``"way"`` or ``"layers"``.
+        kind: ``"operation"``, ``"network"``, ``"behaviour"``, ``"training"``, ``"way"``, ``"layers"`` or ``"tensors"``.
         subject: the operation, network, behaviour or case of rules for layers.
         policies: the policies, by their names in results.
         checks: the kinds of check that it gives results for.
-        way: the name of the way of the framework in which it runs, where the kind is ``"way"`` or ``"layers"``.
+        way: the name of the way of the framework in which it runs, where the kind is ``"way"`` or ``"layers"``; of the kind of
+            tensor, where it is ``"tensors"``.
     """
 
     kind: str
@@ -145,6 +153,7 @@ def items(
     spelled: Sequence[str],
     ways: Iterable[str] = (),
     dear: Collection[str] = (),
+    tensor_kinds: Mapping[str, Collection[str]] = MappingProxyType({}),
     *,
     sparing: bool = False,
     beside: bool = False,
@@ -156,6 +165,7 @@ def items(
         spelled: the operations that the framework has.
         ways: the names of the ways in which it runs functions.
         dear: those of which a run takes seconds.
+        tensor_kinds: the operations of its kinds of tensor, by their names.
         sparing: look at each operation and network under one low dtype only, where the run is a quick one.
         beside: draw fewer, for a device whose numbers and decisions are held against those of another: a quick run leaves ways
             out unless they are asked for, and probes an operation under the user's lists and the default preset's, in one
@@ -182,6 +192,8 @@ def items(
                     yield Item("network", name, {policy_name(policy): policy}, checks)
     if selection.wants("layers") and not (selection.ops or selection.networks or beside):  # their network is on the CPU
         yield from _layers(selection)
+    if selection.wants("tensors") and not (selection.networks or beside):
+        yield from _tensors(selection, tensor_kinds, sparing=sparing)
     asked = "ways" in selection.checks or selection.ways
     if selection.wants("ways") and (asked or not (selection.ops or selection.networks or fewer)):
         yield from _ways(selection, spelled, ways, dear)
@@ -206,6 +218,19 @@ def _layers(selection: Selection) -> Iterator[Item]:
     for number, (way, case) in enumerate(product(LAYER_WAYS, LAYER_CASES)):
         chosen = dtypes if selection.full or way == "eager" else [dtypes[number % len(dtypes)]]
         yield Item("layers", case, {f"O1 {dtype} unamp": Policy("O1", dtype) for dtype in chosen}, ("layers",), way)
+
+
+def _tensors(selection: Selection, kinds: Mapping[str, Collection[str]], *, sparing: bool) -> Iterator[Item]:
+    """Yield each operation of each kind of tensor, allowed and denied: the user's own lists, which no level or preset is."""
+    if selection.levels or selection.presets:
+        return
+    for kind, ops in kinds.items():
+        for op in ops:
+            if op in (selection.ops or ops):
+                dtypes = (_with_one_dtype(selection, op) if sparing else selection).dtypes or LOW_DTYPES
+                policies = {f"allow {dtype}": Policy("O1", dtype, allow=(op,)) for dtype in dtypes}
+                policies |= {f"deny {dtype}": Policy("O1", dtype, deny=(op,)) for dtype in dtypes}
+                yield Item("tensors", op, policies, ("tensors",), kind)
 
 
 def _matrix(selection: Selection) -> Iterator[Policy]:
@@ -275,9 +300,16 @@ def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, 
             found[f"deny {dtype}"] = Policy("O1", dtype, deny=(op,))
     levels = selection.levels or (tuple(LEVELS) if selection.full else ("O1",))
     policies = _matrix(Selection(levels, selection.dtypes, selection.presets or PRESETS[:1] if fewer else selection.presets))
-    for policy in policies if chosen or selection.full else _telling(op, policies):
+    for policy in policies if chosen or selection.full else (*_telling(op, policies), *_deeper(selection, op, fewer=fewer)):
         found[policy_name(policy)] = policy
     return found
+
+
+def _deeper(selection: Selection, op: str, *, fewer: bool) -> Iterator[Policy]:
+    """Yield the default preset's policies at the levels above O1, each in one dtype, another than the next level's."""
+    dtypes = selection.dtypes or LOW_DTYPES
+    for number, level in enumerate(() if fewer else ("O2", "O3"), zlib.crc32(op.encode())):
+        yield Policy(level, dtypes[number % len(dtypes)])
 
 
 def _telling(op: str, policies: Iterable[Policy]) -> Iterator[Policy]:

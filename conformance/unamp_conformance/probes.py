@@ -45,7 +45,7 @@ class Finding:
     """The outcome of one look at an operation.
 
     Attributes:
-        what: ``"forward"`` or ``"backward of input n"``.
+        what: ``"forward"``, ``"backward of input n"`` or ``"forward of a later call"``.
         precisions: those that the numbers are consistent with; None where the numbers cannot tell.
         dtype: the tag on the tensor.
         note: what was wrong with numbers that no precision explains.
@@ -80,7 +80,7 @@ class Probe:
         self.case = case
         self._operations = operations
         self._device = device
-        self._predicted: dict[tuple[str, str, int], list[Prediction | None]] = {}
+        self._predicted: dict[tuple[str, str, range, bool], list[Prediction | None]] = {}
         self._made: dict[int, list[np.ndarray]] = {}
 
     @cached_property
@@ -124,6 +124,62 @@ class Probe:
             return self._findings(region, feed, low, range(_AGAIN * len(self._draws)))
         return findings
 
+    def look_again(self, region: Region) -> list[Finding]:
+        """Call the operation again and again in one open region, and report what the numbers of the later calls say.
+
+        Shapes, dtypes and, where the framework can change a tensor in place, the tensors are those of the first call. Only
+        the values are others: a cast that is kept for too long shows.
+
+        Args:
+            region: makes the region, which stays open.
+        """
+        if not self._sensitive:
+            return []
+        draws = range(1, len(self._draws) + 1)
+        for repeated in (draws, range(1, _AGAIN * len(draws) + 1)):  # see `look`
+            prediction = self._predictions("float32", "float32", repeated, backward=False)[0]
+            if prediction is None:
+                return []
+            values, dtype = self._changed_in_place(region, repeated)
+            precisions, note = explain(values, self._stored(prediction, dtype))
+            if precisions:
+                break
+        return [Finding("forward of a later call", precisions, dtype, note)]
+
+    def _changed_in_place(self, region: Region, draws: range) -> tuple[np.ndarray, str]:
+        """Return the results of calls after the first ones of their regions, with their dtype."""
+        ops, case, runs = self._operations, self.case, []
+        for draw in draws:
+            before, after = self._inputs(draw - 1), self._inputs(draw)
+            kept = {n: ops.parameter(before[n], device=self._device) for n in self._parameters}  # type: ignore[attr-defined]
+            with region():
+                case.call(ops[case.op], [kept[n] if n in kept else self._tensor(a) for n, a in enumerate(before)])
+                for n, parameter in kept.items():
+                    ops.assign(parameter, after[n])  # type: ignore[attr-defined]
+                result = case.call(ops[case.op], [kept[n] if n in kept else self._tensor(a) for n, a in enumerate(after)])
+            runs.append(self._read(self._pick(result)))
+        return _flat([values for values, _ in runs]), runs[-1][1]
+
+    @cached_property
+    def _parameters(self) -> tuple[int, ...]:
+        """Return the places of the inputs that can be parameters, which are changed in place: all that rounding changes, or none."""
+        if not hasattr(self._operations, "assign"):
+            return ()
+        case, inputs = self.case, self._inputs(0)
+        places = tuple(case.differentiable(inputs)) if case.backward else ()
+        make = self._operations.parameter  # type: ignore[attr-defined]
+        given = [make(a, device=self._device) if n in places else self._tensor(a) for n, a in enumerate(inputs)]
+        try:
+            case.call(self._operations[case.op], given)
+        except Exception:  # not every function takes the framework's parameters
+            return ()
+        return places
+
+    def _stored(self, prediction: Prediction, dtype: str) -> Prediction:
+        """Return the prediction for results of a dtype: what the framework keeps in low is rounded to it."""
+        keeps = dtype == "complex32" or (self.case.own_dtype and dtype in LOW_DTYPES)
+        return replace(prediction, rounded=True) if keeps else prediction
+
     def _findings(self, region: Region, feed: str, low: str, draws: range) -> list[Finding]:
         predictions = self._predictions(feed, low, draws)
         fed, gradients = _feeder(self.case, feed, low), len(predictions) > 1
@@ -138,11 +194,15 @@ class Probe:
             if values is None:
                 findings.append(Finding(name, frozenset(), dtype, "no gradient arrived"))
                 continue
-            if name == "forward" and (dtype == "complex32" or (self.case.own_dtype and dtype in LOW_DTYPES)):
-                prediction = replace(prediction, rounded=True)  # what the framework keeps in low is rounded to it
-            precisions, note = explain(values, prediction)
+            precisions, note = explain(values, self._stored(prediction, dtype) if name == "forward" else prediction)
             findings.append(Finding(name, precisions, dtype, note))
         return findings
+
+    def numbers(self, region: Region, feed: str, low: str) -> list[np.ndarray | None]:
+        """Return the results of a look as they are, and for float32 inputs the gradients, of all its draws."""
+        gradients = self.case.backward and feed == "float32"
+        draws = self._draws if self._sensitive else range(1)
+        return _streams([self._run(n, _feeder(self.case, feed, low), "float32", region, gradients=gradients) for n in draws])
 
     def sample(self) -> dict[str, Any]:
         """Return how many numbers a result has outside any region, and a few; empty where they mean nothing elsewhere."""
@@ -186,7 +246,7 @@ class Probe:
                 continue
             found = [p for p in self._compare(collected) if p is not None]
             if all(tells(prediction, calibration) for prediction, calibration in found):
-                self._predicted["float32", "float32", draw + 1] = [p and p[0] for p in self._compare(collected)]
+                self._predicted["float32", "float32", range(draw + 1), True] = [p and p[0] for p in self._compare(collected)]
                 return range(draw + 1)
         names = self._names()
         dull = [
@@ -194,12 +254,12 @@ class Probe:
         ]
         raise Unsuitable(f"{self.case.op}: its inputs do not tell the precisions apart ({', '.join(dull)})")
 
-    def _predictions(self, feed: str, low: str, draws: range) -> list[Prediction | None]:
-        key = (feed, low if feed != "float32" else "float32", len(draws))
+    def _predictions(self, feed: str, low: str, draws: range, *, backward: bool = True) -> list[Prediction | None]:
+        key = (feed, low if feed != "float32" else "float32", draws, backward)
         if key not in self._predicted:
             collected: dict[str, list[_Run]] = {p: [] for p in ("calibration", *PRECISIONS)}
             for draw in draws:
-                self._collect(collected, draw, feed, low, self.case.backward and feed == "float32")
+                self._collect(collected, draw, feed, low, self.case.backward and backward and feed == "float32")
             self._predicted[key] = [pair and pair[0] for pair in self._compare(collected)]
         return self._predicted[key]
 

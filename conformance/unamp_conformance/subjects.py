@@ -12,6 +12,7 @@ from functools import cached_property
 import unamp
 from unamp.adapter import Adapter, NamesDevices, Operations, Way
 from unamp.adapter.registry import adapter_for
+from unamp.adapter.tensor_kinds import TensorKind
 from unamp.errors import AdapterError
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
@@ -66,6 +67,18 @@ class Subject:
         if twice := [name for name, count in Counter(way.name for way in listed).items() if count > 1]:
             raise AdapterError(f"{self.framework}: two ways have the name {twice[0]!r}")
         return {way.name: way for way in listed}
+
+    @cached_property
+    def tensor_kinds(self) -> Mapping[str, TensorKind]:
+        """The kinds of tensor that are not one dense array, by name; an adapter without ``Operations.tensor_kinds`` has none.
+
+        Raises:
+            AdapterError: where two have one name.
+        """
+        listed: Sequence[TensorKind] = getattr(self.operations, "tensor_kinds", tuple)()
+        if twice := [name for name, count in Counter(kind.name for kind in listed).items() if count > 1]:
+            raise AdapterError(f"{self.framework}: two kinds of tensor have the name {twice[0]!r}")
+        return {kind.name: kind for kind in listed}
 
     def devices(self) -> tuple[str, ...]:
         """Return the devices that the framework has here, with the second one where the adapter's operations can make it."""

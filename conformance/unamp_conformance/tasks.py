@@ -107,6 +107,9 @@ class Task:
             self.ended = f"not usable: {fact['why']}"
         elif event == "planned" and not self.planned:
             self._plan(fact["items"])
+            if self.selection.sample:
+                share = f"{len(self.items):,} of {fact['of']:,} items, seed {self.selection.seed}"
+                self.facts = {**self.facts, "drawn": share}
         elif item is None:
             return
         elif event == "begun":
@@ -189,7 +192,7 @@ class Task:
     def _left_out(self) -> Iterator[Result]:
         """Yield what a full run would check and this one does not."""
         ops = [item.subject for item in self.items if item.kind == "operation"]
-        ways = list(dict.fromkeys(item.way for item in self.items if item.way))
+        ways = list(dict.fromkeys(item.way for item in self.items if item.kind == "way"))
         for item in left_out(self.selection, ops, ways):
             for check in item.checks:
                 for policy in item.policies:

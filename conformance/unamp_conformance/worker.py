@@ -14,17 +14,19 @@ import sys
 import time
 import traceback
 import warnings
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from typing import Any
 
 from unamp.adapter import Operations, machine
-from unamp.policy import Policy
+from unamp.policy import Policy, Rule
 from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.cases import cases
+from unamp_conformance.drawing import drawn
 from unamp_conformance.layerchecks import check_layers
 from unamp_conformance.netchecks import Outcome, check_network
 from unamp_conformance.networks import NETWORKS, Lacking
@@ -34,10 +36,11 @@ from unamp_conformance.probes import Probe, Unsuitable
 from unamp_conformance.reference import Reference
 from unamp_conformance.results import Finding, Result, sayable
 from unamp_conformance.subjects import SECOND, Subject
+from unamp_conformance.tensorchecks import check_tensors
 from unamp_conformance.training import QUICK, STEPS, check_training
 from unamp_conformance.ways import check_way
 
-__all__ = ["main", "perform", "planned"]
+__all__ = ["main", "perform", "planned", "probe_of"]
 
 Say = Callable[..., None]
 Outcomes = Mapping[str, Outcome]  # by check what is wrong, empty where nothing is, and the observations
@@ -63,8 +66,9 @@ def main() -> None:
         return say("unusable", why=f"{type(error).__name__}: {error}")
     if not subject.present():
         return None
-    work = planned(subject, selection)
-    say("planned", items=[item.as_dict() for item in work])
+    plan = planned(subject, selection)
+    work = drawn(plan, selection.sample, selection.seed) if selection.sample else plan
+    say("planned", items=[item.as_dict() for item in work], of=len(plan))
     for line in sys.stdin:
         order = json.loads(line)
         _do(subject, work[order["item"]], order["without"], selection.full, say)
@@ -76,12 +80,13 @@ def planned(subject: Subject, selection: Selection) -> list[Item]:
     """Return the items of a selection on a framework, with the ways that its adapter lists."""
     dear = {name for name, way in subject.ways.items() if way.dear}
     chosen = {"sparing": getattr(subject.operations, "dear", False), "beside": subject.device == SECOND}
-    return list(items(selection, subject.spelled(), subject.ways, dear, **chosen))
+    kinds = {name: tuple(kind.calls) for name, kind in subject.tensor_kinds.items()}
+    return list(items(selection, subject.spelled(), subject.ways, dear, kinds, **chosen))
 
 
-def perform(subject: Subject, item: Item, *, full: bool = False) -> list[Result]:
-    """Do one item; an exception in it is a failure of its checks."""
-    return [result for step in _steps(subject, item, (), full) for result in _done(step)]
+def perform(subject: Subject, item: Item, *, without: Collection[str] = (), full: bool = False) -> list[Result]:
+    """Do one item, but for policies that are done already; an exception in it is a failure of its checks."""
+    return [result for step in _steps(subject, item, without, full) for result in _done(step)]
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -
     """Return the steps of an item, but for policies that are done already: their process died in the middle of the item."""
     if item.kind == "operation":
         return _operation(subject, item, without, full)
-    if item.kind in ("way", "layers"):
+    if item.kind in ("way", "layers", "tensors"):
         return _way(subject, item, without)
     kinds: Mapping[str, Callable[[Subject, Item, Policy], Outcomes]] = {
         "network": _network,
@@ -129,7 +134,7 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
     prepared: list[tuple[Probe | None, str]] = []
 
     def prepare() -> Iterator[Result]:
-        prepared.append(_probe(subject.operations, subject.device, item.subject))
+        prepared.append(probe_of(subject.operations, subject.device, item.subject))
         (probe, why) = prepared[0]
         if "coverage" in item.checks and not without:
             yield _result("coverage", subject, item, "-", (why, probe.sample() if probe else {}))
@@ -139,9 +144,10 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
     if probe is None or "probe" not in item.checks:
         return
 
+    thorough = _looked_at_fully(subject, item, full)
+
     def look(policy: Policy) -> Outcomes:
-        every_feed = full and policy.preset == PRESETS[0]  # another preset's rules are carried out in no other way
-        message, details = check_operation(subject, probe, policy, full=every_feed)
+        message, details = check_operation(subject, probe, policy, full=policy in thorough)
         return {"probe": (message, details if message else {})}
 
     asked = replace(item, checks=("probe",))
@@ -150,11 +156,26 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
             yield _Step(name, asked.checks, partial(_guarded, subject, asked, name, partial(look, policy)))
 
 
+def _looked_at_fully(subject: Subject, item: Item, full: bool) -> set[Policy]:
+    """Return the policies of an operation under which every feed is looked at: for each rule one, in the dtype that its name draws.
+
+    In a full run those of the default preset, too.
+    """
+    dtypes = sorted({policy.dtype for policy in item.policies.values()})
+    drawn = dtypes[zlib.crc32(item.subject.encode()) % len(dtypes)] if dtypes else ""
+    first: dict[Rule | None, Policy] = {}
+    for policy in sorted(item.policies.values(), key=lambda policy: policy.dtype != drawn):
+        first.setdefault(subject.rule(policy, item.subject), policy)
+    return {*first.values(), *(policy for policy in item.policies.values() if full and policy.preset == PRESETS[0])}
+
+
 def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_Step]:
     def look(name: str, policy: Policy) -> Iterator[Result]:
         try:
             if item.kind == "layers":
                 found = check_layers(subject, item.way, item.subject, policy)
+            elif item.kind == "tensors":
+                found = check_tensors(subject, subject.tensor_kinds[item.way], item.subject, policy)
             else:
                 found = check_way(subject, subject.ways[item.way], item.subject, policy)
         except Lacking as error:
@@ -169,7 +190,7 @@ def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_St
 
 
 @lru_cache(maxsize=4)  # who asks about an operation again, soon does
-def _probe(operations: Operations, device: str, op: str) -> tuple[Probe | None, str]:
+def probe_of(operations: Operations, device: str, op: str) -> tuple[Probe | None, str]:
     """Return an operation's probe, or why there is none."""
     if op not in operations.names():
         return None, f"the adapter binds no function for {op}"

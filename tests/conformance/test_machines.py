@@ -107,15 +107,15 @@ def test_arguments_choose(machines, settings):
     assert {s.name for f, s in machines.chosen(["paddle"], settings)} == {
         setting.name for setting in settings.values() if "paddle" in setting.variables
     }
-    assert [f for f, _ in machines.chosen(["plainest"], settings)] == list(machines.FRAMEWORKS)
+    assert [f for f, _ in machines.chosen(["as-it-is"], settings)] == list(machines.FRAMEWORKS)
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (
-            ["torch", "arm"],
-            "unknown setting or framework 'arm'; frameworks: torch, paddle, mindspore, tensorflow; settings: ",
+            ["torch", "riscv"],
+            "unknown setting or framework 'riscv'; frameworks: torch, paddle, mindspore, tensorflow, jax; settings: ",
         ),
         (["paddle", "default"], "default says nothing to paddle"),
     ],
@@ -138,6 +138,18 @@ where = {avx2 = true}
 run = ["--dtype", "float16"]
 """
 
+EMULATED = (
+    GOOD
+    + """
+[calm.emulated]
+architecture = "aarch64"
+model = "max"
+has = "asimd sve"
+checks = {torch = 9, paddle = 8}
+tests = {torch = 7, paddle = 6}
+"""
+)
+
 
 def test_a_file_of_settings_is_read(machines):
     death = machines.Death("SIGILL", "no kernel", {"avx2": True}, ("--dtype", "float16"))
@@ -156,8 +168,8 @@ def test_a_file_of_settings_is_read(machines):
         (('stands_for = "a calm machine"', ""), "calm: needs 'stands_for'"),
         (('"a calm machine"', '""'), "calm: stands_for must be text, not ''"),
         (('"a calm machine"', "3"), "calm: stands_for must be text, not 3"),
-        (("stands_for", "stand_for"), "calm: unknown key 'stand_for'; valid: stands_for, variables, dies"),
-        (("paddle = {}", "caffe = {}"), "calm: unknown framework 'caffe'; valid: torch, paddle, mindspore, tensorflow"),
+        (("stands_for", "stand_for"), "calm: unknown key 'stand_for'; valid: stands_for, variables, dies, emulated"),
+        (("paddle = {}", "caffe = {}"), "calm: unknown framework 'caffe'; valid: torch, paddle, mindspore, tensorflow, jax"),
         (("paddle = {}", "paddle = 1"), "calm, paddle: must be a table of variables, not 1"),
         (('"COMPATIBLE"', "1"), "calm, torch, MKL_CBWR: must be text, not 1"),
         (("MKL_CBWR", "PATH"), "calm, torch: PATH is not recorded with a run"),
@@ -168,12 +180,58 @@ def test_a_file_of_settings_is_read(machines):
         (("avx2 = true", "avx2 = 1"), "calm, dies, paddle: where, avx2: must be true or false, not 1"),
         (('"--dtype"', "1"), "calm, dies, paddle: run must be texts, not 1"),
         (('["--dtype", "float16"]', '"float16"'), "calm, dies, paddle: run must be a list, not 'float16'"),
+        (("aarch64", "riscv"), "calm, emulated: unknown architecture 'riscv'; valid: x86_64, aarch64"),
+        (("asimd", "simd"), "calm, emulated: has 'simd'; valid: sse4_1, "),
+        (("model", "modell"), "calm, emulated: unknown key 'modell'; valid: architecture, model, has, checks, tests"),
+        (("torch = 9, ", ""), "calm, emulated, checks: must be of the frameworks that it has variables for: torch, paddle"),
+        (("torch = 7", "torch = 0"), "calm, emulated, tests: must be numbers of 1 and more, not 0"),
     ],
 )
 def test_a_wrong_file_of_settings_is_refused(machines, change, says):
     with pytest.raises(machines.BadSettings) as caught:
-        machines.read(GOOD.replace(*change))
+        machines.read(EMULATED.replace(*change))
     assert str(caught.value).startswith(says)
+
+
+def test_an_emulated_processor_has_instruction_sets_of_its_own(machines):
+    setting = machines.read(EMULATED)["calm"]
+    assert setting.emulated == machines.Emulated(
+        "aarch64", "max", ("asimd", "sve"), {"torch": 9, "paddle": 8}, {"torch": 7, "paddle": 6}
+    )
+    assert setting.death("paddle") is None  # it has no AVX2, whatever this machine has
+    assert machines.where(setting.emulated).endswith("aarch64 (asimd sve)")
+    assert machines.where(setting.emulated).startswith("max, emulated by qemu, ")
+
+
+def test_a_processor_that_cannot_be_emulated_is_not_run_and_never_passed(machines, tmp_path, monkeypatch, capsys):
+    def missing(emulated):
+        raise machines.NotHere("qemu-x86_64 is missing")
+
+    monkeypatch.setattr(machines, "RESULTS", tmp_path / "machines.json")
+    monkeypatch.setattr(machines, "environment", missing)
+    for arguments in (["torch", "amd-avx2"], ["torch", "amd-avx2", "--short"]):
+        assert machines.main(arguments) == 1
+        assert "not run: qemu-x86_64 is missing" in capsys.readouterr().out
+    assert not machines.RESULTS.exists()
+
+
+def test_a_test_that_fails_on_an_emulated_processor_fails_its_row(machines, settings, monkeypatch):
+    monkeypatch.setattr(machines, "environment", lambda emulated: "python")
+    row = {"result": "conforms", "message": "", "wrong": [], "sample": "9 of 90 items, seed 3"}
+    monkeypatch.setattr(machines, "examined", lambda *arguments: dict(row))
+    counts = {"passed": 58, "failed": 0, "skipped": 2, "of": 1530, "wrong": []}
+    monkeypatch.setattr(machines, "drawn_tests", lambda *arguments, **more: counts)
+    found = machines.sampled("torch", settings["amd-avx2"], 3)
+    assert (found["result"], found["sample"]) == (
+        "conforms",
+        "9 of 90 items, seed 3; 60 of 1,530 tests: 58 passed, 2 skipped",
+    )
+    counts |= {"passed": 57, "failed": 1, "wrong": ["tests.torch.test_x.test_y"]}
+    assert machines.sampled("torch", settings["amd-avx2"], 3) == {
+        "result": "fails", "message": "", "wrong": ["tests.torch.test_x.test_y"],
+        "sample": "9 of 90 items, seed 3; 60 of 1,530 tests: 57 passed, 1 failed, 2 skipped",
+    }  # fmt: skip
+    assert machines.sampled("torch", settings["amd-avx2"], 3, short=True) == row
 
 
 def test_a_death_is_of_some_processors(machines, monkeypatch):
@@ -209,11 +267,11 @@ def test_a_row_says_what_was_counted(machines):
         "result": "fails", "message": "dies of SIGFPE",
         "checks": {"passed": 7, "gap": 2, "failed": 1, "crashed": 3, "not run": 5},
         "wrong": ["probe/add|or"], "version": "1.0", "variables": {}, "computes with": {"onednn": False, "threads": 2},
-        "largest error": 0.5, "seconds": 61.4, "where": "here",
+        "largest error": 0.5, "seconds": 61.4, "where": "here", "sample": "all", "commit": "0123abc",
     }  # fmt: skip
     line = machines._line("torch", "calm", found, 1)
     said = "fails: dies of SIGFPE; 5 not run; first: probe/add\\|or"
-    assert line == f"| torch 1.0 | calm | {said} | 7 | 2 | 4 | 0.50 | 61 | onednn: no, threads: 2 | 1 |"
+    assert line == f"| torch 1.0 | calm | {said} | 7 | 2 | 4 | all | 0.50 | 61 | onednn: no, threads: 2 | 1 | 0123abc |"
 
 
 def test_a_framework_that_is_not_installed_is_left_out_and_others_go_on(machines, settings, tmp_path, monkeypatch, capsys):
@@ -222,7 +280,7 @@ def test_a_framework_that_is_not_installed_is_left_out_and_others_go_on(machines
     monkeypatch.setattr(machines, "find_spec", lambda name: None if name == "paddle" else name)
     monkeypatch.setattr(machines, "examined", lambda framework, setting: {
         "result": "conforms", "message": "", "checks": {"passed": 9}, "version": "1", "variables": {}, "computes with": {},
-        "largest error": None, "seconds": 1.0, "where": "here",
+        "largest error": None, "seconds": 1.0, "where": "here", "sample": "all", "commit": "0123abc",
     })  # fmt: skip
     assert machines.main(["plainest"]) == int("paddle" not in machines.without_wheels())
     said = capsys.readouterr().out

@@ -1,25 +1,24 @@
 """The runner: whatever a framework's process does, there is a result."""
 
 import json
-import signal
+import os
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 from typer.testing import CliRunner
-from unamp_conformance import kept
+from unamp_conformance import kept, processes
 from unamp_conformance.cli import app
 from unamp_conformance.plan import LISTED, Selection, items
 from unamp_conformance.reading import load
-from unamp_conformance.runner import Options, run_framework
+from unamp_conformance.runner import OPENING_TIMEOUT, Options, run_framework
 from unamp_conformance.runner import run as run_all
 
 from unamp.vocabulary import vocabulary
 
 START = """
-import json, os, sys, time
+import json, os, signal, sys
 orders = json.loads(sys.stdin.readline())
 pipe = os.fdopen(orders["pipe"], "w", buffering=1)
 def say(event, **facts): pipe.write(json.dumps({"event": event, **facts}) + "\\n")
@@ -85,8 +84,20 @@ def test_a_crash_is_a_result_of_its_check_and_all_others_go_on(run, what, says, 
     assert not found.ok
 
 
-def test_a_hang_is_a_result_of_its_check_and_all_others_go_on(run):
-    assert outcome(run(bad("time.sleep(600)"), timeout=1.0)) == {**GOOD, "bp": "hung"}
+def test_a_hang_is_a_result_of_its_check_and_all_others_go_on(run, monkeypatch):
+    """The runner's time is up once the worker has said that it begins with what hangs, and never before."""
+    hear, hanging, given = processes.Worker.hear, set(), set()
+
+    def heard(worker, timeout):
+        given.add(timeout)
+        fact = hear(worker, 0.0 if worker in hanging else None)
+        if fact and (fact["event"], fact.get("subject"), fact.get("policy")) == ("begun", "b", "p"):
+            hanging.add(worker)
+        return fact
+
+    monkeypatch.setattr(processes.Worker, "hear", heard)
+    assert outcome(run(bad("signal.pause()"), timeout=17.0)) == {**GOOD, "bp": "hung"}
+    assert given == {OPENING_TIMEOUT, 17.0}
 
 
 def test_a_process_that_keeps_dying_is_given_up(run):
@@ -124,21 +135,31 @@ def test_an_unknown_framework_is_told():
     assert found.ended.startswith("not usable: ModuleNotFoundError")
 
 
-def test_several_processes_share_a_framework(run, log):
+def test_several_processes_share_a_framework(run, log, tmp_path):
     """And one that does not open is done without."""
+    # The first worker that has an item waits for the second.
+    meeting = tmp_path / "meeting"
+    os.mkfifo(meeting)
+    meets = f"""
+def meet():
+    try:
+        os.mkdir({str(tmp_path / "first")!r})
+    except FileExistsError:
+        open({str(meeting)!r}, "w").close()
+    else:
+        open({str(meeting)!r}).close()
+"""
     many = OPEN.replace('for name in "abc"', "for name in map(str, range(200))").replace(
         '"abc"[order["item"]]', 'str(order["item"])'
     )
-    slow = (
-        many.replace("BAD", "pass")
-        .replace('say("finished"', 'time.sleep(0.005); say("finished"')
-        .replace('file.write(str(order["item"]))', 'file.write(f"{os.getpid()}\\n")')
-    )
-    assert set(outcome(run(slow, jobs=2)).values()) == {"passed"}
+    noted = meets + many.replace("BAD", "pass").replace('file.write(str(order["item"]))', 'file.write(f"{os.getpid()}\\n")')
+    both = noted.replace("for line in sys.stdin:", "for number, line in enumerate(sys.stdin):\n    if not number: meet()")
+    assert set(outcome(run(both, jobs=2)).values()) == {"passed"}
     assert len(set(log.read_text().split())) == 2
     log.unlink()
-    second = 'if log.exists(): os._exit(1)\nlog.write_text("")\n'
-    found = run(slow.replace("version = pathlib", second + "version = pathlib", 1), jobs=2)
+    (tmp_path / "first").rmdir()
+    second = 'if log.exists(): meet(); os._exit(1)\nlog.write_text("")\n'
+    found = run(both.replace("version = pathlib", second + "version = pathlib", 1), jobs=2)
     assert (found.ended, len(found.results), found.ok) == ("finished", 400, True)
     assert len(set(log.read_text().split())) == 1
 
@@ -194,21 +215,33 @@ def test_other_code_is_another_run(tmp_path, monkeypatch):
     assert len(digests) == 3
 
 
+#: The command, which is sent Ctrl-C's signal as soon as it has kept three results.
+INTERRUPTED = """
+import os, signal, sys
+from unamp_conformance.cli import app
+from unamp_conformance.kept import Kept
+add, kept = Kept.add, []
+def adding(self, item, results):
+    add(self, item, results)
+    kept.append(item)
+    if len(kept) == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+Kept.add = adding
+sys.exit(app())
+"""
+
+
 def test_the_whole_run_can_be_interrupted(tmp_path):
     """Ctrl-C ends every process, says how to go on, and what was finished is there."""
-    command = [sys.executable, "-m", "unamp_conformance", "--framework", "torch", "--device", "cpu", "--output", str(tmp_path)]
-    command += ["--op", "ab*", "--op", "ac*", "--op", "ad*", "--preset", "unamp", "-j", "1"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    arguments = ["--framework", "torch", "--device", "cpu", "--output", str(tmp_path)]
+    arguments += ["--op", "ab*", "--op", "ac*", "--op", "ad*", "--preset", "unamp", "-j", "1"]
+    process = subprocess.run([sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, text=True, check=False)
+    assert process.returncode == 130, process.stderr
+    assert "--resume" in process.stderr
     file = tmp_path / "unfinished" / "torch-cpu.jsonl"
-    deadline = time.monotonic() + 60
-    while not (file.exists() and file.read_text().count("\n") > 2) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "--resume" in said
     before = file.read_text().count("\n") - 1
-    done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "unamp_conformance", *arguments, "--resume", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["ok"]
     assert before >= 2
     assert not file.exists()

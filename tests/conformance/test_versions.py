@@ -124,7 +124,7 @@ def test_the_table_in_the_docs_is_the_generated_one(versions):
 def test_two_runs_at_a_time_keep_what_both_found(versions, tmp_path, monkeypatch):
     monkeypatch.setattr(versions, "RESULTS", tmp_path / "results/versions.json")
     monkeypatch.setattr(versions, "TABLE", tmp_path / "versions.md")
-    found = {"where": "here", "result": "conforms", "message": ""}
+    found = {"where": "here", "commit": "1234567", "result": "conforms", "message": ""}
 
     def meanwhile(row, interpreter):
         versions.keep(versions.Row("paddle", "paddlepaddle", "3.3.1", "3.13"), found)  # the other run

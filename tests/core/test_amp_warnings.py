@@ -45,7 +45,7 @@ def test_where_the_other_dtype_is_as_slow_only_float32_is_advised(make_adapter: 
         lambda: policy_region(Policy("O0", "float16")),
         lambda: policy_region(Policy("O1", "float16", enabled=False)),
         lambda: policy_region(Policy("O1", "float16", preset="native")),  # the fake framework has nothing of its own
-        lambda: unamp.autocast("gpu", "float16"),
+        lambda: unamp.Region(Policy("O1", "float16"), device="gpu"),
     ],
 )
 def test_what_is_not_slow_is_not_warned_of(region: Callable[[], Any], make_adapter: Callable[..., Any]) -> None:

@@ -32,6 +32,13 @@ def test_the_adapter_gets_lists_and_the_caller_what_was_given(level: str, fake: 
     ]
 
 
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_in_float32_everything_is_left_as_it_is(level: str, fake: Any, optimizer: Any) -> None:
+    network, own = fake.make_network(), optimizer()
+    assert unamp.decorate(network, own, level=level, dtype="float32") == (network, own)
+    assert fake.decorated == []
+
+
 @pytest.mark.parametrize("level", ["O0", "OD", "O1"])
 def test_other_levels_change_nothing(level: str, fake: Any, optimizer: Any) -> None:
     network, own = fake.make_network(), optimizer()
@@ -63,7 +70,7 @@ def test_what_the_arguments_mean(arguments: dict[str, Any], expected: Decoration
     ("arguments", "error", "said"),
     [
         ({"level": "O4"}, ValueError, "unknown level 'O4'; valid: O0, OD, O1, O2, O3"),
-        ({"dtype": "float32"}, ValueError, "'float32' is not a low precision"),
+        ({"dtype": "float64"}, ValueError, "'float64' is no dtype of a policy; valid: 'float16', 'bfloat16', 'float32'"),
         ({"dtype": None}, TypeError, "dtype must be a string or a dtype object"),
         ({"save_dtype": "int8"}, ValueError, "save_dtype must be one of float16, bfloat16, float32, float64, or None"),
         ({"master_grad": True, "master_weight": False}, ValueError, "master_grad goes with master weights"),
@@ -93,5 +100,5 @@ def test_who_only_opens_regions_does_not_load_it() -> None:
         "import sys, unamp; before = 'unamp.decoration' in sys.modules; "
         "unamp.decorate; print(before, 'unamp.decoration' in sys.modules)"
     )
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60).stdout
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
     assert told.split() == ["False", "True"]

@@ -104,6 +104,11 @@ def test_names_that_are_there_pass(hooks: Hooks) -> None:
     assert hooks.load("somebodys.inner") is sys.modules["somebodys.inner"]
 
 
+def test_a_module_is_meant_where_its_package_has_a_function_of_that_name(hooks: Hooks) -> None:
+    sys.modules["somebodys"].inner = lambda: None  # type: ignore[attr-defined]
+    assert hooks.load("somebodys.inner")._late == 2
+
+
 def test_a_missing_name_is_told_with_the_version(hooks: Hooks) -> None:
     del vars(sys.modules["somebodys"])["_hook"]
     with pytest.raises(unamp.FrameworkNotSupported, match=r"somebodys 1\.5 has no somebodys\._hook, which unamp needs"):

@@ -29,7 +29,8 @@ def test_a_region_for_another_framework_does_not_count(make_adapter: Any) -> Non
     assert current_policy(framework="fake") is None
 
 
-def test_a_region_for_another_device_does_not_count(fake: Any) -> None:
+def test_a_region_for_another_device_does_not_count(make_adapter: Any) -> None:
+    make_adapter(has_gpu=True)
     with autocast("gpu", "float16"):
         assert current_policy(device="gpu") is not None
         assert current_policy(device="cuda") is not None

@@ -69,7 +69,13 @@ def test_another_level_is_an_error(network: Any, level: Any) -> None:
         unamp.auto_mixed_precision(network, level)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
+def test_in_float32_a_network_computes_and_answers_in_float32(network: Any, tensor: Any) -> None:
+    result = unamp.auto_mixed_precision(network, "O2", "float32").forward(tensor("bfloat16"))
+    assert network.seen == [("float32", Policy("O2", "float32", preset="mindspore"))]
+    assert [out.dtype for out in result["out"]] == ["float32"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8"])
 def test_another_dtype_is_an_error(network: Any, dtype: str) -> None:
     for level in ("O0", "O1"):
         with pytest.raises(ValueError, match=dtype):

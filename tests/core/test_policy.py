@@ -38,6 +38,24 @@ def test_every_level_decides_as_the_table_says(level: str, promote: bool, dtype:
     assert tuple(policy.decide(op) for op in PLACES) == DECIDED[level, promote]
 
 
+def test_in_float32_nothing_is_cast_down_and_nothing_is_banned() -> None:
+    widened = {LOW: FP32, BANNED: FP32, Rule.NARROWEST: WIDEST}
+    for preset in PRESETS:
+        for level in LEVELS if preset != "native" else ():
+            low, wide = (Policy(level, dtype, preset=preset).rules for dtype in ("float16", "float32"))
+            assert wide == {op: widened.get(rule, rule) for op, rule in low.items()}
+    decided = [Policy(level, "float32", preset="torch-cuda").decide("relu") for level in LEVELS]
+    assert decided == [UNTOUCHED, FP32, WIDEST, FP32, FP32]
+
+
+def test_in_float32_the_lists_mean_what_they_mean_and_say_so() -> None:
+    policy = Policy("O2", "fp32", allow="softmax", deny="relu")
+    assert policy == Policy.from_toml(policy.to_toml())
+    assert repr(policy) == "Policy('O2', 'float32', allow='softmax', deny='relu')" or "float32" in repr(policy)
+    assert policy.reason("softmax") == ("softmax", FP32, "your allow list", "")
+    assert Policy(dtype="float32", preset="torch-cuda").reason("binary_cross_entropy").advice == ""
+
+
 def test_tensorflows_infer_and_clear_lists_follow_low_inputs_at_o1() -> None:
     found = {level: Policy(level, "float16", preset="tensorflow").rules for level in LEVELS}
     assert [found["O1"][op] for op in ("bias_add", "relu", "sum", "gelu")] == [Rule.NARROWEST, Rule.NARROWEST, FP32, WIDEST]
@@ -135,7 +153,7 @@ def test_a_policy_takes_any_frameworks_spelling() -> None:
         ({"level": "O4"}, ValueError, "unknown level 'O4'; valid: O0, OD, O1, O2, O3"),
         ({"level": 1}, TypeError, "level must be a string, not int; valid: O0, OD"),
         ({"allow": b"softmax"}, TypeError, "got bytes: b'softmax'"),
-        ({"dtype": "float32"}, ValueError, "'float32' is not a low precision; valid: 'float16', 'bfloat16'"),
+        ({"dtype": "float64"}, ValueError, "'float64' is no dtype of a policy; valid: 'float16', 'bfloat16', 'float32'"),
         ({"dtype": "int8"}, ValueError, "valid: 'float16', 'bfloat16'"),
         ({"dtype": 16}, TypeError, "dtype must be"),
         (

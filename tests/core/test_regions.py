@@ -6,6 +6,7 @@ import contextvars
 import inspect
 import itertools
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -160,6 +161,13 @@ def test_equal_requests_share_a_region(fake: Any) -> None:
         autocast(enabled=1)  # type: ignore[arg-type]
 
 
+def test_a_list_is_as_good_as_a_tuple_where_a_region_is_asked_for_again(fake: Any) -> None:
+    assert autocast(allow=["add"], deny=["linear", "mm"]) is autocast(allow=("add",), deny=("linear", "mm"))
+    assert auto_cast(custom_white_list=["mul"]) is auto_cast(custom_white_list=("mul",))
+    with pytest.raises(ValueError, match="unknown"):
+        autocast(allow=["no such operation"])
+
+
 # ---- threads
 
 
@@ -222,7 +230,21 @@ def test_autocast_takes_what_torch_takes() -> None:
 )
 def test_autocast_without_a_dtype_takes_the_devices(fake: Any, device_type: str | None, has_gpu: bool, dtype: str) -> None:
     fake.has_gpu = has_gpu
-    assert autocast(device_type).policy.dtype == dtype
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", unamp.AmpWarning)  # of a GPU that is not there
+        assert autocast(device_type).policy.dtype == dtype
+
+
+def test_a_region_for_a_gpu_that_no_framework_has_is_off(make_adapter: Callable[..., Any]) -> None:
+    make_adapter("one"), make_adapter("two")
+    with pytest.warns(
+        unamp.AmpWarning, match="no device 'cuda' here: one has cpu; two has cpu; a region for it changes nothing"
+    ):
+        assert not autocast("cuda").policy.active
+    make_adapter("three", has_gpu=True)
+    assert autocast("cuda").policy.active
+    with pytest.warns(unamp.AmpWarning, match="no device 'gpu' here: two has cpu"):
+        assert not autocast("gpu", framework="two").policy.active
 
 
 def test_auto_cast_takes_what_paddle_takes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -159,25 +160,68 @@ def test_an_adapter_that_cannot_be_loaded_is_named(entry_point: Callable[..., No
     with pytest.raises(
         unamp.AdapterError, match=r"the adapter for strange \(unamp_no_such_module:adapter\) could not be loaded"
     ):
-        unamp.autocast("cpu").__enter__()
+        unamp.autocast("cpu", framework="strange")
 
 
-def test_an_unsuitable_framework_stops_regions_that_include_it_and_no_others(
-    entry_point: Callable[..., None], fake_class: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def too_old(entry_point: Callable[..., None], fake_class: Any, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A framework that is imported, and too old for its adapter."""
     adapter = fake_class("strange")
     adapter.probe = lambda: (_ for _ in ()).throw(unamp.FrameworkNotSupported("strange 0.1 is too old"))
     _module(monkeypatch, "unamp_strange", adapter=adapter)
     entry_point("strange", "unamp_strange:adapter")
-    _module(monkeypatch, "strange")
-    registry.register(fake_class("other"))
-    with pytest.raises(unamp.FrameworkNotSupported, match="strange 0.1 is too old"), unamp.autocast("cpu"):
+    return _module(monkeypatch, "strange", Value=type("Value", (), {"__module__": "strange.values"}))
+
+
+def test_an_unsuitable_framework_does_not_cost_the_others(too_old: types.ModuleType, fake: Any) -> None:
+    left_out = "strange is imported, and no policy is in force on it: strange 0.1 is too old"
+    with pytest.warns(unamp.AmpWarning, match=left_out), unamp.autocast("cpu"):
+        assert [policy.level for policy in fake.in_force] == ["O1"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is said once
+        with unamp.autocast("cpu"), unamp.autocast("cpu", framework="fake"):
+            assert len(fake.in_force) == 2
+        assert [answer.framework for answer in unamp.check(unamp.Policy()).answers] == ["fake"]
+
+
+def test_an_unsuitable_framework_is_not_warned_of_where_nothing_would_be_in_force(
+    too_old: types.ModuleType, fake: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    with unamp.autocast("cpu", enabled=False), unamp.autocast("cpu", framework="fake"):
         pass
-    with pytest.raises(unamp.FrameworkNotSupported, match="strange 0.1 is too old"):
-        unamp.autocast("cpu", framework="strange")
-    with unamp.autocast("cpu", framework="other"):
-        assert unamp.is_autocast_enabled()
+    assert list(recwarn) == []
+
+
+def test_a_region_that_covers_nothing_but_an_unsuitable_framework_raises(
+    too_old: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_loaded", {})
+    monkeypatch.setattr(registry, "_in_use", ())
+    for ask in (unamp.autocast("cpu").__enter__, lambda: unamp.check(unamp.Policy())):
+        with pytest.raises(unamp.FrameworkNotSupported, match=r"strange 0\.1 is too old"):
+            ask()
     assert unamp.current_policy() is None
+
+
+def test_an_unsuitable_framework_raises_where_it_is_asked_for_or_comes_in(too_old: types.ModuleType, fake: Any) -> None:
+    value = type("OfAUser", (too_old.Value,), {"__module__": "somebodys.code", "step": lambda self: None})()
+    scaler = unamp.GradScaler()
+    for ask in (
+        lambda: unamp.autocast("cpu", framework="strange"),
+        lambda: unamp.check(unamp.Policy(), framework="strange"),
+        lambda: unamp.auto_mixed_precision(value, "O1"),
+        lambda: unamp.decorate(value, level="O2"),
+        lambda: unamp.default_region(unamp.Policy(), like=[value]),
+        lambda: scaler.scale(value),
+        lambda: scaler.step(value),
+    ):
+        with pytest.raises(unamp.FrameworkNotSupported, match=r"strange 0\.1 is too old"):
+            ask()
+
+
+def test_what_is_no_value_of_an_unsuitable_framework_is_told_what_it_is(too_old: types.ModuleType, fake: Any) -> None:
+    with pytest.raises(TypeError, match="scale.. takes tensors, .* not float"):
+        unamp.GradScaler().scale(1.0)
 
 
 def test_a_framework_with_an_adapter_that_is_not_installed_says_how_to_install_it(entry_point: Callable[..., None]) -> None:

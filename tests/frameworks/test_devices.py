@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 SCRIPT = """
+import warnings
 import torch, tensorflow as tf, unamp
 
 def said(*args, **kwargs):
@@ -26,8 +27,18 @@ assert other.endswith("tensorflow has CPU"), other
 other = said(cpu, framework="torch")
 assert "is one of tensorflow's devices, and the region is for torch" in other, other
 assert other.endswith("torch has cpu, meta"), other
-assert "torch finds no device 'mps' here" in said("mps")
-assert "tensorflow finds no device 'TPU' here" in said("TPU:0")
+
+def warned(device):
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        region = unamp.autocast(device)
+    assert not region.policy.active, region
+    return str(given[-1].message), region.framework
+
+assert warned("mps") == ("there is no device 'mps' here: torch has cpu, meta; a region for it changes nothing", "torch")
+assert warned("TPU:0") == ("there is no device 'TPU:0' here: tensorflow has CPU; a region for it changes nothing", "tensorflow")
+both, framework = warned("cuda")
+assert "torch has cpu, meta" in both and "tensorflow has CPU" in both and framework is None, both
 unknown = said("bogus")
 assert "torch has cpu, meta" in unknown and "tensorflow has CPU" in unknown, unknown
 """

@@ -10,6 +10,7 @@ import pytest
 from flax import linen, nnx
 
 import unamp
+from unamp import amp_warnings
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (2, 6, 8))
@@ -212,3 +213,75 @@ def test_keras_computes_with_jax_under_a_policy():
         model.fit(IMAGE, np.zeros((2, 2)), epochs=2, verbose=0)
     assert {str(v.dtype) for v in model.variables if "float" in str(v.dtype)} == {"float32"}
     assert model(IMAGE).dtype == jnp.float32
+
+
+# --- dtypes that layers state -------------------------------------------------------------------------------------------------
+
+
+def stating(dtype):
+    """Layers of flax's in a dtype that they state."""
+    dense, cell = linen.Dense(4, dtype=dtype), nnx.SimpleCell(8, 4, dtype=dtype, rngs=rngs())
+    attend = linen.MultiHeadDotProductAttention(2, dtype=dtype)
+    return {
+        "linen.Dense": lambda: dense.apply(dense.init(KEY, X), X),
+        "nnx.Linear": lambda: nnx.Linear(8, 4, dtype=dtype, rngs=rngs())(X),
+        "nnx.Conv": lambda: nnx.Conv(3, 4, (3, 3), dtype=dtype, rngs=rngs())(IMAGE),
+        "nnx.SimpleCell": lambda: cell(jnp.zeros((6, 4), dtype), X[0])[1],
+        "linen.MultiHeadDotProductAttention": lambda: attend.apply(attend.init(KEY, X, X), X, X),
+    }
+
+
+@pytest.mark.parametrize("name", stating(jnp.float32))
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_a_stated_float32_is_decided_by_the_policy(name, level):
+    plain = stating(jnp.float32)[name]()
+    assert plain.dtype == jnp.float32
+    with unamp.trace() as trace, unamp.autocast(level=level, dtype="bfloat16"):
+        low = stating(jnp.float32)[name]()
+    assert low.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.float32(low), plain, atol=0.1, rtol=0.1)
+    (row, *_) = [each for each in trace.records if each.rule.name == "LOW" and "dtype=float32" in each.native]
+    assert row.compute == "bfloat16"
+    with unamp.autocast(level=level, dtype="bfloat16", deny="*"):
+        assert stating(jnp.float32)[name]().dtype == jnp.float32
+
+
+@pytest.mark.parametrize("name", ["linen.Dense", "nnx.Linear", "nnx.Conv"])
+def test_another_stated_dtype_is_kept_with_a_row_and_a_warning(name, monkeypatch):
+    monkeypatch.setattr(amp_warnings, "_given", set())  # each is given once in a process
+    plain = stating(jnp.float16)[name]()
+    with pytest.warns(unamp.AmpWarning, match="computes in bfloat16"), unamp.trace() as trace:
+        with unamp.autocast(dtype="bfloat16"):
+            kept = stating(jnp.float16)[name]()
+    assert kept.dtype == jnp.float16
+    np.testing.assert_array_equal(kept, plain)
+    row = [each for each in trace.records if "dtype=float16" in each.native][-1]
+    assert (row.rule.name, row.compute, row.output) == ("UNTOUCHED", "float16", "float16")
+
+
+def attentions():
+    made = linen.MultiHeadDotProductAttention(2)
+    variables, module = made.init(KEY, X, X), nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs())
+    return {"linen": lambda: made.apply(variables, X, X), "nnx": lambda: module(X)}
+
+
+@pytest.mark.parametrize("library", attentions())
+@pytest.mark.parametrize("deny", [(), ("softmax",)], ids=str)
+def test_attention_has_a_float32_softmax_between_low_products(library, deny):
+    call = attentions()[library]
+    plain = call()
+    with unamp.autocast(dtype="bfloat16", deny=deny):
+        low = call()
+        program = str(jax.make_jaxpr(call)())
+    assert low.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.float32(low), plain, atol=0.05)
+    products = [line for line in program.splitlines() if "dot_general" in line]
+    exponents = [line for line in program.splitlines() if " exp " in line]
+    assert len(products) >= 6 or "jit" in program
+    assert exponents
+    assert all("f32" in line.split("=")[0] for line in exponents)
+    with unamp.trace() as trace, unamp.autocast(dtype="bfloat16", deny=deny):
+        call()
+    rows = {each.op: each.compute for each in trace.records}
+    assert all(rows[op] == "bfloat16" for op in rows if op in ("linear", "einsum", "matmul", "scaled_dot_product_attention"))
+    assert rows.get("softmax", "float32") == "float32"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import absent
 import jax
 import jax.numpy as jnp
 import pytest
@@ -53,6 +54,10 @@ def test_devices_are_named_in_jaxs_words(matrix):
             assert (matrix @ matrix).dtype == jnp.bfloat16
     assert adapter.device_of(matrix) == "cpu"
     assert jax.jit(lambda x: x * (adapter.device_of(x) == "cpu"))(2) == 2
-    if adapter.devices() == ("cpu",):
-        with pytest.raises(ValueError, match="jax finds no device 'tpu' here; it has cpu"):
-            unamp.autocast("tpu:0", framework="jax")
+
+
+@pytest.mark.parametrize("named", ["tpu:0", "rocm", "gpu", "cuda:0"])
+def test_devices_that_are_not_there(matrix, monkeypatch, named):
+    absent.nothing_is_in_force_on_it(
+        named, "jax has cpu", lambda: (matrix @ matrix).dtype, jnp.bfloat16, monkeypatch, framework="jax"
+    )

@@ -14,6 +14,7 @@ from flax import linen, nnx
 from unamp_jax import loss_scaling
 
 import unamp
+from unamp.vocabulary import vocabulary
 
 STEPS, LAST = 200, 20
 DTYPES = ["float16", "bfloat16"]
@@ -164,3 +165,63 @@ def test_a_training_of_nnx_in_place_comes_to_the_loss_of_float32(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_training_by_keras_comes_to_the_loss_of_float32(dtype):
     ends_alike("keras", trained_by_keras, dtype)
+
+
+def test_training_in_one_open_region_is_training_in_one_for_each_step():
+    x = jax.random.normal(jax.random.key(0), (32, 4))
+    y = x @ jnp.asarray([[1.0], [-2.0], [0.5], [3.0]])
+
+    def run(around, inside, compiled):
+        model = nnx.Linear(4, 1, rngs=nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+
+        def step(model, optimizer):
+            def loss(model):
+                with inside():
+                    return jnp.mean((jnp.float32(model(x)) - y) ** 2)
+
+            value, gradients = nnx.value_and_grad(loss)(model)
+            optimizer.update(model, gradients)
+            return value
+
+        stepping = nnx.jit(step) if compiled else step
+        with around():
+            return [float(stepping(model, optimizer)) for _ in range(60)]
+
+    region = lambda: unamp.autocast(dtype="bfloat16")  # noqa: E731
+    for compiled in (False, True):
+        open_throughout, one_a_step = run(region, nullcontext, compiled), run(nullcontext, region, compiled)
+        plain = run(nullcontext, nullcontext, compiled)
+        assert open_throughout == one_a_step
+        assert plain != one_a_step
+        assert open_throughout[-1] < open_throughout[0] / 20
+
+
+def test_more_policies_than_are_remembered_trace_once_each():
+    traced = []
+
+    @jax.jit
+    def f(a):
+        traced.append(a)
+        return a @ a
+
+    policies = [unamp.Policy(dtype="bfloat16", deny=[f"{op}"]) for op in sorted(vocabulary())[:300]]
+    for policy in policies:
+        with unamp.policy_region(policy):
+            jax.eval_shape(f, jnp.ones((2, 2)))
+    seen = len(traced)
+    for policy in policies:
+        with unamp.policy_region(policy):
+            jax.eval_shape(f, jnp.ones((2, 2)))
+    assert seen == len(policies)
+    assert len(traced) == seen
+
+
+def test_what_has_its_parameters_elsewhere_is_told_what_to_use():
+    dense = linen.Dense(4)
+    with pytest.raises(unamp.NotExpressible, match="unamp_jax.low_parameters"):
+        unamp.decorate(dense, optax.adam(1e-2), level="O2", dtype="bfloat16")
+    with pytest.raises(unamp.NotExpressible, match="unamp_jax.with_master_weights"):
+        unamp.decorate(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), optax.adam(1e-2), level="O2", dtype="bfloat16")
+    with pytest.raises(TypeError, match="has no argument 'scale'; it takes init_scale"):
+        loss_scaling.init(scale=4.0)

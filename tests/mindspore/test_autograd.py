@@ -6,7 +6,7 @@ import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 from unamp_mindspore.casting import cast, rounded
 
-from unamp import Policy, custom_fwd, policy_region
+from unamp import Policy, custom_bwd, custom_fwd, policy_region
 
 F32 = mindspore.float32
 LOW = {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16}
@@ -336,3 +336,70 @@ def test_train_one_step_cell(low):
         losses = [float(train(x, label).asnumpy()) for _ in range(6)]
     assert losses[-1] < losses[0]
     assert {p.dtype for p in net.get_parameters()} == {F32}
+
+
+class Product(nn.Cell):
+    """A cell with a product in its own gradient, which is computed outside of the policy: in the dtype that it casts to."""
+
+    def construct(self, x, w):
+        return ops.matmul(x, w)
+
+    def bprop(self, x, w, out, dout):
+        x, w = x.astype(dout.dtype), w.astype(dout.dtype)
+        return ops.matmul(dout, w.T), ops.matmul(x.T, dout)
+
+
+class ProductInFloat32(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.product, self.back = ops.MatMul(), ops.MatMul(transpose_b=True)
+
+    def construct(self, x, w):
+        return self.product(x, w)
+
+    def bprop(self, x, w, out, dout):
+        wide = ops.cast(dout, F32)
+        return self.back(wide, w), self.product(ops.transpose(x, (1, 0)), wide)
+
+
+class ProductAsForward(nn.Cell):
+    """Here the products of the backward pass follow the policy: a float32 and a low input become low."""
+
+    @custom_fwd
+    def construct(self, x, w):
+        return ops.matmul(x, w)
+
+    @custom_bwd
+    def bprop(self, x, w, out, dout):
+        return ops.matmul(dout, w.T), ops.matmul(x.T, dout)
+
+
+class Around(nn.Cell):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def construct(self, x, w):
+        return self.inner(ops.tanh(x), w)
+
+
+@pytest.mark.parametrize("kind", [Product, ProductInFloat32, ProductAsForward])
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in a network"])
+def test_a_cells_own_gradient_with_a_product_is_the_same_in_a_graph(low, kind, inside):
+    cell = Around(kind()) if inside else kind()
+    x, w = rand(3, 4), rand(4, 5)
+
+    def gradients(x, w):
+        return mindspore.grad(loss, (0, 1))(x, w)
+
+    def loss(x, w):
+        return cell(x, w).astype(F32).square().sum()
+
+    compiled = mindspore.jit(gradients)
+    with under(low=low):
+        eager, found = gradients(x, w), compiled(x, w)
+    assert [each.dtype for each in found] == [each.dtype for each in eager] == [F32, F32]
+    for one, other in zip(arrays(found), arrays(eager), strict=True):
+        np.testing.assert_array_equal(one, other)
+    if kind is Product:
+        assert (arrays(gradients(x, w))[0] != arrays(found)[0]).any()

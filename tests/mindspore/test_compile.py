@@ -1,5 +1,6 @@
 """Compiled graphs: the policy in force at the call decides, and each has a graph of its own."""
 
+import contextlib
 import functools
 import sys
 
@@ -10,7 +11,8 @@ from mindspore import Tensor, nn, ops
 from unamp_mindspore import compiling
 
 import unamp
-from unamp import Policy, policy_region
+from unamp import Policy, autocast, policy_region
+from unamp.dialects.torch import amp as torch_amp
 
 jit_context = sys.modules[compiling.jit_context.__module__]  # where that is, depends on the version
 
@@ -263,3 +265,74 @@ def test_what_python_would_run_when_the_graph_runs_is_refused_in_a_region(functi
     with policy_region(Policy()), pytest.raises(unamp.NotExpressible, match="Python runs it when the graph runs"):
         compiled(x)
     assert compiled(x).dtype == F32
+
+
+def batched_product(x, y):
+    return ops.relu(x @ y)
+
+
+def batched_softmax(x, y):
+    return ops.softmax(ops.matmul(x, y))
+
+
+@policy_region(Policy("O2", "bfloat16"))
+def batched_by_itself(x, y):
+    return ops.tanh(ops.matmul(x, y))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("function", [batched_product, batched_softmax, batched_by_itself])
+def test_vmap_computes_what_the_function_computes_on_each_part(function, dtype):
+    a, b = rand(5, 4, 4), rand(5, 4, 3)
+    batched = ops.vmap(function)
+    compiled = mindspore.jit(batched)
+    with policy_region(Policy(dtype=dtype)):
+        parts = [function(one, other) for one, other in zip(a, b, strict=True)]
+        found = [batched(a, b), compiled(a, b)]
+    for each in found:
+        assert each.dtype == parts[0].dtype
+    found += [batched(a, b)] if function is batched_by_itself else []
+    for each in found:
+        whole = each.astype(F32).asnumpy()
+        known = np.stack([part.astype(F32).asnumpy() for part in parts])
+        np.testing.assert_allclose(whole, known, rtol=2 ** (-10 if dtype == "float16" else -7))
+
+
+a_region = unamp.autocast(dtype="bfloat16")
+
+
+def with_a_region_of_its_own(a, b):
+    with unamp.autocast(dtype="bfloat16"):
+        return ops.matmul(a, b)
+
+
+def with_a_region_by_its_short_name(a, b):
+    with autocast(dtype="bfloat16"):
+        product = ops.matmul(a, b)
+    return product + 1
+
+
+def with_a_region_from_outside(a, b):
+    with a_region:
+        return ops.matmul(a, b)
+
+
+def with_a_region_of_a_dialect(a, b):
+    with torch_amp.autocast("cpu"):
+        return ops.matmul(a, b)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [with_a_region_of_its_own, with_a_region_by_its_short_name, with_a_region_from_outside, with_a_region_of_a_dialect],
+)
+def test_a_region_inside_a_compiled_function_says_what_to_write_instead(function):
+    compiled = mindspore.jit(function)
+    for around in (contextlib.nullcontext(), unamp.autocast()):
+        with around, pytest.raises(unamp.NotExpressible, match=r"decorate that \(@unamp.autocast"):
+            compiled(rand(2, 2), rand(2, 2))
+    assert dtypes(Policy(), mindspore.jit(compute_alone), rand(2, 2), rand(2, 2)) == [F16]  # the compiler goes on
+
+
+def compute_alone(a, b):
+    return ops.matmul(a, b)

@@ -21,11 +21,12 @@ F32, F16, BF16 = mindspore.float32, mindspore.float16, mindspore.bfloat16
 
 
 class Net(nn.Cell):
-    def __init__(self):
+    def __init__(self, has_bias=True):
         super().__init__()
         np.random.seed(3)
         first, second = (Tensor(np.random.randn(*shape).astype("float32") * 0.3) for shape in ((8, 4), (1, 8)))
-        self.one, self.two = nn.Dense(4, 8, weight_init=first), nn.Dense(8, 1, weight_init=second)
+        self.one = nn.Dense(4, 8, weight_init=first, has_bias=has_bias)
+        self.two = nn.Dense(8, 1, weight_init=second, has_bias=has_bias)
         self.norm = nn.LayerNorm((8,))
 
     def construct(self, x):
@@ -109,6 +110,80 @@ def test_custom_lists_compute_what_mindspores_own_computes(lists):
     assert found.dtype == own.dtype == F32
     assert np.abs(found.asnumpy() - own.asnumpy()).max() <= np.spacing(np.float16(np.abs(own.asnumpy()).max()))
     assert (found.asnumpy() != Net()(x).asnumpy()).any()
+
+
+LEVELS = ("O0", "O1", "O2", "O3", "auto")
+CONVERSIONS = {
+    **{level: lambda amp, net, level=level: amp.auto_mixed_precision(net, level) for level in LEVELS},
+    "white": lambda amp, net: amp.custom_mixed_precision(net, white_list=[nn.Dense, ops.MatMul]),
+    "black": lambda amp, net: amp.custom_mixed_precision(net, black_list=[nn.LayerNorm]),
+}
+
+
+@pytest.mark.parametrize("conversion", CONVERSIONS)
+@pytest.mark.parametrize("mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE], ids=["pynative", "graph"])
+def test_networks_are_converted_where_they_are_as_mindspores_own_are(conversion, mode):
+    """The network that is given, and the one that is returned, which have the same parameters."""
+    x = array(16, 4)
+    exact = Net(has_bias=False)(x).asnumpy()
+
+    def converted(amp):
+        net = Net(has_bias=False)  # which MindSpore promotes at "auto", and is part of the layer here
+        mindspore.set_context(mode=mode)
+        try:
+            made = CONVERSIONS[conversion](amp, net)
+            given, returned = net(x), made(x)
+        finally:
+            mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+        shared = [one is other for one, other in zip(net.trainable_params(), made.trainable_params(), strict=True)]
+        changed = [bool((each.asnumpy() != exact).any()) for each in (given, returned)]
+        return made is net, shared, given.dtype, returned.dtype, changed, given.astype(F32).asnumpy()
+
+    *own, known = converted(mindspore.amp)
+    *ours, found = converted(amp)
+    assert ours == own
+    assert np.abs(found - known).max() <= 4 * np.spacing(np.float16(np.abs(known).max()))
+
+
+def test_a_graph_that_was_compiled_before_its_network_was_converted_is_compiled_again(graph_mode):
+    net = Net()
+    assert net(array(16, 4)).dtype == F32
+    amp.auto_mixed_precision(net, "O3")
+    assert net(array(16, 4)).dtype == F16
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_a_train_network_converts_the_network_that_it_is_given_as_mindspores_own(level):
+    def converted(amp):
+        net = Net()
+        before = net(array(16, 4)).asnumpy()
+        amp.build_train_network(net, _sgd(net), nn.MSELoss(), level, loss_scale_manager=None)
+        found = net(array(16, 4))
+        return found.dtype, bool((found.asnumpy() != before).any())
+
+    assert converted(amp) == converted(mindspore.amp)
+
+
+def test_a_network_that_is_converted_again_has_the_last_lists():
+    net = Net()
+    amp.auto_mixed_precision(net, "O3", BF16)
+    amp.auto_mixed_precision(net, "O2")
+    assert net(array(16, 4)).dtype == F16
+    with unamp.layer_policies(net, {":Net": "float32"}):
+        assert net(array(16, 4)).dtype == F32
+    assert net(array(16, 4)).dtype == F16
+
+
+@pytest.mark.parametrize("make", [lambda: amp.StaticLossScaler(8.0), lambda: amp.DynamicLossScaler(8.0, 2, 1)])
+def test_a_bfloat16_region_leaves_a_scaler_as_it_is(make):
+    """As MindSpore's own, which knows of no region: the loss is scaled, and the scale moves."""
+    scaler, x = make(), array(3)
+    with unamp.autocast(dtype="bfloat16", level="O3"):
+        assert (scaler.scale(x).asnumpy() == x.asnumpy() * 8).all()
+        assert (scaler.unscale(x * 1.0).astype(F32).asnumpy() == (x * 1.0).astype(BF16).astype(F32).asnumpy() / 8).all()
+        moved = scaler.adjust(amp.all_finite((x,)))
+    assert scaler.scale_value == (16.0 if moved else 8.0)
+    assert moved is isinstance(scaler, amp.DynamicLossScaler)
 
 
 def operators(x):

@@ -81,7 +81,7 @@ def test_the_casts_of_a_converted_cell_are_casts_in_a_region_too(mode, level):
 
 def test_a_region_for_a_device_that_does_not_compute_here_changes_nothing():
     with unamp.autocast("cpu", dtype="float16"):
-        with unamp.autocast("cuda", dtype="bfloat16"):
+        with unamp.Region(unamp.Policy(dtype="bfloat16"), device="gpu"):
             assert product(X).dtype == F16
         with unamp.autocast("cuda", enabled=False):
             assert product(X).dtype == F16

@@ -34,7 +34,7 @@ def test_eight_threads_with_policies_of_their_own():
     def dtypes():
         return [dtype(lambda: a @ a), dtype(lambda: ops.add(a, a)), dtype(lambda: layer(a))]
 
-    every_thread_has_its_own_policy(dtypes, seconds=5)
+    every_thread_has_its_own_policy(dtypes, rounds=200)
 
 
 def test_a_thread_started_inside_a_region_does_not_inherit_it():

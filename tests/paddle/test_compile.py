@@ -135,3 +135,55 @@ def test_a_librarys_default_gives_way_to_every_region(full_graph):
                 assert static(x).dtype == expected
                 with paddle.amp.auto_cast(False):
                     assert static(x).dtype == paddle.float32
+
+
+class Product(paddle.autograd.PyLayer):
+    """A product with a backward of its own, whose gradients come out low."""
+
+    @staticmethod
+    @unamp.custom_fwd
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return paddle.matmul(a, b)
+
+    @staticmethod
+    @unamp.custom_bwd
+    def backward(ctx, grad):
+        a, b = ctx.saved_tensor()
+        return paddle.matmul(grad, b.t()), paddle.matmul(a.t(), grad)
+
+
+class WideProduct(paddle.autograd.PyLayer):
+    """The same in float32, whatever comes in."""
+
+    @staticmethod
+    @unamp.custom_fwd(cast_inputs="float32")
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return paddle.matmul(a, b)
+
+    @staticmethod
+    @unamp.custom_bwd
+    def backward(ctx, grad):
+        a, b = ctx.saved_tensor()
+        return paddle.matmul(grad, b.t()), paddle.matmul(a.t(), grad)
+
+
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+@pytest.mark.parametrize("layer", [Product, WideProduct])
+def test_a_custom_function_computes_and_differentiates_as_it_does_eagerly(layer, low, full_graph):
+    def loss(a, b):
+        return (layer.apply(a @ b, b) * 0.3).astype("float32").square().sum()
+
+    found = []
+    for function in (loss, paddle.jit.to_static(loss, full_graph=full_graph)):
+        paddle.seed(3)
+        a, b = paddle.rand([5, 5]), paddle.rand([5, 5])
+        a.stop_gradient = b.stop_gradient = False
+        with policy_region(Policy("O1", low)):
+            result = function(a, b)
+        result.backward()
+        found.append([each.numpy() for each in (result, a.grad, b.grad)])
+    for eager, compiled in zip(*found, strict=True):
+        assert eager.dtype == compiled.dtype == np.float32
+        np.testing.assert_array_equal(eager, compiled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import absent
 import paddle
 import pytest
 
@@ -16,16 +17,20 @@ def test_a_device_in_paddles_words(named: object) -> None:
         assert (paddle.ones([2, 2]) @ paddle.ones([2, 2])).dtype == paddle.bfloat16
 
 
+@pytest.mark.parametrize("named", ["xpu", "xpu:1", "gpu", "cuda"])
+def test_devices_that_are_not_there(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = paddle.ones([2, 2])
+    absent.nothing_is_in_force_on_it(named, "paddle has cpu", lambda: (x @ x).dtype, paddle.bfloat16, monkeypatch)
+
+
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("xpu", "paddle finds no device 'xpu' here; it has cpu"),
-        ("xpu:1", "paddle finds no device 'xpu' here; it has cpu"),
         ("npu:0", "unknown device_type 'npu:0'.*paddle has cpu"),
         ("GPU", "unknown device_type 'GPU'.*paddle has cpu"),
     ],
 )
-def test_devices_that_are_not_there(named: object, said: str) -> None:
+def test_words_for_no_device(named: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         unamp.autocast(named)
     assert unamp.current_policy() is None

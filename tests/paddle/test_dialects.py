@@ -82,6 +82,71 @@ def test_constructors_and_getters_are_paddles():
         assert error_of(lambda name=name: getattr(amp, name)(decr_ratio=1.0)) is AssertionError
 
 
+@pytest.mark.parametrize("name", ["GradScaler", "AmpScaler"])
+def test_a_scale_where_paddle_takes_a_switch_is_refused(name):
+    make = getattr(amp, name)
+    assert getattr(paddle.amp, name)(4096.0).get_init_loss_scaling() != 4096.0  # it would be lost
+    for enable in (4096.0, 1, None, "cuda"):
+        with pytest.raises(TypeError, match=r"enable must be True or False, not .*init_loss_scaling="):
+            make(enable)
+    assert make(np.bool_(True), 4096.0).get_scale() == 4096.0
+
+
+def test_what_is_changed_is_what_was_given():
+    """Paddle's functions change networks and optimizers where they are, and return them in the form that they came in."""
+    for level in ("O1", "O2"):
+        for own, ours in ((paddle.amp.decorate, amp.decorate), (paddle.amp.amp_decorate, amp.amp_decorate)):
+            for function in (own, ours):
+                model, other = paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)
+                optimizer = paddle.optimizer.SGD(parameters=model.parameters())
+                weight = other.weight
+                assert function(other, level=level) is other
+                assert other.weight is weight
+                found, stepped = function([model], [optimizer], level)
+                assert (type(found), type(stepped)) == (list, list)
+                assert found[0] is model
+                assert stepped[0] is optimizer
+    # Without a result that is taken the network is low all the same.
+    model = paddle.nn.Linear(2, 2)
+    amp.decorate(model, level="O2", dtype="bfloat16")
+    assert model.weight.dtype == BF16
+
+
+def test_what_a_scaler_that_is_off_returns_is_what_it_was_given():
+    for module in (amp, paddle.amp):
+        scaler, loss = module.GradScaler(False), paddle.ones([1])
+        assert scaler.scale(loss) is loss
+        assert scaler.state_dict() == {}
+        scaler.load_state_dict({})
+    assert error_of(lambda: amp.GradScaler().load_state_dict({})) is RuntimeError
+
+
+@pytest.mark.parametrize("name", ["GradScaler", "AmpScaler"])
+def test_a_scaler_goes_on_scaling_in_a_region_in_bfloat16(name):
+    # Paddle's own switches itself off there, for good.
+    scaler = getattr(amp, name)(init_loss_scaling=1024.0)
+    with amp.auto_cast(dtype="bfloat16"):
+        assert float(scaler.scale(paddle.ones([]))) == 1024.0
+    assert scaler.is_enable()
+    with amp.auto_cast():
+        assert float(scaler.scale(paddle.ones([]))) == 1024.0
+
+
+def test_positional_arguments_go_where_paddles_go():
+    with amp.auto_cast(True, ["tanh"], ["matmul"], "O2", "bfloat16", False):
+        x = paddle.ones([2, 2])
+        assert [F.tanh(x).dtype, paddle.matmul(x, x).dtype, (x + x).dtype] == [BF16, F32, BF16]
+    with amp.autocast("gpu", "bfloat16", True, False):
+        assert amp.get_autocast_dtype() == "bfloat16"
+    with amp.autocast("cpu", "bfloat16", False):
+        assert not amp.is_autocast_enabled()
+    model = paddle.nn.Linear(2, 2)
+    optimizer = paddle.optimizer.SGD(parameters=model.parameters())
+    amp.decorate(model, optimizer, "O2", "bfloat16", True, "float32", False, [paddle.nn.Conv2D])
+    assert model.weight.dtype == BF16
+    assert model.state_dict()["weight"].dtype == F32
+
+
 def own_scaler(**rules):
     """Paddle's own, which is switched off on the CPU: the state machine in it works, if it is switched on by hand.
 

@@ -1,5 +1,8 @@
 """Regions and the operations of eager mode."""
 
+import sys
+import types
+
 import numpy as np
 import paddle
 import pytest
@@ -66,6 +69,17 @@ def test_functions_bound_early_in_a_users_module(low):
 
 bound_early = paddle._C_ops.matmul
 bound_linear = F.linear
+
+
+def test_functions_bound_early_in_a_module_that_takes_the_place_of_another(low, monkeypatch):
+    x = paddle.rand([4, 4])
+    for _ in range(3):  # as many modules as before each time, and the same names
+        users = types.ModuleType("a_users_module")
+        users.product = paddle._C_ops.matmul
+        monkeypatch.setitem(sys.modules, "a_users_module", users)
+        with under(low=low):
+            assert users.product(x, x, False, False).dtype == low
+        assert users.product(x, x, False, False).dtype == paddle.float32
 
 
 def test_widest(low):

@@ -73,15 +73,15 @@ def test_paddles_own_region_is_opened_beside_and_closed(beside, monkeypatch):
 
     class Region:
         def __enter__(self):
-            _dygraph_tracer()._amp_level = core.AmpLevel.O1
+            _dygraph_tracer()._amp_level, _dygraph_tracer()._amp_dtype = core.AmpLevel.O1, "float16"
             opened.append(True)
 
         def __exit__(self, *_):
-            _dygraph_tracer()._amp_level = before
+            _dygraph_tracer()._amp_level, _dygraph_tracer()._amp_dtype = before, "float32"
             opened.append(False)
 
     monkeypatch.setattr(activation, "_native", lambda plan: Region())
-    realisation = Activation(beside, cache=True)
+    realisation = Activation(beside)
     token = realisation.enter()
     assert levels(x) == [core.AmpLevel.O1]
     assert thread.plan is beside
@@ -105,7 +105,7 @@ def test_it_does_not_reach_into_what_is_one_operation(beside):
 
 
 def test_without_a_gpu_everything_is_intercepted(beside):
-    realisation = Activation(beside, cache=True)
+    realisation = Activation(beside)
     token = realisation.enter()
     try:
         assert not thread.plan.natively

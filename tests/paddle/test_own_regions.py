@@ -187,3 +187,31 @@ def test_paddle_tells_of_regions(run):
             assert not paddle.amp.is_autocast_enabled()
     assert thread.plan is None
     assert ask(x) == (False, "float16")
+
+
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_a_model_logs_and_returns_numbers(level, low):
+    """NumPy has no bfloat16, and Paddle puts its bits into an array of whole numbers."""
+    x, y = np.linspace(0, 1, 12, dtype="float32").reshape(3, 4), np.ones([3, 1], "float32")
+    found = []
+    for policy in (Policy("O0"), Policy(level, low)):
+        paddle.seed(3)
+        network = paddle.nn.Linear(4, 1)
+        model, logged = paddle.Model(network), []
+
+        class Log(paddle.callbacks.Callback):
+            def on_train_batch_end(self, step, logs=None, logged=logged):
+                logged += logs["loss"]
+
+        optimizer = paddle.optimizer.SGD(0.01, parameters=network.parameters())
+        model.prepare(optimizer, paddle.nn.MSELoss(), paddle.metric.Precision())
+        data = paddle.io.TensorDataset([paddle.to_tensor(x), paddle.to_tensor(y)])
+        with policy_region(policy):
+            model.fit(data, batch_size=3, epochs=2, verbose=0, callbacks=[Log()])
+            evaluated = model.evaluate(data, batch_size=3, verbose=0)
+            (predicted,) = model.predict_batch([x])
+        found.append(np.concatenate([logged, evaluated["loss"], [evaluated["precision"]], predicted.ravel()]))
+    exact, rounded = found
+    # Losses and predictions are of a size of 1 or less, and what they come from is rounded eight times at most.
+    assert np.abs(rounded - exact).max() < 8 * {"float16": 2**-11, "bfloat16": 2**-8}[low]

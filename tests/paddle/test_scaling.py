@@ -1,9 +1,7 @@
 """The scaler on PaddlePaddle, on the CPU, where Paddle's own is switched off."""
 
-import json
 import math
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import paddle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import said_by_ranks
 
 import unamp
 
@@ -364,15 +363,7 @@ def two_ranks():
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, str(Path(__file__).with_name("data_parallel.py")), str(port)]
-    ranks = [
-        subprocess.Popen([*command, str(rank), *MANNERS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        for rank in range(2)
-    ]
-    try:
-        return [json.loads(rank.communicate(timeout=240)[0].splitlines()[-1]) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()  # where one fails, the other waits for it
+    return said_by_ranks([[*command, str(rank), *MANNERS] for rank in range(2)])
 
 
 @pytest.mark.parametrize("manner", MANNERS)

@@ -53,4 +53,11 @@ def low(request):
 
 @pytest.fixture
 def matrix():
-    return tf.random.normal([4, 4])
+    """Return a matrix whose powers every kernel computes to the same bits, in float32 and in a low dtype.
+
+    Its numbers are 1 and -1, some with a fraction that rounding to a low dtype takes away. Where one factor of a product has a
+    fraction the other has none, so that float32 holds products and their partial sums; a low dtype holds sums up to 256.
+    """
+    signs = np.random.default_rng(1).choice([-1.0, 1.0], (4, 4))
+    signs[2:, :2] *= 1 + 2.0**-13
+    return tf.constant(signs, tf.float32)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import absent
 import pytest
 import tensorflow as tf
 
@@ -31,17 +32,22 @@ def test_a_device_in_tensorflows_words(named: object) -> None:
         assert (tf.ones((2, 2)) @ tf.ones((2, 2))).dtype == tf.bfloat16
 
 
+@pytest.mark.parametrize("named", ["GPU:0", "/device:TPU:3", tf.DeviceSpec(device_type="GPU"), "cuda"])
+def test_devices_that_are_not_there(named: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = tf.ones((2, 2))
+    absent.nothing_is_in_force_on_it(
+        named, "tensorflow has CPU", lambda: (x @ x).dtype, tf.bfloat16, monkeypatch, framework="tensorflow"
+    )
+
+
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("GPU:0", "tensorflow finds no device 'GPU' here; it has CPU"),
-        ("/device:TPU:3", "tensorflow finds no device 'TPU' here; it has CPU"),
-        (tf.DeviceSpec(device_type="GPU"), "tensorflow finds no device 'GPU' here"),
         ("NPU:0", "unknown device_type 'NPU:0'.*tensorflow has CPU"),
         ("mps", "unknown device_type 'mps'.*tensorflow has CPU"),
     ],
 )
-def test_devices_that_are_not_there(named: object, said: str) -> None:
+def test_words_for_no_device(named: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         unamp.autocast(named)
     assert unamp.current_policy() is None

@@ -263,7 +263,7 @@ def test_the_other_spellings(matrix):
 
 
 def test_a_region_of_another_framework_or_device_changes_nothing(matrix):
-    with unamp.autocast("gpu", dtype="float16"):
+    with unamp.Region(unamp.Policy(dtype="float16"), device="gpu"):
         assert (matrix @ matrix).dtype == tf.float32
     with unamp.autocast(preset="native", dtype="bfloat16"):
         assert (matrix @ matrix).dtype == tf.float32

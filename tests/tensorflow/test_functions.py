@@ -115,7 +115,7 @@ def test_loops_keep_the_dtype_that_they_start_with(matrix, jit):
     for _ in range(4):
         y = tf.cast(tf.matmul(tf.cast(y, tf.bfloat16), tf.cast(matrix, tf.bfloat16)), tf.float32)
     assert found.dtype == tf.float32
-    tf.debugging.assert_near(found, y, rtol=1e-6)
+    same(found, y)
 
 
 def test_a_loop_over_a_dataset(matrix):

@@ -479,3 +479,10 @@ def test_the_decorator_of_torchs_autocast_mode() -> None:
 
     product = autocast_decorator(amp.autocast("cpu"), lambda x: x @ x)
     assert product(torch.ones(2, 2)).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("number", [4096.0, 1024])
+def test_a_scale_in_the_place_of_the_device_is_no_silent_mistake(number: float) -> None:
+    with pytest.raises(TypeError, match="init_scale="):
+        amp.GradScaler(number)  # type: ignore[arg-type]
+    assert cuda.amp.GradScaler(number, enabled=False).get_scale() == 1.0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import said_by_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import unamp
+from unamp.dialects.torch import amp
 
 GOOD, BAD, UNSCALED, SET = "good", "bad", "unscaled", "set"
 
@@ -402,12 +402,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what happened on each of two ranks, by the manner of sharing the work."""
     script, meeting = Path(__file__).with_name("data_parallel.py"), tmp_path_factory.mktemp("ranks") / "meeting"
     command = [sys.executable, str(script), str(meeting)]
-    ranks = [subprocess.Popen([*command, str(rank), *NAMED], stdout=subprocess.PIPE, text=True) for rank in range(2)]
-    try:
-        return [json.loads(rank.communicate(timeout=240)[0].splitlines()[-1]) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()  # where one fails, the other waits for it
+    return said_by_ranks([[*command, str(rank), *NAMED] for rank in range(2)])
 
 
 @pytest.mark.parametrize("manner", NAMED)
@@ -461,3 +456,35 @@ def test_a_fused_optimizer_steps_as_an_ordinary_one(optimizer: Any) -> None:
             scaler.update()
         found.append(weight.detach().clone())
     assert torch.allclose(*found, rtol=1e-6)
+
+
+class StepsByItself(torch.optim.SGD):
+    """Takes the scaler, as optimizers with scaling of their own do, and unscales with it."""
+
+    _step_supports_amp_scaling = True
+
+    def step(self, closure: Any = None, *, grad_scaler: Any = None) -> Any:
+        scale = grad_scaler.get_scale()
+        grad_scaler.unscale_(self)
+        if all(bool(p.grad.isfinite().all()) for group in self.param_groups for p in group["params"]):
+            super().step()
+        return scale
+
+
+def test_an_optimizer_whose_step_takes_the_scaler_is_handed_it() -> None:
+    found = []
+    for scaler in (torch.amp.GradScaler("cpu", 8.0), amp.GradScaler("cpu", 8.0), unamp.GradScaler(8.0)):
+        weight = torch.nn.Parameter(torch.arange(1.0, 5.0))
+        optimizer = StepsByItself([weight], lr=0.1)
+        results, scales = [], []
+        for factor in (1.0, float("inf"), 2.0):
+            optimizer.zero_grad()
+            scaler.scale((weight * weight * factor).sum()).backward()
+            with pytest.warns(FutureWarning, match="GradScaler"):
+                results.append(scaler.step(optimizer))
+            scaler.update()
+            scales.append(scaler.get_scale())
+        found.append((weight.tolist(), scales))
+        assert results == ([True, False, True] if isinstance(results[0], bool) else [8.0, 8.0, 4.0])
+    assert found[0] == found[1] == found[2]
+    assert found[0][1] == [8.0, 4.0, 4.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -282,54 +283,6 @@ def test_policies_and_regions_travel() -> None:
 # --- a torch that lacks what unamp needs -------------------------------------------------------------------------------------
 
 
-WITHOUT_A_HOOK = """
-import importlib, os, sys, torch, unamp
-from unamp_torch import patches
-
-def attributes():
-    return {(h.module, h.name): getattr(sys.modules[h.module], h.name) for h in before}
-
-def native():
-    return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
-
-def refused(make):
-    try:
-        with make():
-            return "entered"
-    except unamp.FrameworkNotSupported as error:
-        said = str(error)
-        return "refused" if all(part in said for part in (torch.__version__, hook.module, missing.name)) else said
-
-before = patches.HOOKS
-for hook in before:
-    importlib.import_module(hook.module)
-for hook in before:
-    missing = patches.Hook(hook.module, hook.name + "_of_another_version", hook.replacement)
-    child = os.fork()
-    if child:
-        print(hook.module, hook.name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        continue
-    patches.HOOKS = tuple(missing if h is hook else h for h in before)
-    originals, state = attributes(), native()
-    for make in (
-        lambda: unamp.autocast("cpu", allow="add"),
-        lambda: unamp.policy_region(unamp.Policy("O1", "bfloat16"), framework="torch"),
-        lambda: unamp.autocast("cpu"),
-    ):
-        found = refused(make)
-        assert found == "refused", found
-        assert attributes() == originals and native() == state and unamp.current_policy() is None
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
-    sys.stdout.flush()
-    os._exit(0)
-"""
-
-
-def test_a_missing_hook_is_named_and_nothing_is_half_installed() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_A_HOOK], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == [f"{h.module} {h.name} 0" for h in patches.HOOKS], done.stderr
-
-
 def test_another_version_is_refused_before_anything_of_it_is_looked_for():
     script = """
 import sys, torch
@@ -391,3 +344,57 @@ def test_a_region_that_cannot_replace_a_function_leaves_nothing_behind() -> None
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     expected = ["refused True", "True True False None", "False torch.bfloat16", "True True"]
     assert done.stdout.splitlines() == expected, done.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch._C._dispatch_get_all_op_names",
+        "torch.fx._symbolic_trace.is_fx_symbolic_tracing",
+        "torch.autograd._engine_run_backward",
+        "torch._functorch.vmap._vmap_decrement_nesting",
+        "torch.export._trace._export",  # of a module that is not always imported
+        "torch.utils.checkpoint.CheckpointFunction",
+    ],
+)
+def test_a_private_name_that_is_gone_is_told_before_anything_is_computed(name: str) -> None:
+    owner, _, last = name.rpartition(".")
+    script = f"""
+import torch, unamp, torch.export._trace
+del {name}
+try:
+    unamp.autocast("cpu", dtype="bfloat16").__enter__()
+except unamp.FrameworkNotSupported as error:
+    print(error)
+gone = not hasattr({owner}, "{last}")
+print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype, torch.is_autocast_enabled("cpu"), gone, unamp.current_policy())
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said == [f"torch {torch.__version__} has no {name}, which unamp needs", "torch.float32 False True None"]
+
+
+@pytest.mark.parametrize(
+    ("setter", "instead", "operation"),
+    [
+        ("included", "lambda key, on: None", "torch.softmax"),
+        ("excluded", "lambda key, on: None if 'Autocast' in str(key) else original(key, on)", "torch.matmul"),
+    ],
+)
+def test_a_torch_in_which_regions_have_no_effect_is_refused(setter: str, instead: str, operation: str) -> None:
+    script = f"""
+import torch
+original = torch._C._dispatch_tls_set_dispatch_key_{setter}
+torch._C._dispatch_tls_set_dispatch_key_{setter} = {instead}
+import unamp
+try:
+    unamp.autocast("cpu", dtype="bfloat16").__enter__()
+except unamp.FrameworkNotSupported as error:
+    print(error)
+print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
+"""
+    environment = {**os.environ, "UNAMP_TORCH_COMPILED": "0"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    refusal, dtype = done.stdout.splitlines()
+    assert refusal.startswith(f"torch {torch.__version__} does not ask ")
+    assert f"for {operation} in a region" in refusal
+    assert dtype == "torch.float32"

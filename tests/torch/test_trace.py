@@ -196,6 +196,8 @@ def test_the_trace_agrees_with_the_policys_decision(policy: Policy) -> None:
         if op == "adaptive_log_softmax" and op not in (*policy.allow, *policy.deny):
             continue  # a declared gap: torch's layer writes float32 into a result of its input's dtype
         given = F32 if rule is Rule.LOW else BF16
+        if op in ("dirichlet", "gamma") and given == BF16:
+            continue  # a declared gap: torch has no operator for it that can be taken over, nor a low kernel
         arrays = case.inputs(0)
         eligible = case.eligible(arrays)
         tensors = [operations.tensor(a) for a in arrays]

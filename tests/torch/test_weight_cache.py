@@ -98,40 +98,6 @@ def test_a_frozen_then_trained_weight_gets_its_gradient(policy: Policy) -> None:
     assert weight.grad is not None
 
 
-#: Native autocast's cache keeps the first cast until the outermost region closes, whatever happens to the parameter.
-OWN_CACHE = [policy for policy in CACHING if policy.widen_results]
-
-
-@pytest.mark.parametrize("policy", OWN_CACHE, ids=repr)
-def test_an_optimizer_step_inside_a_region_is_seen(policy: Policy) -> None:
-    model, x = nn.Linear(4, 4), torch.rand(2, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with policy_region(policy):
-        before = model(x)
-        before.float().sum().backward()
-        optimizer.step()
-        after = model(x)
-        model.zero_grad()
-        after.float().sum().backward()
-    with policy_region(policy):
-        fresh = model(x)
-    assert not torch.equal(before, after)
-    assert torch.equal(after, fresh)
-    assert all(p.grad is not None for p in model.parameters())
-
-
-@pytest.mark.parametrize("policy", OWN_CACHE, ids=repr)
-def test_any_update_in_place_inside_a_region_is_seen(policy: Policy) -> None:
-    model, x = nn.Linear(4, 4), torch.rand(2, 4)
-    with policy_region(policy):
-        model(x)
-        with torch.no_grad():
-            model.weight.zero_()
-            model.bias.fill_(2.0)
-        zero = model(x)
-    assert torch.equal(zero.float(), torch.full((2, 4), 2.0))
-
-
 def test_other_policies_in_one_region_do_not_share_casts_of_another_dtype() -> None:
     model, x = nn.Linear(4, 4), torch.rand(2, 4)
     with policy_region(Policy("O3", "bfloat16")):

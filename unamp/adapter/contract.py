@@ -347,8 +347,7 @@ class NamesDevices(Protocol):
     def device_kind(self, device: object) -> str | None:
         """Return the kind of device that one of the framework's words or objects stands for; None for anything else.
 
-        Raises:
-            ValueError: for a device that the framework knows, and that is not there.
+        A device that the framework knows and that is not there is a kind that `device_names` does not have.
         """
 
     def device_names(self) -> Mapping[str, str]:

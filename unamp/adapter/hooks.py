@@ -143,7 +143,10 @@ def _find(path: str) -> Any:
     found: Any = None
     for count, part in enumerate(parts, 1):
         name = part.removesuffix("()")
-        value = getattr(found, name, None) if count > 1 else None
+        # A package may have a function by the name of its module; the module is meant.
+        value: Any = sys.modules.get(".".join(parts[:count]))
+        if value is None and count > 1:
+            value = getattr(found, name, None)
         if value is None and (count == 1 or isinstance(found, ModuleType)):
             try:
                 value = importlib.import_module(".".join(parts[:count]))

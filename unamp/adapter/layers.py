@@ -7,6 +7,7 @@ layers that a rule is about; the adapter has a layer run in the rule's region, w
 from __future__ import annotations
 
 import copyreg
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cache
@@ -88,7 +89,9 @@ class RulesInForce:
     def __init__(self) -> None:
         self.used = False
         self.key: frozenset[tuple[int, LayerRegion]] | None = None
-        self._regions: dict[int, LayerRegion] = {}
+        # A layer that is gone has no rule any more: another may come by its id.
+        self._regions: dict[int, tuple[weakref.ref[Any], LayerRegion]] = {}
+        self._hooked = False
 
     def put(self, layer: Any, region: LayerRegion | None, hooks: Patches | None = None) -> None:
         """Note the rule of a layer.
@@ -98,18 +101,28 @@ class RulesInForce:
             region: its rule; None for none.
             hooks: what puts `key` into the compiler's keys, needed as long as there are rules; None where it always stands.
         """
-        had, self.used = self.key is not None, True
+        self.used = True
         if region is None:
             self._regions.pop(id(layer), None)
         else:
-            self._regions[id(layer)] = region
-        self.key = frozenset(self._regions.items()) or None
-        if hooks is None or had is (self.key is not None):
+            self._regions[id(layer)] = weakref.ref(layer, self._gone), region
+        self._count()
+        if hooks is None or self._hooked is (self.key is not None):
             return
-        if had:
-            hooks.release()
-        else:
+        self._hooked = not self._hooked
+        if self._hooked:
             hooks.acquire()
+        else:
+            hooks.release()
+
+    def _gone(self, layer: weakref.ref[Any]) -> None:
+        for number, (own, _) in list(self._regions.items()):
+            if own is layer:
+                del self._regions[number]
+        self._count()
+
+    def _count(self) -> None:
+        self.key = frozenset((number, region) for number, (_, region) in list(self._regions.items())) or None
 
 
 def region_of(layer: Any) -> LayerRegion | None:

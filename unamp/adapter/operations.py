@@ -23,6 +23,8 @@ class Operations(Protocol):
 
     Where the framework runs functions in other ways than eagerly, ``ways()`` returns them: see `unamp.adapter.ways`.
     Where it has tensors that are not one dense array, ``tensor_kinds()`` returns their kinds: see `unamp.adapter.tensor_kinds`.
+    Where tensors can change in place, ``parameter(array, device=...)`` returns one as layers have them for parameters, and
+    ``assign(parameter, array)`` changes one as optimizers do.
     Where it can have a second device on a machine without any, ``make_second_device()`` gives the process one for the rest of
     its life, under the name ``"second"``, and returns whether it could.
     """

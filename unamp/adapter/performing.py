@@ -195,10 +195,6 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         inner = self.within_layer(plan, own, self._casts.to_low, dtype) if own else None
         return self.call(operator, inner, args, kwargs)
 
-    def rounding(self, operator: OperatorT, seen: Sequence[Any]) -> Callable[[Any, Any], Any]:
-        """Return how the inputs of an emulated operation are rounded."""
-        return self._casts.rounded
-
     def lowered(self, operator: OperatorT, result: Any, dtype: Any) -> Any:
         """Return the float32 result of an emulated operation, rounded to low."""
         return self._casts.mapped(result, dtype)
@@ -275,7 +271,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             if mixed or seen[0] is not dtype:
                 args, kwargs = self._converted_to_low(operator, casts.to_low, dtype, args, kwargs)
             return self.call_native(plan, operator, own, dtype, args, kwargs), dtype, False
-        args, kwargs = self._converted_to_low(operator, self.rounding(operator, seen), dtype, args, kwargs)
+        args, kwargs = self._converted_to_low(operator, casts.rounded, dtype, args, kwargs)
         inner = self.within_layer(plan, own, casts.rounded, dtype) if own else None
         if named:
             return self._as_named(operator, inner, args, kwargs), dtype, True

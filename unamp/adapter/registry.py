@@ -17,7 +17,16 @@ from unamp.vocabulary import FRAMEWORKS, NAMERS, vocabulary
 if TYPE_CHECKING:
     from importlib import metadata
 
-__all__ = ["adapter_for", "adapters_in_use", "adapters_in_use_now", "check_suitable", "installed", "register", "spelling_of"]
+__all__ = [
+    "adapter_for",
+    "adapters_in_use",
+    "adapters_in_use_now",
+    "check_suitable",
+    "installed",
+    "register",
+    "spelling_of",
+    "unsuitable",
+]
 
 _GROUP = "unamp.adapters"
 
@@ -56,7 +65,7 @@ def register(adapter: Adapter) -> None:
 
 
 def adapters_in_use() -> tuple[Adapter, ...]:
-    """Return the adapters of all frameworks that are imported in this process and suit their adapters; see `check_suitable`."""
+    """Return the adapters of all frameworks that are imported in this process and suit their adapters; see `unsuitable`."""
     if _waiting is None or (_waiting and _newly_imported()):
         _load_imported()
     return _in_use
@@ -74,15 +83,29 @@ def _newly_imported() -> bool:
     return _waiting is not None and not _modules.isdisjoint(_waiting)
 
 
-def check_suitable() -> None:
-    """Raise where a framework that is imported in this process cannot be covered by a region.
+def unsuitable() -> Mapping[str, Exception]:
+    """Return the frameworks that are imported in this process and that no region can cover, each with the reason.
+
+    A reason is a `FrameworkNotSupported` where a version or internals do not suit the adapter, and an `AdapterError` where
+    the adapter cannot be loaded or does not fulfil the contract.
+    """
+    return _unsuitable
+
+
+def check_suitable(value: object) -> None:
+    """Raise where a value is of a framework that is imported and that no region can cover.
+
+    Args:
+        value: a tensor, network or optimizer that no adapter in use knows.
 
     Raises:
-        FrameworkNotSupported: where its version or internals do not suit its adapter.
-        AdapterError: where its adapter cannot be loaded or does not fulfil the contract.
+        FrameworkNotSupported, AdapterError: see `unsuitable`.
     """
-    if _unsuitable:
-        raise next(iter(_unsuitable.values()))
+    for framework, error in _unsuitable.items():
+        # Each framework has a class in a module of its own name among the bases of its tensors, networks and optimizers,
+        # of Keras' and of the user's too.
+        if any(base.__module__.partition(".")[0] == framework for base in type(value).__mro__):
+            raise error
 
 
 def adapter_for(framework: str) -> Adapter:
@@ -118,13 +141,12 @@ def owner(value: object, kind: str) -> Adapter | None:
         kind: what it may be: ``"tensor"``, ``"network"`` or ``"optimizer"``.
 
     Raises:
-        FrameworkNotSupported, AdapterError: where none does, and a framework that is imported has no adapter that could; see
-            `check_suitable`.
+        FrameworkNotSupported, AdapterError: where it is of a framework that no adapter suits; see `unsuitable`.
     """
     for adapter in adapters_in_use():
         if getattr(adapter, f"is_{kind}")(value):
             return adapter
-    check_suitable()
+    check_suitable(value)
     return None
 
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from unamp.adapter.observer import Observer
 from unamp.policy import Policy, Rule
 
-__all__ = ["Plan", "ThreadState", "suspended", "suspending"]
+__all__ = ["ELSEWHERE", "Plan", "ThreadState", "suspended", "suspending"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +31,20 @@ class Plan(Protocol):
     def rule(self, op: str, /) -> Rule:
         """Return the rule in force for an operation of the vocabulary."""
 
+
+class _Elsewhere:
+    """A region for a device on which this process does not compute: what is around it stays in force."""
+
+    def enter(self) -> object:
+        """Change nothing."""
+        return None
+
+    def exit(self, token: object) -> None:
+        """Put back nothing."""
+
+
+#: `unamp.adapter.Realisation` for a device that is not there.
+ELSEWHERE = _Elsewhere()
 
 PlanT = TypeVar("PlanT", bound=Plan)
 

@@ -7,14 +7,17 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from unamp.dtypes import LOW_DTYPES
+from unamp.dtypes import LOW_DTYPES, POLICY_DTYPES
 
-__all__ = ["LOW", "AsJson", "checked"]
+__all__ = ["DTYPES", "LOW", "AsJson", "checked"]
 
 T = TypeVar("T")
 
 #: The low dtypes, for a person.
 LOW = " or ".join(LOW_DTYPES)
+
+#: The dtypes of a policy, likewise.
+DTYPES = " or ".join(POLICY_DTYPES)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from unamp.adapter import DEVICES
 from unamp.adapter.registry import installed
 from unamp.cli import printing
-from unamp.cli.arguments import LOW, AsJson, checked
+from unamp.cli.arguments import DTYPES, AsJson, checked
 from unamp.cli.precisions import diff_files, read_precision, show_precision
 from unamp.cli.printing import print_json, show
 from unamp.cli.traces import read_trace
@@ -43,7 +43,7 @@ def explain_command(
     file: Annotated[Path | None, typer.Argument(help="A precision.toml, in place of the options of a policy.")] = None,
     preset: Annotated[str | None, typer.Option(help=f"The base lists: {', '.join(PRESETS)}; unamp where not given.")] = None,
     level: Annotated[str | None, typer.Option(help=f"One of {', '.join(LEVELS)}; O1 where not given.")] = None,
-    dtype: Annotated[str | None, typer.Option(help=f"{LOW}; float16 where not given.")] = None,
+    dtype: Annotated[str | None, typer.Option(help=f"{DTYPES}; float16 where not given.")] = None,
     allow: Annotated[list[str] | None, typer.Option(help="An operation to run in the low dtype; repeat for more.")] = None,
     deny: Annotated[list[str] | None, typer.Option(help="An operation to run in float32; repeat for more.")] = None,
     promote: Annotated[bool, typer.Option(help="At O2: operations on no list run in their widest input dtype.")] = False,
@@ -82,7 +82,7 @@ def diff(
     before: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="The lists that you know, or a precision.toml.")],
     after: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="The lists that you move to, or another such file.")],
     level: Annotated[str | None, typer.Option(help=f"One of {', '.join(LEVELS)}; O1, or the trace's.")] = None,
-    dtype: Annotated[str | None, typer.Option(help=f"{LOW}; float16, or the trace's.")] = None,
+    dtype: Annotated[str | None, typer.Option(help=f"{DTYPES}; float16, or the trace's.")] = None,
     allow: Annotated[list[str] | None, typer.Option(help="An operation on both allow lists; repeat for more.")] = None,
     deny: Annotated[list[str] | None, typer.Option(help="An operation on both deny lists; repeat for more.")] = None,
     trace: Annotated[Path | None, typer.Option(help="A trace's JSON: show only what ran in it, under its policies.")] = None,

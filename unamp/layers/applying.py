@@ -16,7 +16,7 @@ from unamp.layers.region import LayerRegion, layer_region
 from unamp.layers.rules import LayerRule, LayerRules
 from unamp.policy import Policy
 
-__all__ = ["LayerNames", "LayerPolicies", "ever_applied", "layer_names", "layer_policies"]
+__all__ = ["LayerNames", "LayerPolicies", "convert_network", "ever_applied", "layer_names", "layer_policies"]
 
 _lock = threading.RLock()
 _serials = itertools.count(1)
@@ -53,7 +53,7 @@ class LayerPolicies:
             _applied.add(rules)
             self._ruled = [layer for layer, _ in regions]
             for layer, region in regions:
-                self._put(layer, [*vars(layer).get(_RULES, ()), (self._serial, region)])
+                _put(layered, layer, [*vars(layer).get(_RULES, ()), (self._serial, region)])
 
     def __repr__(self) -> str:
         return f"<rules for {len(self._ruled)} layers of {self._network}>"
@@ -69,14 +69,7 @@ class LayerPolicies:
         with _lock:
             while self._ruled:
                 layer = self._ruled.pop()
-                self._put(layer, [entry for entry in vars(layer).get(_RULES, ()) if entry[0] != self._serial])
-
-    def _put(self, layer: Any, rules: list[tuple[int, LayerRegion]]) -> None:
-        if rules:
-            vars(layer)[_RULES] = rules
-        else:
-            vars(layer).pop(_RULES, None)
-        self._layered.put(layer, rules[-1][1] if rules else None)
+                _put(self._layered, layer, [entry for entry in vars(layer).get(_RULES, ()) if entry[0] != self._serial])
 
     def to_toml(self) -> str:
         """Return the rules as the text of a `precision.toml`, which `LayerRules.from_toml` reads."""
@@ -120,6 +113,25 @@ def layer_policies(
     return LayerPolicies(network, rules)
 
 
+def convert_network(network: Any, policy: Policy) -> bool:
+    """Have a network's own call run under a policy from now on: a rule on the network itself, which has no name.
+
+    Returns:
+        Whether it does. A framework without rules for layers has networks that are values, and do not change.
+
+    Raises:
+        NotExpressible: where the network cannot have a rule. Nothing is changed then.
+    """
+    adapter = _owner(network)
+    if not hasattr(adapter, "layered"):
+        return False
+    layered, region = _layered(adapter), layer_region(policy, adapter.framework, None)
+    layered.check(network, region)
+    with _lock:
+        _put(layered, network, [*vars(network).get(_RULES, ()), (next(_serials), region)])
+    return True
+
+
 class LayerNames(NamedTuple):
     """The layers that rules can be about.
 
@@ -157,6 +169,14 @@ def layer_names(network: Any) -> LayerNames:
 def ever_applied(rules: LayerRules) -> bool:
     """Return whether rules have been put on a network in this process."""
     return rules in _applied
+
+
+def _put(layered: Layered, layer: Any, rules: list[tuple[int, LayerRegion]]) -> None:
+    if rules:
+        vars(layer)[_RULES] = rules
+    else:
+        vars(layer).pop(_RULES, None)
+    layered.put(layer, rules[-1][1] if rules else None)
 
 
 def _owner(network: Any) -> Adapter:

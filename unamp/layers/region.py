@@ -8,7 +8,7 @@ from typing import Any
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.adapter import registry
 from unamp.adapter.arguments import mapped
-from unamp.dtypes import FLOAT32, LOW_DTYPES
+from unamp.dtypes import FLOAT32, LOW_DTYPES, POLICY_DTYPES
 from unamp.lists import EVERYTHING
 from unamp.policy import Policy
 from unamp.regions import CapturedRegion, Region, current_policy, innermost_region
@@ -36,7 +36,7 @@ class LayerRegion:
         # A framework may keep something for one low dtype at a time: "float32" has that of the region around.
         self._regions = {
             dtype: Region(rule if isinstance(rule, Policy) else Policy(dtype=dtype, deny=EVERYTHING), framework=framework)
-            for dtype in LOW_DTYPES
+            for dtype in POLICY_DTYPES
         }
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -46,7 +46,7 @@ class LayerRegion:
         return f"<rule for layers of {self.framework}: {self.rule!r}>"
 
     def policy(self, dtype: str | None = None) -> Policy:
-        """Return the policy in force inside, where a low dtype is in force around."""
+        """Return the policy in force inside, where the policy around has that dtype."""
         return self._regions[dtype or _NO_DTYPE_AROUND].policy
 
     @not_converted
@@ -66,7 +66,7 @@ class LayerRegion:
             given: list[str] = []
             mapped([*args, *kwargs.values()], adapter.is_tensor, lambda tensor: given.append(adapter.dtype_of(tensor)))
             low = next((dtype for dtype in given if dtype in LOW_DTYPES), None)
-        if low is None:
+        if low is None or low == FLOAT32:
             return result
         dtype = low
         return mapped(

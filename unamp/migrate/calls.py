@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import libcst as cst
 
 import unamp
-from unamp.dtypes import LOW_DTYPES
+from unamp.dtypes import FLOAT32, LOW_DTYPES, POLICY_DTYPES
 from unamp.lists import is_word, operation_name
 from unamp.migrate.literals import UNKNOWN, code, literal, static_dtype
 from unamp.migrate.spellings import Form
@@ -97,8 +97,13 @@ def check(args: Sequence[cst.Arg], form: Form, known: Given) -> None:
         dtype = static_dtype(args[known.named["dtype"]].value)
     if isinstance(dtype, str) and dtype not in LOW_DTYPES and form.to != "unamp.auto_mixed_precision":
         enabled = _literal(args, known, "enabled", "enable")
-        if enabled is not False:
-            raise Refused(f"{dtype} is no low dtype: the framework switches the region off", "write enabled=False")
+        if enabled is not False and not (dtype == FLOAT32 and _is_on_cuda(args, form, known)):
+            if dtype != FLOAT32:
+                raise Refused(f"{dtype} is no dtype of a policy", "write enabled=False, and cast where you compute")
+            raise Refused(
+                "float32 is no low dtype: the framework refuses it or switches the region off",
+                "write enabled=False; or unamp.autocast(dtype='float32') for an island, which widens low inputs",
+            )
     for name in _LISTS:
         entries = _literal(args, known, name)
         for entry in entries if isinstance(entries, (list, tuple, set)) else ():
@@ -124,7 +129,7 @@ def plan(args: Sequence[cst.Arg], form: Form, known: Given) -> list[Written]:
             new.append(Written("", keyword=True, old=index))
             continue
         old = names[index]
-        if old in form.dropped or (old == "dtype" and _is_off_for_its_dtype(arg)):
+        if old in form.dropped or (old == "dtype" and _is_taken_by_no_region(arg, form)):
             continue
         name = form.called.get(old, old)
         by_position = arg.keyword is None and len(new) < len(order) and order[len(new)] == name
@@ -203,10 +208,16 @@ def _by_device(args: Sequence[cst.Arg], known: Given, explicit: dict[str, str], 
         changed["device_type"] = f'"{kind}"'
 
 
-def _is_off_for_its_dtype(arg: cst.Arg) -> bool:
-    """Return whether a dtype is one that no region takes; after `check` that is in a region that is off."""
+def _is_on_cuda(args: Sequence[cst.Arg], form: Form, known: Given) -> bool:
+    """Return whether a region is CUDA's: the only one of PyTorch's that takes every dtype, and casts to it."""
+    device = _literal(args, known, "device_type") if "device_type" in known.named else form.lead.get("device_type", "")
+    return isinstance(device, str) and device.strip('"').partition(":")[0] == "cuda"
+
+
+def _is_taken_by_no_region(arg: cst.Arg, form: Form) -> bool:
+    """Return whether a dtype is one that the old words' regions do not take; after `check` that is in one that is off."""
     dtype = static_dtype(arg.value)
-    return isinstance(dtype, str) and dtype not in LOW_DTYPES
+    return isinstance(dtype, str) and dtype not in (POLICY_DTYPES if form.to == "unamp.autocast" else LOW_DTYPES)
 
 
 def _check_operation(name: str, entry: object) -> None:

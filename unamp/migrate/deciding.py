@@ -103,6 +103,8 @@ def plain_arguments(use: Use, source: Source) -> Sequence[Written] | None:
         if row.form.value:
             return None
         raise Refused("it is handed on uncalled, so its arguments are not seen")
+    if row.form.in_place and isinstance(source.nodes.parents.get(call), cst.Expr):
+        raise Refused("it changes the network in place, as its dialect does, and plain unamp returns another one")
     _check_result(call, row.form, source)
     known = given(call.args, row.form, row.name)
     new = plan(call.args, row.form, known)
@@ -133,13 +135,6 @@ def _check_arguments(use: Use, source: Source) -> None:
     except Refused:  # a dialect takes the arguments as they are
         return
     check(call.args, row.form, known)
-    parent = source.nodes.parents.get(call)
-    if row.framework == "mindspore" and isinstance(parent, cst.Expr):
-        network = code(call.args[0].value) if call.args else "network"
-        raise Refused(
-            "MindSpore changes the network in place, and unamp returns another one",
-            f"write `{network} = ...` in front, here and wherever the network is held",
-        )
 
 
 def _check_result(call: cst.Call, form: Form, source: Source) -> None:

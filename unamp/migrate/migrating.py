@@ -65,9 +65,24 @@ def migrate_source(text: str, target: Target = Target.UNAMP, frameworks: Collect
 
 def _of_uses(settled: Settled, source: Source, target: Target) -> list[tuple[cst.CSTNode, Finding]]:
     found: list[tuple[cst.CSTNode, Finding]] = []
+    noted: set[str] = set()
     for use, decision in settled.decisions.items():
         found += [(use.node, finding) for finding in _of_use(use, decision, source, target)]
+        note = _note_of(use, decision)
+        if note and note not in noted:  # one for all calls of a file is enough
+            noted.add(note)
+            said = shortened_code(source.nodes.call_of(use.node) or use.node)
+            found.append((use.node, Finding(0, 0, Kind.NOTE, said, use.row.framework if use.row else "", why=note)))
     return found
+
+
+def _note_of(use: Use, decision: Decision) -> str:
+    """Return what is different where a use is moved; nothing where all is the same."""
+    form = use.row.form if use.row is not None else None
+    if form is None:
+        return ""
+    plain = decision.outcome is Outcome.PLAIN and decision.arguments is not None
+    return form.note if plain or (decision.outcome is Outcome.DIALECT and form.noted_in_dialect) else ""
 
 
 def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> list[Finding]:
@@ -84,9 +99,7 @@ def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> lis
             return [moved]
         return [moved, base._replace(kind=Kind.NOTE, why=decision.why, hand="so the dialect stands in its place")]
     assert row.form is not None
-    moved = base._replace(kind=Kind.MOVED, becomes=shortened_code(becomes(use, decision.arguments, source)))
-    noted = row.form.note and decision.arguments is not None
-    return [moved, base._replace(kind=Kind.NOTE, why=row.form.note)] if noted else [moved]
+    return [base._replace(kind=Kind.MOVED, becomes=shortened_code(becomes(use, decision.arguments, source)))]
 
 
 def _of_modules(uses: list[Use]) -> list[tuple[cst.CSTNode, Finding]]:

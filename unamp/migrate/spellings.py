@@ -30,6 +30,8 @@ class Form(NamedTuple):
     same_words: bool = False
     value: bool = False
     note: str = ""
+    noted_in_dialect: bool = False
+    in_place: bool = False
     lacks: tuple[str, ...] = ()
     excluded_norms: tuple[str, ...] = ()
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from unamp.amp_warnings import moves_statistics
+from unamp.dtypes import FLOAT32, low_dtype
 from unamp.errors import shortened, unknown
 from unamp.policy import Policy
 from unamp.presets import preset
@@ -51,12 +52,12 @@ def base_policy(base: object, dtype: object) -> Policy:
         TypeError, ValueError: for what is none, for another dtype than the policy's own, and for a policy without lists.
     """
     if base is None:
-        return Policy("O3", "float16" if dtype is None else dtype)
+        return Policy("O3", "float16" if dtype is None else low_dtype(dtype))
     check_policy(base)
     assert isinstance(base, Policy)
     if dtype is not None and Policy(dtype=dtype).dtype != base.dtype:
         raise ValueError(f"dtype is {shortened(dtype)} and base computes in {base.dtype}; leave dtype out")
-    if not base.active:
+    if not base.active or base.dtype == FLOAT32:
         raise ValueError(f"base must be a policy under which something is low; {base!r} changes nothing")
     if preset(base.preset).delegates:
         raise ValueError(

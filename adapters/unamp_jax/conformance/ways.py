@@ -6,6 +6,7 @@ A function's inputs are arrays, and homes of running statistics, which are no py
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -72,6 +73,10 @@ def _exported(function: Function, arrays: Sequence[Any]) -> Any:
     return export.deserialize(saved).call(*arrays)
 
 
+#: JAX writes an exported program with a package that it does not install.
+_NO_FLATBUFFERS = "" if find_spec("flatbuffers") else "not installed: flatbuffers"
+
+
 def _checkpoint(function: Function, arrays: Sequence[Any]) -> Any:
     return jax.checkpoint(function)(*arrays)
 
@@ -103,7 +108,7 @@ def ways() -> tuple[Way, ...]:
         Way("in a thread", "eager", in_a_thread, gradients=False),
         *_both("jit", "compiled", _jit, dear=False, equal="bound"),
         *_both("lower and compile", "compiled", _ahead, equal="bound", gradients=False),
-        *_both("export and load", "exported", _exported, equal="bound", gradients=False),
+        *_both("export and load", "exported", _exported, equal="bound", gradients=False, absent=_NO_FLATBUFFERS),
         *_both("checkpoint", "recomputed", _checkpoint, equal="bound"),
         *_both("scan", "control flow", _scan, equal="bound"),
         *_both("cond", "control flow", _cond, equal="bound", gradients=False),

@@ -15,15 +15,17 @@ from typing import Any
 
 import mindspore
 import numpy as np
-from mindspore.common.api import _pynative_executor
 
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.layered_networks import LayeredNetworks
+from unamp.adapter.tensor_kinds import TensorKind
 from unamp_mindspore.casting import cast
 from unamp_mindspore.conformance.layered import layered
+from unamp_mindspore.conformance.tensor_kinds import KINDS
 from unamp_mindspore.conformance.ways import ways
 from unamp_mindspore.conformance.written import WRITTEN
 from unamp_mindspore.facts import facts
+from unamp_mindspore.moved import api
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.spellings import named
 from unamp_mindspore.state import DTYPES, FLOAT32, LOW, Tensor
@@ -53,6 +55,10 @@ class MindSporeOperations(NamedOperations):
         with suppress(SystemError):
             mindspore.ops.zeros((1,))
 
+    def tensor_kinds(self) -> Sequence[TensorKind]:
+        """Return the kinds of tensor beside the dense one."""
+        return KINDS
+
     def ways(self) -> tuple[Way, ...]:
         """Return the ways in which MindSpore runs functions."""
         return ways()
@@ -64,6 +70,14 @@ class MindSporeOperations(NamedOperations):
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""
         return Tensor(np.asarray(array))
+
+    def parameter(self, array: np.ndarray, *, device: str = "cpu") -> Tensor:
+        """Return a tensor as layers have them for parameters."""
+        return mindspore.Parameter(self.tensor(array))
+
+    def assign(self, parameter: Tensor, array: np.ndarray) -> None:
+        """Change a parameter in place, as optimizers do."""
+        mindspore.ops.assign(parameter, self.tensor(array))
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
@@ -93,8 +107,8 @@ class MindSporeOperations(NamedOperations):
             try:
                 gradients = mindspore.grad(scaled, tuple(range(len(inputs))))(*inputs)
             except BaseException:
-                _pynative_executor.clear_res()  # else MindSpore goes on recording what the failed call began
-                _pynative_executor.set_grad_flag(False)
+                api._pynative_executor.clear_res()  # else MindSpore goes on recording what the failed call began
+                api._pynative_executor.set_grad_flag(False)
                 raise
         return values[-1], list(gradients) if isinstance(gradients, tuple) else [gradients]
 

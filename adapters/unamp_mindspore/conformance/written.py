@@ -68,7 +68,8 @@ def _recurrent(kind: type, input: Tensor, states: Any, weights: Sequence[Tensor]
     if input.dtype is mindspore.float64:
         raise TypeError("MindSpore has no recurrent layers in float64; its kernel for LSTM ends the process")
     layer = built(kind, input.shape[-1], weights[1].shape[1])
-    lists = {f"{name}_list": (weight,) for name, weight in zip(("w_ih", "w_hh", "b_ih", "b_hh"), weights, strict=True)}
+    names = ("w_ih_list", "w_hh_list", "b_ih_list", "b_hh_list")
+    lists = {name: (weight,) for name, weight in zip(names, weights, strict=True)}
     single = dict(zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), weights, strict=True))
     out, last = _with(layer, lists | single, input, states)
     return (out, *last) if isinstance(last, tuple) else (out, last)

@@ -17,14 +17,19 @@ from paddle.nn import functional as F
 
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.layered_networks import LayeredNetworks
+from unamp.adapter.tensor_kinds import TensorKind
 from unamp.vocabulary import vocabulary
 from unamp_paddle.conformance.layered import layered
 from unamp_paddle.conformance.rare import RARE
+from unamp_paddle.conformance.tensor_kinds import tensor_kinds
 from unamp_paddle.conformance.ways import ways
+from unamp_paddle.hooks import HOOKS
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor
 
 __all__ = ["PaddleOperations"]
+
+_C_ops = HOOKS.load("paddle._C_ops")
 
 
 class PaddleOperations(NamedOperations):
@@ -45,6 +50,16 @@ class PaddleOperations(NamedOperations):
         made.stop_gradient = not requires_grad
         return made
 
+    def parameter(self, array: np.ndarray, *, device: str = "cpu") -> Tensor:
+        """Return a tensor as layers have them for parameters."""
+        made = self.tensor(array, device=device)
+        return paddle.create_parameter(made.shape, made.dtype, default_initializer=paddle.nn.initializer.Assign(made))
+
+    def assign(self, parameter: Tensor, array: np.ndarray) -> None:
+        """Change a parameter in place, as optimizers do."""
+        with paddle.no_grad():
+            paddle.assign(self.tensor(array), output=parameter)
+
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
         values: np.ndarray = tensor.detach().numpy()
@@ -55,6 +70,10 @@ class PaddleOperations(NamedOperations):
     def dtype(self, tensor: Tensor) -> str:
         """Return the name of a tensor's dtype."""
         return str(tensor.dtype).removeprefix("paddle.")
+
+    def tensor_kinds(self) -> tuple[TensorKind, ...]:
+        """Return the kinds of tensor that are not one dense array."""
+        return tensor_kinds()
 
     def ways(self) -> tuple[Way, ...]:
         """Return the ways in which Paddle runs a function."""
@@ -117,7 +136,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 def _recurrent(mode: str, input: Tensor, states: list[Tensor], weights: Sequence[Tensor]) -> Any:
     """Run one layer, time first; ``weights`` are w_ih, w_hh, b_ih, b_hh."""
-    out, _, last = paddle._C_ops.rnn(
+    out, _, last = _C_ops.rnn(
         input, states, list(weights), None, paddle.zeros([0], "uint8"), 0.0, False, input.shape[-1], weights[1].shape[1], 1,
         mode, 0, False,
     )  # fmt: skip
@@ -221,7 +240,7 @@ def _segment_pool(data: Tensor, lengths: Tensor) -> Tensor:
 
 def _max_pool(name: str, rank: int, input: Tensor, kernel: int) -> Any:
     sizes = [kernel] * rank
-    return getattr(paddle._C_ops, name)(input, sizes, sizes, [0] * rank, False, False, False)
+    return getattr(_C_ops, name)(input, sizes, sizes, [0] * rank, False, False, False)
 
 
 def _fractional_max_pool(pool: Callable[..., Tensor], input: Tensor, samples: Tensor, *, kernel: int, size: int) -> Tensor:
@@ -245,7 +264,7 @@ def _chunked(input: Tensor, size: int, dim: int = 0) -> list[Tensor]:
 
 
 def _fake_quantize_per_channel(input: Tensor, scale: Tensor, zero: Tensor, axis: int, low: int, high: int) -> Any:
-    return paddle._C_ops.fake_channel_wise_quantize_dequantize_abs_max(input, 8, 1, axis)
+    return _C_ops.fake_channel_wise_quantize_dequantize_abs_max(input, 8, 1, axis)
 
 
 class _Joined(paddle.autograd.PyLayer):  # type: ignore[misc]
@@ -293,18 +312,18 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "depthwise_conv2d": lambda input, weight, bias=None: F.conv2d(input, weight, bias, groups=input.shape[1]),
     "exponential": lambda input: paddle.Tensor.exponential_(input.clone(), 1.0),
     "fake_quantize_per_channel_affine": _fake_quantize_per_channel,
-    "fft_c2c": lambda input: paddle._C_ops.fft_c2c(input, [0], "backward", True),
-    "fft_c2r": lambda input, n: paddle._C_ops.fft_c2r(input, [1], "forward", False, n),
-    "fft_r2c": lambda input: paddle._C_ops.fft_r2c(input, [1], "backward", True, True),
+    "fft_c2c": lambda input: _C_ops.fft_c2c(input, [0], "backward", True),
+    "fft_c2r": lambda input, n: _C_ops.fft_c2r(input, [1], "forward", False, n),
+    "fft_r2c": lambda input: _C_ops.fft_r2c(input, [1], "backward", True, True),
     "fractional_max_pool2d": partial(_fractional_max_pool, F.fractional_max_pool2d),
     "fractional_max_pool3d": partial(_fractional_max_pool, F.fractional_max_pool3d),
-    "frobenius_norm": lambda input, dim: paddle._C_ops.frobenius_norm(input, list(dim), False, False),
+    "frobenius_norm": lambda input, dim: _C_ops.frobenius_norm(input, list(dim), False, False),
     "grid_sample": lambda input, grid: F.grid_sample(input, grid, align_corners=False),
     "group_norm": lambda input, groups, weight, bias: F.group_norm(input, groups, weight=weight, bias=bias),
     "gru": lambda input, h0, *weights: _recurrent("GRU", input, [h0], weights),
     "gru_cell": lambda input, h0, *weights: _cell(paddle.nn.GRUCell, input, h0, weights),
     "gt": lambda a, b: paddle.gt(a, b),  # before 3.3 it is C++, which a region replaces where it is looked up
-    "huber_loss": lambda input, target, reduction: paddle._C_ops.huber_loss(input, target, 1.0),
+    "huber_loss": lambda input, target, reduction: _C_ops.huber_loss(input, target, 1.0),
     "index": _index,
     "index_add": lambda input, dim, index, source: paddle.index_add(input, index, dim, source),
     "index_fill": lambda input, dim, index, value: paddle.index_fill(input, index, dim, value),

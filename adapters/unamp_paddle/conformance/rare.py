@@ -8,9 +8,12 @@ from typing import Any
 import paddle
 from paddle.nn import functional as F
 
+from unamp_paddle.hooks import HOOKS
 from unamp_paddle.state import Tensor
 
 __all__ = ["RARE"]
+
+_C_ops = HOOKS.load("paddle._C_ops")
 
 
 def _boxed(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -21,7 +24,7 @@ def _boxed(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def _pool_in(name: str, rank: int, layout: str) -> Callable[..., Tensor]:
     def pool(input: Tensor, size: int) -> Tensor:
         sizes, none = [size] * rank, [0] * rank
-        return getattr(paddle._C_ops, name)(
+        return getattr(_C_ops, name)(
             input, sizes, sizes, none, False, True, layout, "avg", False, False, "EXPLICIT", *([False] if rank == 3 else [])
         )
 
@@ -37,15 +40,15 @@ def _rnnt_loss(input: Tensor, target: Tensor, lengths: Tensor, target_lengths: T
 
 RARE: Mapping[str, Callable[..., Any]] = {
     "bitcast": lambda input, dtype: paddle.Tensor.view(input, dtype),
-    "clip_by_norm": lambda input, most: paddle._C_ops.clip_by_norm(input, most),
-    "dirichlet": lambda input: paddle._C_ops.dirichlet(input),
-    "fake_quantize_dequantize_abs_max": lambda input, bits: paddle._C_ops.fake_quantize_dequantize_abs_max(input, bits, 1),
+    "clip_by_norm": lambda input, most: _C_ops.clip_by_norm(input, most),
+    "dirichlet": lambda input: _C_ops.dirichlet(input),
+    "fake_quantize_dequantize_abs_max": lambda input, bits: _C_ops.fake_quantize_dequantize_abs_max(input, bits, 1),
     "focal_loss": lambda input, target, reduction: F.sigmoid_focal_loss(input, target, reduction=reduction),
     "deform_conv2d": lambda input, offset, weight: paddle.vision.ops.deform_conv2d(input, offset, weight),
     "fused_rotary_position_embedding": lambda input: paddle.incubate.nn.functional.fused_rotary_position_embedding(input)[0],
-    "hinge_loss": lambda input, target, reduction: paddle._C_ops.hinge_loss(input, target),
-    "l1_norm": lambda input: paddle._C_ops.l1_norm(input),
-    "squared_l2_norm": lambda input: paddle._C_ops.squared_l2_norm(input),
+    "hinge_loss": lambda input, target, reduction: _C_ops.hinge_loss(input, target),
+    "l1_norm": lambda input: _C_ops.l1_norm(input),
+    "squared_l2_norm": lambda input: _C_ops.squared_l2_norm(input),
     "margin_cross_entropy": lambda input, target: F.margin_cross_entropy(input, target, reduction=None),
     "multiplex": lambda inputs, index: paddle.multiplex(inputs, index.astype("int32")),
     "pool2d": _pool_in("pool2d", 2, "NCHW"),
@@ -57,8 +60,8 @@ RARE: Mapping[str, Callable[..., Any]] = {
     "scale": lambda input, scale, bias: paddle.scale(input, scale, bias),
     "send_u_recv": paddle.geometric.send_u_recv,
     "temporal_shift": lambda input, segments: F.temporal_shift(input, segments),
-    "fill_diagonal": lambda input, value: paddle._C_ops.fill_diagonal(input, value, 0, False),
-    "truncated_normal": lambda size: paddle._C_ops.truncated_gaussian_random(
+    "fill_diagonal": lambda input, value: _C_ops.fill_diagonal(input, value, 0, False),
+    "truncated_normal": lambda size: _C_ops.truncated_gaussian_random(
         list(size), 0.0, 1.0, 0, -2.0, 2.0, paddle.float32, paddle.CPUPlace()
     ),
 }

@@ -53,6 +53,15 @@ class TensorFlowOperations(NamedOperations):
         with tf.device(device):
             return tf.Variable(np.asarray(array), trainable=False)
 
+    def parameter(self, array: np.ndarray, *, device: str = "cpu") -> tf.Variable:
+        """Return a variable as layers have them for parameters."""
+        with tf.device(device):
+            return tf.Variable(np.asarray(array))
+
+    def assign(self, parameter: tf.Variable, array: np.ndarray) -> None:
+        """Change a parameter in place, as optimizers do."""
+        parameter.assign(array)
+
     def numpy(self, tensor: tf.Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
         values = tf.convert_to_tensor(tensor).numpy()

@@ -65,6 +65,9 @@ class Library(Protocol):
     def install_on_meta(self, name: str, composite: bool, /) -> None:
         """Register what meta tensors alone reach, for good."""
 
+    def install_writing(self, name: str, key: int, positions: tuple[int, ...], /) -> None:
+        """Register the kernel for an operator that writes to a tensor, for good; see `unamp_torch.writes`."""
+
     def plan(
         self,
         on_cpu: bytes,
@@ -79,6 +82,9 @@ class Library(Protocol):
 
     def set_plan(self, table: object, /) -> None:
         """Put a table in force in this thread, for kernels."""
+
+    def drop_casts(self) -> None:
+        """Drop the casts of parameters that this thread has kept."""
 
     def set_traced(self, traced: bool, /) -> None:
         """Say whether this thread's operations are reported."""

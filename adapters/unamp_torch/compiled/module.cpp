@@ -2,7 +2,7 @@
 
 #include "kernels.h"
 #include "masters.h"
-#include "regions.h"
+#include "writes.h"
 
 namespace {
 
@@ -150,19 +150,40 @@ PyObject* add(PyObject*, PyObject* args) {
   return PyLong_FromSize_t(operators.back()->index);
 }
 
+// Kernels stay for good, and so do their registrations.
+torch::Library& library_on(Py_ssize_t number) {
+  static std::unordered_map<Py_ssize_t, torch::Library*> libraries;
+  auto& library = libraries[number];
+  if (library == nullptr) {
+    const KernelKey& key = kernel_keys.at(static_cast<size_t>(number));
+    library = new torch::Library(torch::Library::IMPL, "aten", key.key, __FILE__, __LINE__);
+  }
+  return *library;
+}
+
 // install(name, the operator's number, number of the key)
 PyObject* install(PyObject*, PyObject* args) {
   const char* name = nullptr;
   Py_ssize_t index = 0, number = 0;
   if (!PyArg_ParseTuple(args, "snn", &name, &index, &number)) return nullptr;
   HANDLE_TH_ERRORS
-  // Kernels stay for good, and so do their registrations.
-  static std::unordered_map<Py_ssize_t, torch::Library*> libraries;
   const KernelKey& key = kernel_keys.at(static_cast<size_t>(number));
-  auto& library = libraries[number];
-  if (library == nullptr) library = new torch::Library(torch::Library::IMPL, "aten", key.key, __FILE__, __LINE__);
   auto kernel = std::make_unique<Kernel>(*operators.at(static_cast<size_t>(index)), key);
-  library->impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+  library_on(number).impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+// install_writing(name, number of the key, positions of the arguments that it writes to)
+PyObject* install_writing(PyObject*, PyObject* args) {
+  const char* name = nullptr;
+  Py_ssize_t number = 0;
+  PyObject* positions = nullptr;
+  if (!PyArg_ParseTuple(args, "snO!", &name, &number, &PyTuple_Type, &positions)) return nullptr;
+  HANDLE_TH_ERRORS
+  const KernelKey& key = kernel_keys.at(static_cast<size_t>(number));
+  auto kernel = std::make_unique<WritingKernel>(numbers(positions), key);
+  library_on(number).impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -219,6 +240,11 @@ PyObject* set_plan(PyObject*, PyObject* capsule) {
   Py_RETURN_NONE;
 }
 
+PyObject* drop_casts_of_this_thread(PyObject*, PyObject*) {
+  here.casts.clear();
+  Py_RETURN_NONE;
+}
+
 PyObject* set_traced(PyObject*, PyObject* value) {
   here.traced = value == Py_True;
   Py_RETURN_NONE;
@@ -263,9 +289,11 @@ PyMethodDef functions[] = {
     {"configure", configure, METH_VARARGS, "Hand over what the kernels and regions use of Python; before anything else, once."},
     {"add", add, METH_VARARGS, "Make an operator known; return its number."},
     {"install", install, METH_VARARGS, "Register the kernel for an operator on a key, for good."},
+    {"install_writing", install_writing, METH_VARARGS, "Register the kernel for an operator that writes to a tensor, for good."},
     {"install_on_meta", install_on_meta, METH_VARARGS, "Register what meta tensors alone reach, for good."},
     {"plan", make_plan, METH_VARARGS, "Return the table of actions of a plan."},
     {"set_plan", set_plan, METH_O, "Put a table in force in this thread, for kernels."},
+    {"drop_casts", drop_casts_of_this_thread, METH_NOARGS, "Drop the casts of parameters that this thread has kept."},
     {"set_traced", set_traced, METH_O, "Say whether this thread's operations are reported."},
     {"acquire", acquire, METH_NOARGS, "See patches.acquire."},
     {"release", release, METH_NOARGS, "See patches.release."},

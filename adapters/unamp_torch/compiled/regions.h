@@ -199,7 +199,7 @@ void switch_to(const Activation& activation, bool on) {
     c10::impl::tls_set_dispatch_key_excluded(carrier.key, !on);
     if (carrier.dtype != carrier.usual) at::autocast::set_autocast_dtype(carrier.device, on ? carrier.dtype : carrier.usual);
   }
-  if (activation.table != nullptr && !here.traced) c10::impl::tls_set_dispatch_key_included(activation.key, on);
+  if (!here.traced) c10::impl::tls_set_dispatch_key_included(activation.key, on);
 }
 
 bool may_cache(const Activation& activation, const Activation* outer, const Token& before) {

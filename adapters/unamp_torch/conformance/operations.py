@@ -17,8 +17,10 @@ from torch.nn import functional as F
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.adapter.observing import untraced
+from unamp.adapter.tensor_kinds import TensorKind
 from unamp_torch.conformance import second_device
 from unamp_torch.conformance.layered import layered
+from unamp_torch.conformance.tensor_kinds import tensor_kinds
 from unamp_torch.conformance.ways import ways
 from unamp_torch.plans import accelerator, device_type
 
@@ -52,10 +54,23 @@ class TorchOperations(NamedOperations):
         """Return a network with layers, for rules about them."""
         return layered()
 
+    def tensor_kinds(self) -> tuple[TensorKind, ...]:
+        """Return the kinds of tensor that are not one dense array."""
+        return tensor_kinds()
+
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""
         made = torch.from_numpy(np.array(array, order="C"))
         return made.to(device_type(device)).requires_grad_(requires_grad)
+
+    def parameter(self, array: np.ndarray, *, device: str = "cpu") -> Tensor:
+        """Return a tensor as layers have them for parameters."""
+        return torch.nn.Parameter(self.tensor(array, device=device))
+
+    def assign(self, parameter: Tensor, array: np.ndarray) -> None:
+        """Change a parameter in place, as optimizers do."""
+        with torch.no_grad():
+            parameter.copy_(torch.from_numpy(np.array(array)))
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""

@@ -1,4 +1,7 @@
-"""Networks under MindSpore's lists: `auto_mixed_precision`, `custom_mixed_precision` and the lists."""
+"""Networks under MindSpore's lists: `auto_mixed_precision`, `custom_mixed_precision` and the lists.
+
+As MindSpore's own, they convert the network that they are given; what they return has the same parameters.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from unamp._data import load_table
 from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dtypes import LOW_DTYPES, dtype_name
+from unamp.layers.applying import convert_network
 from unamp.policy import Policy
 from unamp.presets import preset
 
@@ -17,7 +21,10 @@ __all__ = ["auto_mixed_precision", "custom_mixed_precision", "get_black_list", "
 
 
 def auto_mixed_precision(network: Any, amp_level: str = "O0", dtype: object = "float16") -> Any:
-    """Return a network that computes under MindSpore's lists and returns float32; see `unamp.auto_mixed_precision`.
+    """Convert a network to MindSpore's lists, and return one that returns float32; see `unamp.auto_mixed_precision`.
+
+    As in MindSpore, the network itself computes under the lists from now on, called by whoever holds it. At O2 and O3 its
+    results are low then, and only those of the network that is returned are float32.
 
     Args:
         network: a network of a framework that is imported; at the level ``"auto"`` a function, too.
@@ -25,14 +32,30 @@ def auto_mixed_precision(network: Any, amp_level: str = "O0", dtype: object = "f
             as they come.
         dtype: ``"float16"`` or ``"bfloat16"``, or a framework's own.
 
+    Returns:
+        At O1, O2 and O3 a second network with the same parameters; at O0 and ``"auto"`` the network itself; of a function a
+        second one. JAX's modules are values: there what is returned is all that is converted.
+
     Raises:
         TypeError: where ``network`` is no network.
         ValueError: for another level or dtype.
+        NotExpressible: for a network that cannot be converted where it is (generated code, a forward put on the instance).
     """
     if amp_level == "auto":
         return _auto(network, dtype)
     _check_network(network, f"For amp_level {amp_level!r}, the network type should be Cell")
-    return unamp.auto_mixed_precision(network, amp_level, low_dtype_of(dtype))
+    if amp_level not in ("O0", "O1", "O2", "O3"):
+        raise ValueError(f"The amp level {amp_level} is not supported; valid: O0, O1, O2, O3, auto")
+    policy = Policy(amp_level, low_dtype_of(dtype), preset="mindspore", widen_results=amp_level == "O1")
+    return _converted(network, policy) if policy.active else network
+
+
+def _converted(network: Any, policy: Policy) -> Any:
+    """Have a network compute under a policy, and return a second one, which returns float32."""
+    adapter = owner(network, "network")
+    assert adapter is not None
+    convert_network(network, policy)
+    return adapter.wrap(network, policy)
 
 
 def _auto(network: Any, dtype: object) -> Any:
@@ -45,13 +68,15 @@ def _auto(network: Any, dtype: object) -> Any:
     lists = load_table("presets/mindspore.toml")
     # What MindSpore promotes (`promote_auto`) takes the widest dtype here like everything that no list names.
     policy = Policy("O1", low_dtype_of(dtype), lists["allow_auto"], lists["deny_auto"], "none")
-    return unamp.policy_region(policy)(network) if adapter is None else adapter.wrap(network, policy)
+    if adapter is None:
+        return unamp.policy_region(policy)(network)
+    return network if convert_network(network, policy) else adapter.wrap(network, policy)
 
 
 def custom_mixed_precision(
     network: Any, *, white_list: list[Any] | None = None, black_list: list[Any] | None = None, dtype: object = "float16"
 ) -> Any:
-    """Return a network that computes under a list of one's own and returns float32.
+    """Convert a network to a list of one's own, and return one that returns float32, as `auto_mixed_precision` does.
 
     Args:
         network: a network of a framework that is imported.
@@ -74,9 +99,7 @@ def custom_mixed_precision(
         policy = _policy("O1", low, white_list, "white_list")
     else:
         policy = _policy("O2", low, black_list, "black_list")
-    adapter = owner(network, "network")
-    assert adapter is not None
-    return adapter.wrap(network, policy)
+    return _converted(network, policy)
 
 
 def get_white_list() -> list[Any]:

@@ -49,12 +49,12 @@ class LossScaler(ABC):
         """Adjust the scale, knowing whether the gradients were finite."""
 
 
-class _Scaling(LossScaler):
+class Scaling(LossScaler):
     """Scaling by a `LossScale`. Inputs are tensors of any framework, and tuples and lists of them; they keep their dtypes."""
 
     _state: LossScale
     #: What holds the scale once a compiled graph does: an adapter's, with `read` and `write`.
-    _in_graphs: Any = None
+    in_graphs: Any = None
 
     def __init__(self, state: LossScale) -> None:
         adapters_in_use()  # now: MindSpore's adapter must be there when a graph with the scaler in it is compiled
@@ -62,12 +62,12 @@ class _Scaling(LossScaler):
 
     @property
     def _loss_scale(self) -> LossScale:
-        return self._state if self._in_graphs is None else self._in_graphs.read(self._state)
+        return self._state if self.in_graphs is None else self.in_graphs.read(self._state)
 
     @_loss_scale.setter
     def _loss_scale(self, state: LossScale) -> None:
-        if self._in_graphs is not None:
-            self._in_graphs.write(state)
+        if self.in_graphs is not None:
+            self.in_graphs.write(state)
         self._state = state
 
     @property
@@ -84,7 +84,7 @@ class _Scaling(LossScaler):
         return _times(inputs, 1.0 / self.scale_value)
 
 
-class StaticLossScaler(_Scaling):
+class StaticLossScaler(Scaling):
     """`mindspore.amp.StaticLossScaler`: a scale that stays.
 
     Args:
@@ -102,7 +102,7 @@ class StaticLossScaler(_Scaling):
         return False
 
 
-class DynamicLossScaler(_Scaling):
+class DynamicLossScaler(Scaling):
     """`mindspore.amp.DynamicLossScaler`, on top of `unamp.loss_scale.LossScale`.
 
     Args:

@@ -24,6 +24,7 @@ class GradScaler(unamp.scaling.GradScaler):
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: see `unamp.GradScaler`.
 
     Raises:
+        TypeError: for a number as the device, which torch takes for one in silence, and keeps the usual scale.
         AssertionError: for factors on the wrong side of 1; later, for calls in another order than torch's.
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler
@@ -38,6 +39,8 @@ class GradScaler(unamp.scaling.GradScaler):
         growth_interval: int = 2000,
         enabled: bool = True,
     ) -> None:
+        if isinstance(device, (int, float)):
+            raise TypeError(f"the first argument of torch's GradScaler is the device, not a scale: init_scale={device!r}")
         if enabled and device == "cuda" and not has_gpu():
             warnings.warn("GradScaler is enabled, but CUDA is not available. Disabling.", stacklevel=2)
             enabled = False
@@ -91,6 +94,7 @@ class GradScaler(unamp.scaling.GradScaler):
         if "closure" in kwargs:
             raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
         given, result = kwargs.pop("gradients", None), None
+        kwargs |= self._handed_to(optimizer)
 
         def take(gradients: Gradients) -> None:
             nonlocal result

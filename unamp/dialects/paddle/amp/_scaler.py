@@ -8,6 +8,7 @@ from typing import Any
 import unamp.scaling
 from unamp.adapter import Adapter
 from unamp.dialects._in_use import framework_in_use
+from unamp.errors import shortened
 
 __all__ = ["AmpScaler", "GradScaler"]
 
@@ -24,6 +25,7 @@ class AmpScaler(unamp.scaling.GradScaler):
         use_dynamic_loss_scaling: False keeps the scale where it is.
 
     Raises:
+        TypeError: for an `enable` that is neither True nor False: a scale in its place would be lost.
         AssertionError: for ratios on the wrong side of 1.
 
     Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/GradScaler_en.html
@@ -39,6 +41,7 @@ class AmpScaler(unamp.scaling.GradScaler):
         decr_every_n_nan_or_inf: int = 1,
         use_dynamic_loss_scaling: bool = True,
     ) -> None:
+        _check_enable(enable)
         self._init_loss_scaling = init_loss_scaling if enable else 1.0
         if not enable:
             super().__init__(enabled=False)
@@ -176,3 +179,12 @@ class GradScaler(AmpScaler):
 def _check_ratio(name: str, rule: str, kept: bool) -> None:
     if not kept:
         raise AssertionError(f"The {name} must be {rule}.")
+
+
+def _check_enable(enable: object) -> None:
+    # NumPy's own truth values have another class, and know no other value.
+    if type(enable).__name__ not in ("bool", "bool_"):
+        raise TypeError(
+            f"enable must be True or False, not {shortened(enable)}: the first argument switches the scaler on or off, as in "
+            "Paddle; name the scale to start with: init_loss_scaling=..."
+        )

@@ -26,7 +26,7 @@ from unamp._region_decorator import decorate
 from unamp.adapter.registry import adapters_in_use
 from unamp.dialects._in_use import has_gpu
 from unamp.dialects.torch._scaler import GradScaler
-from unamp.dtypes import LOW_DTYPES, dtype_name
+from unamp.dtypes import LOW_DTYPES, POLICY_DTYPES, dtype_name
 from unamp.regions import innermost_region
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
@@ -180,10 +180,10 @@ def _settings(
     missing = not has_gpu() if device == "gpu" else device not in _DEVICES.values() and not _is_there(kind)
     if enabled and missing:
         _warn(f"{kind.upper()} is not available. Disabling autocast.")
-    elif enabled and low not in LOW_DTYPES:
+    elif enabled and low not in (POLICY_DTYPES if kind == "cuda" else LOW_DTYPES):  # only CUDA's checks no dtype
         _warn(f"In {kind.upper()} autocast, but the target dtype {dtype} is not supported. Disabling autocast.")
         enabled = False
-    return None if missing else device, low if low in LOW_DTYPES else usual, bool(enabled), bool(cache_enabled)
+    return None if missing else device, low if low in POLICY_DTYPES else usual, bool(enabled), bool(cache_enabled)
 
 
 def _torch() -> Any:

@@ -1,0 +1,82 @@
+"""Rules seen at work before the first region: names and signatures of what is patched do not tell whether JAX still asks it.
+
+Small functions are traced under a policy, once in a process; nothing is compiled, and nothing computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax import lax
+
+from unamp.adapter.patching import missing
+from unamp.policy import Policy
+from unamp_jax import patches, plans
+from unamp_jax.state import CONTEXT, DTYPES, FLOAT32
+
+__all__ = ["probe"]
+
+_LOW = DTYPES["bfloat16"]
+
+
+def probe() -> None:
+    """Check that a product, a loop, a rule of differentiation and a batch follow a policy.
+
+    Raises:
+        FrameworkNotSupported: naming the version of JAX and the first that does not.
+    """
+    patches.acquire()
+    try:
+        with CONTEXT(plans.plan(Policy(dtype="bfloat16"))):
+            for what, found, wanted in _effects():
+                if found != wanted:
+                    raise missing("jax", jax.__version__, f"hook that {what} still asks: it gives {found}, not {wanted}")
+    finally:
+        patches.release()
+
+
+def _effects() -> Iterator[tuple[str, Any, Any]]:
+    """Yield pieces of JAX with the dtypes that they give, and those that they should."""
+    x = jax.ShapeDtypeStruct((2, 2), FLOAT32)
+    rows = jax.ShapeDtypeStruct((1, 2, 2), FLOAT32)
+
+    def dtypes(function: Callable[..., Any], *given: Any) -> Any:
+        return jax.tree.leaves(jax.tree.map(lambda leaf: leaf.dtype, jax.eval_shape(function, *given)))
+
+    def primitive(x: Any) -> Any:
+        return lax.dot_general_p.bind(x, x, **_PRODUCT)
+
+    def product(x: Any) -> Any:
+        return x @ x
+
+    yield "a function of jax.numpy", dtypes(product, x), [_LOW]
+    yield "a primitive", dtypes(primitive, x), [_LOW]
+    yield "jax.jit", dtypes(jax.jit(product), x), [_LOW]
+    yield "jax.vmap", dtypes(jax.vmap(product), rows), [_LOW]
+    yield "jax.lax.scan", dtypes(lambda x, rows: lax.scan(lambda c, row: (c @ row, c @ row), x, rows), x, rows), [FLOAT32, _LOW]
+    seen: list[Any] = []
+    yield "jax.custom_vjp", dtypes(jax.grad(lambda x: _ruled(seen)(x).sum()), x), [FLOAT32]
+    yield "a rule of jax.custom_vjp", seen, [_LOW, _LOW]
+
+
+#: Parameters of a product of matrices.
+_PRODUCT = {
+    "dimension_numbers": (((1,), (0,)), ((), ())), "precision": None, "preferred_element_type": None, "out_sharding": None,
+}  # fmt: skip
+
+
+def _ruled(seen: list[Any]) -> Callable[[Any], Any]:
+    """Return a function with a rule of its own, which notes the dtypes of the products in it."""
+
+    def product(a: Any, b: Any) -> Any:
+        seen.append((a @ b).dtype)
+        return a @ b
+
+    @jax.custom_vjp
+    def function(x: Any) -> Any:
+        return x @ x
+
+    function.defvjp(lambda x: (product(x, x), x), lambda x, cotangent: (product(cotangent, x),))
+    return function

@@ -1,0 +1,85 @@
+"""Functions of the user's that a primitive carries, and runs later: when it is batched, or divided among devices.
+
+Programs of another kind need nothing: what a primitive carries as a jaxpr was traced under the policy before it was bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from unamp.adapter.patching import find
+from unamp_jax.casting import cast
+from unamp_jax.state import CONTEXT, Plan
+
+__all__ = ["followed", "inlined"]
+
+Function = Callable[..., Any]
+
+
+def followed(primitive: str, params: Mapping[str, Any], plan: Plan) -> Any:
+    """Return the parameters of a primitive with the user's functions in them under a policy; the same ones where it has none.
+
+    Args:
+        primitive: its name.
+        params: its parameters.
+        plan: the plan in force.
+    """
+    if primitive == "custom_vmap_call":
+        return {**params, "rule": _batching_rule(params["rule"], plan, params["call"].out_avals)}
+    if primitive == "custom_partitioning":
+        return {**params, "partition": _partition(params["partition"], plan, params["call"].out_avals)}
+    return params
+
+
+def _ending_like(result: Any, avals: Any) -> Any:
+    """Return results in the dtypes that the function has which they stand for."""
+    leaves, structure = jax.tree.flatten(result)
+    if len(leaves) != len(avals):
+        return result  # JAX says what is wrong
+    with CONTEXT(None):
+        return structure.unflatten([cast(leaf, aval.dtype) for leaf, aval in zip(leaves, avals, strict=True)])
+
+
+def _batching_rule(rule: Function, plan: Plan, avals: Any) -> Function:
+    def run(*args: Any) -> Any:
+        with CONTEXT(plan):
+            result = rule(*args)
+        if not isinstance(result, tuple) or len(result) != 2:
+            return result
+        return _ending_like(result[0], avals), result[1]
+
+    return run
+
+
+def _partition(partition: Function, plan: Plan, avals: Any) -> Function:
+    def run(*args: Any) -> Any:
+        mesh, lower, *shardings = partition(*args)
+
+        def lowered(*operands: Any) -> Any:
+            with CONTEXT(plan):
+                result = lower(*operands)
+            return _ending_like(result, avals)
+
+        return mesh, lowered, *shardings
+
+    return run
+
+
+def inlined(original: Function) -> Function:
+    """Return what stands in for the call of what `equinox.internal.noinline` returns: the function itself.
+
+    Its program is made when it runs, by a callback that knows of no region. Which function it is may be decided as late; such a
+    call is left alone.
+    """
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if CONTEXT.value is None or isinstance(self.dynamic_index, jax.core.Tracer):
+            return original(self, *args, **kwargs)
+        known = find("equinox.internal._noinline", "_index_to_fn")
+        combine = find("equinox.internal._noinline", "hashable_combine")
+        return combine(self.dynamic_fn, known[int(self.dynamic_index)])(*args, **kwargs)
+
+    return call

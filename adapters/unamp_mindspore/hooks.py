@@ -1,0 +1,7 @@
+"""The private names of MindSpore that the adapter uses, looked at before they are imported."""
+
+from unamp.adapter.hooks import read_hooks
+
+__all__ = ["HOOKS"]
+
+HOOKS = read_hooks("mindspore", "unamp_mindspore")

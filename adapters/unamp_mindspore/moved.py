@@ -1,0 +1,76 @@
+"""Modules of MindSpore that stand somewhere else since 2.9; the names that unamp needs in them are looked at here."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import mindspore
+
+from unamp.adapter import major_minor
+from unamp.adapter.patching import missing
+
+__all__ = ["PIJitCaptureContext", "api", "jit_context", "jit_trace", "parser"]
+
+_BEFORE = {
+    "api": "mindspore.common.api",
+    "jit_trace": "mindspore.common.jit_trace",
+    "jit_context": "mindspore.common.jit_context",
+    "parser": "mindspore._extends.parse.parser",
+    "capturing": "mindspore.common._pijit_context",
+}
+_SINCE_2_9 = {
+    "api": "mindspore.graph.api",
+    "jit_trace": "mindspore.graph.jit_trace",
+    "jit_context": "mindspore.graph.jit_context",
+    "parser": "mindspore.graph._parse.parser",
+    "capturing": "mindspore.graph._utils.pijit_context",
+}
+_PLACES = _BEFORE if major_minor(mindspore.__version__) < (2, 9) else _SINCE_2_9
+
+#: What there must be in each of them, in whatever version.
+_NEEDED = {
+    "api": (
+        "_JitExecutor.compile",
+        "_CellGraphExecutor.compile",
+        "_PyNativeExecutor.grad",
+        "_PyNativeExecutor.new_graph",
+        "_pynative_executor._executor.requires_grad",
+        "_pynative_executor.sync",
+    ),
+    "jit_trace": ("_jit_trace_begin",),
+    "jit_context": ("jit_context",),
+    "parser": (
+        "Parser.parse",
+        "resolve_symbol",
+        "get_module_namespace",
+        "get_class_member_namespace_symbol",
+        "create_instance",
+    ),
+    "capturing": ("PIJitCaptureContext.__enter__", "PIJitCaptureContext.__exit__"),
+}
+
+
+def _module(name: str) -> Any:
+    """Return one of the modules.
+
+    Raises:
+        FrameworkNotSupported: naming MindSpore's version, and the module or the name in it that is missing.
+    """
+    path = _PLACES[name]
+    try:
+        module = importlib.import_module(path)
+    except ImportError:
+        raise missing("mindspore", mindspore.__version__, path) from None
+    for needed in _NEEDED[name]:
+        found: Any = module
+        for part in needed.split("."):
+            found = getattr(found, part, None)
+        if found is None:
+            raise missing("mindspore", mindspore.__version__, f"{path}.{needed}")
+    return module
+
+
+api, jit_trace, parser = _module("api"), _module("jit_trace"), _module("parser")
+jit_context = _module("jit_context").jit_context
+PIJitCaptureContext = _module("capturing").PIJitCaptureContext

@@ -1,0 +1,45 @@
+"""A look at whether a region has an effect: MindSpore may compute by other functions than those that unamp replaces."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import mindspore
+import numpy as np
+from mindspore import ops
+
+from unamp.errors import FrameworkNotSupported
+from unamp.policy import Policy
+from unamp_mindspore.activation import Activation
+from unamp_mindspore.plans import plan
+from unamp_mindspore.state import DTYPES, Tensor, thread
+
+__all__ = ["check_effect"]
+
+
+@cache
+def check_effect() -> None:
+    """Check, once in a process, that a product in a region is low.
+
+    Not when the adapter is registered: computing something settles the device, which a program may set after that.
+
+    Raises:
+        FrameworkNotSupported: if it is not, naming MindSpore's version.
+    """
+    one = Tensor(np.ones((1, 1), np.float32))
+    policy = Policy("O1", "bfloat16", allow=("matmul",), preset="none")
+    sink, thread.sink = thread.sink, None
+    region = Activation(plan(policy, None), cache=False)
+    token = region.enter()
+    try:
+        found = [ops.matmul(one, one).dtype, (one @ one).dtype]
+    except SystemError:  # MindSpore's first call with a NumPy that it was not built for
+        return
+    finally:
+        region.exit(token)
+        thread.sink = sink
+    if any(dtype is not DTYPES["bfloat16"] for dtype in found):
+        raise FrameworkNotSupported(
+            f"mindspore {mindspore.__version__} computes a product by other functions than unamp replaces: in a region it is "
+            f"{found[0]} and {found[1]} instead of bfloat16; install a version that unamp conforms with (docs/versions.md)"
+        )

@@ -1,0 +1,7 @@
+"""The private names of TensorFlow and Keras that the adapter uses, looked at before they are imported."""
+
+from unamp.adapter.hooks import read_hooks
+
+__all__ = ["HOOKS"]
+
+HOOKS = read_hooks("tensorflow", "unamp_tensorflow")

@@ -1,0 +1,45 @@
+"""A look at the effect of a region: a PyTorch that no longer calls a kernel would lose rules in silence."""
+
+from __future__ import annotations
+
+import torch
+
+from unamp.errors import FrameworkNotSupported
+from unamp.policy import Policy
+from unamp_torch import plans
+from unamp_torch.activation import activation
+from unamp_torch.compiling import is_recorded
+from unamp_torch.state import CPU
+
+__all__ = ["check"]
+
+#: Usual, so that no operator gets a kernel which other policies can do without.
+_POLICY = Policy("O1", "bfloat16")
+
+
+def check() -> None:
+    """Compute a product and a softmax in a region; where something records the thread's operations, do nothing.
+
+    Raises:
+        FrameworkNotSupported: naming the version of PyTorch and the operation that does not follow its rule.
+    """
+    if is_recorded():
+        return
+    region = activation(plans.plan(_POLICY, CPU))
+    with torch.no_grad():
+        ones = torch.ones(1, 1, device=CPU)
+        token = region.enter()
+        try:
+            low = ones @ ones
+            wide = low.softmax(0)
+        finally:
+            region.exit(token)
+    for operation, how, found, expected in (
+        ("torch.matmul", "native autocast", low.dtype, torch.bfloat16),
+        ("torch.softmax", "unamp's kernel", wide.dtype, torch.float32),
+    ):
+        if found is not expected:
+            raise FrameworkNotSupported(
+                f"torch {torch.__version__} does not ask {how} for {operation} in a region: it gave {found} where the rule is "
+                f"{expected}; use an older torch, or a newer unamp"
+            )

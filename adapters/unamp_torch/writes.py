@@ -1,0 +1,125 @@
+"""Writes to the memory of parameters, after which no cast of a parameter that was made before may be used.
+
+Native autocast keeps casts by parameter and never asks whether they still hold, and a parameter's version does not
+tell: fused optimizers and ``parameter.data.add_()`` leave it as it is. So in every region the operators that write to a
+tensor have a kernel that looks at what they wrote to, and drops the casts where that may be a parameter's memory.
+
+What PyTorch's dispatcher does not see (an optimizer with kernels of its own, NumPy on the same memory) comes after a backward
+pass in all training; casts are dropped there, too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from unamp_torch.compiled import library
+from unamp_torch.state import set_excluded, thread
+
+__all__ = ["drop_casts", "dropping", "kernel_of", "operators"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+_tensors_of = torch._C._storage_Use_Count
+_has_storage = torch._C._has_storage
+
+#: What ``parameter.data = tensor`` asks first. Nothing else of it passes the dispatcher.
+_EXCHANGES_MEMORY = "aten::_has_compatible_shallow_copy_type"
+
+#: So many refer to a storage that belongs to one tensor: that, and the object that was made in order to ask.
+_OF_ONE_TENSOR = 2
+
+
+def drop_casts() -> None:
+    """Drop the casts of parameters that this thread has kept, and those of native autocast."""
+    if thread.weights:
+        thread.weights.clear()
+    if library is not None:
+        library.drop_casts()
+    torch.clear_autocast_cache()
+
+
+def dropping(original: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function that PyTorch calls for a change which no operator makes: in a region, it drops the casts."""
+
+    @functools.wraps(original)
+    def after_dropping(*args: P.args, **kwargs: P.kwargs) -> R:
+        if thread.plan is not None:
+            drop_casts()
+        return original(*args, **kwargs)
+
+    return after_dropping
+
+
+@functools.cache
+def operators() -> Mapping[str, tuple[int, ...]]:
+    """Return the operators that write to a tensor by name, each with the positions of those arguments in its schema.
+
+    Those made of others are left out, as the others write.
+    """
+    return {**dict(_writing()), _EXCHANGES_MEMORY: (0,)}
+
+
+def _writing() -> Iterator[tuple[str, tuple[int, ...]]]:
+    for name in torch._C._dispatch_get_all_op_names():
+        if not name.startswith("aten::") or _has_kernel(name, "CompositeImplicitAutograd"):
+            continue
+        of_others = _has_kernel(name, "CompositeExplicitAutograd")
+        if not (of_others or _has_kernel(name, "CPU") or _has_kernel(name, "CUDA")):
+            continue
+        schema = _schema(name)
+        if schema is None or not schema.is_mutable:
+            continue
+        written = [(n, each) for n, each in enumerate(schema.arguments) if each.alias_info and each.alias_info.is_write]
+        # An explicit output of such an operator is one that PyTorch makes of a copy.
+        if written and not (of_others and any(each.is_out for _, each in written)):
+            yield name, tuple(n for n, _ in written)
+
+
+def _schema(name: str) -> Any:
+    base, _, overload = name.partition(".")
+    try:
+        return torch._C._get_schema(base, overload)
+    except RuntimeError:  # of TorchScript's own
+        return None
+
+
+def kernel_of(name: str, positions: Sequence[int], own_key: torch._C.DispatchKey) -> Callable[..., Any]:
+    """Return the kernel of an operator that writes, for one of our keys."""
+    base, _, overload_name = name.removeprefix("aten::").partition(".")
+    overload = getattr(getattr(torch.ops.aten, base), overload_name or "default")
+    call: Callable[..., Any] = overload._op
+    written = [(n, overload._schema.arguments[n].name) for n in positions]
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        # Asked before: what autograd knows of a view may be invalid afterwards.
+        drops = any(_may_belong_to_a_parameter(args[n] if n < len(args) else kwargs.get(name)) for n, name in written)
+        set_excluded(own_key, True)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            set_excluded(own_key, False)
+            if drops:
+                drop_casts()
+
+    return kernel
+
+
+def _may_belong_to_a_parameter(written: Any) -> bool:
+    if isinstance(written, (list, tuple)):
+        return any(map(_may_belong_to_a_parameter, written))
+    if not isinstance(written, torch.Tensor) or written.dtype is torch.int64:  # a layer's counter, most of the time
+        return False
+    if written.requires_grad:
+        return written.is_leaf or (not torch.is_grad_enabled() and _shares_memory(written))
+    return _shares_memory(written)
+
+
+def _shares_memory(tensor: torch.Tensor) -> bool:
+    """Return whether other tensors may have a tensor's memory: one that is new has its own."""
+    return not _has_storage(tensor) or _tensors_of(tensor.untyped_storage()._cdata) > _OF_ONE_TENSOR

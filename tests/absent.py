@@ -1,0 +1,43 @@
+"""Devices that are not there, in every framework: a region for one is off, says so once, and leaves the others."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+import unamp
+from unamp import amp_warnings
+
+
+def nothing_is_in_force_on_it(
+    named: Any, has: str, run: Any, low: object, monkeypatch: pytest.MonkeyPatch, **limits: Any
+) -> None:
+    """Check a region for a device that is not there.
+
+    Args:
+        named: a word or object for the device.
+        has: what the warning says that there is.
+        run: computes a product on the CPU, and returns its dtype.
+        low: that dtype in a region for the CPU.
+        monkeypatch: pytest's.
+        limits: other arguments of the region.
+    """
+    monkeypatch.setattr(amp_warnings, "_given", set())
+    with pytest.warns(unamp.AmpWarning, match=f"there is no device .* here: {has}; a region for it changes nothing"):
+        region = unamp.autocast(named, **limits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unamp.autocast(named, dtype="bfloat16", **limits)
+        unamp.autocast(named, enabled=False, **limits)
+    before = run()
+    with region:
+        assert run() == before
+        assert not unamp.is_autocast_enabled()
+        assert unamp.get_autocast_dtype() is None
+    with unamp.autocast("cpu", dtype="bfloat16"):
+        assert run() == low
+        with region:
+            assert run() == low, "a region for another device leaves that for the CPU in force"
+    assert unamp.current_policy() is None

@@ -1,0 +1,220 @@
+"""A graph and PyNative mode compute the same in the same dtypes, under a policy: every form, with each feed.
+
+MindSpore's compiler reads the source of what is called here.
+"""
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Tensor, mint, nn, ops
+
+from unamp import Policy, policy_region
+
+F32 = mindspore.float32
+LOW = {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16}
+
+
+def array(*shape, seed=0):
+    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype("float32"))
+
+
+def positive(*shape, seed=0):
+    return Tensor(np.random.default_rng(seed).uniform(0.1, 0.9, shape).astype("float32"))
+
+
+def _with(function, *rest, **named):
+    def form(*given):
+        return function(*given, *rest, **named)
+
+    return form
+
+
+def _joined(a, b):
+    return ops.cat((a, b))
+
+
+def _stacked(a, b):
+    return ops.stack((a, b))
+
+
+def _matmul(a, b):
+    return a @ b
+
+
+def _add(a, b):
+    return a + b
+
+
+def _scaled(a):
+    return a * 2 - 0.5
+
+
+def _power(a, b):
+    return a**b
+
+
+def _less(a, b):
+    return (a < b).astype(mindspore.float32)
+
+
+def _in_place(a, b):
+    a = a + 0
+    a += b
+    return a
+
+
+def _methods(a):
+    return a.sum() + a.mean() + a.exp().max()
+
+
+def _method(a, b):
+    return a.matmul(b)
+
+
+def _parts(a):
+    return a[0] * 2 + a[1:3, 0].sum()
+
+
+_LABELS = Tensor([0, 1, 2, 0], mindspore.int32)
+_SIGNS = Tensor([1, -1, 1, -1], mindspore.int32)
+_A, _B, _C, _P, _Q = array(4, 4), array(4, 4, seed=1), array(4, 4, seed=2), positive(4, 4), positive(4, 4, seed=1)
+_ROW, _IMAGE, _SEQUENCE, _STATE = array(4), array(2, 3, 8, 8), array(5, 2, 4), array(2, 3)
+
+_UNARY = (
+    "exp log tanh sigmoid relu gelu softmax log_softmax silu sqrt rsqrt square abs erf elu sum mean prod std norm log1p celu"
+)
+_BINARY = "matmul mm add sub mul div pow maximum atan2 floor_divide remainder inner"
+
+#: The forms: families of functions or layers by name, each with its arguments.
+FAMILIES = {
+    "unary": {name: (getattr(ops, name), (_P,)) for name in _UNARY.split()},
+    "binary": {name: (getattr(ops, name), (_P, _Q)) for name in _BINARY.split()},
+    "functions": {
+        "bias_add": (ops.bias_add, (_A, _ROW)),
+        "dense": (ops.dense, (_A, _B, _ROW)),
+        "bmm": (ops.bmm, (array(2, 3, 4), array(2, 4, 3))),
+        "addmm": (ops.addmm, (_A, _B, _C)),
+        "addmv": (ops.addmv, (_ROW, _B, _ROW)),
+        "addcmul": (ops.addcmul, (_A, _B, _C)),
+        "lerp": (ops.lerp, (_A, _B, _P)),
+        "cat": (_joined, (_A, _B)),
+        "stack": (_stacked, (_A, _B)),
+        "outer": (ops.outer, (_ROW, _ROW)),
+        "prelu": (ops.prelu, (_A, array(1))),
+        "conv2d": (ops.conv2d, (_IMAGE, array(4, 3, 3, 3), array(4))),
+        "cross_entropy": (ops.cross_entropy, (_A, _LABELS)),
+        "mse_loss": (ops.mse_loss, (_A, _B)),
+        "l1_loss": (ops.l1_loss, (_A, _B)),
+        "kl_div": (ops.kl_div, (_A, _P)),
+        "cdist": (ops.cdist, (_A, _B)),
+        "max_pool2d": (_with(ops.max_pool2d, 2), (_IMAGE,)),
+        "mint.linear": (mint.nn.functional.linear, (_A, _B, _ROW)),
+        "mint.softmax": (_with(mint.nn.functional.softmax, dim=-1), (_A,)),
+    },
+    "operators": {
+        "@": (_matmul, (_P, _Q)),
+        "+": (_add, (_P, _Q)),
+        "numbers": (_scaled, (_P,)),
+        "**": (_power, (_P, _Q)),
+        "<": (_less, (_P, _Q)),
+        "+=": (_in_place, (_P, _Q)),
+        "methods": (_methods, (_P,)),
+        ".matmul": (_method, (_P, _Q)),
+        "index": (_parts, (_P,)),
+    },
+    "layers": {
+        "Dense": (nn.Dense(4, 3), (_A,)),
+        "Dense and relu": (nn.Dense(4, 3, activation="relu"), (_A,)),
+        "Conv1d": (nn.Conv1d(3, 4, 3, has_bias=True), (array(2, 3, 8),)),
+        "Conv2d": (nn.Conv2d(3, 4, 3, has_bias=True), (_IMAGE,)),
+        "Conv2dTranspose": (nn.Conv2dTranspose(3, 4, 3, has_bias=True), (_IMAGE,)),
+        "LayerNorm": (nn.LayerNorm((4,)), (_A,)),
+        "BatchNorm2d": (nn.BatchNorm2d(3), (_IMAGE,)),
+        "GroupNorm": (nn.GroupNorm(3, 3), (_IMAGE,)),
+        "Softmax": (nn.Softmax(), (_A,)),
+        "GELU": (nn.GELU(), (_A,)),
+        "PReLU": (nn.PReLU(), (_A,)),
+        "MaxPool2d": (nn.MaxPool2d(2, 2), (_IMAGE,)),
+        "AdaptiveAvgPool2d": (nn.AdaptiveAvgPool2d(2), (_IMAGE,)),
+        "Embedding": (nn.Embedding(5, 4), (_LABELS,)),
+        "BiDense": (nn.BiDense(4, 4, 3), (_A, _B)),
+    },
+    "losses": {
+        "MSELoss": (nn.MSELoss(), (_A, _B)),
+        "L1Loss": (nn.L1Loss(), (_A, _B)),
+        "SmoothL1Loss": (nn.SmoothL1Loss(), (_A, _B)),
+        "MAELoss": (nn.MAELoss(), (_A, _B)),
+        "RMSELoss": (nn.RMSELoss(), (_A, _B)),
+        "CrossEntropyLoss": (nn.CrossEntropyLoss(), (_A, _LABELS)),
+        "NLLLoss": (nn.NLLLoss(), (_A, _LABELS)),
+        "BCELoss": (nn.BCELoss(), (_P, _Q)),
+        "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss(), (_A, _P)),
+        "SoftmaxCrossEntropyWithLogits": (nn.SoftmaxCrossEntropyWithLogits(sparse=True), (_A, _LABELS)),
+        "KLDivLoss": (nn.KLDivLoss(), (_A, _P)),
+        "DiceLoss": (nn.DiceLoss(), (_P, _Q)),
+        "CosineEmbeddingLoss": (nn.CosineEmbeddingLoss(), (_A, _B, _SIGNS)),
+        "PoissonNLLLoss": (nn.PoissonNLLLoss(), (_A, _P)),
+    },
+    "recurrent": {
+        "LSTM": (nn.LSTM(4, 3), (_SEQUENCE,)),
+        "GRU": (nn.GRU(4, 3), (_SEQUENCE,)),
+        "RNN": (nn.RNN(4, 3), (_SEQUENCE,)),
+        "LSTMCell": (nn.LSTMCell(4, 3), (array(2, 4), (_STATE, _STATE))),
+        "GRUCell": (nn.GRUCell(4, 3), (array(2, 4), _STATE)),
+        "RNNCell": (nn.RNNCell(4, 3), (array(2, 4), _STATE)),
+    },
+    "attention": {
+        "MultiheadAttention": (nn.MultiheadAttention(4, 2), (array(3, 2, 4),) * 3),
+        "TransformerEncoderLayer": (nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0), (array(3, 2, 4),)),
+        "TransformerDecoderLayer": (nn.TransformerDecoderLayer(4, 2, 8, dropout=0.0), (array(3, 2, 4),) * 2),
+    },
+}
+
+
+def lowered(value, low):
+    if isinstance(value, tuple):
+        return tuple(lowered(each, low) for each in value)
+    return value.astype(low) if value.dtype == F32 else value
+
+
+def feeds(given, level, low):
+    """Give the arguments in float32, and where rules differ in what they make of low ones, all low, and the first alone."""
+    yield given
+    if level == "O1":
+        floats = [i for i, value in enumerate(given) if isinstance(value, tuple) or value.dtype == F32]
+        yield lowered(given, low)
+        if len(floats) > 1:
+            yield tuple(lowered(value, low) if i == floats[0] else value for i, value in enumerate(given))
+
+
+def flat(result):
+    if isinstance(result, (tuple, list)):
+        return [tensor for each in result for tensor in flat(each)]
+    return [result] if isinstance(result, Tensor) else []
+
+
+def numbers(tensor):
+    return tensor.astype(F32).asnumpy() if tensor.dtype in LOW.values() else tensor.asnumpy()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("level", "dtype"), [("O1", "bfloat16"), ("O2", "float16")])
+def test_a_graph_and_pynative_mode_agree(family, level, dtype):
+    low = LOW[dtype]
+    calls = [(name, f, given) for name, (f, args) in FAMILIES[family].items() for given in feeds(args, level, low)]
+    functions, inputs = tuple(f for _, f, _ in calls), tuple(given for _, _, given in calls)
+
+    def all_of(inputs):
+        found = ()
+        for i in range(len(functions)):
+            found += (functions[i](*inputs[i]),)
+        return found
+
+    compiled = mindspore.jit(all_of)
+    with policy_region(Policy(level, dtype)):
+        eager, found = [f(*given) for _, f, given in calls], compiled(inputs)
+    for (name, _, given), one, other in zip(calls, eager, found, strict=True):
+        form = name, [str(each.dtype) for each in flat(given)]
+        assert [each.dtype for each in flat(other)] == [each.dtype for each in flat(one)], form
+        for a, b in zip(flat(other), flat(one), strict=True):
+            np.testing.assert_array_equal(numbers(a), numbers(b), err_msg=str(form))

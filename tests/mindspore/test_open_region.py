@@ -1,0 +1,101 @@
+"""Training inside one region that stays open: each step computes with the weights that the last one left."""
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+import unamp
+
+F32 = mindspore.float32
+STEPS = 300
+
+
+class Line(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Dense(1, 1, weight_init=Tensor([[0.0]], F32), bias_init=Tensor([0.0], F32))
+
+    def construct(self, x):
+        return self.one(x)
+
+
+X = Tensor(np.linspace(-1, 1, 32, dtype="float32").reshape(32, 1))
+Y = X * 3 - 1
+
+
+def _by_assignment(net):
+    def update(gradients):
+        for parameter, gradient in zip(net.trainable_params(), gradients, strict=True):
+            ops.assign(parameter, parameter - 0.1 * gradient)
+
+    return update
+
+
+def _by_set_data(net):
+    def update(gradients):
+        for parameter, gradient in zip(net.trainable_params(), gradients, strict=True):
+            parameter.set_data(Tensor(parameter.asnumpy() - 0.1 * gradient.asnumpy()))
+
+    return update
+
+
+def _by_loading(net):
+    def update(gradients):
+        named = zip(net.trainable_params(), gradients, strict=True)
+        new = {p.name: mindspore.Parameter(Tensor(p.asnumpy() - 0.1 * g.asnumpy()), p.name) for p, g in named}
+        mindspore.load_param_into_net(net, new)
+
+    return update
+
+
+def _in_place(net):
+    def update(gradients):
+        for parameter, gradient in zip(net.trainable_params(), gradients, strict=True):
+            parameter -= 0.1 * gradient
+
+    return update
+
+
+UPDATES = {
+    "SGD": lambda net: nn.SGD(net.trainable_params(), 0.1),
+    "Momentum": lambda net: nn.Momentum(net.trainable_params(), 0.05, 0.5),
+    "Adam": lambda net: nn.Adam(net.trainable_params(), 0.05),
+    "experimental": lambda net: mindspore.experimental.optim.SGD(net.trainable_params(), 0.1),
+    "assign": _by_assignment,
+    "set_data": _by_set_data,
+    "load_param_into_net": _by_loading,
+    "in place": _in_place,
+}
+
+
+CASES = [
+    *((name, False, "bfloat16") for name in UPDATES),
+    *((name, True, "bfloat16") for name in ("SGD", "assign", "set_data")),
+    ("SGD", False, "float16"),
+    ("SGD", True, "float16"),
+]
+
+
+@pytest.mark.parametrize(("name", "compiled", "dtype"), CASES)
+def test_training_inside_one_open_region_follows_the_weights(name, compiled, dtype):
+    net = Line()
+    update = UPDATES[name](net)
+    scaler = unamp.GradScaler(1024.0, enabled=dtype == "float16")
+
+    def forward(x, y):
+        return ((net(x) - y) ** 2).mean()
+
+    run = mindspore.jit(forward) if compiled else forward
+    step = mindspore.value_and_grad(lambda x, y: scaler.scale(run(x, y)), None, net.trainable_params())
+    with unamp.autocast(dtype=dtype):
+        for _ in range(STEPS):
+            _, gradients = step(X, Y)
+            if isinstance(update, (nn.Optimizer, mindspore.experimental.optim.Optimizer)):
+                scaler.step(update, gradients=gradients)
+                scaler.update()
+            else:
+                update([gradient * (1 / scaler.get_scale()) for gradient in gradients])
+    found = [parameter.asnumpy().item() for parameter in net.trainable_params()]
+    # As close as rounding lets gradients come to zero: inputs, weights and results are rounded once each.
+    np.testing.assert_allclose(found, [3, -1], atol=8 * 4 * 2.0 ** (-11 if dtype == "float16" else -8))

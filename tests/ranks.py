@@ -1,0 +1,30 @@
+"""Processes that share their work, each of which says its results in its last line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any
+
+__all__ = ["said_by_ranks"]
+
+
+def said_by_ranks(commands: Sequence[Sequence[str]]) -> list[Any]:
+    """Return the results of processes that run at the same time. Where one fails, none waits for it."""
+    ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands]
+
+    def said(rank: subprocess.Popen[str]) -> Any:
+        output, errors = rank.communicate()
+        assert rank.returncode == 0, errors
+        return json.loads(output.splitlines()[-1])
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        found = [pool.submit(said, rank) for rank in ranks]
+        first, _ = wait(found, return_when=FIRST_EXCEPTION)
+        for rank in ranks:
+            rank.kill()
+    for each in first:
+        each.result()  # raises what failed, not that the others were ended
+    return [each.result() for each in found]
