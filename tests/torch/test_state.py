@@ -312,9 +312,9 @@ for hook in before:
     patches.HOOKS = tuple(missing if h is hook else h for h in before)
     originals, state = attributes(), native()
     for make in (
-        lambda: unamp.autocast("cpu", allow="add"),
+        lambda: unamp.autocast("cpu", allow="add", framework="torch"),  # others that torch imports would be covered
         lambda: unamp.policy_region(unamp.Policy("O1", "bfloat16"), framework="torch"),
-        lambda: unamp.autocast("cpu"),
+        lambda: unamp.autocast("cpu", framework="torch"),
     ):
         found = refused(make)
         assert found == "refused", found
