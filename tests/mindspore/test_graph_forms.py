@@ -217,6 +217,6 @@ def test_a_graph_and_pynative_mode_agree(family, level, dtype):
         form = name, [str(each.dtype) for each in flat(given)]
         assert [each.dtype for each in flat(other)] == [each.dtype for each in flat(one)], form
         for a, b in zip(flat(other), flat(one), strict=True):
-            # MindSpore's float32 kernels differ a little between the modes (log, by some roundings), and so may what is rounded.
+            # MindSpore's float32 kernels differ a little between the modes (log does), and so may what is rounded.
             rounding = {F32: 2.0**-19, LOW["float16"]: 2.0**-9, LOW["bfloat16"]: 2.0**-6}.get(a.dtype, 0.0)
             np.testing.assert_allclose(numbers(a), numbers(b), rtol=rounding, atol=rounding, err_msg=str(form))
