@@ -98,7 +98,7 @@ def _extension() -> TensorKind:
         "add": lambda t: tf.add(t, t),
         "exp": tf.exp,
         "gelu": tf.nn.gelu,
-        "matmul": lambda t: tf.matmul(t, weights),
+        "matmul": lambda t: tf.matmul(t, tf.cast(weights, t.dtype)),  # TensorFlow multiplies bfloat16 by float32
         "softmax": tf.nn.softmax,
     }
     return _kind("tf.experimental.ExtensionType", make, followed, alone={}, reason="")
