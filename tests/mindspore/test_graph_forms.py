@@ -45,10 +45,6 @@ def _add(a, b):
     return a + b
 
 
-def _scaled(a):
-    return a * 2 - 0.5
-
-
 def _power(a, b):
     return a**b
 
@@ -61,10 +57,6 @@ def _in_place(a, b):
     a = a + 0
     a += b
     return a
-
-
-def _methods(a):
-    return a.sum() + a.mean() + a.exp().max()
 
 
 def _method(a, b):
@@ -114,11 +106,9 @@ FAMILIES = {
     "operators": {
         "@": (_matmul, (_P, _Q)),
         "+": (_add, (_P, _Q)),
-        "numbers": (_scaled, (_P,)),
         "**": (_power, (_P, _Q)),
         "<": (_less, (_P, _Q)),
         "+=": (_in_place, (_P, _Q)),
-        "methods": (_methods, (_P,)),
         ".matmul": (_method, (_P, _Q)),
         "index": (_parts, (_P,)),
     },
