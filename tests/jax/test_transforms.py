@@ -226,15 +226,16 @@ def test_a_dtype_of_the_users_own_keeps_its_meaning(matrix):
     half = matrix.astype(jnp.float16)
     with unamp.autocast(dtype="bfloat16"):
         assert jnp.matmul(matrix, matrix, preferred_element_type=jnp.float32).dtype == jnp.float32
-        assert np.array_equal(jnp.matmul(matrix, matrix, preferred_element_type="float32"), MATMUL(matrix))
+        wide = jnp.matmul(matrix, matrix, preferred_element_type="float32")
+        assert np.array_equal(wide, MATMUL(matrix.astype(jnp.bfloat16), preferred_element_type="float32"))  # low operands
         assert jnp.sum(half, dtype=jnp.float16).dtype == jnp.float16
         assert jax.nn.one_hot(jnp.arange(3), 3, dtype=jnp.float16).dtype == jnp.float16
         assert matrix.astype(jnp.float16).dtype == jnp.float16
 
 
-def MATMUL(a):  # noqa: N802
+def MATMUL(a, **stated):  # noqa: N802
     with unamp.autocast(enabled=False):
-        return a @ a
+        return jnp.matmul(a, a, **stated)
 
 
 def test_pallas_kernels_callbacks_and_references_are_left_alone(matrix):
