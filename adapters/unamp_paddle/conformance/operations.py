@@ -18,6 +18,7 @@ from paddle.nn import functional as F
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.adapter.tensor_kinds import TensorKind
+from unamp.regions import autocast
 from unamp.vocabulary import vocabulary
 from unamp_paddle.conformance.layered import layered
 from unamp_paddle.conformance.rare import RARE
@@ -56,8 +57,8 @@ class PaddleOperations(NamedOperations):
         return paddle.create_parameter(made.shape, made.dtype, default_initializer=paddle.nn.initializer.Assign(made))
 
     def assign(self, parameter: Tensor, array: np.ndarray) -> None:
-        """Change a parameter in place, as optimizers do."""
-        with paddle.no_grad():
+        """Change a parameter in place, as optimizers do; no policy is in force, for `paddle.assign` is an operation."""
+        with autocast(enabled=False), paddle.no_grad():
             paddle.assign(self.tensor(array), output=parameter)
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
