@@ -95,13 +95,11 @@ def unraveled(original: Function) -> Function:
 
 
 def converted_closure(original: Function) -> Function:
-    """Return what stands in for the call of a function that `equinox.filter_closure_convert` returned.
-
-    It was traced under a policy, and may be called where that is suspended: in a rule of differentiation, say.
-    """
+    """Return what stands in for the call of a function that `equinox.filter_closure_convert` returned."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = in_form((args, kwargs), form_of(self.in_struct))
+        if CONTEXT.value is not None:
+            args, kwargs = in_form((args, kwargs), form_of(self.in_struct))
         return original(self, *args, **kwargs)
 
     return call
