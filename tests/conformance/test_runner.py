@@ -280,8 +280,13 @@ def test_a_quick_run_looks_at_every_rule_and_every_list():
         ]
         assert rules[0] == rules[1]
         seen |= set(few.policies)
-    assert seen == {"allow float16", "allow bfloat16", "deny float16", "deny bfloat16"} | {
-        f"O1 {dtype} {preset}" for dtype in ("float16", "bfloat16") for preset in LISTED
+    assert seen == {
+        f"{policy} {dtype}{preset}"
+        for dtype in ("float16", "bfloat16")
+        for policy, preset in (
+            *(("allow", ""), ("deny", ""), ("O2", " unamp"), ("O3", " unamp")),
+            *(("O1", f" {name}") for name in LISTED),
+        )
     }
     assert 2 * sum(len(item.policies) for item in quick) < sum(len(item.policies) for item in full) / 3
 

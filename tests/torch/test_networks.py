@@ -60,5 +60,5 @@ def test_hooks_and_copies() -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(TypeError, match="torch.nn.Module"):
         unamp.auto_mixed_precision(torch.relu, "O1")
-    with pytest.raises(ValueError, match="float32"):
-        unamp.auto_mixed_precision(made(), "O1", torch.float32)
+    with pytest.raises(ValueError, match="float64"):
+        unamp.auto_mixed_precision(made(), "O1", torch.float64)
