@@ -24,10 +24,10 @@ def _resolved(original: Callable[..., Any]) -> Callable[..., Any]:
     def resolve_symbol(namespace: Any, symbol: str) -> Any:
         # What it finds may be anything, with any __eq__ and __hash__.
         found = original(namespace, symbol)
-        check_no_region(found)
         scaling = in_graphs(found)
         if scaling is not found:
             return scaling
+        check_no_region(found)
         bound = vars(namespace).get(BOUND)
         return where_decorated(found) if bound is None else bound.of(found, symbol)
 

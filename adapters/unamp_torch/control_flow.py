@@ -121,7 +121,7 @@ def _remembering(original: Any) -> Any:
 
     def forward(ctx: Any, *args: Any) -> Any:
         plan = thread.plan
-        ctx.unamp_region = None if plan is None or plan.delegated else innermost_region()
+        ctx.unamp_region = None if plan is None else innermost_region()
         return original.forward(ctx, *args)
 
     def backward(ctx: Any, *gradients: Any) -> Any:
