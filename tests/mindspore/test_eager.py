@@ -9,6 +9,7 @@ from mindspore import Tensor, mint, nn, ops
 from mindspore.ops import matmul as bound_early
 from unamp_mindspore import listing, patches
 from unamp_mindspore.forwarding import handed_to
+from unamp_mindspore.hooks import HOOKS
 from unamp_mindspore.spellings import named, spelled
 
 import unamp
@@ -250,9 +251,11 @@ def test_a_kernels_error_is_raised_inside_the_region_that_caused_it():
 
 
 def test_a_hook_that_is_missing_is_named(monkeypatch):
-    monkeypatch.delattr(nn.Cell, "compile_and_run")
-    with pytest.raises(unamp.FrameworkNotSupported, match=rf"mindspore {mindspore.__version__} has no Cell.compile_and_run"):
-        patches.probe()
+    monkeypatch.delattr(nn.Cell, "_run_grad_construct")
+    with pytest.raises(
+        unamp.FrameworkNotSupported, match=rf"mindspore {mindspore.__version__} has no mindspore.nn.Cell._run_grad_construct"
+    ):
+        HOOKS.probe()
     assert patches.installed.open == 0
 
 

@@ -192,23 +192,19 @@ def numbers(tensor):
 def test_a_graph_and_pynative_mode_agree(family, level, dtype):
     different = []
     for name, (form, args) in FAMILIES[family].items():
-        inputs = tuple(feeds(args, level, LOW[dtype]))
-        with policy_region(Policy(level, dtype)):
-            eager, found = [form(*given) for given in inputs], mindspore.jit(_of_every_feed(form))(inputs)
-        for given, one, other in zip(inputs, eager, found, strict=True):
-            if (how := _difference(flat(one), flat(other))) is not None:
+        for given in feeds(args, level, LOW[dtype]):
+            with policy_region(Policy(level, dtype)):
+                eager, graph = form(*given), mindspore.jit(_called(form))(*given)
+            if (how := _difference(flat(eager), flat(graph))) is not None:
                 different.append(f"{name} of {', '.join(str(each.dtype) for each in flat(given))}: {how}")
     assert not different
 
 
-def _of_every_feed(form):
-    def calls(inputs):
-        found = ()
-        for i in range(len(inputs)):
-            found += (form(*inputs[i]),)
-        return found
+def _called(form):
+    def call(*given):
+        return form(*given)
 
-    return calls
+    return call
 
 
 def _difference(eager, graph):

@@ -49,14 +49,6 @@ def _by_loading(net):
     return update
 
 
-def _in_place(net):
-    def update(gradients):
-        for parameter, gradient in zip(net.trainable_params(), gradients, strict=True):
-            parameter -= 0.1 * gradient
-
-    return update
-
-
 UPDATES = {
     "SGD": lambda net: nn.SGD(net.trainable_params(), 0.1),
     "Momentum": lambda net: nn.Momentum(net.trainable_params(), 0.05, 0.5),
@@ -65,13 +57,12 @@ UPDATES = {
     "assign": _by_assignment,
     "set_data": _by_set_data,
     "load_param_into_net": _by_loading,
-    "in place": _in_place,
 }
 
 
 CASES = [
     *((name, False, "bfloat16") for name in UPDATES),
-    *((name, True, "bfloat16") for name in ("SGD", "assign", "set_data")),
+    *((name, True, "bfloat16") for name in ("SGD", "assign")),  # MindSpore's graphs do not see set_data
     ("SGD", False, "float16"),
     ("SGD", True, "float16"),
 ]
