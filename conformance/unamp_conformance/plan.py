@@ -106,8 +106,12 @@ class Selection:
         return not any(named) and not self.sample
 
     def nothing(self) -> bool:
-        """Return whether no framework has a check that fits. What ways there are only a framework's adapter knows."""
-        return next(items(self, tuple(vocabulary()), self.ways or ("any",)), None) is None
+        """Return whether no framework has a check that fits.
+
+        Which ways and kinds of tensor there are only a framework's adapter knows.
+        """
+        ops = tuple(vocabulary())
+        return next(items(self, ops, self.ways or ("any",), tensor_kinds={"any": ops}), None) is None
 
     def wants(self, check: str) -> bool:
         """Return whether a kind of check is selected. Whoever names ways asks for these alone."""

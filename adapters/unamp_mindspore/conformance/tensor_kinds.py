@@ -46,8 +46,9 @@ KINDS = (
     TensorKind(
         name="mindspore.COOTensor",
         make=_coo,
-        calls={"relu": ops.coo_relu, "exp": ops.coo_exp, "tanh": ops.coo_tanh, "sigmoid": ops.coo_sigmoid},
-        treatments=dict.fromkeys(("relu", "exp", "tanh", "sigmoid"), "followed"),
+        # Not sigmoid: near one its inputs may be rounded and nothing shows in a low result.
+        calls={"relu": ops.coo_relu, "exp": ops.coo_exp, "tanh": ops.coo_tanh},
+        treatments=dict.fromkeys(("relu", "exp", "tanh"), "followed"),
         reason="",
         values=_numbers,
         dtype=_dtype,
