@@ -119,11 +119,14 @@ bool may_keep(const Tensor& tensor) {
 Tensor cast_parameter(const Tensor& tensor, ScalarType dtype) {
   if (!may_keep(tensor)) return tensor.to(dtype);
   const auto version = tensor.unsafeGetTensorImpl()->version_counter().current_version();
-  auto& kept = here.casts[tensor.unsafeGetTensorImpl()];
-  if (!kept.low.defined() || kept.version != version || kept.low.scalar_type() != dtype) {
-    kept = KeptCast{tensor, version, tensor.to(dtype)};
+  const auto found = here.casts.find(tensor.unsafeGetTensorImpl());
+  if (found != here.casts.end() && found->second.version == version && found->second.low.scalar_type() == dtype) {
+    return found->second.low;
   }
-  return kept.low;
+  // Nothing of the map is referred to meanwhile: a cast writes to its result, after which all kept ones may be dropped.
+  Tensor low = tensor.to(dtype);
+  here.casts.insert_or_assign(tensor.unsafeGetTensorImpl(), KeptCast{tensor, version, low});
+  return low;
 }
 
 Tensor cast(const Tensor& tensor, ScalarType dtype, bool keep) {
