@@ -22,7 +22,6 @@ from tensorflow.python.framework import dtypes
 from tensorflow.python.util import nest
 
 from unamp.adapter.keras_models import facts as keras_facts
-from unamp.adapter.keras_policies import states_float32
 from unamp.adapter.observing import traced, traces, unreported
 from unamp.adapter.patching import Patch
 from unamp.adapter.performing import differing
@@ -152,16 +151,10 @@ def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> An
                 return _carry_out(composite, op, Rule.LOW, plan.low_alone(NAMES[dtype]), args, kwargs)[0]
 
             observing.report(
-                observer, op, _native(composite, args), rule, given, (*args, *kwargs.values()), target, emulated, result, low
+                observer, op, composite.path, rule, given, (*args, *kwargs.values()), target, emulated, result, low
             )
             return result
     return _carry_out(composite, op, rule, plan, args, kwargs)[0]
-
-
-def _native(composite: Composite, args: Args) -> str:
-    """Return TensorFlow's name for what is called; of a layer that states its dtype, with that."""
-    stated = composite.layers is not None and states_float32(args[0])
-    return f"{composite.path}(dtype=float32)" if stated else composite.path
 
 
 def _carry_out(composite: Composite, op: str, rule: Rule, plan: Plan, args: Args, kwargs: Kwargs) -> Outcome:

@@ -16,7 +16,6 @@ from typing import TypeAlias
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
-from unamp._compiler_marks import not_converted
 from unamp.adapter import keras_policies
 from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.patching import Patch, Patches, find, missing
@@ -171,10 +170,7 @@ def _changed_compilers() -> tuple[Patch, ...]:
 @cache
 def _keras_patches() -> PatchGroup:
     """Return those that every region needs besides, once Keras is imported."""
-    # Another method, not other code in Keras's own: AutoGraph reads the source of what it meets.
-    operation = find(keras_policies.CALLS, "Operation", importing=True)
-    call = AttributePatch(operation, "__call__", lambda own: not_converted(training.keras_call(own)))
-    return PatchGroup([call, *_changes(_KERAS_HOOKS), *_suspended(of_keras=True)])
+    return PatchGroup([*_changes(_KERAS_HOOKS), *_suspended(of_keras=True)])
 
 
 def _changes(hooks: Hooks) -> Iterator[Patch]:

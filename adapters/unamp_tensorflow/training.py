@@ -6,20 +6,17 @@ import functools
 import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from unamp.adapter.keras_policies import call_hook, compute_dtype_hook, input_hook
+from unamp.adapter.keras_policies import compute_dtype_hook, input_hook
 from unamp.adapter.state import suspending
-from unamp.lists import EVERYTHING
-from unamp.policy import Policy
-from unamp.regions import innermost_region, policy_region
+from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, eligible_dtype
-from unamp_tensorflow.state import NAMES, Function, Plan, thread
+from unamp_tensorflow.state import Function, Plan, thread
 
-__all__ = ["custom_gradient", "keras_call", "keras_compute_dtype", "keras_input", "merging", "replica_made", "replica_run"]
+__all__ = ["custom_gradient", "keras_compute_dtype", "keras_input", "merging", "replica_made", "replica_run"]
 
 _RECOMPUTED = "recompute_grad.<locals>.inner"
 
@@ -171,19 +168,4 @@ def _is_eligible(x: Any) -> bool:
 
 
 keras_input = input_hook(_followed, _is_eligible)
-
-
-def _in_float32() -> AbstractContextManager[Any]:
-    """Return the region of a layer that states float32: that of the layer rule ``"float32"``."""
-    plan = thread.plan
-    assert plan is not None
-    return policy_region(_float32(NAMES[plan.low]), framework="tensorflow")
-
-
-@cache
-def _float32(dtype: str) -> Policy:
-    return Policy(dtype=dtype, deny=EVERYTHING)
-
-
-keras_call = call_hook(_followed, _in_float32)
 keras_compute_dtype = compute_dtype_hook(_followed)

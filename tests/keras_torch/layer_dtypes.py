@@ -76,19 +76,14 @@ def tensor(shape: tuple[int, ...], dtype: str) -> Any:
     return keras.ops.cast(keras.ops.convert_to_tensor(np.ones(shape, "float32")), dtype)
 
 
-def under(policy: str, call: Callable[..., Any], xs: list[Any]) -> Any:
-    """Call a layer under the global policy that it was made under; under another, it would state a dtype of its own."""
-    keras.config.set_dtype_policy(policy)
-    return call(xs if len(xs) > 1 else xs[0])
-
-
 def calls() -> dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]:
     found: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {}
     for of in ("float32", "mixed_float16"):
         keras.config.set_dtype_policy(of)
         for name, (make, shapes) in LAYERS.items():
             layer = make()
-            found[f"{name}, {of}"] = (lambda *xs, layer=layer, of=of: under(of, layer, list(xs))), shapes
+            several = len(shapes) > 1
+            found[f"{name}, {of}"] = (lambda *xs, layer=layer, several=several: layer(list(xs) if several else xs[0])), shapes
     for name in FUNCTIONS:
         function = getattr(keras.ops, name)
         found[f"ops.{name}"] = function, ((4, 4),) * (2 if name in ("matmul", "add") else 1)
