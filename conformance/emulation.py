@@ -109,7 +109,9 @@ def _written(home: Path, real: Path, packages: Path, command: str) -> Path:
     (home / "pyvenv.cfg").write_text(f"home = {real.parent}\ninclude-system-site-packages = false\n", "utf-8")
     python = home / "bin/python"
     python.parent.mkdir(exist_ok=True)
-    python.write_text(f'#!/bin/sh\n{command} "$@"\n', "utf-8")
+    # What PyTorch compiles for one processor and keeps is not for another one.
+    kept = f"export TORCHINDUCTOR_CACHE_DIR={shlex.quote(str(home / 'inductor'))}"
+    python.write_text(f'#!/bin/sh\n{kept}\n{command} "$@"\n', "utf-8")
     python.chmod(0o755)
     return python
 
