@@ -117,7 +117,7 @@ def _written(home: Path, real: Path, packages: Path, command: str) -> Path:
 
 
 def _command(emulator: str, model: str, system: Path, real: Path) -> str:
-    """Return what the shell runs: the emulator, in which `system` stands in for the machine's own files, and its Python."""
+    """Return the shell's command: the emulator, in which `system` stands in for the machine's own files, and its Python."""
     words = ("exec", emulator, "-cpu", _without_warnings(emulator, model, system, real), "-L", str(system), "-0")
     return f'{shlex.join(words)} "$0" {shlex.quote(str(real))}'
 

@@ -78,7 +78,7 @@ def examined(framework: str, setting: Setting, *selection: str) -> Rows:
 
 
 def sampled(framework: str, setting: Setting, seed: int, *, short: bool = False) -> Rows:
-    """Return what came of a sample of the suite on an emulated processor, and of one of the framework's tests.
+    """Return the row of a sample of the suite on an emulated processor, and of one of the framework's tests.
 
     Args:
         framework: its name.

@@ -71,7 +71,7 @@ def place(device_type: object, framework: str | None) -> Place:
 
 
 def _missing(device_type: object, kind: str, adapters: Sequence[Adapter]) -> str:
-    """Return what to say where none of some frameworks has a kind of device; nothing where one has."""
+    """Return the sentence to say where none of some frameworks has a kind of device; nothing where one has."""
     # A framework is asked for its devices only where none before it has one: that may start it on them.
     if not adapters or any(kind in _names(adapter) for adapter in adapters):
         return ""

@@ -20,7 +20,7 @@ Function = Callable[..., Any]
 
 
 def reduction(original: Function) -> Function:
-    """Return what stands in for `jax.lax.reduce` and `reduce_window`: operands have the dtypes of their first values."""
+    """Return the replacement of `jax.lax.reduce` and `reduce_window`: operands have the dtypes of their first values."""
 
     def call(operands: Any, init_values: Any, computation: Any, *args: Any, **kwargs: Any) -> Any:
         if CONTEXT.value is not None and jax.tree.structure(operands) == jax.tree.structure(init_values):
@@ -40,7 +40,7 @@ def _is_jaxs(computation: Any) -> bool:
 
 
 def scatter_update(original: Function) -> Function:
-    """Return what stands in for the function under ``x.at[...]``: what is stored takes the dtype of the array."""
+    """Return the replacement of the function under ``x.at[...]``: the stored value takes the dtype of the array."""
 
     def call(x: Any, idx: Any, y: Any, *args: Any, **kwargs: Any) -> Any:
         dtype = getattr(x, "dtype", None)
@@ -53,7 +53,7 @@ def scatter_update(original: Function) -> Function:
 
 
 def pullback(original: Function) -> Function:
-    """Return what stands in for the call of what `jax.vjp` returns: cotangents take the dtypes of the results."""
+    """Return the replacement of the call of a `jax.vjp` pullback: cotangents take the dtypes of the results."""
 
     def call(self: Any, out_ct: Any, *extra_args: Any) -> Any:
         if CONTEXT.value is not None:
@@ -66,7 +66,7 @@ def pullback(original: Function) -> Function:
 
 
 def linear_transpose(original: Function) -> Function:
-    """Return what stands in for `jax.linear_transpose`: the function that it returns does likewise."""
+    """Return the replacement of `jax.linear_transpose`: cotangents take the dtypes of the function's results."""
 
     def call(fun: Any, *primals: Any, **kwargs: Any) -> Any:
         transposed = original(fun, *primals, **kwargs)
@@ -83,7 +83,7 @@ def _transposed(form: Form, function: Function, cotangents: Any) -> Any:
 
 
 def unraveled(original: Function) -> Function:
-    """Return what stands in for the function that takes apart again what `jax.flatten_util.ravel_pytree` made one array of."""
+    """Return the replacement of the inverse of `jax.flatten_util.ravel_pytree`: the array takes its first dtype."""
 
     def call(sizes: Any, shapes: Any, from_dtypes: Any, to_dtype: Any, arr: Any) -> Any:
         if CONTEXT.value is not None and to_dtype in ELIGIBLE:
@@ -95,7 +95,7 @@ def unraveled(original: Function) -> Function:
 
 
 def converted_closure(original: Function) -> Function:
-    """Return what stands in for the call of a function that `equinox.filter_closure_convert` returned."""
+    """Return the replacement of the call of a function that `equinox.filter_closure_convert` returned."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if CONTEXT.value is not None:
@@ -106,7 +106,7 @@ def converted_closure(original: Function) -> Function:
 
 
 def state_set(original: Function) -> Function:
-    """Return what stands in for `equinox.nn.State.set`: a value takes the dtypes of the one before."""
+    """Return the replacement of `equinox.nn.State.set`: a value takes the dtypes of the one before."""
 
     def call(self: Any, item: Any, value: Any) -> Any:
         if CONTEXT.value is not None:

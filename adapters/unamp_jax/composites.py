@@ -178,7 +178,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, int]:
 
 
 def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable[[Any], Any]:
-    """Return what makes the stand-in for a random draw: low parameters are widened, and no rule reaches what it does.
+    """Return the maker of a random draw's replacement: low parameters are widened, and no rule reaches what it does.
 
     Args:
         function: the function that draws.

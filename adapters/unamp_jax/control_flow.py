@@ -87,7 +87,7 @@ def ending(function: Reference, form: Form) -> Function:
 
 
 def scan(original: Function) -> Function:
-    """Return what stands in for `jax.lax.scan`, and for equinox's."""
+    """Return the replacement of `jax.lax.scan`, and of equinox's."""
 
     def call(f: Any, *args: Any, **kwargs: Any) -> Any:
         if CONTEXT.value is None or not callable(f):
@@ -98,7 +98,7 @@ def scan(original: Function) -> Function:
 
 
 def while_loop(original: Function) -> Function:
-    """Return what stands in for `jax.lax.while_loop`, which `fori_loop` comes to, and for equinox's."""
+    """Return the replacement of `jax.lax.while_loop`, which `fori_loop` comes to, and of equinox's."""
 
     def call(cond_fun: Any, body_fun: Any, *args: Any, **kwargs: Any) -> Any:
         if CONTEXT.value is None or not callable(body_fun):
@@ -154,7 +154,7 @@ def widest(*dtypes: Any) -> Any:
 
 
 def custom_linear_solve(original: Function) -> Function:
-    """Return what stands in for `jax.lax.custom_linear_solve`: products and solutions have the dtypes of ``b``."""
+    """Return the replacement of `jax.lax.custom_linear_solve`: products and solutions have the dtypes of ``b``."""
 
     def call(matvec: Any, b: Any, solve: Any, transpose_solve: Any = None, symmetric: Any = False, has_aux: Any = False) -> Any:
         if CONTEXT.value is None:
@@ -168,7 +168,7 @@ def custom_linear_solve(original: Function) -> Function:
 
 
 def custom_root(original: Function) -> Function:
-    """Return what stands in for `jax.lax.custom_root`: a solution has the dtypes of the first guess."""
+    """Return the replacement of `jax.lax.custom_root`: a solution has the dtypes of the first guess."""
 
     def call(f: Any, initial_guess: Any, solve: Any, tangent_solve: Any, has_aux: Any = False) -> Any:
         if CONTEXT.value is None:

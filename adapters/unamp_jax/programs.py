@@ -69,7 +69,7 @@ def _partition(partition: Function, plan: Plan, avals: Any) -> Function:
 
 
 def inlined(original: Function) -> Function:
-    """Return what stands in for the call of what `equinox.internal.noinline` returns: the function itself.
+    """Return the replacement of the call of an `equinox.internal.noinline` function: the function itself.
 
     Its program is made when it runs, by a callback that knows of no region. Which function it is may be decided as late; such a
     call is left alone.

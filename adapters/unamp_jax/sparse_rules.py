@@ -1,4 +1,4 @@
-"""What `jax.experimental.sparse` needs to know about the rounding that a cast from bfloat16 to float32 begins with."""
+"""The sparse rule of `jax.experimental.sparse` for the rounding that a cast from bfloat16 to float32 begins with."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ _seen = _Seen()
 
 
 def bits_of(tensors: Iterable[Any]) -> int:
-    """Return which eligible dtypes there are among tensors."""
+    """Return the eligible dtypes among tensors."""
     return functools.reduce(operator.or_, (_BITS.get(tensor.dtype, 0) & _ELIGIBLE for tensor in tensors), 0)
 
 
@@ -155,7 +155,7 @@ def _taking_any(body: Any) -> Any:
 
 
 def low(call: Any, to: Low, own: int = 0) -> Any:
-    """Return what computes low.
+    """Return the function that computes low.
 
     Args:
         call: what computes it.
@@ -206,7 +206,7 @@ def low_norm(call: Any, to: Low) -> Any:
 
 
 def agreeing_norm(call: Any, *, emulated: bool) -> Any:
-    """Return what computes a norm in the dtype of its activation, whatever its parameters and statistics are."""
+    """Return the function that computes a norm in the dtype of its activation, whatever its parameters and statistics are."""
 
     @unbound
     def unamp_norm(given, args, kwargs):  # type: ignore[no-untyped-def]
@@ -224,7 +224,7 @@ def agreeing_norm(call: Any, *, emulated: bool) -> Any:
 
 
 def converting(dtype: Any, *, rounded: bool) -> Any:
-    """Return what casts the parameters of a layer that is one operation.
+    """Return the function that casts the parameters of a layer that is one operation.
 
     Args:
         dtype: what they are cast to.

@@ -1,4 +1,4 @@
-"""Whether a region has its effect here: a few tiny operations under a tiny policy, whose dtypes are looked at."""
+"""The effect of a region: a few tiny operations under a tiny policy, whose dtypes are looked at."""
 
 from __future__ import annotations
 

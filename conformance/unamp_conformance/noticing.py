@@ -61,7 +61,7 @@ def _excused(subject: Subject, op: str) -> bool:
 
 
 def telling(ops: Sequence[str]) -> list[str]:
-    """Return those whose numbers tell the precision; of the others see ``insensitive`` in `unamp_conformance.cases`."""
+    """Return the operations whose numbers tell the precision; of the others see ``insensitive`` in `unamp_conformance.cases`."""
     return [op for op in ops if not cases()[op].insensitive]
 
 
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _kept(file: Path | None, framework: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an earlier run with the same settings found, to be gone on with."""
+    """Return the findings of an earlier run with the same settings, to be gone on with."""
     kept = json.loads(file.read_text("utf-8")).get(framework, {}) if file and file.exists() else {}
     return kept if all(kept.get(name) == value for name, value in said.items()) else {**said, "measured": [], "verdicts": {}}
 

@@ -29,7 +29,7 @@ _ROUNDINGS = 32.0
 
 @dataclass(frozen=True)
 class _Came:
-    """What a call came to: values with a dtype, or an error."""
+    """The outcome of a call: values with a dtype, or an error."""
 
     values: np.ndarray
     dtype: str

@@ -77,7 +77,7 @@ def _of_uses(settled: Settled, source: Source, target: Target) -> list[tuple[cst
 
 
 def _note_of(use: Use, decision: Decision) -> str:
-    """Return what is different where a use is moved; nothing where all is the same."""
+    """Return the difference that moving a use makes; nothing where all is the same."""
     form = use.row.form if use.row is not None else None
     if form is None:
         return ""
