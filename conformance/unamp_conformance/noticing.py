@@ -61,7 +61,7 @@ def _excused(subject: Subject, op: str) -> bool:
 
 
 def telling(ops: Sequence[str]) -> list[str]:
-    """Return the operations whose numbers tell the precision; of the others see ``insensitive`` in `unamp_conformance.cases`."""
+    """Return the operations whose numbers tell the precision; see ``insensitive`` in `unamp_conformance.cases`."""
     return [op for op in ops if not cases()[op].insensitive]
 
 
