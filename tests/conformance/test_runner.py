@@ -229,15 +229,16 @@ def test_other_code_is_another_run(tmp_path, monkeypatch):
 
 #: The command, which is sent Ctrl-C's signal as soon as it has kept three results.
 INTERRUPTED = """
-import os, signal, sys
+import signal, sys, threading
 from unamp_conformance.cli import app
 from unamp_conformance.kept import Kept
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in what a shell runs in the background
 add, kept = Kept.add, []
 def adding(self, item, results):
     add(self, item, results)
     kept.append(item)
     if len(kept) == 3:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 Kept.add = adding
 sys.exit(app())
 """
