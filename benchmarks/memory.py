@@ -94,7 +94,7 @@ class _Framework(Protocol):
         """Make a network in training; return a step of it that ends when all is computed."""
 
     def meter(self) -> Meter:
-        """Return what reads the memory of the device that it computes on."""
+        """Return the function that reads the memory of the device that it computes on."""
 
 
 def resident() -> Meter:

@@ -69,7 +69,7 @@ def write(path: Path, run: Run) -> None:
 
 
 def read(path: Path) -> Run:
-    """Return what `write` wrote.
+    """Return the results that `write` wrote.
 
     Raises:
         OSError: where there is no such file.

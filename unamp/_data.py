@@ -25,7 +25,7 @@ def load_table(name: str) -> dict[str, Any]:
 
 
 def parse_table(text: str) -> dict[str, Any]:
-    """Return what a TOML file says; quickly where it is a plain one.
+    """Return the tables of a TOML file; quickly where it is a plain one.
 
     Raises:
         tomllib.TOMLDecodeError: for anything but TOML.

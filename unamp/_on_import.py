@@ -30,7 +30,7 @@ class _Waiting:
         self.name, self._then = name, then
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return where the module is, with a loader that says when it is loaded; None for any other."""
+        """Return the module's spec, with a loader that says when it is loaded; None for any other module."""
         if name != self.name:
             return None
         with suppress(ValueError):  # another thread's import was first
@@ -48,7 +48,7 @@ class _Loader:
         self._loader, self._then = loader, then
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Return what the other loader creates."""
+        """Return the module that the other loader creates."""
         return self._loader.create_module(spec)  # type: ignore[no-any-return]
 
     def exec_module(self, module: ModuleType) -> None:

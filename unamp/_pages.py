@@ -11,7 +11,7 @@ __all__ = ["environment"]
 
 
 def environment(whose: str) -> Environment:
-    """Return where templates are found; everything that they are given is escaped.
+    """Return the environment of the templates; everything that they are given is escaped.
 
     Args:
         whose: whose page it is, for the message.

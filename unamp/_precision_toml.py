@@ -39,7 +39,7 @@ class Contents(NamedTuple):
 
 
 def load(text: str) -> Contents:
-    """Return what a file says.
+    """Return the content of a file.
 
     Raises:
         ValueError: for what is no such file; the message says where and what.

@@ -75,7 +75,7 @@ def read_spellings(framework: str, package: str, operations: Collection[str]) ->
 
 
 def _text(package: str) -> tuple[str, str] | None:
-    """Return where the file of a package is and what it says."""
+    """Return the path of a package's file, and its content."""
     import os
     from importlib.util import find_spec
 

@@ -67,7 +67,7 @@ class Checked(NamedTuple):
         return not self.refused
 
     def require(self) -> None:
-        """Raise where the policy cannot be followed.
+        """Raise an error where the policy cannot be followed.
 
         Raises:
             NotExpressible: naming every framework and device that cannot, with its reason.

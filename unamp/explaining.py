@@ -108,7 +108,7 @@ def changes(
     ran: Mapping[tuple[Policy, str], int] | None = None,
     bases: Iterable[Policy] = (Policy(),),
 ) -> list[Change]:
-    """Return what changes where policies get other arguments: everywhere, or for the operations that ran.
+    """Return the changes where policies get other arguments: everywhere, or for the operations that ran.
 
     Args:
         before, after: arguments of `Policy.replace`; ``allow`` and ``deny`` come on top of the lists that are there.

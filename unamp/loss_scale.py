@@ -175,7 +175,7 @@ _MOVES = {"backoff_interval": 1, "dynamic": True}
 
 
 def _implied(form: str, growth_factor: float) -> dict[str, Any]:
-    """Return what a form leaves unsaid because its framework knows nothing else."""
+    """Return the values that a form leaves unsaid because its framework knows nothing else."""
     if form == "keras":
         return _MOVES | {"growth_factor": 2.0, "backoff_factor": 0.5}
     if form == "mindspore":

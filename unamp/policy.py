@@ -179,7 +179,7 @@ class Policy:
         return f"Policy({', '.join([repr(self.level), repr(self.dtype), *changed])})"
 
     def _said(self) -> dict[str, Any]:
-        """Return what differs from the usual, besides level and dtype, lists in the fewest words."""
+        """Return the arguments that differ from the usual, besides level and dtype, lists in the fewest words."""
         fields = list(zip(_ARGUMENTS, self._values, Policy()._values, strict=True))
         said = {name: value for name, value, usual in fields[2:] if value != usual}
         said |= {name: words(said[name]) for name in ("allow", "deny") if name in said}

@@ -70,7 +70,7 @@ class Precision:
 
     @classmethod
     def from_toml(cls, text: str) -> Precision:
-        """Return what the text of a `precision.toml` says.
+        """Return the precision that the text of a `precision.toml` states.
 
         Raises:
             ValueError: for what is no such text: the message says where and what. Nothing in it is executed or imported.
@@ -113,7 +113,7 @@ class Precision:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Precision:
-        """Return what a file says.
+        """Return the precision that a file states.
 
         Raises:
             OSError: where it cannot be read.

@@ -147,7 +147,7 @@ class Region:
         return decorate(self.here, function, self)
 
     def regions(self) -> tuple[Region, ...]:
-        """Return what opens where this decorates a function: the region alone."""
+        """Return the region alone, which opens where this decorates a function."""
         return (self,)
 
     @not_converted
@@ -332,7 +332,7 @@ def get_autocast_dtype() -> str | None:
 
 
 def open_regions() -> int:
-    """Return how many regions are open in this thread. For adapters."""
+    """Return the number of regions that are open in this thread. For adapters."""
     return len(_state.open)
 
 

@@ -26,7 +26,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 class _ByHand:
-    """What a user would write: float32 copies, an optimizer of those, and one operator for all casts in each direction."""
+    """The code that a user would write: float32 copies, an optimizer of those, one operator for all casts each way."""
 
     def __init__(self, network: torch.nn.Module, make: Callable[[Any], torch.optim.Optimizer]) -> None:
         self.low = list(network.parameters())

@@ -81,7 +81,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return what conformance alone needs, and whose import takes time that users of regions would wait for."""
+    """Return the names that conformance alone needs, and whose import takes time that users of regions would wait for."""
     if name in ("WAY_KINDS", "OpenRegion", "Way"):
         from unamp.adapter import ways
 

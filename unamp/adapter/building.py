@@ -58,7 +58,7 @@ class CompiledPart:
         self.sources = tuple(sources)
 
     def place(self) -> Path:
-        """Return where the part is, or would be: in the user's cache, under what it depends on."""
+        """Return the path of the part, built or not: in the user's cache, under everything that it depends on."""
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         source = hashlib.sha256(b"".join(path.read_bytes() for path in self.sources)).hexdigest()
         return Path(cache) / "unamp" / f"{self._made_for}-{source[:16]}" / self._file

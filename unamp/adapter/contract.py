@@ -156,16 +156,16 @@ class Adapter(Protocol):
         """Return the devices present, of `DEVICES`."""
 
     def support(self, device: str, dtype: str) -> Support:
-        """Return how a device computes in a low dtype."""
+        """Return the support that a device has for a low dtype."""
 
     def slowdown(self, device: str, dtype: str) -> float:
-        """Return how many times as long as in float32 a training step takes in a low dtype: a rule of thumb, for a warning.
+        """Return the time of a training step in a low dtype, as a multiple of float32's: a rule of thumb, for a warning.
 
         Measured on three linear layers of 512 with 1024 rows. 1.0 where it is not slower, or nobody knows.
         """
 
     def runtime(self) -> Mapping[str, Fact]:
-        """Return what the framework computes with in this process, by name: its build, libraries, instruction sets, threads.
+        """Return the facts that the framework computes with in this process, by name: build, libraries, instructions, threads.
 
         It is what the framework uses, not what the processor could do: where an environment variable forbids an instruction
         set, the answer says so, if the framework does. What it does not tell is left out. Names are lower case; those that
@@ -174,7 +174,7 @@ class Adapter(Protocol):
         """
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Return what it cannot do: declared, and turned into documentation."""
+        """Return the gaps: declared here, and turned into documentation."""
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         """Return the object that puts a policy in force on a device, or on all of them.
@@ -184,7 +184,7 @@ class Adapter(Protocol):
         """
 
     def how(self, op: str, policy: Policy, device: str) -> How:
-        """Return how the rule for one operation is carried out on a device."""
+        """Return the way in which the rule for one operation is carried out on a device."""
 
     def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
         """Report every operation of the vocabulary that this thread runs; an outer observer waits.
@@ -337,7 +337,7 @@ class MayBeFaster(Protocol):
     """The part of an adapter some of which runs compiled, where a user has had it built."""
 
     def faster(self) -> str | None:
-        """Return what is slower here than it could be, and the command that changes it; None where nothing is to be done."""
+        """Return a sentence about the part that could be faster here, with the command; None where nothing is to be done."""
 
 
 @runtime_checkable

@@ -64,7 +64,7 @@ class InPython:
                 patch.apply()
 
     def undo(self) -> None:
-        """Have them be what they were; what somebody else has changed meanwhile stays."""
+        """Put the originals back; an object that somebody else has changed meanwhile stays."""
         for function, own, instead in self._codes:
             if function.__code__ is instead:
                 function.__code__ = own
@@ -102,7 +102,7 @@ class InC:
                 patch.apply()
 
     def undo(self) -> None:
-        """Have them be what they were; what somebody else has changed meanwhile stays."""
+        """Put the originals back; an object that somebody else has changed meanwhile stays."""
         self._exchange_codes(self._functions, self._own_codes, self._new_codes)
         for space, names, own_values, new_values, patch in self._names:
             if not self._exchange_names(space, names, own_values, new_values):

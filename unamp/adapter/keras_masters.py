@@ -140,7 +140,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
         raise NotImplementedError
 
     def _unamp_excluded(self, parameter: Any) -> Any:
-        """Return what Keras's optimizers remember of a parameter that weight decay leaves out."""
+        """Return the entry of a parameter in the optimizer's list of those that weight decay leaves out."""
         return parameter
 
     def build(self, variables: Iterable[Any]) -> None:
@@ -176,7 +176,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
             self._round(given, masters)
 
     def finalize_variable_values(self, var_list: Any) -> None:
-        """Do it for the master weights, and round them into the parameters."""
+        """Finalize the master weights, and round them into the parameters."""
         with self._unamp_suspended():
             given = list(var_list)
             masters = self._masters_of(given)

@@ -82,7 +82,7 @@ def own_variables(layer: Any) -> list[Any]:
 
 
 def low_already(layers: Sequence[Any]) -> str | None:
-    """Return what is low already in layers that are to be cast, for the error; None where nothing is."""
+    """Return the first variable that is low already in layers to be cast, for the error; None where none is."""
     found = [
         f"parameter {each.path} is {each._dtype}" for of in layers for each in own_variables(of) if each._dtype in LOW_DTYPES
     ]

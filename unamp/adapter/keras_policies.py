@@ -20,7 +20,7 @@ HOME = "keras.src.dtype_policies.dtype_policy"
 
 
 def input_hook(followed: Callable[[], bool], eligible: Callable[[Any], bool]) -> Callable[[Function], Function]:
-    """Return what makes the replacement of `DTypePolicy.convert_input`, the cast of a layer's inputs to its compute dtype.
+    """Return the maker of the replacement of `DTypePolicy.convert_input`, the cast of a layer's inputs to its compute dtype.
 
     Args:
         followed: returns whether a region's policy decides in the calling thread.
@@ -39,7 +39,7 @@ def input_hook(followed: Callable[[], bool], eligible: Callable[[Any], bool]) ->
 
 
 def compute_dtype_hook(followed: Callable[[], bool]) -> Callable[[Function], Function]:
-    """Return what makes the replacement of the getter of `DTypePolicy.compute_dtype`: in a region it is the variables' dtype.
+    """Return the maker of the replacement of the getter of `DTypePolicy.compute_dtype`: in a region it is the variables' dtype.
 
     Args:
         followed: returns whether a region's policy decides in the calling thread.

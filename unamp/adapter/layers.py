@@ -75,7 +75,7 @@ class HasLayers(Protocol):
     """The optional part of an `unamp.adapter.Adapter`."""
 
     def layered(self) -> Layered:
-        """Return what gives layers rules."""
+        """Return the object that gives layers rules."""
 
 
 class RulesInForce:
@@ -210,7 +210,7 @@ def derive(plain: type, method: str, check: Callable[..., None] | None = None, *
 
 
 def _reduced(layer: Any, kind: tuple[Any, ...], own: Callable[[int], Any]) -> tuple[Any, ...]:
-    """Return what a layer with a rule is copied and pickled by: its class has no name of its own to be found by."""
+    """Return the reduction that a layer with a rule is copied and pickled by: its class has no name to be found by."""
     make, given, *state = own(2)
     if make is not copyreg.__newobj__ or given != (type(layer),):  # type: ignore[attr-defined]
         raise NotExpressible(

@@ -25,7 +25,7 @@ _CPUINFO = Path("/proc/cpuinfo")  # only Linux tells names and instruction sets 
 
 
 def facts(adapter: Adapter) -> dict[str, Fact]:
-    """Return what is known of how a framework computes here: the processor's instruction sets, and what the adapter tells."""
+    """Return the facts known of how a framework computes here: the processor's instruction sets, and what the adapter tells."""
     return {**instruction_sets(), **adapter.runtime()}
 
 

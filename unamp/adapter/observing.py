@@ -55,7 +55,7 @@ def traced(op: str | None) -> bool:
 def casts(
     rule: Rule, inputs: Iterable[tuple[str, int]], compute: str | None, results: Iterable[tuple[str, int]]
 ) -> tuple[int, int]:
-    """Return how many casts a rule takes, and how many bytes those read and write.
+    """Return the number of casts that a rule takes, and of the bytes that they read and write.
 
     Args:
         rule: the rule in force.
@@ -269,7 +269,7 @@ def observe(
 
 
 def follow_calls(thread: ThreadState[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return what wraps a layer class's ``__call__`` so that the thread's observer learns which layer it is in."""
+    """Return the decorator of a layer class's ``__call__`` so that the thread's observer learns which layer it is in."""
 
     def replacement(original: Callable[P, R]) -> Callable[P, R]:
         @wraps(original)

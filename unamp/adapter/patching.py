@@ -56,7 +56,7 @@ class Patches:
             )
 
     def acquire(self, key: Hashable = None, further: Callable[[], Iterable[Patch]] | None = None) -> None:
-        """Need them from now on.
+        """Apply the patches for one more user.
 
         Args:
             key: stands for what is needed besides; with a key that is known nothing more is asked.
@@ -83,7 +83,7 @@ class Patches:
                 raise
 
     def release(self) -> None:
-        """Need them no longer. With the last one all are undone, the last applied first."""
+        """Release the patches for one user. With the last user all are undone, the last applied first."""
         with self._lock:
             self.open -= 1
             if self.open == 0:
@@ -91,7 +91,7 @@ class Patches:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Need them while the context is open."""
+        """Apply the patches while the context is open."""
         self.acquire()
         try:
             yield
@@ -110,7 +110,7 @@ class Patches:
 
 
 def find(module: str, path: str, *, importing: bool = False) -> Any:
-    """Return what a dotted path leads to in a module; None where it leads nowhere.
+    """Return the object that a dotted path leads to in a module; None where it leads nowhere.
 
     Args:
         module: the module's name.

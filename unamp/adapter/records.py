@@ -73,7 +73,7 @@ class Values(NamedTuple):
         return cls(tuple(shape), nonfinite, largest, float(kept.mean()), _norm(kept), sample, underflow)
 
     def underflow_in(self, dtype: str) -> Underflow | None:
-        """Return which share of the numbers is too small for a low dtype; None where that was not looked at."""
+        """Return the share of the numbers that is too small for a low dtype; None where that was not looked at."""
         return next((each for each in self.underflow if each.dtype == dtype), None)
 
 
@@ -115,7 +115,7 @@ class Shadow(NamedTuple):
 
     @classmethod
     def of(cls, dtype: str, own: Sequence[Any], low: Sequence[Any]) -> Shadow:
-        """Return how far low results are from an operation's own; each result as `Values.of` takes it."""
+        """Return the distance of low results from an operation's own; each result as `Values.of` takes it."""
         if [len(numbers) for numbers in own] != [len(numbers) for numbers in low]:
             return cls(dtype, left_out=f"in {dtype} its result has another shape")
         infinity = float("inf")

@@ -93,7 +93,7 @@ def unsuitable() -> Mapping[str, Exception]:
 
 
 def check_suitable(value: object) -> None:
-    """Raise where a value is of a framework that is imported and that no region can cover.
+    """Raise an error where a value is of a framework that is imported and that no region can cover.
 
     Args:
         value: a tensor, network or optimizer that no adapter in use knows.

@@ -11,7 +11,7 @@ __all__ = ["ObjectNames", "at_path"]
 
 
 def at_path(root: Any, path: str) -> Any:
-    """Return what a dotted path leads to from an object; None where it leads nowhere."""
+    """Return the object that a dotted path leads to from another; None where it leads nowhere."""
     for part in path.split("."):
         root = getattr(root, part, None)
     return root

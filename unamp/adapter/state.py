@@ -72,7 +72,7 @@ def suspended(thread: ThreadState[Any]) -> Iterator[None]:
 
 
 def suspending(thread: ThreadState[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return what wraps a function so that it runs with no policy in force.
+    """Return the decorator of a function that runs with no policy in force.
 
     For what no rule reaches: the backward pass runs in the dtypes of its forward, and updates in those of what they update.
     """

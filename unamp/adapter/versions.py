@@ -8,7 +8,7 @@ __all__ = ["check_version", "major_minor"]
 
 
 def check_version(framework: str, version: str, requires: str, *, older: str = "") -> None:
-    """Raise where a framework's version is not one that its adapter works with.
+    """Raise an error where a framework's version is not one that its adapter works with.
 
     For an adapter's package to call before it imports what only those versions have. A registration asks once more.
 

@@ -23,7 +23,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 
 def checked(make: Callable[[], T]) -> T:
-    """Return what `make` returns; an error about bad arguments becomes a message of the command line."""
+    """Return the value that `make` returns; an error about bad arguments becomes a message of the command line."""
     try:
         return make()
     except (ValueError, TypeError, RuntimeError) as error:

@@ -20,7 +20,7 @@ __all__ = ["examine", "examine_all"]
 
 
 def examine_all() -> dict[str, Any]:
-    """Return what the processor has, the environment variables that matter, and for every adapter what `examine` reports."""
+    """Return the instruction sets, the environment variables that matter, and of every adapter the report of `examine`."""
     return {
         "processor": machine.processor(),
         "instruction sets": [name for name, there in machine.instruction_sets().items() if there],
@@ -30,7 +30,7 @@ def examine_all() -> dict[str, Any]:
 
 
 def examine(framework: str) -> dict[str, Any]:
-    """Return what one framework, imported here, can do: its version, how each device computes in each dtype, and with what."""
+    """Return the report on one framework, imported here: its version, how each device computes in each dtype, and with what."""
     importlib.import_module(framework)
     adapter = adapter_for(framework)
     present = adapter.devices()

@@ -19,7 +19,7 @@ __all__ = ["diff_files", "read_precision", "show_precision"]
 
 
 def read_precision(path: Path) -> Precision:
-    """Return what a file holds; an error about it becomes a message of the command line."""
+    """Return the precision that a file holds; an error about it becomes a message of the command line."""
     try:
         return Precision.read(path)
     except (OSError, ValueError) as error:

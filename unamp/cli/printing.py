@@ -28,7 +28,7 @@ def rule(value: Rule) -> Text:
 
 
 def support(value: str) -> Text:
-    """Return how something is carried out, in its colour."""
+    """Return the word for how something is carried out, in its colour."""
     return Text(value, style=_SUPPORT.get(value, ""))
 
 

@@ -74,7 +74,7 @@ def tune_command(
 
 
 def _tuned(arguments: Mapping[str, Any]) -> Tuned:
-    """Return what `unamp.tune` finds. An error of the user's own code keeps its traceback."""
+    """Return the tuning that `unamp.tune` finds. An error of the user's own code keeps its traceback."""
     import unamp
 
     try:

@@ -220,7 +220,7 @@ def _number(where: str, value: Any) -> float:
 
 
 def _known(names: frozenset[str], version: int) -> frozenset[str]:
-    """Return those of some fields that a version of the format has."""
+    """Return the fields, of those given, that a version of the format has."""
     return names.difference(*(new for since, new in _SINCE.items() if version < since))
 
 

@@ -43,7 +43,7 @@ class Traced(Protocol):
         """Return the records with equal ones counted together."""
 
     def shadow_summary(self) -> list[ShadowLine]:
-        """Return what each operation loses in that dtype, the worst first."""
+        """Return the error of each operation in that dtype, the worst first."""
 
 
 class _Stripe(NamedTuple):
@@ -111,7 +111,7 @@ def _stripes(records: list[OpRecord]) -> list[_Stripe]:
 
 
 def _shares(records: Iterable[OpRecord]) -> dict[str, int]:
-    """Return how many operations computed in each precision, most first."""
+    """Return the number of operations that computed in each precision, most first."""
     counts: dict[str, int] = {}
     for record in records:
         counts[record.compute or "none"] = counts.get(record.compute or "none", 0) + 1

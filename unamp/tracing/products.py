@@ -26,7 +26,7 @@ _BEFORE_HEADS = frozenset({"jax", "paddle", "tensorflow"})
 
 
 def products(record: OpRecord) -> int | None:
-    """Return how many products an operation multiplies; None where a dimension is not known, or its shapes are unusual."""
+    """Return the number of products in an operation; None where a dimension is not known, or its shapes are unusual."""
     rule = COUNTED.get(record.op)
     if rule is None:
         return 0

@@ -143,7 +143,7 @@ class Trace:
         return summarised(self.records)
 
     def shadow_summary(self) -> list[ShadowLine]:
-        """Return what each operation of each layer loses in the low dtype of the shadow: the worst first.
+        """Return the error of each operation of each layer in the low dtype of the shadow: the worst first.
 
         What overflows is worse than any error; what was left out stands at the end, with the reason.
 
@@ -242,7 +242,7 @@ def trace(*, values: bool = False, shadow: Any = None) -> Trace:
 
 
 def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:
-    """Return how often each operation of a trace ran under each policy, for `unamp.explaining.changes`.
+    """Return the counts of each operation of a trace under each policy, for `unamp.explaining.changes`.
 
     Args:
         trace: the trace. What ran outside of regions, or where mixed precision was off, counts as under the default policy.

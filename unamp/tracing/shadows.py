@@ -36,7 +36,7 @@ class ShadowLine(NamedTuple):
 
 
 def shadow_lines(records: Iterable[OpRecord]) -> list[ShadowLine]:
-    """Return what each operation of each layer loses: first what overflows, then by error; at the end what was left out."""
+    """Return the error of each operation of each layer: first those that overflow, then by error; at the end those left out."""
     groups: dict[tuple[str | None, str, str], list[tuple[Shadow, float]]] = {}
     for record in records:
         if (found := record.shadow) is not None:

@@ -45,7 +45,7 @@ def total_work(records: Iterable[OpRecord]) -> Work:
 
 
 def share(part: Work, whole: Work) -> float:
-    """Return which share of some work a part of it is: half of it by products, half of it by bytes.
+    """Return the share that a part is of some work: half of it by products, half of it by bytes.
 
     Where nothing is multiplied, bytes alone count. Shares of all parts add up to 1.
     """
@@ -54,7 +54,7 @@ def share(part: Work, whole: Work) -> float:
 
 
 def _bytes(record: OpRecord) -> int | None:
-    """Return what an operation reads, in the dtype that it computes in, and what it writes."""
+    """Return the bytes of an operation: of its inputs, in the dtype that it computes in, and of its results."""
     written = 0
     if record.output is not None:
         if record.output_shape is None or (count := _count(record.output_shape)) is None:

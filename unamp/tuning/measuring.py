@@ -65,7 +65,7 @@ def norms(results: Results) -> list[float]:
 
 
 def single_number(measured: Any) -> float:
-    """Return what a user's measure gave, as a number; NaN is infinite.
+    """Return the result of a user's measure, as a number; NaN is infinite.
 
     Raises:
         TypeError: for what is no single number.

@@ -35,7 +35,7 @@ Unit = frozenset[Place]
 
 
 def place_of(record: OpRecord, names: Mapping[str, str], classes: Iterable[str]) -> Place:
-    """Return where an operation ran.
+    """Return the place where an operation ran.
 
     Args:
         record: the operation.

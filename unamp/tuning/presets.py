@@ -25,7 +25,7 @@ def preset_reports(
     within: Callable[[Sequence[float]], bool],
     may_run: Callable[[], bool],
 ) -> list[PresetReport]:
-    """Return how the usual policies do at O1: that of unamp, and that of the framework's own lists.
+    """Return the trials of the usual policies at O1: that of unamp, and that of the framework's own lists.
 
     Args:
         subject: the network.
@@ -51,7 +51,7 @@ def _report(
     within: Callable[[Sequence[float]], bool],
     may_run: Callable[[], bool],
 ) -> PresetReport | None:
-    """Return how a policy does; None where the budget ends before, and where it cannot run the network at all."""
+    """Return the trial of a policy; None where the budget ends before, and where it cannot run the network at all."""
     ran, errors = trace(), list[float]()
     for batch, reference in batches:
         if not may_run():
@@ -66,7 +66,7 @@ def _report(
 
 
 def trivial(dtype: str, low: float, presets: Sequence[PresetReport], *, nothing_held: bool) -> list[str]:
-    """Return what there is to say where the answer could have been had without a search."""
+    """Return a sentence for the case that the answer could have been had without a search."""
     if nothing_held:
         return [f"everything may run in {dtype}: no exception is needed"]
     good = [found for found in presets if found.holds and found.low >= low - _LITTLE]

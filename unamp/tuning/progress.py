@@ -36,7 +36,7 @@ Progress = Callable[[Step], None]
 
 @contextmanager
 def showing(wanted: bool | Progress | None) -> Iterator[Progress]:
-    """Give what is called after every run.
+    """Yield the function that is called after every run.
 
     Args:
         wanted: a function; True and False; None shows a line where standard error is a terminal.

@@ -104,7 +104,7 @@ class TuneReport(NamedTuple):
         return self.error <= self.tolerance and (self.held_out is None or self.held_out <= self.tolerance)
 
     def lines(self) -> list[str]:
-        """Return what there is to say about the whole."""
+        """Return the summary of the whole."""
         dtype, within = self.base.dtype, f"of {self.tolerance:.2g} allowed"
         fresh = "no batch was held out" if self.held_out is None else f"{self.held_out:.2g} on a batch that was held out"
         name = f"{self.network}: " if self.network else ""

@@ -54,7 +54,7 @@ def write(path: str | os.PathLike[str], memory: Memory) -> None:
 
 
 def read(path: str | os.PathLike[str], expected: Memory) -> Memory:
-    """Return what a file remembers of the same search.
+    """Return the trials that a file remembers of the same search.
 
     Args:
         path: the file.

@@ -21,7 +21,7 @@ def policy_and_rules(
     base: Policy,
     unnamed: Collection[Place] = (),
 ) -> tuple[Policy, list[LayerRule]]:
-    """Return what holds some places in float32, and no other place.
+    """Return the rules that hold some places in float32, and no other place.
 
     An operation that is held wherever it is, is denied by the policy; a layer in which everything is held is float32. A rule
     reaches into the layers inside, so those get one of their own where they would be held along.

@@ -98,7 +98,7 @@ class Subject:
         self.work = shares(self.amounts, self.places)
 
     def place(self, record: Any) -> Place:
-        """Return where an operation ran."""
+        """Return the place where an operation ran."""
         return place_of(record, self.names.first, self.names.classes)
 
     def rules(self, held: Collection[Place]) -> tuple[Policy, list[LayerRule]]:

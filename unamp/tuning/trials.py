@@ -101,7 +101,7 @@ class Trials(Generic[U]):
 
 
 def spread_of(errors: Iterable[Sequence[float]]) -> float:
-    """Return how much errors differ from batch to batch: their standard deviation, for their mean, over some sets together."""
+    """Return the spread of errors from batch to batch: their standard deviation, for their mean, over some sets together."""
     squares, free = 0.0, 0
     for each in errors:
         mean = fmean(each)
@@ -112,7 +112,7 @@ def spread_of(errors: Iterable[Sequence[float]]) -> float:
 
 
 def allowance(spread: float, batches: int) -> float:
-    """Return how many times the mean of some batches' errors has to fit into what is allowed.
+    """Return the number of times that the mean of some batches' errors has to fit into the allowed one.
 
     1.65 standard deviations above the mean are 19 of 20 fresh batches; where few places are left to err, errors scatter more
     than they did on average, by up to two fifths: 2.3. And the mean of a few batches is itself so uncertain that, of all that

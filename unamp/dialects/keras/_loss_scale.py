@@ -91,7 +91,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
 
     @property
     def step_counter(self) -> int:
-        """Return how many finite steps in a row there have been since the scale last changed."""
+        """Return the number of finite steps in a row since the scale last changed."""
         return int(self.state_dict()["step_counter"])
 
     def scale_loss(self, loss: Any) -> Any:

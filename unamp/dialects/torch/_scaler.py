@@ -136,7 +136,7 @@ class GradScaler(unamp.scaling.GradScaler):
         self._set(backoff_factor=new_factor)
 
     def get_growth_interval(self) -> int:
-        """Return how many updates without an overflow it takes for the scale to grow."""
+        """Return the number of updates without an overflow after which the scale grows."""
         return self._loss_scale.growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:

@@ -41,7 +41,7 @@ __all__ = [
 
 
 def check_numerics(tensor: Any, op_type: str, var_name: str, debug_mode: Any = DebugMode.CHECK_NAN_INF_AND_ABORT) -> Any:
-    """Return how many numbers of a Paddle tensor are NaN, infinite and zero, and the largest, the smallest and the mean.
+    """Return the counts of NaN, infinite and zero numbers of a Paddle tensor, and the largest, the smallest and the mean.
 
     Raises:
         TypeError: for a tensor of another framework, for which `unamp.trace(values=True)` tells of results.
