@@ -14,8 +14,6 @@ __all__ = ["FORMS", "LossScale", "number"]
 
 #: The smallest scale whose reciprocal float32 holds, and holds exactly.
 SMALLEST = 2.0**-126
-#: The largest float32 number.
-LARGEST = 2.0**128 - 2.0**104
 
 _TORCH = {
     "scale": "scale",

@@ -369,7 +369,7 @@ def test_what_is_no_trace_is_refused(text: str, says: str) -> None:
 
 
 def test_the_documented_format_is_the_one_that_is_written() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "trace.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "trace-json.md").read_text("utf-8")
     for field in (
         *OpRecord._fields,
         *Values._fields,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from unamp.vocabulary import vocabulary
@@ -48,8 +48,3 @@ class ObjectNames:
         if found is None and isinstance(value, type):
             found = next((name for base in value.__mro__ if (name := self._names.get(id(base)))), None)
         return None if found is None else f"{self._framework}.{found}"
-
-    @property
-    def by_id(self) -> Mapping[int, str]:
-        """The spellings by the ids of the objects."""
-        return self._names

@@ -14,8 +14,8 @@ from unamp._entry_points import entry_points
 from unamp._version import __version__
 from unamp.cli import policies, traces
 from unamp.cli.arguments import AsJson
-from unamp.cli.diagnosis import show_frameworks, show_gaps, show_machine
 from unamp.cli.doctor import examine_all
+from unamp.cli.doctor_tables import show_frameworks, show_gaps, show_machine
 from unamp.cli.migrate import migrate
 from unamp.cli.printing import print_json
 from unamp.cli.tune import tune_command

@@ -1,4 +1,4 @@
-"""Traces as JSON. The format is described in docs/trace.md; a change that a reader could trip over is another version."""
+"""Traces as JSON. The format is described in docs/trace-json.md; a change that a reader could trip over is another version."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class Trace:
         return said
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Return the trace as JSON; `from_json` reads it again. See docs/trace.md for the format."""
+        """Return the trace as JSON; `from_json` reads it again. See docs/trace-json.md for the format."""
         from unamp.tracing import as_json  # it needs `json`, which is slow to import, and `import unamp` must stay cheap
 
         contents = as_json.Contents(self._values, self.frameworks, self.never_ran, self.records, self._shadow)

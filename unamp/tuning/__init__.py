@@ -5,8 +5,8 @@
 
 from unamp.tuning.progress import Step
 from unamp.tuning.reports import PlaceReport, PresetReport, TuneReport
-from unamp.tuning.result import Tuned
 from unamp.tuning.trials import Trial
+from unamp.tuning.tuned import Tuned
 from unamp.tuning.tuner import tune
 
 __all__ = ["PlaceReport", "PresetReport", "Step", "Trial", "TuneReport", "Tuned", "tune"]

@@ -13,8 +13,8 @@ from unamp.presets import preset
 from unamp.regions import check_policy
 from unamp.tracing import Trace
 from unamp.tuning import measuring
+from unamp.tuning.algorithms import EFFORTS
 from unamp.tuning.places import BY
-from unamp.tuning.searches import EFFORTS
 from unamp.tuning.subject import Subject
 
 __all__ = ["base_policy", "check_arguments", "check_repeatable", "warn_of_statistics"]

@@ -9,11 +9,11 @@ from typing import Any
 from unamp.policy import Policy
 from unamp.tuning import checks
 from unamp.tuning.budgets import budget_of
+from unamp.tuning.finishing import result_of
 from unamp.tuning.progress import Progress, showing
-from unamp.tuning.reporting import result_of
-from unamp.tuning.result import Tuned
 from unamp.tuning.search import Search
 from unamp.tuning.subject import Subject
+from unamp.tuning.tuned import Tuned
 
 __all__ = ["tune"]
 

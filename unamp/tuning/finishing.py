@@ -12,10 +12,10 @@ from unamp.tracing import trace
 from unamp.tuning.places import Place, Unit
 from unamp.tuning.presets import preset_reports, trivial
 from unamp.tuning.reports import PlaceReport, TuneReport
-from unamp.tuning.result import Tuned, with_reasons
 from unamp.tuning.rules import held_everywhere
 from unamp.tuning.search import Search
 from unamp.tuning.trials import Trial
+from unamp.tuning.tuned import Tuned, with_reasons
 
 __all__ = ["result_of"]
 
