@@ -204,7 +204,7 @@ def main(arguments: Sequence[str]) -> int:
             failed = failed or framework not in without_wheels()
             continue
         try:
-            found = sampled(framework, setting, asked.seed) if setting.emulated else examined(framework, setting)
+            found = sampled(framework, setting, asked.seed) if setting.emulated else examined(framework, setting, "--thorough")
         except NotHere as missing:
             print(f"not run: {missing}")
             failed = True

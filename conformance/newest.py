@@ -30,7 +30,7 @@ EXTRAS = {
     "jax": ("jax", "conformance,jax-libraries"),
 }
 #: One low dtype: the other takes the same ways through a framework, and the suite of pinned versions has both.
-SELECTION = ("--device", "cpu", "--dtype", "bfloat16")
+SELECTION = ("--device", "cpu", "--dtype", "bfloat16", "--thorough")
 
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```$\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -151,7 +151,7 @@ def _outcome(row: Row, interpreter: str, home: Path) -> dict[str, Any]:
     report = next(r for r in json.loads(doctor.stdout)["frameworks"] if r["framework"] == row.framework)
     if report["status"] != "ready":
         return {"result": "refused", "message": _said(report["advice"], home)}
-    return suite(python, row.framework, output=home / "results")[0]
+    return suite(python, row.framework, "--thorough", output=home / "results")[0]
 
 
 def _not_installed(said: str, requirement: str) -> dict[str, Any]:

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from unamp.adapter import DEVICES
 from unamp.adapter.registry import installed
@@ -21,6 +21,7 @@ from unamp_conformance import junit, runner, summary
 from unamp_conformance.compare import compare as compare_reports
 from unamp_conformance.machine import cores
 from unamp_conformance.plan import CHECKS, NOTHING_SELECTED, Selection
+from unamp_conformance.progress import Shown
 from unamp_conformance.reading import load
 from unamp_conformance.report import write as write_page
 from unamp_conformance.results import BadResults, Report, Verdict, save
@@ -54,11 +55,12 @@ def conformance(
     check: Annotated[Names, typer.Option(help=f"A kind of check: {', '.join(CHECKS)}.")] = None,
     op: Annotated[Names, typer.Option(help="An operation in any spelling; * is a wildcard.")] = None,
     way: Annotated[Names, typer.Option(help="A way of a framework; * is a wildcard.")] = None,
-    full: Annotated[bool, typer.Option(help="Probe every operation under every level of every preset.")] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Run all that a brief run draws from.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Probe every operation under every level of every preset.")] = False,
     sample: Annotated[
-        int,
-        typer.Option(min=0, help="Draw so many items of the plan, with every check, network, level and way; 0 for all."),
-    ] = 0,
+        int | None,
+        typer.Option(min=1, help="Draw so many items, where a brief run takes too long."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many processes at a time.")] = min(cores(), 8),
     timeout: Annotated[float, typer.Option(min=1.0, help="After how many seconds a check hangs.")] = 300.0,
@@ -71,6 +73,10 @@ def conformance(
 ) -> None:
     """Check that policies take effect, operation by operation, and write a report.
 
+    A run is brief unless something is selected: the matrix of networks, and a draw of operations and of all else that has
+    every check, network, level, dtype and way. Where levels, presets, networks, checks, operations or ways are named, all
+    that fits is run.
+
     Exits with 0 where it conforms, 1 where something failed that is no known gap, 2 for wrong arguments, 3 where a framework
     could not run, and 4 where nothing was selected.
     """
@@ -82,8 +88,10 @@ def conformance(
     try:
         chosen = {"levels": level, "dtypes": dtype, "presets": preset, "networks": network, "checks": check}
         chosen |= {"ops": op, "ways": way}
-        numbers = {"full": full, "sample": sample, "seed": seed}
-        selection = Selection.from_dict({**{name: named or [] for name, named in chosen.items()}, **numbers})
+        named = any(chosen[name] for name in ("levels", "presets", "networks", "checks", "ops", "ways"))
+        brief = not (named or thorough or full or sample)
+        numbers = {"full": full, "brief": brief, "sample": sample or 0, "seed": seed}
+        selection = Selection.from_dict({**{name: values or [] for name, values in chosen.items()}, **numbers})
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     if selection.nothing():
@@ -144,26 +152,10 @@ def _check_folder(output: Path) -> None:
 
 
 def _run(frameworks: list[str], devices: list[str], selection: Selection, options: runner.Options, *, quiet: bool) -> Report:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[item]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
-        tasks: dict[tuple[str, str], TaskID] = {}
-
-        def progress(framework: str, device: str, done: int, total: int, item: str) -> None:
-            key = (framework, device)
-            if key not in tasks:
-                tasks[key] = bar.add_task(" ".join(key), total=total, item="")
-            bar.update(tasks[key], completed=done, total=total, item=item)
-
+    with Shown(product(frameworks, devices), Console(stderr=True), quiet=quiet) as shown:
         try:
-            return runner.run(frameworks, devices, selection, replace(options, progress=progress))
+            return runner.run(frameworks, devices, selection, replace(options, progress=shown))
         except KeyboardInterrupt:
-            bar.stop()
             print("interrupted; what is finished is kept, and the same command with --resume goes on", file=sys.stderr)
             raise typer.Exit(130) from None
 

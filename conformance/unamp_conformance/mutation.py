@@ -7,7 +7,7 @@
   rounds inputs only, computes in the other low dtype, or computes the gradient in float32.
 
 `unamp_conformance.mutants` has defects of one operation, by their kinds; `unamp_conformance.noticing` measures which of them a
-quick run notices: ``python -m unamp_conformance.mutation torch``.
+thorough run notices: ``python -m unamp_conformance.mutation torch``.
 """
 
 from __future__ import annotations

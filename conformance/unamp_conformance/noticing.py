@@ -1,8 +1,8 @@
-"""Which defects does a quick run notice? Measured for a framework, operation by operation and kind by kind.
+"""Which defects does a thorough run notice? Measured for a framework, operation by operation and kind by kind.
 
 ``python -m unamp_conformance.mutation torch --output mutants.json`` goes through a framework's operations in an order that the
 seed draws, and keeps after each what it found: interrupted, the same command goes on. A mutant is noticed where a probe of a
-quick run fails that passes for the adapter as it is. Where none does, the results decide: a mutant that gives the same bits as
+thorough run fails that passes for the adapter as it is. Where none does, the results decide: a mutant that gives the same bits as
 the adapter is none. Networks and ways are not asked, so that a run may notice more.
 """
 
@@ -76,7 +76,7 @@ def choose(ops: Sequence[str], count: int, seed: int = 0) -> list[str]:
 
 @dataclass
 class Bench:
-    """A framework's operations, with what a quick run would look at.
+    """A framework's operations, with what a thorough run would look at.
 
     Args:
         subject: the framework.
@@ -86,7 +86,7 @@ class Bench:
 
     @cached_property
     def items(self) -> Mapping[str, Item]:
-        """The items of a quick run, by operation."""
+        """The items of a thorough run, by operation."""
         return {item.subject: item for item in planned(self.subject, Selection()) if item.kind == "operation"}
 
     def ops(self, seed: int) -> list[str]:

@@ -72,7 +72,9 @@ class Selection:
             Where networks or operations are named, nothing else is run; both can be.
         full: probe every operation under every policy, not only under those that can show a rule broken; with every feed
             where the lists are the user's or the default's. And train every network, not only some and for a few steps.
-        sample: how many items of the plan to draw, see `unamp_conformance.drawing`; 0 for all.
+        brief: of all that fits, the whole matrix of networks under the default preset, and a draw of the rest; see
+            `unamp_conformance.drawing`.
+        sample: how many items of the plan to draw, see there; 0 for all.
         seed: of the draw.
 
     Raises:
@@ -87,6 +89,7 @@ class Selection:
     ops: tuple[str, ...] = ()
     full: bool = False
     ways: tuple[str, ...] = ()
+    brief: bool = False
     sample: int = 0
     seed: int = 0
 
@@ -103,7 +106,12 @@ class Selection:
     def whole(self) -> bool:
         """Return whether nothing was left out."""
         named = (self.levels, self.dtypes, self.presets, self.networks, self.checks, self.ops, self.ways)
-        return not any(named) and not self.sample
+        return not any(named) and not self.draws
+
+    @property
+    def draws(self) -> bool:
+        """Return whether items are drawn from the plan."""
+        return self.brief or self.sample > 0
 
     def nothing(self) -> bool:
         """Return whether no framework has a check that fits.
@@ -170,8 +178,8 @@ def items(
         ways: the names of the ways in which it runs functions.
         dear: those of which a run takes seconds.
         tensor_kinds: the operations of its kinds of tensor, by their names.
-        sparing: look at each operation and network under one low dtype only, where the run is a quick one.
-        beside: draw fewer, for a device whose numbers and decisions are held against those of another: a quick run leaves ways
+        sparing: look at each operation and network under one low dtype only, unless the run is a full one.
+        beside: draw fewer, for a device whose numbers and decisions are held against those of another: a thorough run leaves ways
             out unless they are asked for, and probes an operation under the user's lists and the default preset's, in one
             dtype, another than the next.
     """
@@ -217,7 +225,7 @@ def _with_one_dtype(selection: Selection, subject: str) -> Selection:
 
 
 def _layers(selection: Selection) -> Iterator[Item]:
-    """Yield the cases of rules for layers in every way; in a quick run each under one dtype, another than the next."""
+    """Yield the cases of rules for layers in every way; in a thorough run each under one dtype, another than the next."""
     dtypes = selection.dtypes or LOW_DTYPES
     for number, (way, case) in enumerate(product(LAYER_WAYS, LAYER_CASES)):
         chosen = dtypes if selection.full or way == "eager" else [dtypes[number % len(dtypes)]]
@@ -249,7 +257,7 @@ def _matrix(selection: Selection) -> Iterator[Policy]:
 def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dear: Collection[str]) -> Iterator[Item]:
     """Yield for every way its networks and operations, each with the policies under which it is run.
 
-    A full run has all of them under every level and dtype. A quick one goes round: under one level and dtype a way meets a
+    A full run has all of them under every level and dtype. A thorough one goes round: under one level and dtype a way meets a
     network, under the next two operations, others each time, and others than the next way does. A dear way meets one operation.
     """
     networks = [name for name in NETWORKS if name in selection.networks or not (selection.networks or selection.ops)]
@@ -317,7 +325,7 @@ def _deeper(selection: Selection, op: str, *, fewer: bool) -> Iterator[Policy]:
 
 
 def _telling(op: str, policies: Iterable[Policy]) -> Iterator[Policy]:
-    """Yield the policies, of those at one level, that a quick run probes an operation under.
+    """Yield the policies, of those at one level, that a thorough run probes an operation under.
 
     These are the default preset's, the framework's own, the first to give the operation another rule, and one more, another
     for each operation, so that every list is looked at.
@@ -332,7 +340,7 @@ def _telling(op: str, policies: Iterable[Policy]) -> Iterator[Policy]:
                 rules.add(policy.decide(op))
 
 
-#: The presets under which a quick run probes every operation, and what it draws the others from.
+#: The presets under which a thorough run probes every operation, and what it draws the others from.
 _ALWAYS = (PRESETS[0], "native")
 _DRAWN = [(name, dtype) for name in LISTED for dtype in LOW_DTYPES if name not in _ALWAYS]
 

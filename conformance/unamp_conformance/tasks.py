@@ -107,9 +107,8 @@ class Task:
             self.ended = f"not usable: {fact['why']}"
         elif event == "planned" and not self.planned:
             self._plan(fact["items"])
-            if self.selection.sample:
-                share = f"{len(self.items):,} of {fact['of']:,} items, seed {self.selection.seed}"
-                self.facts = {**self.facts, "drawn": share}
+            if fact.get("draw"):
+                self.facts = {**self.facts, "drawn": fact["draw"]}
         elif item is None:
             return
         elif event == "begun":

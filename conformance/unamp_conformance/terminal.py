@@ -7,7 +7,7 @@ matrices are in the report; who wants them here says so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -57,6 +57,8 @@ def show_report(console: Console, report: Report, output: Path, *, matrices: boo
                     console.print(_matrix(f"{_heading(run)}: {what}", found))
         console.print("  ".join(f"{SIGNS[status]} {status}" for status in _STYLES), style="dim")
     console.print(_overview(report))
+    for text in _draws(report):
+        console.print(Text(text), soft_wrap=True)
     for comparison in of_devices(report):
         console.print(_on_two_devices(comparison), soft_wrap=True)
     missed = [run for run in report.runs if run.ended == "not run" and _is_missed(run, report)]
@@ -66,6 +68,14 @@ def show_report(console: Console, report: Report, output: Path, *, matrices: boo
         _show_wrong(console, run)
     style = "bold green" if report.ok else "bold red"
     console.print(Text(f"\n{report.verdict}", style=style) + Text(f"; the report is {output / 'report.html'}", style="default"))
+
+
+def _draws(report: Report) -> Iterator[str]:
+    """Yield what was drawn, a line for each run that drew, and how to run all of it."""
+    drawn = [f"{_heading(run)}: {run.facts['drawn']}" for run in report.runs if "drawn" in run.facts]
+    if drawn:
+        yield "drawn, which another --seed draws otherwise; --thorough runs all:"
+        yield from (f"  {line}" for line in drawn)
 
 
 def _is_missed(run: FrameworkRun, report: Report) -> bool:

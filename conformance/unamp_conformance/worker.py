@@ -26,7 +26,7 @@ from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.cases import cases
-from unamp_conformance.drawing import drawn
+from unamp_conformance.drawing import drawn, told
 from unamp_conformance.layerchecks import check_layers
 from unamp_conformance.netchecks import Outcome, check_network
 from unamp_conformance.networks import NETWORKS, Lacking
@@ -67,8 +67,9 @@ def main() -> None:
     if not subject.present():
         return None
     plan = planned(subject, selection)
-    work = drawn(plan, selection.sample, selection.seed) if selection.sample else plan
-    say("planned", items=[item.as_dict() for item in work], of=len(plan))
+    work = drawn(plan, selection)
+    draw = told(work, plan, selection.seed) if selection.draws else ""
+    say("planned", items=[item.as_dict() for item in work], draw=draw)
     for line in sys.stdin:
         order = json.loads(line)
         _do(subject, work[order["item"]], order["without"], selection.full, say)

@@ -157,7 +157,7 @@ def test_outside_every_region_torch_computes_in_float32():
 @pytest.mark.parametrize("feed", ["float32", "low", "mixed"])
 @pytest.mark.parametrize("rule", ["low", "float32", "kept"])
 def test_a_rule_that_is_broken_for_one_feed_alone_is_caught(rule, feed):
-    """By the policies of a quick run, whatever the dtype of the result says."""
+    """By the policies of a thorough run, whatever the dtype of the result says."""
     from unamp_conformance.mutants import KINDS, MutableSubject
     from unamp_conformance.noticing import NOTICED, Bench
 

@@ -269,7 +269,7 @@ def test_the_whole_matrix_is_planned():
     assert {"allow bfloat16", "deny float16", "O1 float16 unamp", "O1 bfloat16 native"} <= set(found[-1].policies)
 
 
-def test_a_quick_run_looks_at_every_rule_and_every_list():
+def test_a_thorough_run_looks_at_every_rule_and_every_list():
     ops = [op.name for op in vocabulary().values()]
     quick, full = ([i for i in items(Selection(full=full), ops) if i.kind == "operation"] for full in (False, True))
     seen = set()
@@ -292,7 +292,7 @@ def test_a_quick_run_looks_at_every_rule_and_every_list():
     assert 2 * sum(len(item.policies) for item in quick) < sum(len(item.policies) for item in full) / 3
 
 
-def test_where_dtypes_cost_time_a_quick_run_gives_each_subject_one():
+def test_where_dtypes_cost_time_a_thorough_run_gives_each_subject_one():
     ops = ["add", "matmul", "exp"]
     checks = ("decisions", "probe", "training")
     quick, full = (list(items(Selection(checks=checks, full=full), ops, sparing=True)) for full in (False, True))
