@@ -186,7 +186,7 @@ def _mutants(measured: dict[str, Any]) -> str:
     ]
     return _page(
         "Mutants",
-        "How many adapters with one defect a quick run of the conformance suite notices, of how many. A mutant is the adapter "
+        "How many adapters with one defect a thorough run of the suite notices, of how many. A mutant is the adapter "
         "with one operation that goes wrong in one kind of way; where it computes in another precision, its result has the "
         "right dtype. Those that give the adapter's own bits are none, and are left out. "
         "[Conformance](../conformance.md#mutants) says how it is measured.",
