@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from unamp._compiler_marks import load_before_source_is_read as _load_before_source_is_read
 from unamp._version import __version__ as __version__
 from unamp.custom_function import custom_bwd, custom_fwd
 from unamp.default_regions import default_region
@@ -120,3 +121,6 @@ if not TYPE_CHECKING:  # a name that is wrong is found before it runs
 
             return import_module(f"unamp.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_load_before_source_is_read()

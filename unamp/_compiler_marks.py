@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 
 from unamp._on_import import when_imported
 
-__all__ = ["NOT_COMPILED", "WHEN_ASKED", "converted_by_adapter", "not_compiled", "not_converted", "once_per_trace"]
+__all__ = [
+    "NOT_COMPILED",
+    "WHEN_ASKED",
+    "converted_by_adapter",
+    "load_before_source_is_read",
+    "not_compiled",
+    "not_converted",
+    "once_per_trace",
+]
 
 #: Called when a compiler asks about a mark, as it may before anything else of ours ran. The registry of adapters puts in what
 #: loads them: its adapter tells a compiler the rest.
@@ -65,7 +73,16 @@ def converted_by_adapter(function: object) -> None:
     """Mark a function that reads as another one to compilers, so that an adapter is there when it is converted."""
     if not hasattr(function, _OPTIONS):
         setattr(function, _OPTIONS, _ASK_THE_ADAPTER)
-    if _READS_SOURCE not in sys.modules:  # its compiler asks for no mark before an adapter has it do so
+
+
+def load_before_source_is_read() -> None:
+    """Load the adapter of a framework whose compiler reads source, or have its import do that.
+
+    Such a compiler asks for no mark before an adapter has it do so, and would read `with unamp.autocast():` as it stands.
+    """
+    if _READS_SOURCE in sys.modules:
+        _load()
+    else:
         when_imported(_READS_SOURCE, _load)
 
 

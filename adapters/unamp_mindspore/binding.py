@@ -12,6 +12,7 @@ nothing is lost in silence.
 
 from __future__ import annotations
 
+import ast
 import copy
 import functools
 import inspect
@@ -50,6 +51,8 @@ from unamp_mindspore.standing_in import (
     low,
     low_norm,
     method,
+    of_a_tensor,
+    of_tensors,
     wide,
 )
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu
@@ -186,16 +189,20 @@ class Binding:
     @cached_property
     def names(self) -> dict[str, Any]:
         """Operators of Python and methods of tensors as functions, by the names that `unamp_mindspore.rewriting` gives them."""
-        made = {f"unamp_{op}": self._standing_in(op, call) for op, call in graph_operators.OPERATORS.values()}
+        made = {}
+        for kind, (op, call) in graph_operators.OPERATORS.items():
+            takes = of_a_tensor if issubclass(kind, ast.unaryop) else of_tensors
+            made[f"unamp_{op}"] = takes(call, self._standing_in(op, call))
         made["unamp_gradients"] = graph_operators.gradients_like
         for op, call in graph_operators.OPERATORS.values():
             made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
         moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
         for name, call in {"subscript": graph_operators.subscript, **moves}.items():
-            made[f"unamp_{name}"] = agreeing(call, narrowest=False, emulated=self._emulates)
+            made[f"unamp_{name}"] = of_a_tensor(call, agreeing(call, narrowest=False, emulated=self._emulates))
         for name, op in tensor_methods().items():
             if vocabulary()[op].group != "cast" and self._rules[op] is not Rule.BANNED:
-                made[f"unamp_method_{name}"] = self._standing_in(op, method(name))
+                call = method(name)
+                made[f"unamp_method_{name}"] = of_a_tensor(call, self._standing_in(op, call))
         return made
 
     # --- code -----------------------------------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ __all__ = [
     "low",
     "low_norm",
     "method",
+    "of_a_tensor",
+    "of_tensors",
     "unbound",
     "wide",
 ]
@@ -300,6 +302,39 @@ def casting_inputs(call: Any, dtype: Any) -> Any:
         return call(*_cast(dtype, args, _seen(args)), **mixed_precision_cast(dtype, kwargs))
 
     return unamp_cast_inputs
+
+
+def of_tensors(call: Any, standing: Any) -> Any:
+    """Return the function that computes an operator of two values by its rule, and as Python does where none is a tensor.
+
+    Tuples are added and compared by operators, too, and tensors in them keep their dtypes.
+    """
+
+    @unbound
+    def unamp_operator(value, other):  # type: ignore[no-untyped-def]
+        if isinstance(value, Tensor):
+            return standing(value, other)
+        if isinstance(other, Tensor):
+            return standing(value, other)
+        return call(value, other)
+
+    return unamp_operator
+
+
+def of_a_tensor(call: Any, standing: Any) -> Any:
+    """Return the function that computes a part, an attribute or a method of a tensor by its rule, and of all else as it is."""
+
+    @unbound
+    def unamp_part(value, args, kwargs):  # type: ignore[no-untyped-def]
+        if isinstance(value, Tensor):
+            return standing(value, *args, **kwargs)
+        return call(value, *args, **kwargs)
+
+    @unbound
+    def unamp_operation(value, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return unamp_part(value, args, kwargs)
+
+    return unamp_operation
 
 
 def in_place(call: Any, standing: Any) -> Any:

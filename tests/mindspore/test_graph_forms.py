@@ -161,6 +161,38 @@ FAMILIES = {
 }
 
 
+def _doubled(value):
+    return value + value
+
+
+def _by_index(given):
+    found = ()
+    for i in range(2):
+        found += (_doubled(given[i]),)
+    return found
+
+
+def _joined_tuples(given):
+    first, second = (given[0],), (given[1],)
+    return first + second
+
+
+class _Adder(nn.Cell):
+    def construct(self, x):
+        return x + x
+
+    def add(self, tensors):
+        return tensors
+
+
+_ADDER = _Adder()
+
+
+def _of_a_local_cell(given):
+    adder = _ADDER
+    return adder.add(given)
+
+
 def lowered(value, low):
     if isinstance(value, tuple):
         return tuple(lowered(each, low) for each in value)
@@ -198,6 +230,16 @@ def test_a_graph_and_pynative_mode_agree(family, level, dtype):
             if (how := _difference(flat(eager), flat(graph))) is not None:
                 different.append(f"{name} of {', '.join(str(each.dtype) for each in flat(given))}: {how}")
     assert not different
+
+
+@pytest.mark.parametrize("low_first", [False, True])
+@pytest.mark.parametrize("code", [_by_index, _joined_tuples, _of_a_local_cell], ids=lambda code: code.__name__)
+def test_tensors_in_a_tuple_keep_their_dtypes_in_a_graph(code, low_first):
+    given = (_A.astype(mindspore.bfloat16), _A) if low_first else (_A, _A.astype(mindspore.bfloat16))
+    with policy_region(Policy("O1", "bfloat16")):
+        eager, graph = code(given), mindspore.jit(code)(given)
+    assert [each.dtype for each in graph] == [each.dtype for each in given]
+    assert _difference(list(eager), list(graph)) is None
 
 
 def _called(form):

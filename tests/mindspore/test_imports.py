@@ -32,6 +32,29 @@ print("loaded:", *(name for name in sys.modules if "conformance" in name and nam
     assert done.stdout.strip().endswith("loaded:")
 
 
+@pytest.mark.parametrize("imports", ["import mindspore, unamp", "import unamp, mindspore"])
+@pytest.mark.parametrize("region", ["unamp.autocast()", "autocast()"])
+def test_a_region_in_a_graph_is_refused_where_nothing_was_opened_before(tmp_path, imports, region):
+    (tmp_path / "program.py").write_text(
+        f"""
+{imports}
+from unamp import autocast
+
+@mindspore.jit
+def call(x):
+    with {region}:
+        return x @ x
+
+try:
+    call(mindspore.Tensor([[1.0]], mindspore.float32))
+except unamp.NotExpressible as error:
+    print("refused:", error)
+"""
+    )
+    done = subprocess.run([sys.executable, "program.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert "refused: autocast is used inside a function" in done.stdout, done.stderr
+
+
 def test_the_adapter_tells_whether_mindspore_is_built_for_this_numpy():
     low = Tensor(np.ones(2, np.float32)).astype(mindspore.bfloat16)
     if adapter_for("mindspore").runtime()["built_for_this_numpy"]:

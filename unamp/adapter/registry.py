@@ -169,9 +169,9 @@ def _load_imported() -> None:
         points = installed()
         _waiting = tuple(name for name in points if name not in _loaded and name not in _unsuitable)
         for name in _waiting:
-            module = sys.modules.get(name)
-            # A framework in the middle of its own import (a region at its import time) is left for the next region.
-            if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+            # A framework in the middle of its own import (a region at its import time) is left for the next region, and so
+            # is one whose adapter is, which imports this.
+            if name not in sys.modules or _begun(name) or _begun(points[name].module):
                 continue
             try:
                 register(_load(points[name]))
@@ -179,6 +179,11 @@ def _load_imported() -> None:
                 _unsuitable[name] = error
                 _in_use = tuple(_loaded.values())
                 _waiting = tuple(other for other in _waiting if other != name)
+
+
+def _begun(module: str) -> bool:
+    """Return whether a module is in the middle of its own import."""
+    return getattr(getattr(sys.modules.get(module), "__spec__", None), "_initializing", False) is True
 
 
 def _load(point: metadata.EntryPoint) -> Adapter:
