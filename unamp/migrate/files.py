@@ -9,11 +9,12 @@ import tempfile
 import tokenize
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import libcst as cst
 
 from unamp.migrate.deciding import Target
+from unamp.migrate.exports import Exports
 from unamp.migrate.findings import Finding, RegionPolicy
 from unamp.migrate.migrating import migrate_source
 from unamp.migrate.screening import mentions
@@ -71,11 +72,12 @@ def migrate_paths(
     """
     files: list[Migrated] = []
     errors: list[tuple[Path, str]] = []
+    known: dict[Path, Any] = {}
     count = 0
     for path in _python_files(paths, errors):
         count += 1
         try:
-            done = _migrate(path, target, frameworks)
+            done = _migrate(path, target, frameworks, Exports(path, known))
             if write and done is not None and done.changed:
                 _replace(path, done)
         except (
@@ -124,12 +126,12 @@ def _inside(path: Path, errors: list[tuple[Path, str]]) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(names) if name.endswith((".py", ".pyi")))
 
 
-def _migrate(path: Path, target: Target, frameworks: Collection[str]) -> Migrated | None:
+def _migrate(path: Path, target: Target, frameworks: Collection[str], exports: Exports) -> Migrated | None:
     content = path.read_bytes()
     if not mentions(content):
         return None
     read = _read(content)
-    result = migrate_source(read.text, target, frameworks)
+    result = migrate_source(read.text, target, frameworks, exports)
     return Migrated(path, read.text, result.text, result.findings, result.regions)
 
 
