@@ -28,7 +28,7 @@ def migrate_source(
     text: str,
     target: Target = Target.UNAMP,
     frameworks: Collection[str] = FRAMEWORKS,
-    exports: Exports = Exports(),  # noqa: B008: it holds nothing
+    exports: Exports | None = None,
 ) -> FileResult:
     """Return the migrated text of a file, what was found in it, and the policies of its regions.
 
@@ -42,6 +42,7 @@ def migrate_source(
         libcst.ParserSyntaxError: for what is no Python.
         ValueError: for what libcst does not give back to the letter.
     """
+    exports = exports or Exports()
     if not may_have_spellings(text, exports):
         return FileResult(text, [], [])
     hidden = _without_form_feeds(text)

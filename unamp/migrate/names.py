@@ -33,6 +33,8 @@ class Binding:
     own: bool = False
     #: What that module binds is not seen: a framework by its usual name.
     assumed: bool = False
+    #: That module binds it in several ways.
+    several: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -180,15 +182,13 @@ def _bound(statement: Import, table: Table, exports: Exports) -> Iterator[Bindin
         known = next(filter(table.framework_of, names), None)
         assumed = own and known is None and real in table.usual
         imported = table.usual[real] if assumed else known or names[0]
-        yield Binding(statement, alias, imported, alias.evaluated_alias or real, own, assumed)
+        yield Binding(statement, alias, imported, alias.evaluated_alias or real, own, assumed, len(names) > 1)
 
 
 class _Finder:
     """Follows the accesses of scopes to the imports that they come through."""
 
-    def __init__(
-        self, nodes: Nodes, bindings: Mapping[Import, list[Binding]], table: Table, exports: Exports
-    ) -> None:
+    def __init__(self, nodes: Nodes, bindings: Mapping[Import, list[Binding]], table: Table, exports: Exports) -> None:
         self.accesses: Counter[Binding] = Counter()
         self.in_strings: Counter[Binding] = Counter()
         self.ours: list[Use] = []
@@ -208,7 +208,7 @@ class _Finder:
             through = [each for r in imports for each in self._bindings.get(r.node, ()) if each.bound == root.value]  # type: ignore[call-overload]
             chain = _chain(root, self._nodes)
             names = {name for each in through for name in self._exports.resolve(_dotted(each, chain))}
-            several = len(names) > 1 or len(imports) < len(access.referents)
+            several = len(names) > 1 or len(imports) < len(access.referents) or any(each.several for each in through)
             self.accesses.update(dict.fromkeys(through, 1))
             self.ours += [Use(chain[-1], name, None, (), several) for name in sorted(names)[:1] if name.startswith("unamp.")]
             known = [name for name in sorted(names) if self._table.framework_of(name)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from unamp._data import load_table
 from unamp.migrate.findings import Finding, Kind
 from unamp.migrate.literals import UNKNOWN
 
-__all__ = ["Setting", "dtype_words", "in_data", "is_section", "section", "setting_of", "setting_words"]
+__all__ = ["Setting", "dtype_words", "is_section", "section", "section_names", "setting_of", "setting_words"]
 
 
 class Setting(NamedTuple):
@@ -90,17 +90,6 @@ def section(said: str) -> Finding:
 def section_names() -> tuple[str, ...]:
     """Return the names of the sections of DeepSpeed's configuration."""
     return tuple(_tables()["sections"]["names"])
-
-
-def in_data(data: Any) -> Iterator[str]:
-    """Return the names of the sections that are on, in a file's data; nested data is looked through too."""
-    waiting = [data]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            yield from (name for name, value in each.items() if is_section(name, value))
-        if isinstance(each, (dict, list)):
-            waiting += each.values() if isinstance(each, dict) else each
 
 
 @cache

@@ -96,7 +96,9 @@ def _casts(source: Source, *, in_regions: bool) -> Iterator[tuple[cst.CSTNode, F
     hand = "leave it out inside a region, unless the memory is what it is for; unamp.decorate casts parameters"
     if not in_regions:
         why = "a cast by hand, and no region in this file"
-        hand = "open a region around what computes, and leave the cast out; unamp.decorate casts parameters, with master weights"
+        hand = (
+            "open a region around what computes, and leave the cast out; unamp.decorate casts parameters, with master weights"
+        )
     for call in source.nodes.calls:
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         if method == watch().cell and "mindspore" in source.roots and call.args:
