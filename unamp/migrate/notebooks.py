@@ -191,7 +191,7 @@ def _split(script: str, cells: Sequence[_Cell], hidden: Sequence[str]) -> list[s
     sources[0] = head + sources[0]
     for number, text in enumerate(hidden):
         place = re.compile(rf"[ \t]*{re.escape(_placeholder(number, text, ''))}")
-        sources = [place.sub(lambda _, text=text: text, source, count=1) for source in sources]  # type: ignore[misc]
+        sources = [place.sub(lambda _, text=text: text, source, count=1) for source in sources]
     return sources
 
 

@@ -101,7 +101,7 @@ def _tables() -> Mapping[str, Any]:
 def _by_keyword() -> Mapping[str, tuple[Setting, ...]]:
     found: dict[str, tuple[Setting, ...]] = {}
     for entry in _tables()["settings"]:
-        fields = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
         setting = Setting(**{name: value for name, value in fields.items() if name in Setting._fields})
         for keyword in setting.keywords:
             found[keyword] = (*found.get(keyword, ()), setting)

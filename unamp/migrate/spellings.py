@@ -145,7 +145,8 @@ def table() -> Table:
 def watch() -> Watch:
     """Return what is reported without being resolved."""
     data = load_table("migrate/watch.toml")
-    return Watch(**{field: data[field] if field == "cell" else frozenset(data[field]) for field in Watch._fields})
+    sets = {field: frozenset(data[field]) for field in Watch._fields if field != "cell"}
+    return Watch(**sets, cell=data["cell"])
 
 
 def _form(data: dict[str, Any]) -> Form:
