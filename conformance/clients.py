@@ -2,7 +2,8 @@
 
 Each client of ``clients.toml`` gets an environment of its own: the frameworks of the environment that runs this, and over
 them the client's packages, pinned. Its script in ``client_scripts`` takes the same training steps in float32, under unamp,
-and under the framework's own mixed precision. What came of it is kept in ``conformance/results/clients.json``, and shown in ``docs/clients.md``.
+and under the framework's own mixed precision. What came of it is kept in ``conformance/results/clients.json``, and shown in
+``docs/clients.md``.
 
 Arguments choose: ``python conformance/clients.py timm deepxde-jax``. What is not chosen keeps its result.
 """
@@ -30,7 +31,7 @@ PAGE = ROOT / "docs/clients.md"
 
 _RUNNING = 600  # seconds
 
-#: How far losses and outputs may be from float32: bfloat16 has 8 bits, and a network some dozens of roundings one after the other.
+#: How far a first loss may be from float32's, in parts of it: 16 roundings to the 8 bits of bfloat16, all in one direction.
 MOST_DIFFERENCE = 2.0**-4
 
 _HEAD = """# Clients
@@ -151,11 +152,11 @@ def page(known: Rows) -> str:
 def _line(framework: str, name: str, row: Rows) -> str:
     found = row.get("found", {})
     low = found.get("decisions", {}).get("low")
-    share = "–" if low is None else f"{low:.0%}"
+    share = "-" if low is None else f"{low:.0%}"
     modes = [found.get(mode, {}) for mode in ("unamp", "native")]
-    differences = ["–" if mode.get("difference") is None else f"{mode['difference']:.0e}" for mode in modes]
+    differences = ["-" if mode.get("difference") is None else f"{mode['difference']:.0e}" for mode in modes]
     whole = found.get("float32", {}).get("seconds")
-    times = [f"{mode['seconds'] / whole:.2f}" if whole and "seconds" in mode else "–" for mode in modes]
+    times = [f"{mode['seconds'] / whole:.2f}" if whole and "seconds" in mode else "-" for mode in modes]
     packages = ", ".join(row["packages"]).replace("==", " ")
     return cells(framework, name, packages, row["result"], share, *differences, *times, row["commit"])
 

@@ -14,10 +14,6 @@ BACKEND = os.environ["DDE_BACKEND"]
 
 
 def widened(_, y):
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        return tf.cast(y, tf.float32)
     return y.float() if BACKEND == "pytorch" else y.astype("float32")
 
 
@@ -54,9 +50,4 @@ def native():
     return torch.autocast("cpu", torch.bfloat16)
 
 
-if BACKEND == "tensorflow":
-    from on_keras import eagerly
-
-    measure(build, eager=eagerly)
-else:
-    measure(build, (lambda: build(native)) if BACKEND == "pytorch" else None)
+measure(build, (lambda: build(native)) if BACKEND == "pytorch" else None)
