@@ -1,7 +1,7 @@
 """Packages of others under unamp: ``make clients``, and ``make clients-sample`` for two of each framework.
 
-Each client of ``clients.toml`` gets an environment of its own: the frameworks of the environment that runs this, and over
-them the client's packages, pinned. Its script in ``client_scripts`` takes the same training steps in float32, under unamp,
+Each client of ``clients/clients.toml`` gets an environment of its own: the frameworks of the environment that runs this,
+and over them the client's packages, pinned. Its script in ``clients`` takes the same training steps in float32, under unamp,
 and under the framework's own mixed precision. What came of it is kept in ``conformance/results/clients.json``, and shown in
 ``docs/clients.md``.
 
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from rows import ROOT, Rows, cells, commit, keep, last_line, run
 
 ENVIRONMENTS = ROOT / ".venv-clients"
-SCRIPTS = ROOT / "conformance/client_scripts"
+SCRIPTS = ROOT / "clients"
 RESULTS = ROOT / "conformance/results/clients.json"
 PAGE = ROOT / "docs/clients.md"
 
@@ -44,7 +44,7 @@ They know nothing of unamp.
 loss from float32's, in parts of it. *Time* is the median of a step against float32's, on the processor of that run, which
 may have had other work: where it multiplies no bfloat16, low steps are slower. A dash is where a framework has no mixed
 precision of its own on a CPU.
-The table is generated; the clients are listed in [clients.toml](../conformance/clients.toml), each with its script beside.
+The table is generated; the clients are listed in [clients.toml](../clients/clients.toml), each with its script beside.
 
 | framework | client | packages | result | products low | difference | their own | time | their own | at commit |
 |---|---|---|---|---|---|---|---|---|---|
@@ -65,7 +65,7 @@ class Client(NamedTuple):
 
 def listed() -> dict[str, Client]:
     """Return the clients of the list."""
-    data = tomllib.loads((ROOT / "conformance/clients.toml").read_text("utf-8"))
+    data = tomllib.loads((SCRIPTS / "clients.toml").read_text("utf-8"))
     usual = {name: {"script": name.replace("-", "_")} | entry for name, entry in data.items()}
     return {name: Client(name, **{**entry, "packages": tuple(entry["packages"])}) for name, entry in usual.items()}
 
