@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help browser conformance conformance-emulated conformance-machines conformance-opinfo conformance-versions newest test bench bench-all lint format tables docs dist clean
+.PHONY: help browser clients clients-sample conformance conformance-emulated conformance-machines conformance-opinfo conformance-versions newest test bench bench-all lint format tables docs dist clean
 
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
@@ -14,6 +14,8 @@ help:
 	@echo "make conformance-emulated   the smallest sample that has every check, network, level and way, of PyTorch and TensorFlow on an emulated processor with AVX2"
 	@echo "make conformance-opinfo   the preset torch-cpu against torch.autocast, bit for bit, on all of PyTorch's own example calls (minutes)"
 	@echo "make conformance-versions   the same for older and newer frameworks, an environment for each (hours, and many GB to load)"
+	@echo "make clients       packages of others under unamp, each in an environment of its own; writes docs/clients.md (half an hour)"
+	@echo "make clients-sample   two of them for each framework (ten minutes)"
 	@echo "make newest        the newest release of every framework, as pip brings it today: first example, doctor, conformance"
 	@echo "make test          lint, then every test; continuous integration runs this"
 	@echo "make bench         unamp side by side with what you would write instead, for a look (under ten minutes); keeps benchmark-results/"
@@ -41,6 +43,12 @@ conformance-opinfo: $(VENV)/.opinfo
 
 conformance-versions: $(VENV)/bin/python
 	$(RUN) conformance/versions.py $(ONLY)
+
+clients: $(VENV)/.conformance
+	$(RUN) conformance/clients.py $(ONLY)
+
+clients-sample: $(VENV)/.conformance
+	$(RUN) conformance/clients.py --sample
 
 newest: $(VENV)/bin/python
 	$(RUN) conformance/newest.py $(ONLY)
@@ -81,7 +89,7 @@ dist: $(VENV)/.dev
 	$(RUN) -m build --no-isolation
 
 clean:
-	rm -rf $(VENV) .venv-emulated .venv-versions dist site conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-emulated .venv-versions .venv-clients dist site conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.12")'

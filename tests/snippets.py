@@ -14,7 +14,7 @@ from typing import NamedTuple
 __all__ = ["FRAMEWORKS", "Snippet", "corpus", "every_snippet"]
 
 HERE = Path(__file__).parent / "migrate" / "corpus"
-FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex")
+FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex", "jax")
 
 
 class Snippet(NamedTuple):

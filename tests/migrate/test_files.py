@@ -78,7 +78,7 @@ def test_to_and_from(script: Path) -> None:
     assert "unamp.dialects.torch.autocast" in run(script, "--diff", "--to", "dialects", code=1).stdout
     assert run(script, "--from", "paddle,keras", code=0).stdout == "1 file read: nothing found\n"
     assert "1 moved" in run(script, "--from", "pytorch", code=1).stdout
-    assert "unknown framework 'jax'; valid: torch, apex" in run(script, "--from", "jax", code=2).output
+    assert "unknown framework 'caffe'; valid: torch, apex" in run(script, "--from", "caffe", code=2).output
 
 
 def test_json(script: Path) -> None:

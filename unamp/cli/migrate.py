@@ -33,7 +33,7 @@ class _Shown(StrEnum):
 
 
 def migrate(
-    paths: Annotated[list[Path], typer.Argument(help="Files, and folders whose Python files to look at.")],
+    paths: Annotated[list[Path], typer.Argument(help="Files, and folders whose Python files, notebooks and JSON to look at.")],
     write: Annotated[bool, typer.Option("--write", help="Replace the files. Without it nothing is touched.")] = False,
     diff: Annotated[
         bool, typer.Option("--diff", help="Print what changes as a diff, and what stays on standard error.")
@@ -107,7 +107,7 @@ def _show(report: Report, *, write: bool, stays_alone: bool) -> None:
     for path, finding in report.findings:
         counts[finding.kind.value] += 1
         if finding.kind.stays or not stays_alone or finding.kind.value == "note":
-            print(f"{path}:{finding.line}:{finding.column}: {finding}", file=out)
+            print(f"{path}:{finding.place}: {finding}", file=out)
     print(_summary(report, counts, write=write), file=out)
 
 
@@ -144,7 +144,7 @@ def _show_policies(report: Report, shown: _Shown, as_json: bool) -> None:
         print_json({"files": report.read, "regions": data})
         return
     for path, region in regions:
-        print(f"{path}:{region.line}: {_policy_line(region, shown)}")
+        print(f"{path}:{region.place}: {_policy_line(region, shown)}")
     print(f"{report.read} files read: {len(regions)} regions, {len({str(region.policy) for _, region in regions})} policies")
 
 

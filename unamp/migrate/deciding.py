@@ -24,8 +24,9 @@ class Target(Enum):
 
 
 class Outcome(Enum):
-    """The ways in which a use can end."""
+    """The ways in which a use can end; the same: it goes along with its import, and is no move by itself."""
 
+    SAME = "same"
     PLAIN = "plain"
     DIALECT = "dialect"
     STAYS = "stays"
@@ -69,6 +70,8 @@ def decide(use: Use, source: Source, target: Target) -> Decision:
             raise Refused(row.why, row.hand)
     except Refused as refused:
         return Decision(Outcome.STAYS, why=refused.why, hand=refused.hand or row.hand)
+    if row.same:
+        return Decision(Outcome.SAME)
     why = ""
     if target is Target.UNAMP and row.form is not None:
         try:
@@ -117,6 +120,8 @@ def plain_arguments(use: Use, source: Source) -> Sequence[Written] | None:
 def _check_place(use: Use, source: Source) -> None:
     parent = source.nodes.parents.get(use.node)
     above = source.nodes.parents.get(parent) if parent is not None else None
+    if use.several and any(binding.own for binding in use.bindings):
+        raise Refused("a module of the project's own binds it in several ways", "migrate that module --to dialects")
     if use.rest:
         raise Refused("an attribute of it is used, which may be the framework's own")
     if isinstance(parent, cst.Arg) and isinstance(above, cst.ClassDef):

@@ -9,19 +9,25 @@ import tempfile
 import tokenize
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import libcst as cst
 
+from unamp.migrate.configurations import report_configuration
 from unamp.migrate.deciding import Target
-from unamp.migrate.findings import Finding, RegionPolicy
+from unamp.migrate.exports import Exports
+from unamp.migrate.findings import FileResult, Finding, RegionPolicy
 from unamp.migrate.migrating import migrate_source
+from unamp.migrate.notebooks import migrate_notebook
 from unamp.migrate.screening import mentions
 from unamp.migrate.spellings import FRAMEWORKS
 
 __all__ = ["Migrated", "Report", "migrate_paths"]
 
 _LEFT_OUT = frozenset({".git", ".hg", ".mypy_cache", ".ruff_cache", ".tox", ".venv", "__pycache__", "node_modules"})
+
+#: JSON, by the ends of names: the most bytes that are read.
+_MOST = {".ipynb": 64 << 20, ".json": 1 << 20}
 
 
 class Migrated(NamedTuple):
@@ -61,7 +67,7 @@ class _Content(NamedTuple):
 def migrate_paths(
     paths: Sequence[Path], target: Target = Target.UNAMP, frameworks: Collection[str] = FRAMEWORKS, *, write: bool = False
 ) -> Report:
-    """Migrate files, and the Python files in folders. What goes wrong with one is told, and the others are done.
+    """Migrate files, and the Python, notebooks and JSON in folders. What goes wrong with one is told, and the others are done.
 
     Args:
         paths: files and folders.
@@ -71,11 +77,12 @@ def migrate_paths(
     """
     files: list[Migrated] = []
     errors: list[tuple[Path, str]] = []
+    known: dict[Path, Any] = {}
     count = 0
-    for path in _python_files(paths, errors):
+    for path in _files(paths, errors):
         count += 1
         try:
-            done = _migrate(path, target, frameworks)
+            done = _migrate(path, target, frameworks, Exports(path, known))
             if write and done is not None and done.changed:
                 _replace(path, done)
         except (
@@ -94,7 +101,7 @@ def migrate_paths(
     return Report(files, errors, count)
 
 
-def _python_files(paths: Sequence[Path], errors: list[tuple[Path, str]]) -> Iterator[Path]:
+def _files(paths: Sequence[Path], errors: list[tuple[Path, str]]) -> Iterator[Path]:
     seen: set[Path] = set()
     for path in paths:
         for found in _inside(path, errors):
@@ -110,7 +117,7 @@ def _python_files(paths: Sequence[Path], errors: list[tuple[Path, str]]) -> Iter
 
 
 def _inside(path: Path, errors: list[tuple[Path, str]]) -> Iterator[Path]:
-    """Return a file, or the Python files in a folder, in order; linked folders are not entered."""
+    """Return a file, or those in a folder that are read, in order; linked folders are not entered."""
     try:
         is_folder = path.is_dir()
     except OSError as error:
@@ -121,22 +128,38 @@ def _inside(path: Path, errors: list[tuple[Path, str]]) -> Iterator[Path]:
         return
     for folder, inner, names in os.walk(path, onerror=lambda error: errors.append((Path(error.filename), _said(error)))):
         inner[:] = sorted(name for name in inner if name not in _LEFT_OUT)
-        yield from (Path(folder, name) for name in sorted(names) if name.endswith((".py", ".pyi")))
+        yield from (Path(folder, name) for name in sorted(names) if name.endswith((".py", ".pyi", *_MOST)))
 
 
-def _migrate(path: Path, target: Target, frameworks: Collection[str]) -> Migrated | None:
+def _migrate(path: Path, target: Target, frameworks: Collection[str], exports: Exports) -> Migrated | None:
+    most = _MOST.get(path.suffix)
+    if most is not None and (size := path.stat().st_size) > most:
+        if path.suffix == ".json":  # data, and no configuration
+            return None
+        raise ValueError(f"it has {size >> 20} MB, and up to {most >> 20} are read; clear its outputs")
     content = path.read_bytes()
     if not mentions(content):
         return None
-    read = _read(content)
-    result = migrate_source(read.text, target, frameworks)
-    return Migrated(path, read.text, result.text, result.findings, result.regions)
+    text = _read(path, content).text
+
+    def migrated(script: str) -> FileResult:
+        return migrate_source(script, target, frameworks, exports)
+
+    if path.suffix == ".ipynb":
+        result = migrate_notebook(text, migrated)
+    elif path.suffix == ".json":
+        result = report_configuration(text)
+    else:
+        result = migrated(text)
+    return Migrated(path, text, result.text, result.findings, result.regions)
 
 
-def _read(content: bytes) -> _Content:
+def _read(path: Path, content: bytes) -> _Content:
     """Return a file's text, its line ends as they are, with its encoding and byte order mark."""
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
+    encoding = "utf-8"
+    if path.suffix not in _MOST:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     encoding = "utf-8" if encoding == "utf-8-sig" else encoding
     return _Content(content[len(mark) :].decode(encoding), encoding, mark)
 
@@ -150,7 +173,7 @@ def _replace(path: Path, done: Migrated) -> None:
     real = path.resolve(strict=True)
     if not os.access(real, os.W_OK):
         raise PermissionError(13, "it is read-only, and was not written", str(path))
-    read = _read(real.read_bytes())
+    read = _read(path, real.read_bytes())
     if read.text != done.before:
         raise OSError("it has changed since it was read, and was not written")
     handle, name = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name}.")

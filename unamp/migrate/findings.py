@@ -34,6 +34,7 @@ class Finding(NamedTuple):
         becomes: what is written in its place.
         why: why it cannot be moved, or what is different afterwards.
         hand: what to do by hand.
+        cell: of a notebook, from 1; its lines are counted in the cell.
     """
 
     line: int
@@ -44,6 +45,12 @@ class Finding(NamedTuple):
     becomes: str = ""
     why: str = ""
     hand: str = ""
+    cell: int = 0
+
+    @property
+    def place(self) -> str:
+        """Return where it is, for a message."""
+        return f"{_cell(self.cell)}{self.line}:{self.column}"
 
     def __str__(self) -> str:
         arrow = f" -> {self.becomes}" if self.becomes else ""
@@ -66,6 +73,7 @@ class RegionPolicy(NamedTuple):
         policy: the arguments of the `Policy`, as `Policy.to_data` has them; those that only a run knows have their default.
         unknown: the arguments that only a run knows, each with its expression.
         where: what the policy is for, where that is less than every operation in the region.
+        cell: of a notebook, from 1; its lines are counted in the cell.
     """
 
     line: int
@@ -74,6 +82,16 @@ class RegionPolicy(NamedTuple):
     policy: dict[str, Any]
     unknown: dict[str, str]
     where: str = ""
+    cell: int = 0
+
+    @property
+    def place(self) -> str:
+        """Return where it is, for a message."""
+        return f"{_cell(self.cell)}{self.line}"
+
+
+def _cell(number: int) -> str:
+    return f"cell {number}:" if number else ""
 
 
 class FileResult(NamedTuple):

@@ -8,6 +8,7 @@ import libcst as cst
 from libcst.metadata import PositionProvider
 
 from unamp.migrate.deciding import Decision, Outcome, Target, decide, is_used
+from unamp.migrate.exports import Exports
 from unamp.migrate.findings import FileResult, Finding, Kind
 from unamp.migrate.literals import shortened_code
 from unamp.migrate.names import Source, Use, read_source
@@ -23,22 +24,29 @@ __all__ = ["migrate_source"]
 _BOTH = (Outcome.PLAIN, Outcome.DIALECT)
 
 
-def migrate_source(text: str, target: Target = Target.UNAMP, frameworks: Collection[str] = FRAMEWORKS) -> FileResult:
+def migrate_source(
+    text: str,
+    target: Target = Target.UNAMP,
+    frameworks: Collection[str] = FRAMEWORKS,
+    exports: Exports | None = None,
+) -> FileResult:
     """Return the migrated text of a file, what was found in it, and the policies of its regions.
 
     Args:
         text: the file.
         target: what to write.
         frameworks: whose spellings to move; see `unamp.migrate.spellings.FRAMEWORKS`.
+        exports: the names that the file takes from its project's own modules.
 
     Raises:
         libcst.ParserSyntaxError: for what is no Python.
         ValueError: for what libcst does not give back to the letter.
     """
-    if not may_have_spellings(text):
+    exports = exports or Exports()
+    if not may_have_spellings(text, exports):
         return FileResult(text, [], [])
     hidden = _without_form_feeds(text)
-    source = read_source(hidden, table())
+    source = read_source(hidden, table(), exports)
     if source.module.code != hidden:
         raise ValueError("the parser does not give this file back to the letter; it is left as it is")
     uses = [use for use in source.uses if table().framework_of(use.name) in frameworks and is_used(use, source)]
@@ -48,6 +56,7 @@ def migrate_source(text: str, target: Target = Target.UNAMP, frameworks: Collect
     changes = changes or any(decision.outcome in _BOTH for decision in settled.decisions.values())
     new = rewritten(source, settled, table()) if changes else hidden
     findings = [*_of_uses(settled, source, target), *_of_modules(uses), *_of_imports(settled, source, target)]
+    findings += _of_assumptions(settled)
     findings += watched(source, uses, frameworks)
     regions = region_policies(source, frameworks)
     if not findings and not regions:
@@ -66,6 +75,9 @@ def migrate_source(text: str, target: Target = Target.UNAMP, frameworks: Collect
 def _of_uses(settled: Settled, source: Source, target: Target) -> list[tuple[cst.CSTNode, Finding]]:
     found: list[tuple[cst.CSTNode, Finding]] = []
     noted: set[str] = set()
+    if all(decision.outcome is Outcome.SAME for decision in settled.decisions.values()):
+        calls = [(use, call) for use in settled.decisions if (call := source.nodes.call_of(use.node)) is not None]
+        found += [(use.node, _of_same(use, call)) for use, call in calls]
     for use, decision in settled.decisions.items():
         found += [(use.node, finding) for finding in _of_use(use, decision, source, target)]
         note = _note_of(use, decision)
@@ -74,6 +86,12 @@ def _of_uses(settled: Settled, source: Source, target: Target) -> list[tuple[cst
             said = shortened_code(source.nodes.call_of(use.node) or use.node)
             found.append((use.node, Finding(0, 0, Kind.NOTE, said, use.row.framework if use.row else "", why=note)))
     return found
+
+
+def _of_same(use: Use, call: cst.Call) -> Finding:
+    why = "the dialect has the same class, so nothing is moved; layers take it as it is"
+    hand = "leave it, or give the layers rules with unamp.layer_policies, as in every other framework"
+    return Finding(0, 0, Kind.LOOK, shortened_code(call), use.row.framework if use.row else "", why=why, hand=hand)
 
 
 def _note_of(use: Use, decision: Decision) -> str:
@@ -88,6 +106,8 @@ def _note_of(use: Use, decision: Decision) -> str:
 def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> list[Finding]:
     row = use.row
     assert row is not None
+    if decision.outcome is Outcome.SAME:
+        return []
     said = shortened_code(source.nodes.call_of(use.node) or use.node)
     base = Finding(0, 0, Kind.BY_HAND, said, row.framework)
     if decision.outcome is Outcome.STAYS:
@@ -100,6 +120,26 @@ def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> lis
         return [moved, base._replace(kind=Kind.NOTE, why=decision.why, hand="so the dialect stands in its place")]
     assert row.form is not None
     return [base._replace(kind=Kind.MOVED, becomes=shortened_code(becomes(use, decision.arguments, source)))]
+
+
+def _of_assumptions(settled: Settled) -> list[tuple[cst.CSTNode, Finding]]:
+    """Return a note for each framework that comes from the project's own modules, which do not show what it is."""
+    moved = (use for use, decision in settled.decisions.items() if decision.outcome in _BOTH)
+    assumed = {binding: use for use in moved for binding in use.bindings if binding.assumed}
+    return [
+        (
+            binding.alias,
+            Finding(
+                0,
+                0,
+                Kind.NOTE,
+                shortened_code(binding.statement),
+                table().framework_of(binding.imported),
+                why=f"{binding.bound} is taken for {binding.imported} itself",
+            ),
+        )
+        for binding in assumed
+    ]
 
 
 def _of_modules(uses: list[Use]) -> list[tuple[cst.CSTNode, Finding]]:

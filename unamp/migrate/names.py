@@ -11,6 +11,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 from libcst.metadata import ImportAssignment, MetadataWrapper, Scope, ScopeProvider
 
+from unamp.migrate.exports import Exports
 from unamp.migrate.spellings import Row, Table
 
 __all__ = ["Binding", "Nodes", "Source", "Use", "read_source"]
@@ -28,6 +29,12 @@ class Binding:
     imported: str
     #: The name that is bound.
     bound: str
+    #: It comes from a module of the project's own.
+    own: bool = False
+    #: What that module binds is not seen: a framework by its usual name.
+    assumed: bool = False
+    #: That module binds it in several ways.
+    several: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -61,6 +68,8 @@ class Nodes(cst.CSTVisitor):
         self.strings: list[cst.SimpleString] = []
         self.imports: list[Import] = []
         self.stored: list[cst.Attribute] = []
+        #: What has a name and a value: keywords of calls, entries of dictionaries, defaults, names that are set.
+        self.named: list[tuple[cst.CSTNode, str, cst.BaseExpression]] = []
         self._above: list[cst.CSTNode] = []
 
     def on_visit(self, node: cst.CSTNode) -> bool:
@@ -76,6 +85,8 @@ class Nodes(cst.CSTVisitor):
             self.imports.append(node)
         elif isinstance(node, cst.AssignTarget) and isinstance(node.target, cst.Attribute):
             self.stored.append(node.target)
+        if (named := _named(node)) is not None:
+            self.named.append((node, *named))
         return not isinstance(node, (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine))
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
@@ -94,6 +105,22 @@ class Nodes(cst.CSTVisitor):
             node = parent
 
 
+def _named(node: cst.CSTNode) -> tuple[str, cst.BaseExpression] | None:
+    """Return the name and the value of what has both."""
+    match node:
+        case cst.Arg(keyword=cst.Name(value=name), value=value) | cst.AnnAssign(target=cst.Name(value=name), value=value):
+            return (name, value) if value is not None else None
+        case cst.Param(name=cst.Name(value=name), default=cst.BaseExpression() as value):
+            return name, value
+        case cst.Assign(
+            targets=[cst.AssignTarget(target=cst.Name(value=name) | cst.Attribute(attr=cst.Name(value=name)))], value=value
+        ):
+            return name, value
+        case cst.DictElement(key=cst.SimpleString() as key, value=value):
+            return str(key.evaluated_value), value
+    return None
+
+
 class Source(NamedTuple):
     """A file that was read: its tree, its nodes, the names that imports bind, and the uses of the frameworks' names."""
 
@@ -110,8 +137,13 @@ class Source(NamedTuple):
     #: The names that the file binds itself at its top, but for imports.
     own: frozenset[str]
 
+    @property
+    def roots(self) -> frozenset[str]:
+        """The packages that it imports."""
+        return frozenset(binding.imported.partition(".")[0] for binding in self.bindings)
 
-def read_source(text: str, table: Table) -> Source:
+
+def read_source(text: str, table: Table, exports: Exports) -> Source:
     """Return a file's tree, with the uses of the frameworks' names in it.
 
     Raises:
@@ -121,12 +153,12 @@ def read_source(text: str, table: Table) -> Source:
     wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
     nodes = Nodes()
     module.visit(nodes)
-    bindings = {binding: None for statement in nodes.imports for binding in _bound(statement)}
+    bindings = {binding: None for statement in nodes.imports for binding in _bound(statement, table, exports)}
     by_statement: dict[Import, list[Binding]] = {}
     for binding in bindings:
         by_statement.setdefault(binding.statement, []).append(binding)
     scopes = {scope for scope in wrapper.resolve(ScopeProvider).values() if scope is not None}
-    finder = _Finder(nodes, by_statement, table)
+    finder = _Finder(nodes, by_statement, table, exports)
     uses = [use for scope in scopes for use in finder.uses(scope)]
     own = {a.name for scope in scopes for a in scope.assignments if not isinstance(a, ImportAssignment)}
     exported = _exported(nodes)
@@ -134,28 +166,33 @@ def read_source(text: str, table: Table) -> Source:
     return Source(module, wrapper, nodes, list(bindings), uses, finder.ours, finder.accesses, in_strings, frozenset(own))
 
 
-def _bound(statement: Import) -> Iterator[Binding]:
+def _bound(statement: Import, table: Table, exports: Exports) -> Iterator[Binding]:
     if isinstance(statement.names, cst.ImportStar):
         return
-    home = ""
-    if isinstance(statement, cst.ImportFrom):
-        if statement.relative or statement.module is None:
-            return
-        home = f"{get_full_name_for_node(statement.module)}."
+    module = get_full_name_for_node(statement.module) if isinstance(statement, cst.ImportFrom) and statement.module else ""
+    level = len(statement.relative) if isinstance(statement, cst.ImportFrom) else 0
     for alias in statement.names:
         real = get_full_name_for_node(alias.name) or ""
-        bound = alias.evaluated_alias or (real.partition(".")[0] if not home else real)
-        yield Binding(statement, alias, home + real, bound)
+        if isinstance(statement, cst.Import):
+            yield Binding(statement, alias, real, alias.evaluated_alias or real.partition(".")[0])
+            continue
+        name = f"{module}.{real}" if module else real
+        own = bool(level) or not table.framework_of(name)
+        names = sorted(exports.resolve(exports.absolute(level, name) if level else name))
+        known = next(filter(table.framework_of, names), None)
+        assumed = own and known is None and real in table.usual
+        imported = table.usual[real] if assumed else known or names[0]
+        yield Binding(statement, alias, imported, alias.evaluated_alias or real, own, assumed, len(names) > 1)
 
 
 class _Finder:
     """Follows the accesses of scopes to the imports that they come through."""
 
-    def __init__(self, nodes: Nodes, bindings: Mapping[Import, list[Binding]], table: Table) -> None:
+    def __init__(self, nodes: Nodes, bindings: Mapping[Import, list[Binding]], table: Table, exports: Exports) -> None:
         self.accesses: Counter[Binding] = Counter()
         self.in_strings: Counter[Binding] = Counter()
         self.ours: list[Use] = []
-        self._nodes, self._bindings, self._table = nodes, bindings, table
+        self._nodes, self._bindings, self._table, self._exports = nodes, bindings, table, exports
 
     def uses(self, scope: Scope) -> Iterator[Use]:
         """Return the uses of the frameworks' names in a scope."""
@@ -170,8 +207,8 @@ class _Finder:
                 continue
             through = [each for r in imports for each in self._bindings.get(r.node, ()) if each.bound == root.value]  # type: ignore[call-overload]
             chain = _chain(root, self._nodes)
-            names = {_dotted(each, chain) for each in through}
-            several = len(names) > 1 or len(imports) < len(access.referents)
+            names = {name for each in through for name in self._exports.resolve(_dotted(each, chain))}
+            several = len(names) > 1 or len(imports) < len(access.referents) or any(each.several for each in through)
             self.accesses.update(dict.fromkeys(through, 1))
             self.ours += [Use(chain[-1], name, None, (), several) for name in sorted(names)[:1] if name.startswith("unamp.")]
             known = [name for name in sorted(names) if self._table.framework_of(name)]

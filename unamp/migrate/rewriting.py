@@ -118,7 +118,7 @@ def _moved(statement: Import, home: str, names: Sequence[tuple[str, cst.ImportAl
     if isinstance(statement, cst.Import):
         aliases = [alias.with_changes(name=_dotted(home)) for alias in aliases]
         return _only(statement, aliases)
-    changed = statement.with_changes(module=_dotted(home))
+    changed = statement.with_changes(module=_dotted(home), relative=())
     if whole:
         return changed.with_changes(names=aliases)
     plain = [alias.with_changes(comma=cst.MaybeSentinel.DEFAULT) for alias in aliases]

@@ -44,12 +44,14 @@ def as_sarif(report: Report) -> dict[str, Any]:
 
 def _result(path: Path, finding: Finding) -> dict[str, Any]:
     name, _, level = _RULES[finding.kind]
-    region = {"startLine": finding.line, "startColumn": finding.column}
+    # A notebook is shown cell by cell, and its file has other lines.
+    region = {"startLine": 1} if finding.cell else {"startLine": finding.line, "startColumn": finding.column}
+    cell = f"cell {finding.cell}, line {finding.line}: " if finding.cell else ""
     return {
         "ruleId": name,
         "ruleIndex": list(_RULES).index(finding.kind),
         "level": level,
-        "message": {"text": str(finding)},
+        "message": {"text": f"{cell}{finding}"},
         "locations": [{"physicalLocation": {**_file(path), "region": region}}],
     }
 

@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Iterator
 from functools import cache
 
+from unamp.migrate.exports import Exports
+from unamp.migrate.settings import dtype_words, setting_words
 from unamp.migrate.spellings import table, watch
 
 __all__ = ["DYNAMIC", "leaves", "may_have_spellings", "mentions", "names_a_path"]
@@ -27,7 +29,7 @@ def mentions(content: bytes) -> bool:
     return _has_words(content.decode("latin-1"))
 
 
-def may_have_spellings(text: str) -> bool:
+def may_have_spellings(text: str, exports: Exports) -> bool:
     """Return whether a closer look at a text can find anything."""
     if not _has_words(text):
         return False
@@ -36,7 +38,7 @@ def may_have_spellings(text: str) -> bool:
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return True  # for libcst to say what is wrong with it
-    return any(_tells(tree))
+    return any(_tells(tree, exports))
 
 
 def names_a_path(text: str) -> str | None:
@@ -59,12 +61,14 @@ def leaves() -> frozenset[str]:
 
 def _has_words(text: str) -> bool:
     # A name that is too common has its module in front, whose last part is a word.
-    return _roots().search(text) is not None and _words().search(text) is not None
+    return _words().search(text) is not None
 
 
 @cache
 def _words() -> re.Pattern[str]:
-    words = leaves() | {*watch().strings, *watch().keywords, *watch().attributes}
+    seen = watch()
+    words = leaves() | {*seen.strings, *seen.keywords, *seen.attributes, *seen.casts, *seen.dtypes, seen.cell, "unamp"}
+    words |= setting_words()
     return re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, words)))})\b")
 
 
@@ -73,37 +77,70 @@ def _roots() -> re.Pattern[str]:
     return re.compile(rf"\b(?:{'|'.join(sorted(table().roots))}|unamp)\b")
 
 
-def _tells(tree: ast.Module) -> Iterator[bool]:
+def _tells(tree: ast.Module, exports: Exports) -> Iterator[bool]:
     """Return for each node that could be one whether it is a spelling, or a place to look at."""
     bound: dict[str, set[str]] = {}
     nodes = list(ast.walk(tree))
     for node in nodes:
-        for name, imported in _imported(node):
+        for name, imported in _imported(node, exports):
             bound.setdefault(name, set()).add(imported)
             yield _is_known(imported) or imported.partition(".")[0] == "unamp"
-    has_paddle = any(name.partition(".")[0] == "paddle" for names in bound.values() for name in names)
+    roots = {name.partition(".")[0] for names in bound.values() for name in names}
+    has_framework = any(map(table().framework_of, roots))
     prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
         if isinstance(node, ast.Attribute):
-            yield any(map(_is_known, _dotted(node, bound)))
-            yield has_paddle and isinstance(node.ctx, ast.Store) and node.attr in watch().attributes
+            yield any(_is_known(each) for name in _dotted(node, bound) for each in exports.resolve(name))
+            yield "paddle" in roots and isinstance(node.ctx, ast.Store) and node.attr in watch().attributes
+            yield has_framework and node.attr in {*watch().casts, watch().cell}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             yield node.value in watch().strings or names_a_path(node.value) is not None
         elif isinstance(node, ast.Call):
             yield any(keyword.arg in watch().keywords for keyword in node.keywords)
             yield _is_dynamic(node)
+            takes = isinstance(node.func, ast.Attribute) and node.func.attr in watch().takers
+            yield has_framework and takes and any(map(_is_low_dtype, node.args + [each.value for each in node.keywords]))
+        for name, value in _named(node):
+            yield _is_switch(name, value)
 
 
-def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
+def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Return the names of what is set in a node, each with its value; see `Nodes.named`."""
+    match node:
+        case ast.keyword(arg=str(name), value=value):
+            yield name, value
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            yield name, value
+        case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value):
+            yield name, value
+        case ast.Dict(keys=keys, values=values):
+            yield from (
+                (key.value, value)
+                for key, value in zip(keys, values, strict=True)
+                if isinstance(key, ast.Constant) and isinstance(key.value, str)
+            )
+        case ast.arguments(args=args, posonlyargs=first, defaults=defaults, kwonlyargs=later, kw_defaults=others):
+            given = [*first, *args]
+            pairs = [*zip(given[len(given) - len(defaults) :], defaults, strict=True), *zip(later, others, strict=True)]
+            yield from ((argument.arg, value) for argument, value in pairs if value is not None)
+
+
+def _imported(node: ast.AST, exports: Exports) -> Iterator[tuple[str, str]]:
     """Return the names that an import binds, each with what it stands for."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             root = alias.name.partition(".")[0]
             yield (alias.asname, alias.name) if alias.asname else (root, root)
-    elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+    elif isinstance(node, ast.ImportFrom):
         for alias in node.names:
-            star = alias.name == "*"
-            yield alias.asname or alias.name, node.module if star else f"{node.module}.{alias.name}"
+            full = f"{node.module}.{alias.name}" if node.module else alias.name
+            full = exports.absolute(node.level, full) if node.level else full
+            bound = alias.asname or alias.name
+            if alias.name == "*":
+                yield bound, node.module or ""
+            elif not table().framework_of(full) and alias.name in table().usual:
+                yield bound, table().usual[alias.name]
+            yield from ((bound, name) for name in exports.resolve(full))
 
 
 def _dotted(node: ast.Attribute, bound: dict[str, set[str]]) -> list[str]:
@@ -126,3 +163,15 @@ def _is_dynamic(node: ast.Call) -> bool:
     if not isinstance(node.func, ast.Name) or node.func.id not in DYNAMIC:
         return False
     return any(isinstance(arg, ast.Constant) and arg.value in leaves() for arg in node.args)
+
+
+def _is_low_dtype(node: ast.expr) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else node.value if isinstance(node, ast.Constant) else None
+    return isinstance(name, str) and name.rpartition(".")[2] in watch().dtypes
+
+
+def _is_switch(name: str, value: ast.expr) -> bool:
+    """Return whether a value can be one that a setting is reported for; imports have their say later."""
+    if name in dtype_words():
+        return _is_low_dtype(value)
+    return name in setting_words() and not (isinstance(value, ast.Constant) and value.value in (None, False))

@@ -70,6 +70,8 @@ def _fate(binding: Binding, source: Source, decisions: Mapping[Use, Decision], t
     if count != len(uses):
         return Fate.KEPT
     outcomes = {decisions[use].outcome for use in uses}
+    if (row is not None and row.same) or (uses and outcomes == {Outcome.SAME}):
+        return Fate.KEPT
     if outcomes == {Outcome.PLAIN} and not source.in_strings[binding]:
         return Fate.DROPPED
     dialect = row.dialect if row is not None else module

@@ -11,7 +11,7 @@ from unamp._data import load_table
 __all__ = ["FRAMEWORKS", "Form", "Row", "Table", "Watch", "framework_named", "table", "watch"]
 
 #: The tables, by what `--from` calls them.
-FRAMEWORKS = ("torch", "apex", "paddle", "mindspore", "tensorflow")
+FRAMEWORKS = ("torch", "apex", "paddle", "mindspore", "tensorflow", "jax")
 _FILES = {"tensorflow": "keras"}
 _ALSO = {"keras": "tensorflow", "tf": "tensorflow", "pytorch": "torch", "paddlepaddle": "paddle"}
 
@@ -63,14 +63,19 @@ class Row(NamedTuple):
     needs: str = ""
     only_with: tuple[str, ...] = ()
     only_with_string: str = ""
+    same: bool = False
 
 
 class Table(NamedTuple):
-    """All rows by name; the modules that hold nothing but mixed precision, each with its dialect; who owns which root."""
+    """All rows by name; the modules that hold nothing but mixed precision, each with its dialect; who owns which root.
+
+    `usual` has the names under which a project's own modules hand frameworks on, each with the framework's.
+    """
 
     rows: Mapping[str, Row]
     modules: Mapping[str, str]
     roots: Mapping[str, str]
+    usual: Mapping[str, str]
 
     def row_of(self, name: str) -> tuple[Row, int] | None:
         """Return the row that a dotted name begins with, and how many further attributes it has."""
@@ -83,7 +88,7 @@ class Table(NamedTuple):
     def module_of(self, name: str) -> str | None:
         """Return the innermost module of mixed precision that a dotted name is in, or is."""
         parts = name.split(".")
-        inside = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
+        inside = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
         return next((each for each in inside if each in self.modules), None)
 
     def framework_of(self, name: str) -> str:
@@ -100,6 +105,8 @@ class Watch(NamedTuple):
     casts: frozenset[str]
     takers: frozenset[str]
     dtypes: frozenset[str]
+    #: MindSpore's method that makes a cell compute in a dtype.
+    cell: str
 
 
 def framework_named(name: str) -> str:
@@ -121,22 +128,25 @@ def table() -> Table:
     rows: dict[str, Row] = {}
     modules: dict[str, str] = {}
     roots: dict[str, str] = {}
+    usual: dict[str, str] = {}
     for framework in FRAMEWORKS:
         data = load_table(f"migrate/{_FILES.get(framework, framework)}.toml")
         roots |= dict.fromkeys(data["roots"], framework)
+        usual |= data.get("usual", {})
         modules |= {module["name"]: module.get("dialect", "") for module in data["modules"]}
         for entry in data["rows"]:
             form = forms[entry.pop("form")] if "form" in entry else None
             only_with = tuple(entry.pop("only_with", ()))
             rows[entry["name"]] = Row(framework=framework, form=form, only_with=only_with, **entry)
-    return Table(rows, modules, roots)
+    return Table(rows, modules, roots, usual)
 
 
 @cache
 def watch() -> Watch:
     """Return what is reported without being resolved."""
     data = load_table("migrate/watch.toml")
-    return Watch(**{field: frozenset(data[field]) for field in Watch._fields})
+    sets = {field: frozenset(data[field]) for field in Watch._fields if field != "cell"}
+    return Watch(**sets, cell=data["cell"])
 
 
 def _form(data: dict[str, Any]) -> Form:

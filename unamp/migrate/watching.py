@@ -5,24 +5,50 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 import libcst as cst
+from libcst.helpers import get_full_name_for_node
 
+from unamp.dtypes import FLOAT32
 from unamp.migrate.findings import Finding, Kind
-from unamp.migrate.literals import literal, shortened_code
+from unamp.migrate.literals import UNKNOWN, literal, shortened_code, static_dtype
 from unamp.migrate.names import Source, Use
 from unamp.migrate.screening import DYNAMIC, leaves, names_a_path
+from unamp.migrate.settings import is_section, section, setting_of
 from unamp.migrate.spellings import table, watch
 
 __all__ = ["watched"]
 
 
 def watched(source: Source, uses: Sequence[Use], frameworks: Collection[str]) -> list[tuple[cst.CSTNode, Finding]]:
-    """Return the places to look at, and, in a file that spells mixed precision, the casts by hand."""
+    """Return the places to look at: settings, names in strings, casts by hand."""
     resolved = {call for use in uses if (call := source.nodes.call_of(use.node)) is not None}
     resolved |= {call for use in source.ours if (call := source.nodes.call_of(use.node)) is not None}
     found = [*_strings(source, resolved, frameworks), *_keywords(source, resolved), *_attributes(source)]
-    if any(use.row is not None for use in uses):
-        found += _casts(source)
-    return found
+    owners = {table().framework_of(root) for root in source.roots}
+    if not owners.isdisjoint(frameworks):
+        found += _casts(source, in_regions=any(use.row is not None for use in uses))
+    return [*found, *_settings(source, resolved)]
+
+
+def _settings(source: Source, resolved: Collection[cst.Call]) -> Iterator[tuple[cst.CSTNode, Finding]]:
+    for node, name, value in source.nodes.named:
+        parent = source.nodes.parents.get(node)
+        callee = ""
+        if isinstance(node, cst.Arg) and isinstance(parent, cst.Call):
+            if parent in resolved:
+                continue
+            callee = (get_full_name_for_node(parent.func) or "?").rpartition(".")[2]
+        said = literal(value)
+        if isinstance(node, cst.DictElement) and is_section(name, said if said is not UNKNOWN else _keys(value)):
+            yield node, section(shortened_code(node).rstrip(","))
+        elif setting := setting_of(name, said, callee, source.roots, low=_names_low_dtype(value)):
+            yield node, setting.finding(shortened_code(node).rstrip(","))
+
+
+def _keys(node: cst.BaseExpression) -> dict[str, object]:
+    """Return the keys of a dictionary that only a run knows whole."""
+    elements = node.elements if isinstance(node, cst.Dict) else ()
+    keys = (each.key for each in elements if isinstance(each, cst.DictElement))
+    return {str(literal(key)): UNKNOWN for key in keys}
 
 
 def _strings(
@@ -65,14 +91,31 @@ def _attributes(source: Source) -> Iterator[tuple[cst.CSTNode, Finding]]:
             yield node, Finding(0, 0, Kind.LOOK, shortened_code(node), "paddle", why=why, hand="open a region instead")
 
 
-def _casts(source: Source) -> Iterator[tuple[cst.CSTNode, Finding]]:
+def _casts(source: Source, *, in_regions: bool) -> Iterator[tuple[cst.CSTNode, Finding]]:
+    why = "a cast by hand: a region casts what goes into operations, and leaves this as it is"
+    hand = "leave it out inside a region, unless the memory is what it is for; unamp.decorate casts parameters"
+    if not in_regions:
+        why = "a cast by hand, and no region in this file"
+        hand = (
+            "open a region around what computes, and leave the cast out; unamp.decorate casts parameters, with master weights"
+        )
     for call in source.nodes.calls:
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        by_name = method in watch().casts and not call.args
-        if by_name or (method in watch().takers and any(_names_low_dtype(arg.value) for arg in call.args)):
-            why = "a cast by hand: a region casts what goes into operations, and leaves this as it is"
-            hand = "leave it out inside a region, unless the memory is what it is for; unamp.decorate casts parameters"
+        if method == watch().cell and "mindspore" in source.roots and call.args:
+            yield call, _of_cell(call)
+        elif (method in watch().casts and not call.args) or (
+            method in watch().takers and any(_names_low_dtype(arg.value) for arg in call.args)
+        ):
             yield call, Finding(0, 0, Kind.HINT, shortened_code(call), why=why, hand=hand)
+
+
+def _of_cell(call: cst.Call) -> Finding:
+    """Return the finding for MindSpore's `cell.to_float(dtype)`."""
+    dtype = static_dtype(call.args[0].value)
+    rule = '"float32"' if dtype == FLOAT32 else f'unamp.Policy("O3", "{dtype}")' if isinstance(dtype, str) else "a policy"
+    why = "the cell casts what goes into it, wherever it is called"
+    hand = f"give the cell's name a rule: unamp.layer_policies(network, {{name: {rule}}})"
+    return Finding(0, 0, Kind.BY_HAND, shortened_code(call), "mindspore", why=why, hand=hand)
 
 
 def _names_low_dtype(node: cst.BaseExpression) -> bool:

@@ -1,0 +1,23 @@
+"""Shared by the scripts for Paddle: a training step of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import paddle
+from client import Region, Step
+
+
+def step_of(model: paddle.nn.Layer, region: Region, loss_of: Callable[[], paddle.Tensor]) -> Step:
+    """Return a step of SGD that computes the loss in a region."""
+    optimizer = paddle.optimizer.SGD(1e-3, parameters=model.parameters())
+
+    def step() -> float:
+        with region():
+            loss = loss_of()
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        return float(loss)
+
+    return step

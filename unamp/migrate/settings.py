@@ -1,0 +1,108 @@
+"""Settings that switch mixed precision on in libraries of others; settings.toml has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any, NamedTuple
+
+from unamp._data import load_table
+from unamp.migrate.findings import Finding, Kind
+from unamp.migrate.literals import UNKNOWN
+
+__all__ = ["Setting", "dtype_words", "is_section", "section", "section_names", "setting_of", "setting_words"]
+
+
+class Setting(NamedTuple):
+    """One setting; settings.toml says what each field is."""
+
+    library: str
+    keywords: tuple[str, ...]
+    imports: tuple[str, ...]
+    why: str
+    hand: str
+    values: tuple[Any, ...] = ()
+    anywhere: tuple[Any, ...] = ()
+    low_dtype: bool = False
+    calls: tuple[str, ...] = ("*",)
+
+    def switches_on(self, value: Any, callee: str, roots: Set[str], *, low: bool) -> bool:
+        """Return whether a value switches mixed precision on, in a file that imports some packages."""
+        if not any(fnmatchcase(callee, pattern) for pattern in self.calls):
+            return False
+        if _is_among(value, self.anywhere):
+            return True
+        if roots.isdisjoint(self.imports):
+            return False
+        if self.low_dtype:
+            return low
+        return value is UNKNOWN or _is_among(value, self.values)
+
+    def finding(self, said: str) -> Finding:
+        """Return the finding for a place where it stands."""
+        return Finding(0, 0, Kind.LOOK, said, why=self.why, hand=self.hand)
+
+
+def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
+    """Return whether one of some values is another; True is not 1."""
+    return any(type(value) is type(each) and value == each for each in values)
+
+
+def setting_of(keyword: str, value: Any, callee: str, roots: Set[str], *, low: bool) -> Setting | None:
+    """Return the setting that a keyword with a value is, if any.
+
+    Args:
+        keyword: its name.
+        value: what it is set to; UNKNOWN where only a run knows.
+        callee: the last part of the name of what is called; empty where nothing is.
+        roots: the packages that the file imports.
+        low: the value names a low dtype.
+    """
+    settings = _by_keyword().get(keyword, ())
+    return next((each for each in settings if each.switches_on(value, callee, roots, low=low)), None)
+
+
+@cache
+def setting_words() -> frozenset[str]:
+    """Return the keywords, and the names of sections."""
+    return frozenset(_by_keyword()) | frozenset(section_names())
+
+
+@cache
+def dtype_words() -> frozenset[str]:
+    """Return the keywords that are settings where they name a low dtype."""
+    return frozenset(name for name, found in _by_keyword().items() if all(each.low_dtype for each in found))
+
+
+def is_section(name: object, value: Any) -> bool:
+    """Return whether an entry of a dictionary is a section of DeepSpeed's configuration that is on."""
+    key = _tables()["sections"]["key"]
+    return name in section_names() and isinstance(value, Mapping) and value.get(key, False) is not False
+
+
+def section(said: str) -> Finding:
+    """Return the finding for a section of DeepSpeed's configuration."""
+    data = _tables()["sections"]
+    return Finding(0, 0, Kind.LOOK, said, why=data["why"], hand=data["hand"])
+
+
+def section_names() -> tuple[str, ...]:
+    """Return the names of the sections of DeepSpeed's configuration."""
+    return tuple(_tables()["sections"]["names"])
+
+
+@cache
+def _tables() -> Mapping[str, Any]:
+    return load_table("migrate/settings.toml")
+
+
+@cache
+def _by_keyword() -> Mapping[str, tuple[Setting, ...]]:
+    found: dict[str, tuple[Setting, ...]] = {}
+    for entry in _tables()["settings"]:
+        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+        setting = Setting(**{name: value for name, value in fields.items() if name in Setting._fields})
+        for keyword in setting.keywords:
+            found[keyword] = (*found.get(keyword, ()), setting)
+    return found
