@@ -15,7 +15,7 @@ def test_float32_leaves_a_function_that_computes_low(compiled):
     @unamp.float32_results
     @unamp.autocast(dtype="bfloat16")
     def predict(x):
-        if tf.reduce_sum(x) > 0:  # AutoGraph converts what is decorated
+        if tf.reduce_sum(x) > 0:  # noqa: SIM108 - AutoGraph converts what is decorated
             y = tf.matmul(x, kernel)
         else:
             y = tf.matmul(-x, kernel)
