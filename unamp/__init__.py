@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unamp.decoration import decorate
     from unamp.layers import LayerPolicies, LayerRule, LayerRules, layer_policies
     from unamp.precision import Precision, region_from
+    from unamp.results import float32_results
     from unamp.scaling import GradScaler
     from unamp.tracing import Trace, TraceComparison, compare_traces, trace
     from unamp.tuning import Tuned, TuneReport, tune
@@ -73,6 +74,7 @@ __all__ = [
     "decorate",
     "default_region",
     "explain",
+    "float32_results",
     "get_autocast_dtype",
     "is_autocast_enabled",
     "layer_policies",
@@ -99,6 +101,7 @@ _LATE = {
     "TraceComparison": "unamp.tracing",
     "compare_traces": "unamp.tracing",
     "decorate": "unamp.decoration",
+    "float32_results": "unamp.results",
     "layer_policies": "unamp.layers",
     "region_from": "unamp.precision",
     "trace": "unamp.tracing",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SLOW",
+    "follows_the_region",
     "graph_ran",
     "keeps_its_dtype",
     "left_out",
@@ -167,6 +168,17 @@ def keeps_its_dtype(framework: str, layer: str, low: str) -> None:
         f"{layer} was made to compute in a dtype of its own and keeps it, where the region computes in {low}; make it without "
         "that dtype and the region decides, or open the region in the dtype that it has",
         through=(framework, "flax"),
+    )
+
+
+def follows_the_region(framework: str, layer: str, name: str, low: str) -> None:
+    """Warn of a layer of Keras that states float32, where the region's policy makes it low."""
+    _once(
+        ("stated float32", framework, layer, low),
+        f"{layer} {name!r} was made with dtype='float32' and computes in {low} here: float32 is what every layer of Keras has, "
+        "and in a region the policy decides; to keep a layer in float32, decorate its call with "
+        "unamp.autocast(dtype='float32') in a class of your own",
+        through=(framework, "keras"),
     )
 
 

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from unamp import amp_warnings
+from unamp.adapter.keras_policies import layer_path, states_float32
 from unamp.adapter.observing import equation, traced
 from unamp.adapter.patching import Patch
 from unamp.errors import BannedOperation
@@ -73,6 +74,8 @@ class LayerCall:
         if not op or plan.follows_parts(op, path):
             return self.original(layer, *args, **kwargs)
         rule = plan.rule(op)
+        if _is_keras(layer):
+            path = self._keras_path(plan, layer, rule, path)
         stated = _stated_dtype(layer)
         if stated is not None:
             path = f"{path}(dtype={stated})"
@@ -101,6 +104,14 @@ class LayerCall:
                 result = mapped(cast, FLOAT32, result)
             self._report(layer, op, path, rule, given, wanted, result)
         return result
+
+    def _keras_path(self, plan: Plan, layer: Any, rule: Rule, path: str) -> str:
+        """Return a layer's name in a trace, and warn where it states float32 and becomes low."""
+        if not states_float32(layer):
+            return path
+        if rule is Rule.LOW and plan.policy.active:
+            amp_warnings.follows_the_region("jax", type(layer).__name__, layer.name, str(plan.low))
+        return layer_path(layer, path)
 
     def _kept(self, plan: Plan, layer: Any, stated: tuple[str, str, Any], args: Args, kwargs: Kwargs) -> Any:
         """Call a layer in the dtype that it states."""

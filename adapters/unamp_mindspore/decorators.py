@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from unamp._compiler_marks import NOT_COMPILED
 from unamp._region_decorator import MARK
 from unamp.custom_function import AS_FORWARD, CAST_INPUTS
+from unamp.errors import NotExpressible
 from unamp.policy import Policy
+from unamp.results import WIDENED
 from unamp_mindspore.plans import plan
 from unamp_mindspore.state import device
 
@@ -28,10 +31,15 @@ def inside(function: Any, around: Policy | None) -> tuple[Policy | None, list[st
 
     Returns:
         The policy, None where nothing is changed; and the dtypes of `unamp.custom_fwd`, the outermost first.
+
+    Raises:
+        NotExpressible: where a decorator casts what the function returns.
     """
     policy, casts = around, []
     function = getattr(function, "__func__", function)
     while function is not None:
+        if _own(function, WIDENED):
+            raise NotExpressible(getattr(function, NOT_COMPILED))
         mark, target = (_own(function, name) for name in (MARK, CAST_INPUTS))
         if mark is not None:
             for region in mark.regions():

@@ -34,6 +34,7 @@ from unamp.adapter.patching import find
 from unamp.adapter.replacing import CodePatch
 from unamp.amp_warnings import graph_ran
 from unamp.layers.region import LayerRegion
+from unamp.results import WIDENED, widened
 from unamp_paddle.listing import unpatched
 from unamp_paddle.state import thread
 
@@ -72,11 +73,11 @@ def not_simulated(build: Callable[[], T]) -> T:
 
 
 def behind_regions(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the translation of a function's source, which is that behind all decorators, so that a region's are not lost."""
+    """Wrap the translation of a function's source, which is that behind all decorators, so that unamp's are not lost."""
 
     def _convert(self: Any, func: Any) -> Any:
-        region = vars(func).get(MARK)
-        if region is None:
+        region, widens = vars(func).get(MARK), vars(func).get(WIDENED, False)
+        if region is None and not widens:
             return original(self, func)
         inner: Any = func.__wrapped__
         owner: tuple[Any, ...] = ()
@@ -88,9 +89,10 @@ def behind_regions(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             with ExitStack() as stack:
-                for each in region.regions():
+                for each in () if region is None else region.regions():
                     stack.enter_context(each)
-                return inner(*owner, *args, **kwargs)
+                result = inner(*owner, *args, **kwargs)
+            return widened(result) if widens else result
 
         return run
 

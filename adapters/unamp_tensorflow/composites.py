@@ -21,7 +21,9 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import dtypes
 from tensorflow.python.util import nest
 
+from unamp import amp_warnings
 from unamp.adapter.keras_models import facts as keras_facts
+from unamp.adapter.keras_policies import layer_path, states_float32
 from unamp.adapter.observing import traced, traces, unreported
 from unamp.adapter.patching import Patch
 from unamp.adapter.performing import differing
@@ -136,6 +138,8 @@ def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> An
     if plan.follows_parts(op):
         return _call(plan.for_parts_with_rules(op), composite, args, kwargs)
     rule = plan.rule(op)
+    if rule is Rule.LOW and composite.layers is not None and plan.policy.active and states_float32(args[0]):
+        amp_warnings.follows_the_region("tensorflow", type(args[0]).__name__, args[0].name, NAMES[plan.low])
     if thread.sink is not None and traced(op):
         given = list(tensors([args, kwargs]))
         if given or _table_alone(op):
@@ -150,9 +154,8 @@ def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> An
                 state.check()
                 return _carry_out(composite, op, Rule.LOW, plan.low_alone(NAMES[dtype]), args, kwargs)[0]
 
-            observing.report(
-                observer, op, composite.path, rule, given, (*args, *kwargs.values()), target, emulated, result, low
-            )
+            path = composite.path if composite.layers is None else layer_path(args[0], composite.path)
+            observing.report(observer, op, path, rule, given, (*args, *kwargs.values()), target, emulated, result, low)
             return result
     return _carry_out(composite, op, rule, plan, args, kwargs)[0]
 

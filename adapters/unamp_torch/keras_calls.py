@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 
+from unamp import amp_warnings
 from unamp._compiler_marks import once_per_trace
 from unamp.adapter.keras_models import facts, library
+from unamp.adapter.keras_policies import layer_path, states_float32
 from unamp.adapter.observer import Observer
 from unamp.adapter.observing import Reporter, traced, unreported
 from unamp.adapter.performing import target
@@ -66,11 +68,20 @@ def as_one_operation(classes: Mapping[type, tuple[str, str]], original: Function
         rule = _rule(op) if op and inside.dtype is None and not inside.whole else None
         if rule is None:
             return original(self, *args, **kwargs)
+        if not torch.compiler.is_compiling() and states_float32(self):
+            _warn(op, self)
         if rule == _REPORTED:
-            return _reported(op, path, self, original, args, kwargs)
+            return _reported(op, layer_path(self, path), self, original, args, kwargs)
         return _perform(op, rule, self, original, args, kwargs)
 
     return call
+
+
+def _warn(op: str, layer: Any) -> None:
+    """Warn of a layer that states float32, where its rule makes it low."""
+    plan = thread.plan
+    if plan is not None and plan.policy.active and plan.policy.rules[op] is Rule.LOW:
+        amp_warnings.follows_the_region("torch", type(layer).__name__, layer.name, plan.policy.dtype)
 
 
 def function_as_one_operation(op: str, path: str, original: Function) -> Function:

@@ -149,3 +149,49 @@ def test_keras_layers_on_sparse_and_ragged_inputs_and_with_masks(level, low):
             keras.layers.ReLU()(tf.cast(ragged, low)),
         ]
     assert [each.dtype for each in found] == [low] * 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_operation_types_of_sparse_tensors_alone_follow_their_rule(mode, low):
+    dense = tf.ones([3, 2])
+    calls = {
+        "sum": lambda s: tf.sparse.reduce_sum(s, axis=1),
+        "amax": lambda s: tf.sparse.reduce_max(s, axis=1),
+        "softmax": lambda s: tf.sparse.softmax(s).values,
+        "add": lambda s: tf.sparse.add(s, dense),
+        "mul": lambda s: (s * dense).values,
+        "div": lambda s: (s / dense).values,
+        "maximum": lambda s: tf.sparse.maximum(s, s).values,
+    }
+    for op, call in calls.items():
+        for given, policy, expected in (
+            (tf.float32, Policy(dtype=low.name, allow=[op]), low),
+            (low, Policy(dtype=low.name, deny=[op]), tf.float32),
+        ):
+            sparse = tf.SparseTensor([[0, 0], [1, 1]], tf.cast([0.25, 0.5], given), [3, 2])
+            with policy_region(policy):
+                assert MODES[mode](call)(sparse).dtype == expected, (op, given)
+
+
+def test_a_sum_over_a_sparse_tensor_does_not_stop_at_256():
+    ones = tf.sparse.from_dense(tf.ones([1, 3000], tf.bfloat16))
+    with policy_region(Policy(dtype="bfloat16")):
+        assert float(tf.sparse.reduce_sum(ones)) == 3000.0
+        found = tf.sparse.segment_sum(tf.ones([3000, 2], tf.bfloat16), tf.range(3000), tf.zeros([3000], tf.int32))
+        assert float(found[0, 0]) == 3000.0
+
+
+def test_a_stateless_draw_from_low_logits_is_that_from_their_float32_values(low):
+    logits = tf.cast(tf.random.normal([1, 50]), low)
+    expected = tf.random.stateless_categorical(tf.cast(logits, tf.float32), 200, seed=[1, 2])
+    with policy_region(Policy(dtype=low.name)):
+        found = tf.random.stateless_categorical(logits, 200, seed=[1, 2])
+    assert found.numpy().tolist() == expected.numpy().tolist()
+
+
+def test_resize_with_pad_is_a_resize(low):
+    images = tf.random.uniform([1, 4, 4, 3])
+    with policy_region(Policy(dtype=low.name, allow=["interpolate"])):
+        assert tf.image.resize_with_pad(images, 6, 8).dtype == low
+    with policy_region(Policy("O3", low.name, deny=["interpolate"])):
+        assert tf.image.resize_with_pad(images, 6, 8).dtype == tf.float32

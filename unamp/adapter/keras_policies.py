@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from unamp.dtypes import ELIGIBLE
+from unamp.adapter.keras_models import library
+from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
 
-__all__ = ["HOME", "Function", "compute_dtype_hook", "input_hook"]
+__all__ = ["HOME", "Function", "compute_dtype_hook", "input_hook", "layer_path", "states_float32"]
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -54,3 +55,22 @@ def compute_dtype_hook(followed: Callable[[], bool]) -> Callable[[Function], Fun
         return compute_dtype
 
     return replacement
+
+
+def states_float32(layer: Any) -> bool:
+    """Return whether a layer can be seen to state float32, which every layer has where nobody states anything.
+
+    Keras keeps the arguments that a layer was made with where all of them are plain values. Where it does not, float32 beside
+    a global policy of mixed precision was stated by somebody.
+    """
+    if getattr(layer.dtype_policy, "name", None) != FLOAT32:
+        return False
+    given = getattr(layer, "_auto_config", None)
+    if given is not None:
+        return bool(given.config.get("dtype") == FLOAT32)
+    return library().config.dtype_policy().name.removeprefix("mixed_") in LOW_DTYPES
+
+
+def layer_path(layer: Any, path: str) -> str:
+    """Return a layer's name in a trace, with the float32 that it states."""
+    return f"{path}(dtype={FLOAT32})" if states_float32(layer) else path

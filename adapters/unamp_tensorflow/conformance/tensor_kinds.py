@@ -74,10 +74,10 @@ def _sparse() -> TensorKind:
         "sqrt": tf.sqrt,
         "tanh": tf.tanh,
         "exp": lambda t: tf.sparse.map_values(tf.exp, t),
+        "sum": lambda t: tf.sparse.reduce_sum(t, axis=1),
+        "amax": lambda t: tf.sparse.reduce_max(t, axis=1),
     }
-    alone = {"sum": lambda t: tf.sparse.reduce_sum(t, axis=1), "amax": lambda t: tf.sparse.reduce_max(t, axis=1)}
-    reason = "an operation type for sparse tensors alone has no name in the vocabulary: inputs that differ are widened"
-    return _kind("tf.SparseTensor", make, followed, alone=alone, reason=reason)
+    return _kind("tf.SparseTensor", make, followed, alone={}, reason="")
 
 
 def _slices() -> TensorKind:

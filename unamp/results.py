@@ -1,0 +1,83 @@
+"""float32 results for whole functions: for what leaves a region, such as a metric, a derivative or an array of NumPy's."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from unamp._compiler_marks import converted_by_adapter, not_compiled, not_converted
+from unamp._region_decorator import MARK
+from unamp.adapter.arguments import mapped
+from unamp.adapter.registry import adapters_in_use
+from unamp.dtypes import FLOAT32, LOW_DTYPES
+from unamp.errors import shortened
+
+__all__ = ["WIDENED", "float32_results", "widened"]
+
+#: The attribute of a decorated function, for adapters whose compilers read the source behind decorators.
+WIDENED = "__unamp_float32_results__"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@not_converted
+def float32_results(function: F) -> F:
+    """Decorate a function so that low tensors which it returns are float32.
+
+    What the function computes stays as the policy says; float16 and bfloat16 tensors in its result, in any nesting of tuples,
+    lists and dictionaries, are cast as they leave, and gradients flow through the cast. It stands above a region's decorator,
+    around which it is, or on a function that is called inside a region:
+
+        @unamp.float32_results
+        @unamp.autocast(dtype="bfloat16")
+        def predict(x):
+            return network(x)
+
+    Args:
+        function: any function or method, a coroutine function too.
+
+    Raises:
+        TypeError: for what is no function, and for a generator function, which returns nothing before it has ended.
+    """
+    import inspect  # slow to import, and who only opens regions does without
+
+    if not callable(function) or isinstance(function, type):
+        raise TypeError(f"float32_results decorates a function, not {shortened(function)}; decorate what computes the result")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"float32_results cannot decorate the generator function {function.__name__}: decorate a function that computes "
+            "one of the values that it yields"
+        )
+    wrapper: Callable[..., Any]
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return widened(await function(*args, **kwargs))
+
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return widened(function(*args, **kwargs))
+
+    vars(wrapper).pop(MARK, None)  # a region further in is that of the function inside
+    setattr(wrapper, WIDENED, True)
+    converted_by_adapter(wrapper)
+    return not_compiled(
+        f"{getattr(function, '__name__', 'a function')} is decorated with unamp.float32_results, which MindSpore's compiler "
+        "cannot run: cast in its body (`.astype(mindspore.float32)`), or decorate the function that calls what is compiled"
+    )(wrapper)  # type: ignore[return-value]
+
+
+@not_converted
+def widened(result: Any) -> Any:
+    """Return a result with its low tensors in float32."""
+    for adapter in adapters_in_use():
+        result = mapped(result, adapter.is_tensor, functools.partial(_float32, adapter))
+    return result
+
+
+def _float32(adapter: Any, tensor: Any) -> Any:
+    return adapter.cast(tensor, FLOAT32) if adapter.dtype_of(tensor) in LOW_DTYPES else tensor
