@@ -146,7 +146,7 @@ def _outcome(row: Row, interpreter: str, home: Path) -> dict[str, Any]:
     if installed.returncode:
         return _not_installed(installed.stderr, requirement)
     doctor = run(python, "-m", "unamp", "doctor", "--json", cwd=home)
-    if doctor.returncode:
+    if doctor.returncode not in (0, 1):  # 1 is a framework that cannot be used, and the report says why
         return {"result": "unamp doctor fails", "message": last_line(doctor.stderr)}
     report = next(r for r in json.loads(doctor.stdout)["frameworks"] if r["framework"] == row.framework)
     if report["status"] != "ready":

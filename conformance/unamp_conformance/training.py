@@ -50,7 +50,8 @@ class State:
     def saved(self) -> tuple[str, bytes]:
         """Return it as a checkpoint: JSON and an ``npz`` file."""
         arrays = io.BytesIO()
-        named = {f"weights {n}": a for n, a in self.weights.items()} | {f"buffers {n}": a for n, a in self.buffers.items()}
+        named: dict[str, Any] = {f"weights {n}": a for n, a in self.weights.items()}
+        named |= {f"buffers {n}": a for n, a in self.buffers.items()}
         np.savez(arrays, **named)  # NumPy 1 takes every other word for the name of an array
         return json.dumps({"scaler": self.scale.state("unamp"), "step": self.step}), arrays.getvalue()
 
