@@ -272,7 +272,8 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
                 table[operator.name] = action
     # A rule for something that an operation is made of does not reach into it: where one would, the operation is intercepted.
     for op, parts in facts().made_of.items():
-        if _agree(policy, op, parts) or _follows_by_its_parts(policy, op, device):
+        agree = _agree(policy, op, parts) and not _made_low_natively(policy, op, parts, device)
+        if agree or _follows_by_its_parts(policy, op, device):
             continue
         for operator in operators(op):
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
@@ -287,6 +288,16 @@ def _agree(policy: Policy, op: str, parts: Iterable[str]) -> bool:
     """Return whether rules for what an operation is made of change nothing about its own."""
     agreeing = (policy.rules[op], Rule.WIDEST, Rule.UNTOUCHED)
     return all(policy.rules[part] in agreeing for part in parts)
+
+
+def _made_low_natively(policy: Policy, op: str, parts: Iterable[str], device: str) -> bool:
+    """Return whether native autocast may make parts of an operation low, where its own rule does not.
+
+    Parts that PyTorch computes below autograd (affine_grid's product) meet native autocast, and no kernel of ours.
+    """
+    if device not in NATIVE_KEYS or policy.rules[op] is Rule.LOW:
+        return False
+    return not preset(_NATIVE_LISTS[device]).allow.isdisjoint(parts)
 
 
 @cache
