@@ -13,6 +13,7 @@ from functools import cache, cached_property, lru_cache
 import torch
 
 from unamp.adapter import How
+from unamp.adapter.plans import ban_message
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -397,8 +398,7 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
     if rule is Rule.FP32:
         return None if native is Rule.FP32 else calls.in_float32
     if rule is Rule.BANNED:
-        advice = policy.reason(operator.op).advice
-        return calls.Banned(f"{operator.op} is banned by the policy in force. {advice}".rstrip())
+        return calls.Banned(ban_message(policy, operator.op))
     if rule is Rule.WIDEST:
         # Native autocast's own promotion raises for the low dtype that is not the region's.
         promotes = operator.eligible.single or operator.op in facts().promotes
