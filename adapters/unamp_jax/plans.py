@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 
 from unamp.adapter import How
 from unamp.adapter.observing import traced
+from unamp.adapter.plans import ban_message, with_synonyms
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
@@ -43,7 +44,7 @@ class JaxPlan:
         self._hash = hash(key)
         self.policy = policy
         self.low = DTYPES[policy.dtype]
-        self.rules = _with_synonyms(policy, rules)
+        self.rules = with_synonyms(policy, rules, facts().synonyms)
         self._within: dict[tuple[str, Rule, bool], JaxPlan] = {}
 
     def __hash__(self) -> int:
@@ -68,7 +69,7 @@ class JaxPlan:
 
     def ban(self, op: str) -> str:
         """Return the text of the error for a banned operation."""
-        return f"{op} is banned by the policy in force. {self.policy.reason(op).advice}".rstrip()
+        return ban_message(self.policy, op)
 
     @cached_property
     def primitives(self) -> Mapping[str, PrimitiveRule]:
@@ -92,12 +93,6 @@ class JaxPlan:
             }  # fmt: skip
             self._within[key] = JaxPlan((*self._key, key), self.policy, rules)
         return self._within[key]
-
-
-def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
-    """Return the rules for where one function of JAX is two operations: a user's list may name either."""
-    named = {op: other for op, other in facts().synonyms.items() if other in policy.allow or other in policy.deny}
-    return {**rules, **{op: rules[other] for op, other in named.items()}} if named else rules
 
 
 def plan(policy: Policy) -> JaxPlan | None:

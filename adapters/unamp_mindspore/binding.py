@@ -27,6 +27,7 @@ from mindspore import _c_expression, nn
 from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.layers import RulesInForce, region_of
+from unamp.adapter.plans import ban_message
 from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
@@ -170,7 +171,7 @@ class Binding:
         """Return what stands in for an operation that `call` computes; `call` itself where no rule changes it."""
         rule = self._rules[op]
         if rule is Rule.BANNED:
-            raise BannedOperation(f"{op} is banned by the policy in force. {self._stated.reason(op).advice}".rstrip())
+            raise BannedOperation(ban_message(self._stated, op))
         if rule is Rule.LOW:
             return (low_norm if vocabulary()[op].group == "norm" else low)(call, self._low)
         if rule is Rule.FP32:

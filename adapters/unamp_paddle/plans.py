@@ -13,6 +13,7 @@ from typing import Any
 
 from unamp.adapter import How
 from unamp.adapter.patching import Patch
+from unamp.adapter.plans import all_widest, with_synonyms
 from unamp.adapter.replacing import PatchGroup
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -58,7 +59,7 @@ class Plan:
     ) -> None:
         self.policy = policy
         self.low = DTYPES[policy.dtype]
-        self.rules = _with_synonyms(policy, rules)
+        self.rules = with_synonyms(policy, rules, facts().synonyms)
         self.reporting = reporting
         self.delegated = delegated
         self.natively = natively
@@ -158,20 +159,7 @@ class Plan:
 
     @cached_property
     def _inside(self) -> Mapping[Rule, Plan]:
-        return {rule: Plan(self.policy, _EVERYTHING, layer_rule=rule) for rule in Rule}
-
-
-def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
-    """Return the rules, where one function of Paddle is two operations: a user's list may name either."""
-    named = {op: other for op, other in facts().synonyms.items() if other in policy.allow or other in policy.deny}
-    return {**rules, **{op: rules[other] for op, other in named.items()}} if named else rules
-
-
-def _all_follow() -> Mapping[str, Rule]:
-    return {name: Rule.UNTOUCHED if op.keeps_its_meaning else Rule.WIDEST for name, op in vocabulary().items()}
-
-
-_EVERYTHING = _all_follow()
+        return {rule: Plan(self.policy, all_widest(), layer_rule=rule) for rule in Rule}
 
 
 @lru_cache(maxsize=2)

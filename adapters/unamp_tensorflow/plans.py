@@ -11,6 +11,7 @@ from functools import cache, cached_property, lru_cache
 
 from unamp.adapter import How
 from unamp.adapter.keras_models import facts as keras_facts
+from unamp.adapter.plans import all_widest, ban_message, with_synonyms
 from unamp.adapter.replacing import PatchGroup
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -48,7 +49,7 @@ class TensorFlowPlan:
     ) -> None:
         self.policy = policy
         self.low = DTYPES[policy.dtype]
-        self.rules = _with_synonyms(policy, rules)
+        self.rules = with_synonyms(policy, rules, facts().synonyms)
         self.within_composite = within_composite
         self.key = ("unamp", policy, key)
         self._reporting = reporting
@@ -69,15 +70,15 @@ class TensorFlowPlan:
             return self
         if op not in self._for_coordinates:
             group = vocabulary()[op].group
-            rules = {name: self.rules[name] if vocabulary()[name].group == group else r for name, r in _all_widest().items()}
+            rules = {name: self.rules[name] if vocabulary()[name].group == group else r for name, r in all_widest().items()}
             policy = Policy(self.policy.level, self.policy.dtype, widen_results=self.policy.widen_results)
             self._for_coordinates[op] = TensorFlowPlan(policy, rules, key=(self.key, op), reporting=self._reporting)
         return self._for_coordinates[op]
 
     def ban(self, op: str | None) -> str:
         """Return the text of the error for a banned operation."""
-        advice = "" if op is None else self.policy.reason(op).advice
-        return f"{op} is banned by the policy in force. {advice}".rstrip()
+        assert op is not None  # what the vocabulary has no name for is never banned
+        return ban_message(self.policy, op)
 
     @cached_property
     def actions(self) -> Mapping[str, OpTypeAction | None]:
@@ -143,7 +144,7 @@ class TensorFlowPlan:
         if self.within_composite:
             return self
         policy = Policy(self.policy.level, self.policy.dtype)
-        return TensorFlowPlan(policy, _all_widest(), key="function", within_composite=True)
+        return TensorFlowPlan(policy, all_widest(), key="function", within_composite=True)
 
     def low_alone(self, dtype: str) -> TensorFlowPlan:
         """See `unamp_tensorflow.state.Plan`."""
@@ -157,7 +158,7 @@ class TensorFlowPlan:
             rule = Rule.FP32 if target == FLOAT32 else Rule.LOW
             parts = keras_facts().parts.get(op)
             if parts is None:
-                rules = {name: was if _unchanged(name) else rule for name, was in _all_widest().items()}
+                rules = {name: was if _unchanged(name) else rule for name, was in all_widest().items()}
             else:  # the rest is an activation of the user's choice, an operation of its own
                 rules = {name: rule if name in parts else was for name, was in self.rules.items()}
             self._for_layers[op, target] = TensorFlowPlan(policy, rules, key=(self.key, op, target))
@@ -186,17 +187,6 @@ def _unchanged(op: str) -> bool:
     Moving its parameters about is a part of it; but a list of tensors states the dtype of what is put into it.
     """
     return vocabulary()[op].group in ("creation", "random", "cast", "comparison") or op == "tensor_list"
-
-
-def _with_synonyms(policy: Policy, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
-    """Return the rules for where one function of TensorFlow is two operations: a user's list may name either."""
-    named = {op: other for op, other in facts().synonyms.items() if other in policy.allow or other in policy.deny}
-    return {**rules, **{op: rules[other] for op, other in named.items()}} if named else rules
-
-
-@lru_cache(maxsize=1)
-def _all_widest() -> Mapping[str, Rule]:
-    return {name: Rule.UNTOUCHED if op.keeps_its_meaning else Rule.WIDEST for name, op in vocabulary().items()}
 
 
 @lru_cache(maxsize=2)

@@ -23,6 +23,7 @@ from unamp.adapter.keras_policies import layer_path, states_float32
 from unamp.adapter.observer import Observer
 from unamp.adapter.observing import Reporter, traced, unreported
 from unamp.adapter.performing import target
+from unamp.adapter.plans import ban_message
 from unamp.adapter.records import OpRecord
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
@@ -232,7 +233,7 @@ def _low() -> str:
 @once_per_trace
 def _ban(op: str) -> str:
     assert thread.plan is not None
-    return f"{op} is banned by the policy in force. {thread.plan.policy.reason(op).advice}".rstrip()
+    return ban_message(thread.plan.policy, op)
 
 
 @once_per_trace

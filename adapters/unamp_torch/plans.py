@@ -13,6 +13,7 @@ from functools import cache, cached_property, lru_cache
 import torch
 
 from unamp.adapter import How
+from unamp.adapter.plans import ban_message
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -272,7 +273,8 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
                 table[operator.name] = action
     # A rule for something that an operation is made of does not reach into it: where one would, the operation is intercepted.
     for op, parts in facts().made_of.items():
-        if _agree(policy, op, parts) or _follows_by_its_parts(policy, op, device):
+        agree = _agree(policy, op, parts) and not _made_low_natively(policy, op, parts, device)
+        if agree or _follows_by_its_parts(policy, op, device):
             continue
         for operator in operators(op):
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
@@ -287,6 +289,16 @@ def _agree(policy: Policy, op: str, parts: Iterable[str]) -> bool:
     """Return whether rules for what an operation is made of change nothing about its own."""
     agreeing = (policy.rules[op], Rule.WIDEST, Rule.UNTOUCHED)
     return all(policy.rules[part] in agreeing for part in parts)
+
+
+def _made_low_natively(policy: Policy, op: str, parts: Iterable[str], device: str) -> bool:
+    """Return whether native autocast may make parts of an operation low, where its own rule does not.
+
+    Parts that PyTorch computes below autograd (affine_grid's product) meet native autocast, and no kernel of ours.
+    """
+    if device not in NATIVE_KEYS or policy.rules[op] is Rule.LOW:
+        return False
+    return not preset(_NATIVE_LISTS[device]).allow.isdisjoint(parts)
 
 
 @cache
@@ -386,8 +398,7 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
     if rule is Rule.FP32:
         return None if native is Rule.FP32 else calls.in_float32
     if rule is Rule.BANNED:
-        advice = policy.reason(operator.op).advice
-        return calls.Banned(f"{operator.op} is banned by the policy in force. {advice}".rstrip())
+        return calls.Banned(ban_message(policy, operator.op))
     if rule is Rule.WIDEST:
         # Native autocast's own promotion raises for the low dtype that is not the region's.
         promotes = operator.eligible.single or operator.op in facts().promotes

@@ -100,6 +100,16 @@ def test_a_denied_composite_is_float32_whatever_it_is_made_of(op: str, dtype: st
     assert torch.equal(result, exact), "computed in float32 from the start to the end"
 
 
+@each_dtype
+@pytest.mark.parametrize("preset", ["paddle", "none"])
+def test_parts_below_autograd_do_not_follow_native_lists(preset: str, dtype: str) -> None:
+    theta = torch.tensor([[[1.0, 0.0, 2**-10], [0.0, 1.0, 0.0]]])
+    with unamp.autocast("cpu", dtype, level="O1", preset=preset):
+        grid = F.affine_grid(theta, [1, 1, 4, 4], align_corners=False)
+    assert grid.dtype == F32
+    assert torch.equal(grid, F.affine_grid(theta, [1, 1, 4, 4], align_corners=False))
+
+
 @pytest.mark.parametrize("op", [op for op in COMPOSITES if Policy("O1").decide(op) is Rule.FP32])
 def test_a_composite_on_the_presets_deny_list_is_float32(op: str) -> None:
     x, y = mat(BF16), mat(BF16)

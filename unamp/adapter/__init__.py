@@ -18,6 +18,7 @@ they fit:
 `replacing`           the kinds of patches: one function, method or attribute that is another
 `exchanging`          the loops over many functions and names, in Python and in C
 `building`            parts that are compiled where a user asks for it: where they are kept, built, found and refused
+`plans`               rules for plans, and the message of a ban: the same in every framework
 `performing`          what a rule comes to for one call
 `memory`              comparing the bytes of two tensors on the CPU
 `arguments`           tensors in arguments and results, however nested

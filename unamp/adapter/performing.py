@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from unamp.adapter.arguments import Nesting
 from unamp.adapter.observing import traced
+from unamp.adapter.plans import ban_message
 from unamp.adapter.shadowing import IN_PLACE, NAMED, LeftOut
 from unamp.adapter.state import Plan, ThreadState
 from unamp.errors import BannedOperation
@@ -236,7 +237,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         policy = plan.policy
         if rule is Rule.BANNED:
             if self._floats((args, kwargs)):
-                raise BannedOperation(f"{op} is banned by the policy in force. {policy.reason(op).advice}".rstrip())
+                raise BannedOperation(ban_message(policy, op))
             rule = Rule.UNTOUCHED
         result, dtype, emulated = self.carry_out_rule(plan, operator, rule, args, kwargs)
         if rule is Rule.LOW and policy.widen_results:
