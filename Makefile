@@ -11,7 +11,7 @@ INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint co
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
 	@echo "make conformance-machines   the same under settings that make this processor behave as another one, and samples on emulated ones (two hours)"
-	@echo "make conformance-emulated   the smallest sample that has every check, network, level and way, of PyTorch and TensorFlow on an emulated processor with AVX2"
+	@echo "make conformance-emulated   the smallest sample that has every check, network, level and way, on an emulated processor: PyTorch and TensorFlow on one with AVX2, or ONLY=\"arm jax\""
 	@echo "make conformance-opinfo   the preset torch-cpu against torch.autocast, bit for bit, on all of PyTorch's own example calls (minutes)"
 	@echo "make conformance-versions   the same for older and newer frameworks, an environment for each (hours, and many GB to load)"
 	@echo "make clients       packages of others under unamp, each in an environment of its own; writes docs/clients.md (half an hour)"
