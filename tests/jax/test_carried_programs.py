@@ -254,6 +254,7 @@ LOOPS = {
     "fori_loop": lambda: lax.fori_loop(0, 3, onward, X),
     "cond": lambda: lax.cond(True, halved, same, X),
     "switch": lambda: lax.switch(1, (halved, same), X),
+    "custom_root": lambda: lax.custom_root(residual, X, newton, linear),
 }
 
 
@@ -271,6 +272,39 @@ def onward(index, value):
 
 def same(x):
     return x
+
+
+def residual(x):
+    return x @ A - W
+
+
+def newton(function, guess):
+    return guess - function(guess) / 4
+
+
+def linear(function, y):
+    return y / 4
+
+
+@pytest.mark.parametrize("branch", ["cond", "switch"])
+def test_branches_are_traced_once_for_each_policy(branch):
+    traced = []
+
+    def low(x):
+        traced.append(x)
+        return x @ W
+
+    def call():
+        return lax.cond(True, low, same, X) if branch == "cond" else lax.switch(0, (low, same), X)
+
+    call()
+    with unamp.autocast(dtype="bfloat16"):
+        call()
+        seen = len(traced)
+        call(), call()
+    with unamp.autocast(dtype="bfloat16"):
+        call()
+    assert len(traced) == seen
 
 
 @pytest.mark.parametrize("name", LOOPS)
