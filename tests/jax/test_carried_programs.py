@@ -120,6 +120,32 @@ def test_a_function_that_is_not_inlined_follows_the_policy():
     agree(plain, low)
 
 
+class Operator(eqx.Module):
+    """A module that is handed a function and traces it as it is made, as linear operators do."""
+
+    function: object
+    start: jax.Array
+
+    def __init__(self, function):
+        self.function = eqx.filter_closure_convert(function, X)
+        self.start = X @ W
+
+
+def test_a_function_that_a_module_converts_as_it_is_made_follows_the_policy():
+    weight = W + 0  # closed over: equinox traces no other function
+
+    def function(x):
+        return x @ weight
+
+    plain = Operator(function).function(X)
+    with unamp.autocast(dtype="bfloat16"):
+        low, made = Operator(function).function(X), Operator(function)
+        assert made.start.dtype == jnp.float32  # an initial value
+    assert low.dtype == jnp.bfloat16
+    agree(plain, low)
+    assert Operator(function).function(X).dtype == jnp.float32
+
+
 # --- primitives that nobody knows --------------------------------------------------------------------------------------------
 
 
