@@ -152,13 +152,14 @@ def _result_form(branch: Function, operands: tuple[Any, ...]) -> Form:
     kinds = tuple(map(jax.typeof, leaves))
     if all(type(kind) is jax.core.ShapedArray for kind in kinds):  # a reference is more than a shape and a dtype
         try:
-            return _remembered_form(branch, structure, kinds)
+            known: Form = _remembered_form(branch, structure, kinds)
+            return known
         except TypeError:
             pass  # it cannot be remembered, or is wrong in itself: then it raises again
     return form_of(jax.eval_shape(branch, *operands))
 
 
-@weakref_lru_cache
+@weakref_lru_cache  # type: ignore[untyped-decorator]
 def _remembered_form(branch: Function, structure: Any, kinds: tuple[Any, ...]) -> Form:
     """Return the form of a branch's result; the policy in force is a part of the key, as of all of JAX's caches of traces."""
     return form_of(jax.eval_shape(branch, *structure.unflatten(kinds)))

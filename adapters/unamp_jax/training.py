@@ -54,8 +54,9 @@ def _making(original: Function) -> Function:
 
 
 def converting(original: Function) -> Function:
-    """Return the replacement of `equinox.filter_closure_convert`: a function that is traced as a module is made is no initial
-    value. A linear operator is such a module.
+    """Return the replacement of `equinox.filter_closure_convert`.
+
+    A function that is traced as a module is made is no initial value: linear operators are such modules.
     """
 
     def convert(*args: Any, **kwargs: Any) -> Any:
