@@ -79,7 +79,10 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
 )
 
 #: The same, of functions that not all versions have.
-_OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (("jax._src.api", "VJP.__call__", agreeing.pullback),)
+_OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
+    ("jax._src.api", "VJP.__call__", agreeing.pullback),
+    ("jax._src.api", "_vjp_pullback_wrapper", agreeing.older_pullback),
+)
 
 #: The same in modules that may be imported later, or never, by library: a kernel is typed by its references.
 _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]] = {
