@@ -13,7 +13,8 @@ from unamp_jax.control_flow import ending, widest, wrapped
 from unamp_jax.state import CONTEXT, ELIGIBLE
 
 __all__ = [
-    "converted_closure", "linear_transpose", "older_pullback", "pullback", "reduction", "scatter_update", "state_set", "unraveled",
+    "converted_closure", "linear_transpose", "older_pullback", "pullback", "reduction", "scatter_update", "state_set",
+    "unraveled",
 ]  # fmt: skip
 
 Function = Callable[..., Any]
