@@ -32,6 +32,7 @@ __all__ = [
     "SLOW",
     "follows_the_region",
     "graph_ran",
+    "has_no_hook",
     "keeps_its_dtype",
     "left_out",
     "may_be_faster",
@@ -191,6 +192,21 @@ def newer_than_examined(framework: str, version: str, examined: str) -> None:
             "unamp needs of it was found; 'unamp conformance' tells whether rules are followed",
             through=(framework,),
         )
+
+
+def has_no_hook(framework: str, library: str, name: str) -> None:
+    """Warn where a library on a framework lacks a private part that a region replaces.
+
+    Args:
+        framework: the framework's import name.
+        library: the library with its version.
+        name: the part, with its module.
+    """
+    _once(
+        ("has_no_hook", framework, library, name),
+        f"{library} has no {name}, which unamp replaces while a region is open: what calls it may lose the policy there, or "
+        "raise; update unamp, or install a version of the library that has it",
+    )
 
 
 def trivial_answer(said: str) -> None:

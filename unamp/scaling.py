@@ -313,6 +313,8 @@ class GradScaler:
     def _unscaled(self, optimizer: Any, given: Any) -> _Pending:
         adapter = self._adapter_of_optimizer(optimizer)
         if self._adapter is None:
+            if not adapter.holds_gradients:
+                adapter.gradients(optimizer, given)  # an optimizer that no step can take, or no gradients: that comes first
             raise RuntimeError(
                 "no loss has been scaled; call scale(loss) and its backward pass first. A compiled function that multiplies "
                 "its loss by get_scale() takes scale(one) instead, one being a tensor that holds 1.0"

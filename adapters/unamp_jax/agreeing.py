@@ -13,7 +13,8 @@ from unamp_jax.control_flow import ending, widest, wrapped
 from unamp_jax.state import CONTEXT, ELIGIBLE
 
 __all__ = [
-    "converted_closure", "linear_transpose", "pullback", "reduction", "scatter_update", "state_set", "unraveled",
+    "converted_closure", "linear_transpose", "older_pullback", "pullback", "reduction", "scatter_update", "state_set",
+    "unraveled",
 ]  # fmt: skip
 
 Function = Callable[..., Any]
@@ -61,6 +62,17 @@ def pullback(original: Function) -> Function:
             if len(dtypes) == self.out_tree.num_leaves:
                 out_ct = in_form(out_ct, Form(self.out_tree, dtypes))
         return original(self, out_ct, *extra_args)
+
+    return call
+
+
+def older_pullback(original: Function) -> Function:
+    """Return the replacement of the function under a `jax.vjp` pullback of JAX 0.8, as `pullback`."""
+
+    def call(name: Any, out_avals: Any, trees: Any, fun: Any, *cotangents: Any) -> Any:
+        if CONTEXT.value is not None and len(cotangents) == 1:
+            cotangents = (in_form(cotangents[0], Form(trees[0], tuple(aval.dtype for aval in out_avals))),)
+        return original(name, out_avals, trees, fun, *cotangents)
 
     return call
 

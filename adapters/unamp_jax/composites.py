@@ -131,11 +131,16 @@ class Composite:
     def _cast(self, wanted: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call the function with its tensors cast."""
         args, kwargs = mapped(cast, wanted, args), mapped(cast, wanted, kwargs)
-        wide = kwargs.get(_PREFERRED) if self._ranks and wanted is not FLOAT32 else None
+        wide = self._argument(_PREFERRED, args, kwargs) if self._ranks and wanted is not FLOAT32 else None
         if wide is None:
             return self.original(*args, **kwargs)
         # JAX cannot differentiate a convolution whose result has another dtype than its operands.
-        return lax.convert_element_type(self.original(*args, **{**kwargs, _PREFERRED: None}), wide)
+        place = self._names[_PREFERRED]
+        if place < len(args):
+            args = (*args[:place], None, *args[place + 1 :])
+        else:
+            kwargs = {**kwargs, _PREFERRED: None}
+        return lax.convert_element_type(self.original(*args, **kwargs), wide)
 
     def _emulated(self, low: Any, args: Args, kwargs: Kwargs) -> Any:
         """Round inputs to low, compute in float32, and round the result to low."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+from jax._src.util import weakref_lru_cache
 
 from unamp_jax.casting import Form, form_of, in_form
 from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32
@@ -138,11 +139,30 @@ def _operands(operands: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ..
 
 def _agreeing(branches: tuple[Function, ...], operands: tuple[Any, ...]) -> tuple[Function, ...]:
     """Return branches whose results are float32 where theirs would differ."""
-    forms = [form_of(jax.eval_shape(branch, *operands)) for branch in branches]
+    forms = [_result_form(branch, operands) for branch in branches]
     if len({form.structure for form in forms}) > 1 or len(set(forms)) == 1:
         return branches  # JAX says what is wrong, or nothing is
     wide = Form(forms[0].structure, tuple(map(widest, *(form.dtypes for form in forms))))
     return tuple(wrapped(branch, ending, wide) for branch in branches)
+
+
+def _result_form(branch: Function, operands: tuple[Any, ...]) -> Form:
+    """Return the form of a branch's result. A branch is traced once for operands of a kind, as by JAX itself."""
+    leaves, structure = jax.tree.flatten(operands)
+    kinds = tuple(map(jax.typeof, leaves))
+    if all(type(kind) is jax.core.ShapedArray for kind in kinds):  # a reference is more than a shape and a dtype
+        try:
+            known: Form = _remembered_form(branch, structure, kinds)
+            return known
+        except TypeError:
+            pass  # it cannot be remembered, or is wrong in itself: then it raises again
+    return form_of(jax.eval_shape(branch, *operands))
+
+
+@weakref_lru_cache  # type: ignore[untyped-decorator]
+def _remembered_form(branch: Function, structure: Any, kinds: tuple[Any, ...]) -> Form:
+    """Return the form of a branch's result; the policy in force is a part of the key, as of all of JAX's caches of traces."""
+    return form_of(jax.eval_shape(branch, *structure.unflatten(kinds)))
 
 
 def widest(*dtypes: Any) -> Any:
@@ -160,9 +180,9 @@ def custom_linear_solve(original: Function) -> Function:
         if CONTEXT.value is None:
             return original(matvec, b, solve, transpose_solve, symmetric, has_aux)
         form = form_of(b)
-        back = None if transpose_solve is None else _solving(transpose_solve, form, has_aux)
-        product = wrapped(matvec, ending, form)
-        return original(product, b, _solving(solve, form, has_aux), back, symmetric, has_aux)
+        back = None if transpose_solve is None else wrapped(transpose_solve, _solving, form, has_aux)
+        product, inner = wrapped(matvec, ending, form), wrapped(solve, _solving, form, has_aux)
+        return original(product, b, inner, back, symmetric, has_aux)
 
     return call
 
@@ -174,15 +194,15 @@ def custom_root(original: Function) -> Function:
         if CONTEXT.value is None:
             return original(f, initial_guess, solve, tangent_solve, has_aux)
         form = form_of(initial_guess)
-        inner, tangent = _solving(solve, form, has_aux), wrapped(tangent_solve, ending, form)
+        inner, tangent = wrapped(solve, _solving, form, has_aux), wrapped(tangent_solve, ending, form)
         return original(wrapped(f, ending, form), initial_guess, inner, tangent, has_aux)
 
     return call
 
 
-def _solving(solve: Function, form: Form, has_aux: bool) -> Function:
+def _solving(solve: Reference, form: Form, has_aux: bool) -> Function:
     def run(function: Any, value: Any) -> Any:
-        result = solve(function, value)
+        result = solve()(function, value)
         if not has_aux:
             return in_form(result, form)
         return in_form(result[0], form), *result[1:]

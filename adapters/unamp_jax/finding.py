@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import sys
 import types
 from collections.abc import Iterator
 from functools import cache
@@ -10,12 +12,13 @@ from typing import Any
 
 from jax import custom_jvp, custom_vjp
 
-from unamp.adapter.patching import Patch
+from unamp import amp_warnings
+from unamp.adapter.patching import Patch, find
 from unamp_jax.composites import Composite, code_patch
 from unamp_jax.layers import LayerCall
 from unamp_jax.spellings import library_of, named, spelled
 
-__all__ = ["innermost", "patches_of", "with_rules"]
+__all__ = ["hook", "innermost", "patches_of", "with_rules"]
 
 
 #: Functions that have rules of differentiation of their own, by their ids.
@@ -75,3 +78,28 @@ def innermost(value: Any) -> Any:
             return value
         value = inner
     return value
+
+
+def hook(library: str, module: str, path: str) -> Any:
+    """Return a private part of a library on JAX; None, with a warning, where the imported version has none.
+
+    A module that is not imported yet has nothing that anybody could call.
+
+    Args:
+        library: the name of the library's package, or of one inside it.
+        module: the module's name.
+        path: the names from there on, with dots between them.
+    """
+    found = find(module, path)
+    if found is None and library != "jax" and (module in sys.modules or not _exists(module)):
+        package = library.partition(".")[0]
+        version = str(getattr(sys.modules[package], "__version__", "of an unknown version"))
+        amp_warnings.has_no_hook("jax", f"{package} {version}", f"{module}.{path}")
+    return found
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of what it is in
+        return False

@@ -25,7 +25,7 @@ from unamp.errors import FrameworkNotSupported
 from unamp_jax import agreeing, calls, control_flow, custom_rules, programs, sparse_rules, training
 from unamp_jax.composites import code_patch, drawing
 from unamp_jax.facts import facts
-from unamp_jax.finding import innermost, patches_of, with_rules
+from unamp_jax.finding import hook, innermost, patches_of, with_rules
 from unamp_jax.spellings import PALLAS, SPARSE, libraries
 from unamp_jax.state import thread
 
@@ -43,7 +43,7 @@ def acquire() -> None:
 
 
 def _forget() -> None:
-    thread.plan, thread.sink = None, None
+    thread.plan, thread.sink, thread.made_under = None, None, None
 
 
 def _base() -> Iterable[Patch]:
@@ -79,7 +79,10 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
 )
 
 #: The same, of functions that not all versions have.
-_OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (("jax._src.api", "VJP.__call__", agreeing.pullback),)
+_OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
+    ("jax._src.api", "VJP.__call__", agreeing.pullback),
+    ("jax._src.api", "_vjp_pullback_wrapper", agreeing.older_pullback),
+)
 
 #: The same in modules that may be imported later, or never, by library: a kernel is typed by its references.
 _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]] = {
@@ -90,6 +93,7 @@ _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]
         ("equinox.internal._loop.bounded", "bounded_while_loop", control_flow.while_loop),
         ("equinox.internal._loop.checkpointed", "checkpointed_while_loop", control_flow.while_loop),
         ("equinox.internal._noinline", "_NoInlineWrapper.__call__", programs.inlined),
+        ("equinox._ad", "filter_closure_convert", training.converting),
         ("equinox._ad", "_ClosureConvert.__call__", agreeing.converted_closure),
         ("equinox.nn._stateful", "State.set", agreeing.state_set),
     ),
@@ -122,7 +126,7 @@ def _hooks() -> PatchGroup:
 @cache
 def _of_library(library: str) -> PatchGroup:
     """Return those of a library that is imported."""
-    later = _changes(_LATER.get(library, ()))
+    later = _changes(_LATER.get(library, ()), library)
     if library == PALLAS:
         return PatchGroup(later)
     if library == SPARSE:
@@ -133,9 +137,9 @@ def _of_library(library: str) -> PatchGroup:
     return PatchGroup([*_suspended(library, functions), *draws, *training.patches(library), *later, *functions])
 
 
-def _changes(hooks: Iterable[tuple[str, str, Callable[[Function], Function]]]) -> Iterator[Patch]:
+def _changes(hooks: Iterable[tuple[str, str, Callable[[Function], Function]]], library: str = "jax") -> Iterator[Patch]:
     for module, path, replacement in hooks:
-        found = find(module, path)
+        found = hook("jax" if library == PALLAS else library, module, path)
         function = innermost(getattr(found, "method", found))  # equinox keeps its methods in objects of its own
         if isinstance(function, types.FunctionType):
             yield code_patch(function, replacement)
@@ -145,7 +149,7 @@ def _suspended(library: str, others: Iterable[Patch]) -> Iterator[Patch]:
     taken = {patch.function for patch in others if isinstance(patch, CodePatch)}
     for module, paths in facts().suspended.items():
         for path in paths if _home(module) == library else ():
-            function = innermost(find(module, path))
+            function = innermost(hook(library, module, path))
             if isinstance(function, types.FunctionType) and function not in taken:
                 taken.add(function)
                 yield code_patch(function, suspending(thread))
@@ -155,7 +159,7 @@ def _home(module: str) -> str:
     """Return the library that a module is a part of; flax's own core is linen's."""
     if module.startswith("flax.") and not module.startswith("flax.nnx"):
         return "flax.linen"
-    return next((name for name in ("flax.nnx", "optax", "equinox", "keras") if module.startswith(name)), "jax")
+    return next((name for name in ("flax.nnx", "optax", "equinox", "keras", "numpyro") if module.startswith(name)), "jax")
 
 
 def _drawn() -> Iterator[Patch]:

@@ -57,7 +57,8 @@ def _effects() -> Iterator[tuple[str, Any, Any]]:
     yield "jax.vmap", dtypes(jax.vmap(product), rows), [_LOW]
     yield "jax.lax.scan", dtypes(lambda x, rows: lax.scan(lambda c, row: (c @ row, c @ row), x, rows), x, rows), [FLOAT32, _LOW]
     seen: list[Any] = []
-    yield "jax.custom_vjp", dtypes(jax.grad(lambda x: _ruled(seen)(x).sum()), x), [FLOAT32]
+    low = jax.ShapeDtypeStruct((2, 2), _LOW)
+    yield "jax.custom_vjp", dtypes(lambda x, cotangent: jax.vjp(_ruled(seen), x)[1](cotangent), x, low), [FLOAT32]
     yield "a rule of jax.custom_vjp", seen, [_LOW, _LOW]
 
 

@@ -23,7 +23,7 @@ PALLAS = "jax._src.pallas.pallas_call"
 SPARSE = "jax.experimental.sparse.transform"
 
 #: By the names of their modules.
-_LIBRARIES = (PALLAS, SPARSE, "flax.linen", "flax.nnx", "optax", "equinox", "keras")
+_LIBRARIES = (PALLAS, SPARSE, "flax.linen", "flax.nnx", "optax", "equinox", "keras", "numpyro")
 
 
 def keras_in_use() -> bool:

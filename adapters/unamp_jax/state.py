@@ -66,7 +66,13 @@ class Plan(AnyPlan, Protocol):
 
 
 class Thread(ThreadState[Plan]):
-    """One thread's state; see `unamp.adapter.state.ThreadState`. Its plan is in `CONTEXT`."""
+    """One thread's state; see `unamp.adapter.state.ThreadState`. Its plan is in `CONTEXT`.
+
+    Attributes:
+        made_under: the plan that is suspended while a layer is made, or None.
+    """
+
+    made_under: Plan | None = None
 
     @property
     def plan(self) -> Plan | None:

@@ -8,11 +8,12 @@ from typing import Any
 
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch
-from unamp.adapter.state import suspending
+from unamp.adapter.state import suspended, suspending
 from unamp_jax import keras_policies
-from unamp_jax.state import thread
+from unamp_jax.finding import hook
+from unamp_jax.state import CONTEXT, thread
 
-__all__ = ["layer_calls", "patches"]
+__all__ = ["converting", "layer_calls", "patches"]
 
 Function = Callable[..., Any]
 
@@ -23,15 +24,47 @@ def patches(library: str) -> Iterator[Patch]:
         transformation = find("optax", "GradientTransformation")
         yield AttributePatch(transformation, "init", _suspended_field)
         yield AttributePatch(transformation, "update", _suspended_field)
-    made_by = find(*_MADE_BY[library]) if library in _MADE_BY else None
+    made_by = hook(library, *_MADE_BY[library]) if library in _MADE_BY else None
     if made_by is not None:
-        yield AttributePatch(made_by, "__call__", suspending(thread))
+        yield AttributePatch(made_by, "__call__", _making)
     if library == "keras":
         yield from keras_policies.patches()
 
 
 #: The classes of classes of layers: a layer is made of initial values, which follow no rule.
 _MADE_BY = {"flax.nnx": ("flax.nnx.pytreelib", "PytreeMeta"), "equinox": ("equinox._module._module", "_ModuleMeta")}
+
+
+def _making(original: Function) -> Function:
+    """Return the replacement of what makes a layer: no policy is in force, but for the functions that it converts."""
+
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        plan = thread.plan
+        if plan is None:
+            return original(*args, **kwargs)
+        outer, thread.made_under = thread.made_under, plan
+        try:
+            with suspended(thread):
+                return original(*args, **kwargs)
+        finally:
+            thread.made_under = outer
+
+    return make
+
+
+def converting(original: Function) -> Function:
+    """Return the replacement of `equinox.filter_closure_convert`.
+
+    A function that is traced as a module is made is no initial value: linear operators are such modules.
+    """
+
+    def convert(*args: Any, **kwargs: Any) -> Any:
+        plan = thread.made_under if thread.plan is None else thread.plan
+        with CONTEXT(plan):
+            return original(*args, **kwargs)
+
+    return convert
 
 
 def _suspended_field(own: Any) -> property:

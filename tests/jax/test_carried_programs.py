@@ -120,6 +120,32 @@ def test_a_function_that_is_not_inlined_follows_the_policy():
     agree(plain, low)
 
 
+class Operator(eqx.Module):
+    """A module that is handed a function and traces it as it is made, as linear operators do."""
+
+    function: object
+    start: jax.Array
+
+    def __init__(self, function):
+        self.function = eqx.filter_closure_convert(function, X)
+        self.start = X @ W
+
+
+def test_a_function_that_a_module_converts_as_it_is_made_follows_the_policy():
+    weight = W + 0  # closed over: equinox traces no other function
+
+    def function(x):
+        return x @ weight
+
+    plain = Operator(function).function(X)
+    with unamp.autocast(dtype="bfloat16"):
+        low, made = Operator(function).function(X), Operator(function)
+        assert made.start.dtype == jnp.float32  # an initial value
+    assert low.dtype == jnp.bfloat16
+    agree(plain, low)
+    assert Operator(function).function(X).dtype == jnp.float32
+
+
 # --- primitives that nobody knows --------------------------------------------------------------------------------------------
 
 
@@ -254,6 +280,7 @@ LOOPS = {
     "fori_loop": lambda: lax.fori_loop(0, 3, onward, X),
     "cond": lambda: lax.cond(True, halved, same, X),
     "switch": lambda: lax.switch(1, (halved, same), X),
+    "custom_root": lambda: lax.custom_root(residual, X, newton, linear),
 }
 
 
@@ -271,6 +298,39 @@ def onward(index, value):
 
 def same(x):
     return x
+
+
+def residual(x):
+    return x @ A - W
+
+
+def newton(function, guess):
+    return guess - function(guess) / 4
+
+
+def linear(function, y):
+    return y / 4
+
+
+@pytest.mark.parametrize("branch", ["cond", "switch"])
+def test_branches_are_traced_once_for_each_policy(branch):
+    traced = []
+
+    def low(x):
+        traced.append(x)
+        return x @ W
+
+    def call():
+        return lax.cond(True, low, same, X) if branch == "cond" else lax.switch(0, (low, same), X)
+
+    call()
+    with unamp.autocast(dtype="bfloat16"):
+        call()
+        seen = len(traced)
+        call(), call()
+    with unamp.autocast(dtype="bfloat16"):
+        call()
+    assert len(traced) == seen
 
 
 @pytest.mark.parametrize("name", LOOPS)

@@ -86,6 +86,9 @@ def test_a_scale_is_no_constant_of_a_program():
 
 def test_an_optax_transformation_is_sent_to_the_pure_functions():
     scaler = unamp.GradScaler()
+    for step in (scaler.step, scaler.unscale_):  # before a loss is scaled, and after
+        with pytest.raises(unamp.NotExpressible, match=r"unamp_jax\.loss_scaling"):
+            step(optax.sgd(0.1), gradients=W)
     scaler.scale(jnp.float32(1.0))
     with pytest.raises(unamp.NotExpressible, match=r"unamp_jax\.loss_scaling"):
         scaler.step(optax.sgd(0.1), gradients=W)

@@ -1,0 +1,47 @@
+"""A batch norm that subtracts squares, which no vocabulary knows as one, with what the guide advises."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import unamp
+
+#: Their mean lies between two numbers of bfloat16, and is rounded up: its square is more than the mean of the squares.
+X, ONE = jnp.array([[8.0625], [8.125]]), jnp.eye(1)
+
+
+def batch_norm(x):
+    """As haiku's."""
+    mean = jnp.mean(x, 0)
+    variance = jnp.mean(jnp.square(x), 0) - jnp.square(mean)
+    return (x - mean) * lax.rsqrt(variance + 1e-5)
+
+
+def outside(x):
+    with unamp.autocast(enabled=False):
+        return batch_norm(x.astype(jnp.float32))
+
+
+ADVICE = {
+    "deny the mean": ("O1", ["mean"], batch_norm),
+    "deny the squares too": ("O1", ["square", "mean"], batch_norm),
+    "a float32 input": ("O1", [], lambda x: batch_norm(x.astype(jnp.float32))),
+    "outside of the region": ("O2", [], outside),
+}
+
+
+def test_it_is_nan_where_nothing_is_done():
+    with unamp.autocast(dtype="bfloat16"):
+        assert np.isnan(batch_norm(X @ ONE)).all()
+
+
+@pytest.mark.parametrize("advice", ADVICE)
+def test_with_the_advice_it_is_what_float32_gives(advice):
+    level, deny, norm = ADVICE[advice]
+    plain = batch_norm(X @ ONE)
+    with unamp.autocast(level=level, dtype="bfloat16", deny=deny):
+        low = norm(X @ ONE)
+    np.testing.assert_allclose(low, plain, rtol=1e-5)
