@@ -14,7 +14,9 @@ The calls are data, in ``cases/*.toml``. Each entry of ``case`` holds:
 - ``layer``: true for a layer made of operations that have rules of their own: it is looked at only where a policy names it;
 - ``undetermined``: true where the result is random, or memory as it was found, or one of several that are right: frameworks
   need not come to the same numbers;
-- ``own_dtype``: true where the result's dtype does not follow the inputs';
+- ``own_dtype``: true where some framework's result has a dtype that does not follow the inputs'; where it follows them outside
+  of regions, it is looked at nevertheless;
+- ``unordered``: true where the order of the results along the last axis is not determined: they are compared sorted;
 - ``reference``: ``"float32"`` where frameworks have the operation in no higher precision.
 """
 
@@ -47,6 +49,7 @@ class Case:
     insensitive: str = ""
     layer: bool = False
     own_dtype: bool = False
+    unordered: bool = False
     undetermined: bool = False
     reference: str = "float64"
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from unamp_conformance.rounding import UNIT_ROUNDOFF, on_grid, round_to, spacing
 
-__all__ = ["LOW", "PRECISIONS", "Prediction", "explain", "tells"]
+__all__ = ["LOW", "PRECISIONS", "Prediction", "explain", "only_moves", "tells"]
 
 LOW = ("bfloat16", "float16")
 PRECISIONS = ("float32", *LOW)
@@ -69,6 +69,13 @@ def tells(prediction: Prediction, float32: np.ndarray) -> bool:
         if not np.array_equal(relabelled, ideal) and low in explain(relabelled, prediction)[0]:
             return False
     return True
+
+
+def only_moves(prediction: Prediction) -> bool:
+    """Return whether an operation only moves values: the result for rounded inputs is the rounded result."""
+    return not prediction.exact and all(
+        np.array_equal(round_to(prediction.values["float32"], low), _ideal(prediction, low), equal_nan=True) for low in LOW
+    )
 
 
 def _ideal(prediction: Prediction, low: str) -> np.ndarray:

@@ -70,7 +70,7 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
 
     looks: dict[str, Callable[[], list[Finding]]] = {
         feed: partial(probe.look, region, feed, policy.dtype)
-        for feed in (FEEDS if full else _telling(subject, policy, rule, probe.castable))
+        for feed in (FEEDS if full else _telling(subject, policy, rule, probe))
         if feed == "float32" or probe.castable > (feed == "mixed")
     }
     if full and rule is Rule.LOW:
@@ -92,26 +92,48 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
         for finding in findings:
             what = f"{fed} inputs, {finding.what}"
             seen.append(f"{what}: {_spoken(finding)}, tag {finding.dtype}")
-            if complaint := _complaint(probe, finding, expected, feed):
+            if complaint := _complaint(probe, finding, expected, (feed, policy.dtype), rule):
                 wrong.append(f"{what}: {complaint}")
                 differing.append({"of": what, "expected": expected, "observed": f"{_spoken(finding)}, tag {finding.dtype}"})
     return "; ".join(wrong), {"rule": rule.value, "seen": seen, "wrong": differing}
 
 
-def _telling(subject: Subject, policy: Policy, rule: Rule, castable: int) -> tuple[str, ...]:
+def _telling(subject: Subject, policy: Policy, rule: Rule, probe: Probe) -> tuple[str, ...]:
     lists = preset(policy.preset)
     own = lists.delegates or (lists.framework == subject.framework and policy.preset != PRESETS[0])
-    return (_TELLING_OF_OWN if own else _TELLING)[rule][castable < 2]
+    feeds = (_TELLING_OF_OWN if own else _TELLING)[rule][probe.castable < 2]
+    # Low inputs that are only moved are right in every precision.
+    return (*feeds, "float32") if rule is Rule.FP32 and probe.moves else feeds
 
 
-def _complaint(probe: Probe, finding: Finding, expected: str, feed: str) -> str:
+def _complaint(probe: Probe, finding: Finding, expected: str, fed: tuple[str, str], rule: Rule) -> str:
     if finding.precisions is not None and expected not in finding.precisions:
         return f"computed in {_spoken(finding)}, the policy says {expected}"
     if probe.castable == 0:
         expected = probe.outside.dtype
-    tag = "float32" if finding.what.startswith("backward") and feed == "float32" else expected
-    if finding.dtype in ELIGIBLE and finding.dtype != tag and not probe.case.own_dtype:
+    tag = "float32" if finding.what.startswith("backward") and fed[0] == "float32" else expected
+    follows = rule in (Rule.LOW, Rule.FP32) or not _own_dtype(probe, tag, fed)
+    if finding.dtype in ELIGIBLE and finding.dtype != tag and follows:
         return f"its dtype is {finding.dtype}, should be {tag}"
+    return _of_another_kind(probe, finding, expected, fed) if finding.precisions is None and probe.castable else ""
+
+
+def _own_dtype(probe: Probe, expected: str, fed: tuple[str, str]) -> bool:
+    """Return whether the result's dtype does not follow the inputs', outside of regions either."""
+    outside = probe.kind_outside(expected, *fed) if probe.case.own_dtype else (expected, 0)
+    return outside is None or outside[0] != expected
+
+
+def _of_another_kind(probe: Probe, finding: Finding, expected: str, fed: tuple[str, str]) -> str:
+    """Return the complaint about a result that is not what inputs in a precision come to: of another size or kind."""
+    outside = probe.kind_outside(expected, *fed)
+    if outside is None:
+        return ""
+    dtype, size = outside
+    if finding.size is not None and finding.size != size:
+        return f"it has {finding.size} numbers, and {size} outside of regions for inputs in {expected}"
+    if dtype not in ELIGIBLE and finding.dtype not in ELIGIBLE and finding.dtype != dtype:
+        return f"its dtype is {finding.dtype}, and {dtype} outside of regions for inputs in {expected}"
     return ""
 
 

@@ -7,9 +7,9 @@ has an operation in no higher precision than float32, the predictions are made i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from unamp.adapter import Operations
 from unamp.dtypes import LOW_DTYPES
 from unamp_conformance import arrays
 from unamp_conformance.cases import Case
-from unamp_conformance.classify import PRECISIONS, Prediction, explain, tells
+from unamp_conformance.classify import PRECISIONS, Prediction, explain, only_moves, tells
 from unamp_conformance.rounding import Low, cast, round_to
 
 __all__ = ["FEEDS", "Finding", "Probe", "Unsuitable"]
@@ -49,12 +49,14 @@ class Finding:
         precisions: those that the numbers are consistent with; None where the numbers cannot tell.
         dtype: the tag on the tensor.
         note: what was wrong with numbers that no precision explains.
+        size: how many numbers the result of a first call has where they cannot tell.
     """
 
     what: str
     precisions: frozenset[str] | None
     dtype: str
     note: str = ""
+    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Probe:
         self._device = device
         self._predicted: dict[tuple[str, str, range, bool], list[Prediction | None]] = {}
         self._made: dict[int, list[np.ndarray]] = {}
+        self._outside: dict[tuple[str, str, str], tuple[str, int] | None] = {}
+        self._wholes: dict[str, Callable[..., Any] | None] = {}
 
     @cached_property
     def castable(self) -> int:
@@ -92,6 +96,28 @@ class Probe:
     def outside(self) -> _Run:
         """The operation in float32, outside any region."""
         return self._run(0, lambda a: a, "float32", nullcontext)
+
+    def kind_outside(self, precision: str, feed: str, low: str) -> tuple[str, int] | None:
+        """Return the dtype and size of the result outside any region, for what is fed and cast to a precision.
+
+        None where the framework has no such kernel.
+        """
+        key = precision, feed, low
+        if key not in self._outside:
+            try:
+                run = self._run(0, _feeder_in(self.case, feed, low, precision), "float32", nullcontext)
+                self._outside[key] = run.dtype, run.values.size
+            except Exception:
+                self._outside[key] = None
+        return self._outside[key]
+
+    @cached_property
+    def moves(self) -> bool:
+        """Return whether the operation only moves values: a cast of a result in another precision is the right one."""
+        if not self._sensitive:
+            return False
+        prediction = self._predictions("float32", "float32", self._draws)[0]
+        return prediction is not None and only_moves(prediction)
 
     def ready(self) -> None:
         """Make sure that the inputs tell the precisions apart.
@@ -116,7 +142,7 @@ class Probe:
         """
         if not self._sensitive:
             run = self._run(0, _feeder(self.case, feed, low), "float32", region)
-            return [Finding("forward", None, run.dtype)]
+            return [Finding("forward", None, run.dtype, size=run.values.size)]
         findings = self._findings(region, feed, low, self._draws)
         # Where a kernel rounds its sums on the way, luck decides to which prediction a few numbers are nearer: one look in 30
         # at a recurrent layer in TensorFlow without oneDNN, in none of 160 with twice the numbers. What is so stays so.
@@ -134,7 +160,8 @@ class Probe:
             region: makes the region, which stays open.
         """
         if not self._sensitive:
-            return []
+            _, dtype = self._changed_in_place(region, range(1, 2))
+            return [Finding("forward of a later call", None, dtype)]
         draws = range(1, len(self._draws) + 1)
         for repeated in (draws, range(1, _AGAIN * len(draws) + 1)):  # see `look`
             prediction = self._predictions("float32", "float32", repeated, backward=False)[0]
@@ -157,7 +184,7 @@ class Probe:
                 for n, parameter in kept.items():
                     ops.assign(parameter, after[n])  # type: ignore[attr-defined]
                 result = case.call(ops[case.op], [kept[n] if n in kept else self._tensor(a) for n, a in enumerate(after)])
-            runs.append(self._read(self._pick(result)))
+            runs.append(self._result(self._pick(result)))
         return _flat([values for values, _ in runs]), runs[-1][1]
 
     @cached_property
@@ -290,23 +317,44 @@ class Probe:
         if not (gradients and places):
             with region():
                 result = case.call(function, tensors)
-            return _Run(*self._read(self._pick(result)))
+            return _Run(*self._result(self._pick(result)))
 
+        leaves = [tensors[place] for place in places]
+        cotangent = partial(self._cotangent, draw, work_dtype, precision)
+        if region is nullcontext and (whole := self._whole(work_dtype)):
+            with suppress(Exception):  # it needs numbers to go on
+                return self._run_of(*whole(leaves, tensors, cotangent))
+            self._wholes[work_dtype] = None
         seen: list[Any] = []
 
         def weighed(*leaves: Any) -> Any:
-            given = list(tensors)
-            for place, leaf in zip(places, leaves, strict=True):
-                given[place] = leaf
             with region():
-                result = self._pick(case.call(function, given))
-            seen.append(result)
-            real = ops["real"](result) if ops.dtype(result).startswith("complex") else result
-            real = ops["cast"](real, work_dtype)
-            return ops["sum"](ops["mul"](real, self._cotangent(draw, tuple(real.shape), work_dtype, precision, result)))
+                seen.append(self._pick(case.call(function, _put(leaves, places, tensors))))
+            real = self._real(seen[-1], work_dtype)
+            return ops["sum"](ops["mul"](real, cotangent(real, seen[-1])))
 
-        _, grads = ops.value_and_grad(weighed, [tensors[place] for place in places])
-        values, dtype = self._read(seen[-1])
+        _, grads = ops.value_and_grad(weighed, leaves)
+        return self._run_of(seen[-1], grads)
+
+    def _whole(self, work_dtype: str) -> Callable[..., Any] | None:
+        """Return the operation with its gradient outside of regions, where the framework makes one program of both."""
+        if work_dtype not in self._wholes:
+            ops, case, places = self._operations, self.case, self.case.differentiable(self._inputs(0))
+
+            def weighed(leaves: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, Any]:
+                result = self._pick(case.call(ops[case.op], _put(leaves, places, tensors)))
+                return self._real(result, work_dtype), result
+
+            self._wholes[work_dtype] = ops.pull_back(weighed) if hasattr(ops, "pull_back") else None
+        return self._wholes[work_dtype]
+
+    def _real(self, result: Any, dtype: str) -> Any:
+        ops = self._operations
+        return ops["cast"](ops["real"](result) if ops.dtype(result).startswith("complex") else result, dtype)
+
+    def _run_of(self, result: Any, grads: Sequence[Any]) -> _Run:
+        ops = self._operations
+        values, dtype = self._result(result)
         arrived = tuple(None if g is None else self._read(g)[0] for g in grads)
         return _Run(values, dtype, arrived, tuple("none" if g is None else ops.dtype(g) for g in grads))
 
@@ -323,7 +371,9 @@ class Probe:
             return self._operations["cast"](self._operations.tensor(given.values, device=self._device), given.dtype)
         return self._operations.tensor(given, device=self._device)
 
-    def _cotangent(self, draw: int, shape: tuple[int, ...], work_dtype: str, precision: str, result: Any) -> Any:
+    def _cotangent(self, draw: int, work_dtype: str, precision: str, real: Any, result: Any) -> Any:
+        """Return the cotangent of a result, whose real part in the working dtype is given too."""
+        shape = tuple(real.shape)
         spec = f"normal {'x'.join(map(str, shape or (1,)))}"
         array = arrays.make(spec, f"{self.case.op}/{draw}/cotangent", 0).reshape(shape)
         # A low result receives its gradient in low.
@@ -358,6 +408,12 @@ class Probe:
         floating = (r for r in results if hasattr(r, "shape") and "float" in self._operations.dtype(r))
         return next(floating, results[0])
 
+    def _result(self, tensor: Any) -> tuple[np.ndarray, str]:
+        values, dtype = self._read(tensor)
+        if self.case.unordered:
+            values = np.sort(values.reshape(-1, tensor.shape[-1]), axis=-1).ravel()
+        return values, dtype
+
     def _read(self, tensor: Any) -> tuple[np.ndarray, str]:
         if not hasattr(tensor, "shape"):  # a Python number: what `equal` and `allclose` return
             return np.atleast_1d(np.asarray(tensor)), type(tensor).__name__
@@ -375,6 +431,17 @@ def _feeder(case: Case, feed: str, low: str) -> Prepare:
     return fed
 
 
+def _feeder_in(case: Case, feed: str, low: str, precision: str) -> Prepare:
+    """Return the function that casts the numbers of a feed to a precision."""
+
+    def fed(inputs: list[np.ndarray]) -> Fed:
+        given = [a.values if isinstance(a, Low) else a for a in _feeder(case, feed, low)(inputs)]
+        lowered = case.eligible(inputs) if precision != "float32" else []
+        return [Low(round_to(a, precision), precision) if n in lowered else a for n, a in enumerate(given)]
+
+    return fed
+
+
 def _rounder(case: Case, fed: Prepare, precision: str, up: str) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
     """Return the function that rounds the inputs of a feed to a precision, kept in the precision of the reference."""
 
@@ -385,6 +452,14 @@ def _rounder(case: Case, fed: Prepare, precision: str, up: str) -> Callable[[lis
         return [cast(a, up) if a.dtype == np.float32 else a for a in given]
 
     return rounded
+
+
+def _put(leaves: Sequence[Any], places: Sequence[int], tensors: Sequence[Any]) -> list[Any]:
+    """Return the tensors with leaves in some places."""
+    given = list(tensors)
+    for place, leaf in zip(places, leaves, strict=True):
+        given[place] = leaf
+    return given
 
 
 def _flatten(result: Any) -> Iterator[Any]:

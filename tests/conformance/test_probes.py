@@ -163,3 +163,37 @@ def test_a_rule_that_is_broken_for_one_feed_alone_is_caught(rule, feed):
 
     kind = KINDS[f"forward, {feed} inputs, rule {rule}"]
     assert dict(Bench(MutableSubject("torch", "cpu")).verdicts("atan2", [kind])) == {kind.name: NOTICED}
+
+
+def test_eigenvalues_are_held_against_each_other_in_whatever_order_they_come():
+    def reversing(call, args, dtype):
+        return emulating(call, args, dtype).flip(-1)
+
+    allowing = Policy("O1", "bfloat16", allow=("linalg_eigvals",))
+    assert complaint(reversing, "linalg_eigvals", allowing, full=True) == ""
+    assert "computed in float32" in complaint(forgetful, "linalg_eigvals", allowing)
+
+
+@pytest.mark.parametrize("op", ["nll_loss", "gather"])
+def test_float32_that_is_low_on_its_way_is_caught_where_values_only_move(op):
+    def narrowing(call, args, dtype):
+        return emulating(lambda *given: mistaken(call, given, dtype), args, dtype)
+
+    assert complaint(honest, op, Policy("O1", "bfloat16", deny=(op,))) == ""
+    assert "float32 inputs, forward: computed in" in complaint(narrowing, op, Policy("O1", "bfloat16", deny=(op,)))
+
+
+def test_a_later_call_is_looked_at_where_numbers_are_random():
+    from unamp_conformance.mutants import KINDS, MutableSubject
+    from unamp_conformance.noticing import NOTICED, Bench
+
+    kind = KINDS["second call"]
+    assert dict(Bench(MutableSubject("torch", "cpu")).verdicts("normal", [kind])) == {kind.name: NOTICED}
+
+
+def test_a_result_of_another_size_is_caught_where_its_numbers_do_not_tell():
+    def cutting(call, args, dtype):
+        return honest(call, args, dtype)[:-1]
+
+    assert complaint(honest, "rand_like", Policy("O1", "bfloat16", allow=("rand_like",))) == ""
+    assert "numbers, and" in complaint(cutting, "rand_like", Policy("O1", "bfloat16", allow=("rand_like",)))

@@ -25,6 +25,9 @@ class Operations(Protocol):
     Where it has tensors that are not one dense array, ``tensor_kinds()`` returns their kinds: see `unamp.adapter.tensor_kinds`.
     Where tensors can change in place, ``parameter(array, device=...)`` returns one as layers have them for parameters, and
     ``assign(parameter, array)`` changes one as optimizers do.
+    Where forward and backward are cheaper as one program, ``pull_back(function)`` returns it: it takes leaves, other arguments
+    of ``function(leaves, others)``, which returns what is differentiated and a result, and a function that makes the cotangent
+    of these two; it returns the result and the gradients of the leaves.
     Where it can have a second device on a machine without any, ``make_second_device()`` gives the process one for the rest of
     its life, under the name ``"second"``, and returns whether it could.
     """

@@ -20,8 +20,8 @@ from unamp_jax.state import CONTEXT, thread
 
 __all__ = ["Calls", "Programs", "compile_fast"]
 
-#: A program takes about 1 MB, and JAX keeps all of them.
-_KEPT = 1500
+#: A program takes about 0.1 MB, and JAX keeps all of them. A thorough run compiles fewer; what is forgotten is compiled again.
+_KEPT = 12000
 
 #: The kinds of argument that a program has in it.
 _CONSTANTS = (bool, int, float, complex, str)

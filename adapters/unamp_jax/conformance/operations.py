@@ -8,6 +8,7 @@ every call is made under `jax.enable_x64`, and nothing is changed for the proces
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ from unamp_jax.conformance.layers import LAYERS, Statistic
 from unamp_jax.conformance.tensor_kinds import tensor_kinds
 from unamp_jax.conformance.ways import ways
 from unamp_jax.spellings import library_of, named
-from unamp_jax.state import Array
+from unamp_jax.state import CONTEXT, Array, thread
 
 __all__ = ["JaxOperations"]
 
@@ -50,7 +51,7 @@ class JaxOperations(NamedOperations):
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Array:
         """Return an array with the array's values, shape and dtype; `value_and_grad` sees to gradients."""
         with config.enable_x64(True):
-            return jax.device_put(np.asarray(array), None if device == jax.default_backend() else jax.devices(device)[0])
+            return _put(np.asarray(array), device)
 
     def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Statistic:
         """Return a home whose value a layer replaces: arrays do not change."""
@@ -90,16 +91,58 @@ class JaxOperations(NamedOperations):
             (_, value), gradients = jax.value_and_grad(scaled, argnums=tuple(range(len(inputs))), has_aux=True)(*inputs)
             return value, list(gradients)
 
+    def pull_back(self, function: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Sequence[Array]]]:
+        """See `Operations.pull_back`: forward and backward are one program."""
+        program = jax.jit(partial(_forward_and_backward, function))
+
+        def both(
+            leaves: Sequence[Array], others: Sequence[Any], cotangent: Callable[[Any, Any], Array]
+        ) -> tuple[Array, Sequence[Array]]:
+            self._programs.forget()
+            with config.enable_x64(True):
+                result, gradients = program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
+                return result, gradients
+
+        return both
+
+
+def _forward_and_backward(
+    function: Callable[..., tuple[Any, Any]], leaves: Sequence[Any], others: Sequence[Any], cotangent: Any
+) -> tuple[Any, Any]:
+    _, back, result = jax.vjp(lambda *given: function(given, others), *leaves, has_aux=True)
+    return result, back(cotangent)
+
+
+def _cast(input: Any, dtype: str) -> Any:
+    """Return an array in another dtype, by NumPy where no policy looks on: XLA would compile a program for each shape."""
+    if CONTEXT.value is not None or thread.sink is not None or not _is_there(input):
+        return _COMPILED_CAST(input, dtype)
+    with config.enable_x64(True):
+        return _put(np.asarray(input).astype(dtype), next(iter(input.devices())).platform)
+
+
+_COMPILED_CAST = Calls(BINDINGS["cast"])
+
+
+def _put(array: np.ndarray, device: str) -> Array:
+    return jax.device_put(array, None if device == jax.default_backend() else jax.devices(device)[0])
+
+
+def _is_there(value: Any) -> bool:
+    return isinstance(value, jax.Array) and not isinstance(value, core.Tracer)
+
 
 def _there(tensor: Any) -> Any:
-    """Return the array that a tensor of `value_and_grad` stands for, which is there from the start."""
+    """Return the array that a tensor of `value_and_grad` stands for, which is there from the start but in `pull_back`."""
     found = tensor.value if isinstance(tensor, Statistic) else tensor
-    while isinstance(found, core.Tracer):
+    while isinstance(found, core.Tracer) and hasattr(found, "primal"):
         found = found.primal
     return found
 
 
 def _find(op: str) -> Callable[..., Any] | None:
+    if op == "cast":
+        return _cast
     found = BINDINGS.get(op) or LAYERS.get(op)
     if found is None:
         paths = [path for path in vocabulary()[op].spellings.get("jax", ()) if library_of(path) in ("jax", "optax")]
