@@ -14,14 +14,12 @@ from torch import get_autocast_dtype as get_dtype
 from torch import is_autocast_cache_enabled as is_cache_enabled
 from torch import set_autocast_cache_enabled as set_cache_enabled
 from torch import set_autocast_dtype as set_dtype
-from torch.compiler import is_exporting
 
 from unamp.adapter import Realisation
 from unamp.policy import Policy
 from unamp_torch import exporting as exports
 from unamp_torch import functions, native_cache, patches, plans, state
 from unamp_torch.compiled import library
-from unamp_torch.exporting import PRE_DISPATCH
 from unamp_torch.plans import install_traced, nested
 from unamp_torch.state import (
     CPU,
@@ -31,7 +29,6 @@ from unamp_torch.state import (
     TRACED,
     autocast_key,
     excluded,
-    included,
     set_excluded,
     set_included,
     thread,
@@ -42,23 +39,10 @@ __all__ = ["Activation", "activation"]
 
 #: A device type, its native autocast's dispatch key, whether that was excluded, and the dtype of native autocast there.
 Native = tuple[str, torch._C.DispatchKey, bool, torch.dtype]
-#: What the usual region needs of a plan: the plan, its low dtype, its device type and native autocast's key for that; of its
-#: token the keys, and the device types with another dtype than usual, with both; and its kernels' key, where it has any.
-_Usual = tuple[
-    plans.Plan,
-    torch.dtype,
-    str,
-    torch._C.DispatchKey,
-    tuple[torch._C.DispatchKey, ...],
-    tuple[tuple[str, torch.dtype, torch.dtype], ...],
-    torch._C.DispatchKey,
-]
-
-_level = torch._C._functorch.maybe_current_level
 
 
 class _Before(NamedTuple):
-    """The token of `Activation.enter`, where it is not the usual case."""
+    """The token of `Activation.enter`."""
 
     outer: state.Plan | None
     weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None
@@ -76,58 +60,15 @@ class Activation:
         replaces: whether it replaces functions of Python code that the policy names; who enters it has done so otherwise.
     """
 
-    __slots__ = ("_functions", "_native", "_usual", "plan")
+    __slots__ = ("_functions", "_native", "plan")
 
     def __init__(self, plan: plans.Plan, *, replaces: bool = True) -> None:
         self.plan = plan
         self._native = tuple((device, key) for device in plan.devices if (key := autocast_key(device)) is not None)
         self._functions = replaces and bool(functions.named(plan.policy))
-        self._usual = self._what_usual_regions_need()
 
-    def _what_usual_regions_need(self) -> _Usual | None:
-        plan = self.plan
-        if library is not None or not plan.autocast or not plan.policy.cache or self._functions or len(self._native) != 1:
-            return None
-        (device, key), token = self._native[0], plan.token
-        keys = (*(carrier_key for _, carrier_key, _, _ in token),)
-        dtypes = tuple((carrier, dtype, usual) for carrier, _, dtype, usual in token if dtype is not usual)
-        return plan, plan.low, device, key, keys, dtypes, plan.key.key
-
-    def enter(self) -> object:
+    def enter(self) -> _Before:
         """Put the plan in force."""
-        here, usual = thread.__dict__, self._usual
-        if (
-            usual is None
-            or here["plan"] is not None
-            or here["sink"] is not None
-            or _level() is not None
-            or is_exporting()
-            or included(PRE_DISPATCH)
-        ):
-            return self._enter_among_others()
-        # The usual case, an outermost region: no more than it asks for, since this is the cost of every region.
-        plan, low, device, key, carrier_keys, carried, own_key = usual
-        off, dtype, caching = excluded(key), get_dtype(device), is_cache_enabled()
-        # Not inside somebody else's region, of another dtype: see `_may_cache`.
-        shares = patches.acquire_with_cache(low, off or dtype is low)
-        if off:
-            set_excluded(key, False)
-        if dtype is not low:
-            set_dtype(device, low)
-        if caching is not shares:
-            set_cache_enabled(shares)
-        increment_nesting()
-        if (weights := here["weights"]) is None:
-            here["weights"] = {}
-        here["plan"] = plan
-        for carrier_key in carrier_keys:
-            set_excluded(carrier_key, False)
-        for carrier, carried_dtype, _ in carried:
-            set_dtype(carrier, carried_dtype)
-        set_included(own_key, True)
-        return off, dtype, caching, weights, shares
-
-    def _enter_among_others(self) -> _Before:
         outer = thread.plan
         combined = self.plan if outer is None or outer.devices == self.plan.devices else nested(outer, self.plan)
         plan = for_this_level(combined)
@@ -167,32 +108,6 @@ class Activation:
 
     def exit(self, token: Any) -> None:
         """Put back what `enter` found."""
-        if type(token) is _Before:
-            self._exit_among_others(token)
-            return
-        off, dtype, caching, weights, shared = token
-        assert self._usual is not None
-        plan, low, device, key, carrier_keys, carried, own_key = self._usual
-        here = thread.__dict__
-        in_force, here["plan"], here["weights"] = here["plan"], None, weights
-        if in_force is not plan:  # suspended, or made explicit
-            if in_force is not None:
-                _switch(in_force, on=False)
-        else:
-            for carrier_key in carrier_keys:
-                set_excluded(carrier_key, True)
-            for carrier, _, usual_dtype in carried:
-                set_dtype(carrier, usual_dtype)
-            if here["sink"] is None:
-                set_included(own_key, False)
-        outermost = decrement_nesting() == 0
-        set_cache_enabled(caching)
-        set_excluded(key, off)
-        if dtype is not low:
-            set_dtype(device, dtype)
-        patches.release_with_cache(low, shared, outermost)
-
-    def _exit_among_others(self, token: _Before) -> None:
         outer, weights, caching, shared, before, recorded = token
         plan = thread.plan
         if recorded:

@@ -7,10 +7,10 @@ operator (`_run`). That is an action (`low`, `in_float32`, ...), which casts the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -39,11 +39,9 @@ from unamp_torch.state import (
 )
 
 __all__ = [
-    "CASTS",
     "NO_KERNEL",
     "Action",
     "Banned",
-    "Casts",
     "WithoutLowKernel",
     "below_rules",
     "emulated",
@@ -88,7 +86,7 @@ def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: 
         return _as_its_weight(operator, args, kwargs)
     if operator.no_kernel and (operator.eligible.device(args, kwargs), dtype) in operator.no_kernel:
         return emulated(operator, args, kwargs, dtype)
-    converted, keywords = operator.eligible.convert(dtype, args, kwargs, keep=CASTS[low].keep)
+    converted, keywords = operator.eligible.convert(dtype, args, kwargs, keep=True)
     try:
         return operator.call(*converted, **keywords)
     except RuntimeError as error:
@@ -130,7 +128,7 @@ def in_float32(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], 
     if operator.has_sparse_gradient(args, kwargs):
         return _as_its_weight(operator, args, kwargs)
     if not operator.keeps_explicit_dtype(args, kwargs):
-        args, kwargs = operator.eligible.convert(CASTS[in_float32].dtype or dtype, args, kwargs)
+        args, kwargs = operator.eligible.convert(torch.float32, args, kwargs)
     return operator.call(*args, **kwargs)
 
 
@@ -182,22 +180,6 @@ class WithoutLowKernel:
     def __call__(self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
         device = operator.eligible.device(args, kwargs)
         return self.action(operator.without_low_kernels((device,), LOW), args, kwargs, dtype)
-
-
-class Casts(NamedTuple):
-    """How an action casts that has one dtype for every eligible tensor.
-
-    Attributes:
-        dtype: the dtype; None is the policy's low one.
-        keep: whether casts of parameters are kept; such an action also sees to operators without a kernel for the dtype.
-    """
-
-    dtype: torch.dtype | None
-    keep: bool
-
-
-#: The actions of that kind. Both they and `usual_calls` go by this.
-CASTS: Mapping[Action, Casts] = {low: Casts(None, keep=True), in_float32: Casts(torch.float32, keep=False)}
 
 
 # --- the kernel ---------------------------------------------------------------------------------------------------------------

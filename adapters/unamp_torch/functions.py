@@ -53,25 +53,25 @@ def _present(paths: Iterable[str]) -> tuple[FunctionType, ...]:
     return tuple(function for path in paths if (function := at_path(torch, path)) is not None)
 
 
-#: Layers that write into a result of their input's dtype.
-_WRITING = ("adaptive_log_softmax",)
+#: Functions and layers that make a tensor of their input's dtype: a result to write into, or random noise.
+_OF_INPUTS_DTYPE = ("adaptive_log_softmax", "gumbel_softmax")
 
 
 @functools.lru_cache(KEPT_POLICIES)
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     """Return those that a policy names, with their operations: none, for most policies that start from PyTorch's own lists.
 
-    Three kinds count as named. All of them under another framework's lists, which know them as operations. Layers that write
-    into their result, where all operations run low: the result's dtype is their input's. And functions that do without their
+    Three kinds count as named. All of them under another framework's lists, which know them as operations. Those that
+    make a tensor of their input's dtype (`_OF_INPUTS_DTYPE`), where all inputs are low. And functions that do without their
     operator, where the rule for what they use instead is another one.
     """
     if not policy.active or preset(policy.preset).delegates:
         return ()
-    layers = _WRITING if policy.level in ("O2", "O3") else ()
+    made = _OF_INPUTS_DTYPE if policy.level in ("O2", "O3") else ()
     others = (op for op in facts().functions if any(_differ(policy, op, part) for part in facts().made_of.get(op, ())))
     foreign = vocabulary() if preset(policy.preset).framework != "torch" else ()
     all_others = (op for op in foreign if op not in facts().functions)
-    ops = dict.fromkeys((*policy.allow, *policy.deny, *layers, *others, *all_others))
+    ops = dict.fromkeys((*policy.allow, *policy.deny, *made, *others, *all_others))
     return tuple((op, function) for op in ops for function in composed(op))
 
 

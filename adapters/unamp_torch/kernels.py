@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from unamp_torch import calls, usual_calls, writes
+from unamp_torch import calls, writes
 from unamp_torch.calls import Action, Banned
 from unamp_torch.compiled import Library, library
 from unamp_torch.compiling import run_uncompiled
@@ -44,9 +44,8 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
                 if library is not None and key is not TRACED:
                     _install_compiled(library, operator, key)
                 else:
-                    _registrations[key].impl(
-                        _without_namespace(operator), usual_calls.kernel_of(operator, key.key), with_keyset=operator.composite
-                    )
+                    kernel = calls.kernel_of(operator, key.key)
+                    _registrations[key].impl(_without_namespace(operator), kernel, with_keyset=operator.composite)
                 _installed.add((key, operator.name))
 
 

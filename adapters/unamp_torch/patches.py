@@ -31,10 +31,12 @@ from unamp.errors import BannedOperation, FrameworkNotSupported
 from unamp_torch import backward, compiling, exporting, jagged, keras_layers, native_cache, transforming, writes
 from unamp_torch.calls import NO_KERNEL, refuse_on_meta
 from unamp_torch.compiled import library
-from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, thread
-from unamp_torch.straight_patches import Exchange, Ready, written_out
+from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, lock, thread
 
-__all__ = ["HOOKS", "Hook", "acquire", "acquire_with_cache", "release", "release_with_cache"]
+__all__ = ["HOOKS", "Hook", "acquire", "release"]
+
+#: A module's namespace, the attribute's name, the original, and the replacement.
+Ready = tuple[dict[str, Any], str, Any, Any]
 
 
 class Hook(NamedTuple):
@@ -92,7 +94,7 @@ HOOKS = (
 #: compiled kernels leave applying and undoing to the functions below.
 _KERAS: Ready = ({}, "keras", object(), object())
 
-_lock = native_cache.regions_lock
+_lock = lock()
 _open = 0
 
 #: The hooks whose module is imported: the module's namespace, the name, the original, and the replacement.
@@ -126,70 +128,32 @@ def release() -> None:
             _undo()
 
 
-def acquire_with_cache(dtype: torch.dtype, wanted: bool) -> bool:
-    """Need the patches, and native autocast's cache for casts to `dtype`, where it is wanted; return whether it can be used.
-
-    In one go: what each takes is counted in the cost of every region.
-    """
-    global _open
-    with _lock:
-        if _open == 0:
-            _apply()
-        _open += 1
-        return wanted and native_cache.start(dtype)
-
-
-def release_with_cache(dtype: torch.dtype, used: bool, outermost: bool) -> None:
-    """Need them no longer; the cache is cleared where nobody does, and in any case by an outermost region."""
-    global _open
-    with _lock:
-        if (used and native_cache.stop(dtype)) or outermost:
-            torch.clear_autocast_cache()
-        _open -= 1
-        if _open == 0:
-            _undo()
-
-
-#: In place of two functions that exchange all hooks at once (see `written_out`), two that leave each to itself.
-_IN_TURN: Exchange = (lambda: False, lambda: False)
-
-_exchange = _IN_TURN
-
-
 def _apply() -> None:
     if _awaited:
         if not _modules.isdisjoint(_awaited):
             _look_for_modules()
         sys.meta_path.insert(0, _imports)
     try:
-        if not _exchange[0]():
-            _apply_each()
+        _apply_each()
     except BaseException:
         _undo()
         raise
 
 
 def _apply_each() -> None:
-    global _exchange
-    settled = True
     for place, (namespace, name, original, replacement) in enumerate(_ready):
         if namespace is _KERAS[0]:
             keras_layers.acquire()
-            settled = False
         elif namespace.get(name) is original:
             namespace[name] = replacement
         elif namespace.get(name) is not replacement:
             _replace_anew(place)
-            settled = False
-    # Writing out takes as long as a hundred regions: not where somebody else patches anew again and again.
-    _exchange = written_out(_ready) if settled else _IN_TURN
 
 
 def _undo() -> None:
     if transforming.applied:
         transforming.undo()
-    if not _exchange[1]():
-        _undo_each()
+    _undo_each()
     finders = sys.meta_path
     if finders and finders[0] is _imports:
         del finders[0]
@@ -208,7 +172,6 @@ def _undo_each() -> None:
 
 def _look_for_modules(loaded: str = "") -> None:
     """Make the hooks ready whose modules have been imported since; `loaded` has just run, and counts as imported."""
-    global _exchange
     for hook in [hook for hook in _waiting if hook.awaited() is None]:
         module = sys.modules[hook.module]
         namespace = module.__dict__
@@ -230,7 +193,6 @@ def _look_for_modules(loaded: str = "") -> None:
         _ready.append((namespace, hook.name, original, hook.replacement(original)))
         _waiting.remove(hook)
     _awaited[:] = dict.fromkeys(hook.awaited() or hook.module for hook in _waiting)
-    _exchange = _IN_TURN
 
 
 def _replace_anew(place: int) -> None:

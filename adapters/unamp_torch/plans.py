@@ -6,7 +6,7 @@ left: for each kind of device, the operators whose rule differs, each with the a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 
@@ -20,7 +20,6 @@ from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_torch import calls, state
 from unamp_torch.calls import Action
-from unamp_torch.casting import ELIGIBLE
 from unamp_torch.compiled import library
 from unamp_torch.compiling import token
 from unamp_torch.facts import facts
@@ -99,19 +98,6 @@ class Plan:
     def intercepts(self) -> bool:
         """True where any operator needs a kernel of ours on the plan's key; those for meta tensors have one of their own."""
         return bool(self.on_cpu or self.on_cuda or (self.elsewhere and self.key is TRACED))
-
-    @cached_property
-    def casts_on_cpu(self) -> Mapping[str, tuple[torch.dtype, Callable[[torch.Tensor], torch.Tensor], bool]]:
-        """The operators on the CPU with one dtype for every input: that, what casts to it, and whether such casts are kept.
-
-        Empty beside another plan, which may have another low dtype there.
-        """
-        found = {}
-        for name, action in () if self.beside is not None else self.on_cpu.items():
-            if isinstance(action, Hashable) and (casts := calls.CASTS.get(action)) is not None:
-                dtype = casts.dtype or self.low
-                found[name] = dtype, ELIGIBLE[dtype], casts.keep
-        return found
 
     @cached_property
     def explicit(self) -> Plan:

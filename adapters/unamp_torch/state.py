@@ -146,10 +146,6 @@ class Plan(state.Plan, Protocol):
         """The action for each operator on the CPU that needs one, by the operator's name."""
 
     @property
-    def casts_on_cpu(self) -> Mapping[str, tuple[torch.dtype, Callable[[torch.Tensor], torch.Tensor], bool]]:
-        """The operators on the CPU with one dtype for every input: that, what casts to it, and whether such casts are kept."""
-
-    @property
     def on_cuda(self) -> Mapping[str, Callable[..., Any]]:
         """The same on a GPU."""
 

@@ -124,6 +124,22 @@ def test_a_composite_on_the_presets_deny_list_is_float32(op: str) -> None:
         assert torch.equal(result, COMPOSITES[op](x.float(), y.float()))
 
 
+@each_dtype
+@pytest.mark.parametrize("hard", [False, True])
+def test_the_noise_of_gumbel_softmax_is_float32_at_o2(hard: bool, dtype: str) -> None:
+    logits = mat(LOW[dtype]).requires_grad_()
+    with unamp.autocast("cpu", dtype, level="O2"):
+        torch.manual_seed(1)
+        result = F.gumbel_softmax(logits, tau=0.5, hard=hard)
+    torch.manual_seed(1)
+    exact = F.gumbel_softmax(logits.detach().float(), tau=0.5, hard=hard)
+    assert result.dtype == F32
+    assert torch.equal(result, exact), "computed in float32 from the start to the end"
+    result[0, 0].backward()
+    assert logits.grad is not None
+    assert logits.grad.dtype == LOW[dtype]
+
+
 def test_denying_a_part_denies_the_whole() -> None:
     x, w = mat(), mat()
     assert Policy(deny="linear").decide("lstm") is Rule.FP32
