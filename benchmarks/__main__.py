@@ -96,7 +96,7 @@ def compare(
     new: Annotated[Path, typer.Argument(help="Results of a run after.")],
     anyway: Annotated[bool, typer.Option("--anyway", help="Compare runs of two machines or settings, too.")] = False,
 ) -> None:
-    """Say what became slower or faster by more than the noise; the exit status is 1 where something became slower."""
+    """Print the rows that became slower or faster by more than the noise; the exit status is 1 where one became slower."""
     console = _console()
     before, after = _read(old), _read(new)
     different = list(results.apart(before, after))

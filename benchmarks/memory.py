@@ -57,7 +57,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """Say it, for a table."""
+        """Return the row, for a table."""
         if self.by == "float32":
             return self.by
         parameters = f", {'decorated' if self.masters else 'decorated without masters'}" if self.decorated else ""

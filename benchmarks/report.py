@@ -90,7 +90,7 @@ def amount(number: float, unit: str) -> str:
 
 
 def show_changes(found: Iterable[Change], console: Console) -> None:
-    """Print what became slower or faster by more than the noise."""
+    """Print the rows that became slower or faster by more than the noise."""
     table = Table(box=None, pad_edge=False)
     for heading in ("", "before", "after", ""):
         table.add_column(heading, justify="left" if not heading else "right")

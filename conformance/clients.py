@@ -71,7 +71,7 @@ def listed() -> dict[str, Client]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was chosen, one client at a time, and write the page after each; return 1 where one fails."""
+    """Run the chosen rows, one client at a time, and write the page after each; return 1 where one fails."""
     parser = argparse.ArgumentParser(description="Packages of others under unamp.")
     parser.add_argument("chosen", nargs="*", metavar="CLIENT", help="everything, where none is named")
     parser.add_argument("--sample", action="store_true", help="two of each framework")
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def examined(client: Client, *, stays: bool = False) -> Rows:
-    """Return what came of a client, from an environment of its own."""
+    """Return the outcome of a client, from an environment of its own."""
     home = ENVIRONMENTS / client.name
     row: Rows = {"packages": list(client.packages), "commit": commit()}
     try:

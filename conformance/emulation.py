@@ -129,7 +129,7 @@ def _without_warnings(emulator: str, model: str, system: Path, real: Path) -> st
 
 
 def _write_cpuinfo(path: Path, architecture: str, model: str, has: Sequence[str]) -> None:
-    """Write what the emulated processor has where programs look for it: the emulator shows them the real one's."""
+    """Write the instruction sets of the emulated processor where programs look for them: the emulator shows the real ones."""
     name = f"{model}, emulated by qemu"
     lines = [f"model name\t: {name}", f"flags\t\t: {' '.join(has)}"]
     if architecture == "aarch64":  # what its programs read besides; the numbers are a Neoverse's

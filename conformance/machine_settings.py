@@ -86,7 +86,7 @@ class Setting:
     emulated: Emulated | None = None
 
     def death(self, framework: str) -> Death | None:
-        """Return how a framework itself dies under it on this processor; None where it is not known to."""
+        """Return the death that a framework itself dies under it on this processor; None where it is not known to."""
         listed = self.dies.get(framework)
         sets = self.emulated.instruction_sets() if self.emulated else machine.instruction_sets()
         return listed if listed and fits(listed.where, sets) else None

@@ -49,7 +49,7 @@ The tables are generated; the settings are listed in [machines.toml](../conforma
 
 
 def examined(framework: str, setting: Setting, *selection: str) -> Rows:
-    """Return what came of one framework under one setting. Whatever the framework does, there is a row.
+    """Return the outcome of one framework under one setting. Whatever the framework does, there is a row.
 
     Args:
         framework: its name.
@@ -183,7 +183,7 @@ def _line(framework: str, setting: str, found: Rows, place: int) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was chosen, one at a time, and write the table after each."""
+    """Run the chosen rows, one at a time, and write the table after each."""
     parser = argparse.ArgumentParser(prog="machines.py")
     parser.add_argument("names", nargs="*", help="frameworks and settings")
     parser.add_argument("--seed", type=int, default=0, help="of the draw, on emulated processors")

@@ -107,7 +107,7 @@ def numbers(version: str) -> list[int]:
 
 
 def sentence(found: Mapping[str, Any]) -> str:
-    """Return what came of a row, for people."""
+    """Return the outcome of a row, for people."""
     counts = ", ".join(f"{number} {status}" for status, number in found.get("checks", {}).items())
     first = ", ".join(found.get("wrong", ())[:3])
     said = "; ".join(filter(None, (found["message"], counts, first and f"first: {first}")))

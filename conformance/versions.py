@@ -1,4 +1,4 @@
-"""Which versions of the frameworks conform, on which Python: ``make conformance-versions``.
+"""The versions of the frameworks that conform, on each Python: ``make conformance-versions``.
 
 Each is installed into an environment of its own, which is deleted after its run: frameworks are large. The suite runs from the
 checkout. What came of it is kept in ``conformance/results/versions.json``, and shown in ``docs/versions.md``.
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was chosen, one version at a time, and write the table after each."""
+    """Run the chosen rows, one version at a time, and write the table after each."""
     parser = argparse.ArgumentParser(description="Which versions of the frameworks conform, on which Python.")
     parser.add_argument("chosen", nargs="*", metavar="FRAMEWORK[==VERSION][@PYTHON]", help="everything, where none is named")
     parser.add_argument("--python", action="append", default=[], metavar="PATH", help="an interpreter; repeat for more")
@@ -117,7 +117,7 @@ def _running() -> str:
 
 
 def _answer(interpreter: str, program: str) -> str | None:
-    """Return what a program prints; None where it does not run, as with a pyenv's shim for a Python that is not switched on."""
+    """Return the output of a program; None where it does not run, as a pyenv's shim for a Python that is not switched on."""
     try:
         ran = subprocess.run([interpreter, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -126,7 +126,7 @@ def _answer(interpreter: str, program: str) -> str | None:
 
 
 def examined(row: Row, interpreter: str) -> dict[str, Any]:
-    """Return what came of one version."""
+    """Return the outcome of one version."""
     home = ENVIRONMENTS / f"{row.framework}-{row.version}-{row.python}"
     program = "import platform as p; print(f'Python {p.python_version()}, {p.system()} {p.machine()}')"
     where = _answer(interpreter, program)

@@ -1,4 +1,4 @@
-"""Say which frameworks offer no wheel for the Python that runs this, so that what does without them says so.
+"""The frameworks that offer no wheel for the Python that runs this, so that who does without them says so.
 
 ``pyproject.toml`` knows: its extra ``frameworks`` leaves them out there.
 """

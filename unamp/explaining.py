@@ -1,4 +1,4 @@
-"""Explain what a policy does to every operation, without running anything."""
+"""Explain the effect of a policy on every operation, without running anything."""
 
 from __future__ import annotations
 

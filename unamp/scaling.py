@@ -417,7 +417,7 @@ def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def no_policy() -> AbstractContextManager[object]:
-    """Compute what the scale depends on, and steps, in the dtypes that they have, whatever region is open; in no trace."""
+    """Compute the scale and steps in the dtypes that they have, whatever region is open; in no trace."""
     inside = policy_region(_OFF) if open_regions() else nullcontext()
     return _aside(inside) if any_trace() else inside
 

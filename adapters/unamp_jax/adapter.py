@@ -92,7 +92,7 @@ class JaxAdapter(CapturesNothing):
         return devices.kind_of(device)
 
     def support(self, device: str, dtype: str) -> Support:
-        """Return that it is native: XLA has every dtype on every device; single operations without a kernel are emulated."""
+        """Return native support: XLA has every dtype on every device; single operations without a kernel are emulated."""
         return Support.NATIVE if device in self.devices() else Support.UNSUPPORTED
 
     def slowdown(self, device: str, dtype: str) -> float:
@@ -134,7 +134,7 @@ class JaxAdapter(CapturesNothing):
         return casting.dtype_of(tensor)
 
     def device_of(self, tensor: Any) -> str:
-        """Return where an array is; a tracer is where the default device is."""
+        """Return the device of an array; a tracer is on the default device."""
         return devices.on(tensor)
 
     def native_policy(self, device: str) -> Policy | None:

@@ -52,7 +52,7 @@ def target(rule: Rule, low: Any, found: Sequence[Any]) -> Any:
 
 
 def binding(original: Bind) -> Bind:
-    """Return what stands in for `Primitive.bind_with_trace`."""
+    """Return the replacement of `Primitive.bind_with_trace`."""
 
     def bind_with_trace(self: Any, trace: Any, args: Any, *rest: Any) -> Any:
         plan: Plan | None = CONTEXT.value

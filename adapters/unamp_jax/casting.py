@@ -53,7 +53,7 @@ _SIMPLE = frozenset({int, float, bool, str, type(None), complex})
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Return what is in lists, tuples and dictionaries, however deep."""
+    """Return the leaves of lists, tuples and dictionaries, however deep."""
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from leaves(item)

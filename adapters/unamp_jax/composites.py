@@ -63,7 +63,7 @@ class Composite:
         return self._ranks.get(str(getattr(args[0], "ndim", None)), self.op)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it under the policy in force."""
+        """Call the composite under the policy in force."""
         plan: Plan | None = CONTEXT.value
         if plan is None:
             return self.original(*args, **kwargs)

@@ -110,7 +110,7 @@ def while_loop(original: Function) -> Function:
 
 
 def cond(original: Function) -> Function:
-    """Return what stands in for `jax.lax.cond`."""
+    """Return the replacement of `jax.lax.cond`."""
 
     def call(pred: Any, true_fun: Any, false_fun: Any, *operands: Any, **named: Any) -> Any:
         if CONTEXT.value is None or not (callable(true_fun) and callable(false_fun)):  # not the form of old
@@ -122,7 +122,7 @@ def cond(original: Function) -> Function:
 
 
 def switch(original: Function) -> Function:
-    """Return what stands in for `jax.lax.switch`."""
+    """Return the replacement of `jax.lax.switch`."""
 
     def call(index: Any, branches: Any, *operands: Any, **named: Any) -> Any:
         if CONTEXT.value is None:

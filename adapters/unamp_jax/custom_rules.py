@@ -27,7 +27,7 @@ Held = Callable[[], AbstractContextManager[None]]
 
 
 def jvp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Function], Function]:
-    """Return what makes the stand-in for `custom_jvp.__call__`.
+    """Return the maker of the replacement of `custom_jvp.__call__`.
 
     Args:
         composites: those functions with rules of their own that are operations of the vocabulary, by their ids.
@@ -45,7 +45,7 @@ def jvp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Funct
 
 
 def vjp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Function], Function]:
-    """Return what makes the stand-in for `custom_vjp.__call__`; arguments as for `jvp_call`."""
+    """Return the maker of the replacement of `custom_vjp.__call__`; arguments as for `jvp_call`."""
 
     def ruled(plan: Plan, function: Any, args: Any, kwargs: Any) -> Any:
         if not function.fwd:
@@ -60,7 +60,7 @@ def vjp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Funct
 
 
 def _calling(composites: Mapping[int, Composite], ruled: Function) -> Callable[[Function], Function]:
-    """Return what makes a stand-in for `__call__`; `ruled` returns a function whose rules run under the plan, if it has any."""
+    """Return the maker of a replacement of `__call__`; `ruled` returns a function whose rules run under the plan."""
 
     def replacement(original: Function) -> Function:
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one

@@ -96,7 +96,7 @@ def _wide(leaf: Any) -> Any:
 
 
 def _difference(master: Any, parameter: Any) -> Any:
-    """Return what a parameter is short of its rounded master weight, in float32, whatever dtype it has."""
+    """Return the difference between a parameter and its rounded master weight, in float32, whatever dtype it has."""
     if str(parameter.dtype) not in LOW_DTYPES:
         return master - parameter
     return _wide(jnp.asarray(narrowed(master, FLOAT32, parameter.dtype))) - _wide(parameter)

@@ -111,7 +111,7 @@ def _held() -> Iterator[None]:
 
 @cache
 def _hooks() -> PatchGroup:
-    """Return those that every region needs."""
+    """Return the patches that every region needs."""
     return PatchGroup(
         [
             AttributePatch(core.Primitive, "bind_with_trace", calls.binding),
@@ -125,7 +125,7 @@ def _hooks() -> PatchGroup:
 
 @cache
 def _of_library(library: str) -> PatchGroup:
-    """Return those of a library that is imported."""
+    """Return the patches of a library that is imported."""
     later = _changes(_LATER.get(library, ()), library)
     if library == PALLAS:
         return PatchGroup(later)
@@ -174,7 +174,7 @@ def _drawn() -> Iterator[Patch]:
 
 @cache
 def layer_patches(known: tuple[str, ...]) -> Patches | None:
-    """Return those that tell an observer which layer is called; None where no library of layers is imported."""
+    """Return the patches that tell an observer which layer is called; None where no library of layers is imported."""
     homes = [
         find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module"),
         find("keras.src.layers.layer", "Layer") if "keras" in known else None,

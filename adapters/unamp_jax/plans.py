@@ -118,7 +118,7 @@ def without_policy() -> JaxPlan:
 
 
 def how(op: str, policy: Policy, device: str) -> How:
-    """Return how a rule is carried out, for `unamp.explain`."""
+    """Return the way in which a rule is carried out, for `unamp.explain`."""
     if "jax" not in vocabulary()[op].spellings:
         return How.ABSENT
     made = plan(policy)

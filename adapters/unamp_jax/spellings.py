@@ -43,7 +43,7 @@ def library_of(path: str) -> str:
 
 
 def named(path: str) -> Any:
-    """Return what a spelling stands for; None where there is nothing, or its library is not imported."""
+    """Return the object that a spelling stands for; None where there is nothing, or its library is not imported."""
     library = library_of(path)
     if library == "jax":
         return at_path(jax, path) if "." in path else None

@@ -72,7 +72,7 @@ class MindSporeAdapter(CapturesNothing):
         return Support.EMULATED if device == "cpu" else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:
-        """Return what emulation costs on the CPU; see `unamp.adapter.Adapter.slowdown`."""
+        """Return the cost of emulation on the CPU; see `unamp.adapter.Adapter.slowdown`."""
         return {"float16": 2.2, "bfloat16": 2.4}[dtype] if device == "cpu" else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:

@@ -114,7 +114,7 @@ class Binding:
         self._kept, self._roots, self._layers, self._wholes = Kept(), Kept(), Kept(), Kept()
 
     def of(self, value: Any, symbol: str = "") -> Any:
-        """Return what a value is in code under this policy.
+        """Return the form that a value has in code under this policy.
 
         Raises:
             BannedOperation: for an operation that the policy bans.
@@ -168,7 +168,7 @@ class Binding:
         return type(value.__name__, (value,), {BOUND: self, "__module__": value.__module__})
 
     def _standing_in(self, op: str, call: Any) -> Any:
-        """Return what stands in for an operation that `call` computes; `call` itself where no rule changes it."""
+        """Return the replacement of an operation that `call` computes; `call` itself where no rule changes it."""
         rule = self._rules[op]
         if rule is Rule.BANNED:
             raise BannedOperation(ban_message(self._stated, op))
@@ -415,7 +415,7 @@ def binding(policy: Policy | None) -> Binding:
 
 
 def where_decorated(value: Any) -> Any:
-    """Return what a value is in code without a policy: bound where something gives it one, else as it is."""
+    """Return the form that a value has in code without a policy: bound where something gives it one, else as it is."""
     if isinstance(value, (types.FunctionType, types.MethodType)):
         policy = None if BOUND in vars(getattr(value, "__func__", value)) else inside(value, None)[0]
     elif isinstance(value, nn.CellList):

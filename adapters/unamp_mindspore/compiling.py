@@ -185,7 +185,7 @@ def _cell_compiles(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _trace_begins(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what begins to capture a graph from a trace, so that it raises in a region: no strategy reaches such a graph."""
+    """Wrap the function that begins to capture a graph from a trace, which no strategy reaches: it raises in a region."""
 
     @functools.wraps(original)
     def begin(*args: Any, **kwargs: Any) -> Any:

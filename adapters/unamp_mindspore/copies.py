@@ -20,7 +20,7 @@ class Kept:
         self._made: dict[int, tuple[Any, Any]] = {}
 
     def get(self, value: Any, make: Callable[[Any], Any]) -> Any:
-        """Return what was made for a value, or make it."""
+        """Return the copy that was made for a value, or make it."""
         found = self._made.get(id(value))
         if found is None:
             made = make(value)

@@ -222,7 +222,7 @@ def _standing_in(optimizer: Any, instead: Mapping[int, Any]) -> Iterator[None]:
 
 
 def _exchanged(attributes: dict[str, Any], exchange: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return those attributes that hold parameters, with others in their places."""
+    """Return the attributes that hold parameters, with others in their places."""
     found: dict[str, Any] = {}
     for name, value in attributes.items():
         if name == "master_weights":

@@ -64,7 +64,7 @@ def inside_backward(bprop: Any, construct: Any, forward: Policy | None) -> Polic
 
 
 def _own(function: Any, name: str) -> Any:
-    """Return what a decorator left on a function, and not `functools.wraps`, which copies it from the function inside."""
+    """Return the mark that a decorator left on a function, and not `functools.wraps`, which copies it from inside."""
     found = getattr(function, name, None)
     return None if found is getattr(getattr(function, "__wrapped__", None), name, None) else found
 

@@ -76,7 +76,7 @@ def code(operator: Operator, original: types.FunctionType) -> types.CodeType:
 
 
 def function(operator: Operator, arguments: int | None = None) -> Callable[..., Any]:
-    """Return what is called in place of what has no code of its own to exchange.
+    """Return the replacement of what has no code of its own to exchange.
 
     Args:
         operator: the operation; its `call` is the original.

@@ -21,7 +21,7 @@ __all__ = ["calls_super", "handed_to", "spread_to"]
 
 
 def handed_to(function: types.FunctionType) -> Any:
-    """Return what a function calls that does nothing but call it with its own arguments and constants, else None.
+    """Return the callee of a function that does nothing but call it with its own arguments and constants, else None.
 
     Raises:
         FrameworkNotSupported: where MindSpore came without its source.
@@ -36,7 +36,7 @@ def handed_to(function: types.FunctionType) -> Any:
 
 
 def spread_to(function: types.FunctionType) -> Any:
-    """Return what of C++ a function calls that does nothing else, whatever its arguments are; None for other functions.
+    """Return the C++ callee of a function that does nothing else, whatever its arguments are; None for other functions.
 
     Raises:
         FrameworkNotSupported: where MindSpore came without its source.
@@ -74,7 +74,7 @@ _DEEP = 4
 
 
 def _arguments(code: types.CodeType) -> int:
-    """Return how many of a function's variables are its arguments."""
+    """Return the number of of a function's variables are its arguments."""
     spread = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_argcount + code.co_kwonlyargcount + spread
 
@@ -136,7 +136,7 @@ def _stem(value: ast.expr) -> ast.expr:
 
 
 def _meant(called: ast.expr, function: types.FunctionType) -> Any:
-    """Return what an expression stands for: a global's name, attributes of one, an entry of MindSpore's registry; else None."""
+    """Return the object that an expression stands for: a global, its attributes, an entry of MindSpore's registry; or None."""
     match called:
         case ast.Name(name):
             return None if name in function.__code__.co_varnames else function.__globals__.get(name)

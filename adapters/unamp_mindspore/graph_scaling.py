@@ -122,7 +122,7 @@ def _check(state: LossScale) -> None:
 
 
 def in_graphs(found: Any) -> Any:
-    """Return what stands in graphs for `all_finite` and for a scaler; anything else as it is."""
+    """Return the replacement in graphs of `all_finite` and for a scaler; anything else as it is."""
     from unamp.dialects.mindspore import _scalers  # few graphs have one in them
 
     if found is _scalers.all_finite:

@@ -41,7 +41,7 @@ def _indexing(args: Any, kwargs: Any) -> str:
 
 
 def _of_layer(kinds: dict[type, str]) -> Callable[[Any, Any], str]:
-    """Return what finds the operation of the layer's own class, for layers that share a `construct`."""
+    """Return the function that finds the operation of the layer's own class, for layers that share a `construct`."""
 
     def which(args: Any, kwargs: Any) -> str:
         return next((kinds[kind] for kind in type(args[0]).__mro__ if kind in kinds), next(iter(kinds.values())))

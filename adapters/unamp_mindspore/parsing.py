@@ -60,7 +60,7 @@ graph = _Graph()
 
 
 class GraphUnder:
-    """Have this thread compile, or run, a graph under a policy. No other is in force: the compiler runs operations, too.
+    """Have the thread compile, or run, a graph under a policy. No other is in force: the compiler runs operations, too.
 
     Entered, it gives what the name under which MindSpore keeps the graph ends with.
     """
@@ -179,7 +179,7 @@ def check_no_region(value: Any) -> None:
 
 
 def _with(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what asks for the context manager of a `with` by its name, and takes every name for that of a class."""
+    """Wrap the function that asks for the context manager of a `with` by its name, and takes every name for that of a class."""
 
     def check_is_base_ctx(self: Any, var: str) -> Any:
         if var in self.global_namespace:

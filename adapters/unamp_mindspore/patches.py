@@ -212,7 +212,7 @@ def _everything() -> tuple[Any, ...]:
 
 
 def _arguments(name: str) -> int | None:
-    """Return how many arguments a method of C++ takes; it says so for operators only."""
+    """Return the number of arguments a method of C++ takes; it says so for operators only."""
     if not name.startswith("__"):
         return None
     return 1 if name == "__abs__" else 2

@@ -104,7 +104,7 @@ def without_policy(*, reporting: bool = False) -> Plan:
 
 
 def how(op: str, policy: Policy, device: str) -> How:
-    """Return how a rule is carried out on a device, for `unamp.explain`."""
+    """Return the way in which a rule is carried out on a device, for `unamp.explain`."""
     if not covers(op):
         return How.ABSENT
     stated = policy.delegated("mindspore", device)

@@ -35,7 +35,7 @@ def _resolved(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _namespace(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what makes the namespace of a module, or of an object, so that names in it are found as that is bound."""
+    """Wrap the function that makes the namespace of a module, or of an object, so that its names are found as that is bound."""
 
     def namespace_of(obj: Any) -> Any:
         made = original(obj)
@@ -52,7 +52,7 @@ def _namespace(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _instance(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what makes an instance where bound code calls a class of primitives."""
+    """Wrap the function that makes an instance where bound code calls a class of primitives."""
 
     def create_instance(cls_type: Any, params: Any = None) -> Any:
         made = original(cls_type, params)
@@ -63,7 +63,7 @@ def _instance(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _constant_cast(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what casts constants: a NumPy that is not the one MindSpore was built for has no bfloat16. None: when it runs."""
+    """Wrap the function that casts constants: a NumPy that MindSpore was not built for has no bfloat16. None: when it runs."""
 
     def infer_value_for_Cast(x: Any, dst_type_enum: Any = None) -> Any:  # noqa: N802 - it is one
         try:

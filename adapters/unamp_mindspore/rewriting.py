@@ -58,7 +58,7 @@ def with_cast_gradients(tree: ast.Module) -> ast.Module:
 
 
 class _Returns(ast.NodeTransformer):
-    """Casts what a function returns to the dtypes of its inputs."""
+    """Casts the results of a function to the dtypes of its inputs."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node  # what a function inside returns is its own affair
@@ -168,7 +168,7 @@ class _Rewriter(ast.NodeTransformer):
         return found is not _UNKNOWN and not isinstance(found, (Tensor, list, tuple, dict))
 
     def _value(self, node: ast.expr) -> Any:
-        """Return what a name, or an attribute of one, stands for, where that is known."""
+        """Return the object that a name, or an attribute of one, stands for, where that is known."""
         if isinstance(node, ast.Name):
             if node.id == "self" and self._owner is not None:
                 return self._owner

@@ -17,7 +17,7 @@ __all__ = ["named", "primitive", "spelled", "spelling"]
 
 
 def named(path: str) -> Any:
-    """Return what a spelling of the vocabulary stands for in the package `mindspore`; None where this version has none."""
+    """Return the object that a spelling of the vocabulary stands for in `mindspore`; None where this version has none."""
     return at_path(mindspore, path)
 
 

@@ -78,7 +78,7 @@ def unbound(function: Any) -> Any:
 
 
 class _Seen(PrimitiveWithInfer):  # type: ignore[misc]
-    """Returns which dtypes there are among tensors, in any nesting, when a graph is compiled: nothing is left of it there."""
+    """Returns the dtypes that there are among tensors, in any nesting, when a graph is compiled: it keeps nothing of it."""
 
     def __init__(self) -> None:
         super().__init__("unamp_seen")
@@ -186,7 +186,7 @@ def low(call: Any, to: Low, own: int = 0) -> Any:
 
 
 def low_norm(call: Any, to: Low) -> Any:
-    """Return what computes a norm low: its activation alone is cast, parameters and statistics are float32."""
+    """Return the function that computes a norm low: its activation alone is cast, parameters and statistics are float32."""
     dtype, emulated, widened = to.dtype, to.emulated, to.widened
     result = FLOAT32 if widened else dtype
 
@@ -242,7 +242,7 @@ def converting(dtype: Any, *, rounded: bool) -> Any:
 
 
 def wide(call: Any) -> Any:
-    """Return what computes in float32."""
+    """Return the function that computes in float32."""
 
     @unbound
     def unamp_wide(args, kwargs):  # type: ignore[no-untyped-def]
@@ -257,7 +257,7 @@ def wide(call: Any) -> Any:
 
 
 def agreeing(call: Any, *, narrowest: bool, emulated: bool) -> Any:
-    """Return what computes in the dtype in which the inputs agree; where they differ in float32, or as the low ones."""
+    """Return the function that computes in the dtype of inputs that agree; where they differ, in float32 or as the low ones."""
 
     @unbound
     def unamp_agreeing(args, kwargs):  # type: ignore[no-untyped-def]
@@ -295,7 +295,7 @@ def _agreed(seen, narrowest):  # type: ignore[no-untyped-def]
 
 
 def casting_inputs(call: Any, dtype: Any) -> Any:
-    """Return what casts its inputs, as `unamp.custom_fwd` does."""
+    """Return the function that casts its inputs, as `unamp.custom_fwd` does."""
 
     @unbound
     def unamp_cast_inputs(*args, **kwargs):  # type: ignore[no-untyped-def]
@@ -338,7 +338,7 @@ def of_a_tensor(call: Any, standing: Any) -> Any:
 
 
 def in_place(call: Any, standing: Any) -> Any:
-    """Return what computes an operator in place: a tensor keeps its dtype, whatever the operator's rule."""
+    """Return the function that computes an operator in place: a tensor keeps its dtype, whatever the operator's rule."""
 
     @unbound
     def unamp_in_place(value, other):  # type: ignore[no-untyped-def]
@@ -354,7 +354,7 @@ def in_place(call: Any, standing: Any) -> Any:
 
 
 def method(name: str) -> Any:
-    """Return what calls a method of its first argument."""
+    """Return the function that calls a method of its first argument."""
 
     @unbound
     def unamp_method(value, *args, **kwargs):  # type: ignore[no-untyped-def]

@@ -40,7 +40,7 @@ def on_cpu() -> bool:
 
 
 def device() -> str:
-    """Return where this process computes, ``"cpu"`` or ``"gpu"``."""
+    """Return the device on which this process computes, ``"cpu"`` or ``"gpu"``."""
     return "cpu" if on_cpu() else "gpu"
 
 

@@ -63,7 +63,7 @@ class PaddleAdapter(CapturesNothing):
         return Support.NATIVE if device == "gpu" and devices.accelerator() in (None, "gpu") else Support.EMULATED
 
     def slowdown(self, device: str, dtype: str) -> float:
-        """Return what emulation costs on the CPU; see `unamp.adapter.Adapter.slowdown`."""
+        """Return the cost of emulation on the CPU; see `unamp.adapter.Adapter.slowdown`."""
         return {"float16": 1.7, "bfloat16": 1.4}[dtype] if device == "cpu" else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:

@@ -39,7 +39,7 @@ _found: list[Patch] = []
 
 @cache
 def _entries() -> Mapping[int, Callable[..., Any]]:
-    """Return what is called in place of forward functions, by their ids."""
+    """Return the replacement of forward functions, by their ids."""
     return {id(operator.call): entry(operator) for operator in (*forward().values(), *legacy().values())}
 
 
@@ -75,7 +75,7 @@ def found() -> tuple[Patch, ...]:
 
 
 def _read_by_itself(module: types.ModuleType, names: Set[str]) -> Set[str]:
-    """Return those of the names that functions of a module may read as globals: all, where that cannot be told."""
+    """Return the names that functions of a module may read as globals: all, where that cannot be told."""
     spec = getattr(module, "__spec__", None)
     get_code = getattr(getattr(spec, "loader", None), "get_code", None)
     if type(module) is not types.ModuleType or get_code is None:

@@ -42,7 +42,7 @@ _in_dynamic_mode = paddle.in_dynamic_mode
 
 
 def entry(operator: Operator) -> Callable[..., Any]:
-    """Return what is called in place of the original while a region is open."""
+    """Return the replacement of the original while a region is open."""
     call, name = operator.call, operator.name
     float32, tensor, parameter = FLOAT32, Tensor, Parameter
 

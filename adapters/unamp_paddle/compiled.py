@@ -17,7 +17,7 @@ _EXCHANGE = exchanging.part("paddle")
 
 
 def build() -> Path:
-    """Build it with the C compiler that `CC` names, or `cc`, put it in its place, and return the file.
+    """Build the loops with the C compiler that `CC` names, or `cc`, put it in its place, and return the file.
 
     Raises:
         OSError: there is no compiler, or this Python came without its headers.
@@ -27,7 +27,7 @@ def build() -> Path:
 
 
 def build_hint() -> str | None:
-    """Return how to have it, where it is not built and could be; None where it is, and where it is not wanted."""
+    """Return the command that builds it, where it is not built and could be; None where it is, and where it is not wanted."""
     if not _EXCHANGE.can_be_built():
         return None
     return (

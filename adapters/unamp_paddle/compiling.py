@@ -64,7 +64,7 @@ skip_files.setup_skip_files()
 
 
 def not_simulated(build: Callable[[], T]) -> T:
-    """Return what `build` makes, while SOT translates nothing: not the standard library either, on which set-up relies."""
+    """Return the result of `build`, while SOT translates nothing: not the standard library either, on which set-up relies."""
     simulation = core.set_eval_frame(None)
     try:
         return build()
@@ -100,7 +100,7 @@ def behind_regions(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def left_as_written(original: Callable[..., bool]) -> Callable[..., bool]:
-    """Wrap what tells the functions that are not translated: those around a PyLayer's own are among them."""
+    """Wrap the function that tells the functions that are not translated: those around a PyLayer's own are among them."""
 
     def is_paddle_func(function: Any, *args: Any, **kwargs: Any) -> bool:
         code = getattr(function, "__code__", None)
@@ -128,7 +128,7 @@ def _policy() -> Any:
 
 
 def as_written(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap what reads a function's arguments, so that it reads the function as it is written, whatever stands in for it."""
+    """Wrap the function that reads a function's arguments, so that it reads the code as written, whatever stands in for it."""
 
     def asked(function: Any) -> Any:
         return original(unpatched(function))

@@ -204,7 +204,7 @@ def parameters(optimizer: Any) -> Iterator[Any]:
 
 
 def low_parameters(optimizer: Any) -> Iterator[Any]:
-    """Return those of an optimizer's parameters that have master weights, in its order."""
+    """Return the parameters of an optimizer that have master weights, in its order."""
     return (parameter for parameter in parameters(optimizer) if parameter.dtype in LOW and not parameter.stop_gradient)
 
 

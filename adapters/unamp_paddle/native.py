@@ -97,7 +97,7 @@ def told_of_dtype(original: Callable[..., str]) -> Callable[..., str]:
 
 
 def _state() -> Any:
-    """Return what holds the level of Paddle's own AMP in this thread; None where there is no such thing."""
+    """Return the object that holds the level of Paddle's own AMP in this thread; None where there is no such thing."""
     if _in_dynamic_mode():
         return _dygraph_tracer()
     return core._get_amp_attrs()  # type: ignore[attr-defined, unused-ignore]

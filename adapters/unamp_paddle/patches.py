@@ -230,7 +230,7 @@ def acquire(plan: Plan) -> None:
 
 
 def release() -> None:
-    """Undo what a region needed, where it was the last."""
+    """Undo the patches of a region, where it was the last."""
     compilers.release()
     installed.release()
 

@@ -205,7 +205,7 @@ def without_policy(*, reporting: bool = False) -> Plan:
 
 
 def how(op: str, policy: Policy, device: str) -> How:
-    """Return how a rule is carried out on a device, for `unamp.explain`."""
+    """Return the way in which a rule is carried out on a device, for `unamp.explain`."""
     found = [operator for operator in listing.operators() if operator.op == op]
     if not found and "paddle" not in vocabulary()[op].spellings:
         return How.ABSENT

@@ -37,7 +37,7 @@ def check_ir() -> None:
 
 
 def refusing(append_op: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what appends an operator to a program of the old IR, so that it raises where a region was opened before."""
+    """Wrap the function that appends an operator to a program of the old IR, so that it raises after a region was opened."""
 
     @functools.wraps(append_op)
     def run(*args: Any, **kwargs: Any) -> Any:

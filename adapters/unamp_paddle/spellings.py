@@ -18,7 +18,7 @@ _HOMONYMS = {"mul": "multiply"}
 
 
 def named(path: str) -> Any:
-    """Return what a spelling of the vocabulary stands for in the package `paddle`; None where this version has no such name."""
+    """Return the object that a spelling of the vocabulary stands for in `paddle`; None where this version has no such name."""
     return None if path in _HOMONYMS else at_path(paddle, path)
 
 

@@ -89,7 +89,7 @@ class TensorFlowAdapter(CapturesNothing):
         return devices.kind_of(device)
 
     def support(self, device: str, dtype: str) -> Support:
-        """Return that it is native; single operation types without a kernel are emulated."""
+        """Return native support; single operation types without a kernel are emulated."""
         return Support.NATIVE if device in self.devices() else Support.UNSUPPORTED
 
     def slowdown(self, device: str, dtype: str) -> float:

@@ -52,7 +52,7 @@ def execute_eagerly(ctx: Any, op: str, name: Any, *args: Any) -> Any:
 
 
 def add_node(original: Function) -> Function:
-    """Return what stands in for `_apply_op_helper`."""
+    """Return the replacement of `_apply_op_helper`."""
 
     def _apply_op_helper(op_type_name: str, name: Any = None, **keywords: Any) -> Any:
         plan = thread.plan
@@ -69,7 +69,7 @@ def add_node(original: Function) -> Function:
 
 
 def must_record(original: Function) -> Function:
-    """Return what stands in for `must_record_gradient`, which a wrapper asks once its node is in the graph.
+    """Return the replacement of `must_record_gradient`, which a wrapper asks once its node is in the graph.
 
     The wrapper would put on the tape what `_apply_op_helper` returned. Where that has been cast since, the tape must have the
     node's own results: `OpTypeAction.graph` puts those there, and the answer is no.

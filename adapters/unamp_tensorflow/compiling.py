@@ -184,7 +184,7 @@ class _BranchDtypes:
         return found
 
     def check(self) -> None:
-        """Raise where branches differ, and this shows only now."""
+        """Raise an error where branches differ, and this shows only now."""
         differing = {n for n, numbers in self._seen.items() if len(numbers) > 1}
         self._seen.clear()
         if differing - self.wanted.keys():
@@ -192,7 +192,7 @@ class _BranchDtypes:
             raise _Differ
 
     def until_same(self, run: Callable[[], Any]) -> Any:
-        """Return what `run` returns once its branches agree: they are traced a second time where they did not."""
+        """Return the result of `run` once its branches agree: they are traced a second time where they did not."""
         try:
             return run()
         except _Differ:

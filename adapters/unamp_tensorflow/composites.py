@@ -89,7 +89,7 @@ class Composite:
         return next((layers[of] for of in type(args[0]).__mro__ if of in layers), "")
 
     def replacement(self, original: Function) -> Function:
-        """Return what is called in place of the original while a region is open."""
+        """Return the replacement of the original while a region is open."""
         self.original = original
         # Not for layers, which have parameters besides their arguments.
         cast_op = self.op if self.layers is None else ""

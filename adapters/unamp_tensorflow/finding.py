@@ -16,12 +16,12 @@ __all__ = ["functions", "keras"]
 
 
 def functions() -> tuple[Composite, ...]:
-    """Return those of TensorFlow."""
+    """Return the functions of TensorFlow."""
     return _functions(False)
 
 
 def keras() -> tuple[Composite, ...]:
-    """Return those of Keras, once it is imported."""
+    """Return the functions of Keras, once it is imported."""
     return (*_functions(True), *_layers()) if keras_in_use() else ()
 
 

@@ -43,7 +43,7 @@ def acquire(plan: Plan) -> None:
 
 
 def release() -> None:
-    """Undo what a region needed, where it was the last."""
+    """Undo the patches of a region, where it was the last."""
     compilers.release()
     installed.release()
 
@@ -157,7 +157,7 @@ _KERAS_HOOKS: Hooks = (
 
 @cache
 def _patches() -> PatchGroup:
-    """Return those that every region needs."""
+    """Return the patches that every region needs."""
     fast = AttributePatch(pywrap_tfe, "TFE_Py_FastPathExecute", lambda own: calls.execute_eagerly)
     return PatchGroup([fast, *_changes(_HOOKS), *_suspended(of_keras=False)])
 
@@ -169,7 +169,7 @@ def _changed_compilers() -> tuple[Patch, ...]:
 
 @cache
 def _keras_patches() -> PatchGroup:
-    """Return those that every region needs besides, once Keras is imported."""
+    """Return the patches that every region needs besides, once Keras is imported."""
     return PatchGroup([*_changes(_KERAS_HOOKS), *_suspended(of_keras=True)])
 
 

@@ -214,7 +214,7 @@ def without_policy() -> TensorFlowPlan:
 
 
 def how(op: str, policy: Policy, device: str) -> How:
-    """Return how a rule is carried out, for `unamp.explain`."""
+    """Return the way in which a rule is carried out, for `unamp.explain`."""
     if "tensorflow" not in vocabulary()[op].spellings:
         return How.ABSENT
     made = plan(policy)

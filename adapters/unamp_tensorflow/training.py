@@ -25,7 +25,7 @@ _RECOMPUTED = "recompute_grad.<locals>.inner"
 
 
 def custom_gradient(held: Callable[[Plan], AbstractContextManager[None]]) -> Callable[[Function], Function]:
-    """Return what stands in for the decorators of `tf.custom_gradient`.
+    """Return the replacement of the decorators of `tf.custom_gradient`.
 
     A gradient of a user's own gets low gradients beside float32 values, which TensorFlow would refuse to multiply. It runs
     when the backward pass comes to it, maybe long after the region, when no patch is applied any more.
@@ -109,7 +109,7 @@ def _like(grad: Any, value: Any) -> Any:
 
 
 def replica_made(original: Function) -> Function:
-    """Return what stands in for the constructor of a replica's thread, which remembers the region that it is made in."""
+    """Return the replacement of the constructor of a replica's thread, which remembers the region that it is made in."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
         original(self, *args, **kwargs)
@@ -120,7 +120,7 @@ def replica_made(original: Function) -> Function:
 
 
 def replica_run(original: Function) -> Function:
-    """Return what stands in for a replica's work, which is done in the region that its thread was made in."""
+    """Return the replacement of a replica's work, which is done in the region that its thread was made in."""
 
     def run(self: Any) -> Any:
         region = vars(self).get("_unamp_region")
@@ -133,7 +133,7 @@ def replica_run(original: Function) -> Function:
 
 
 def merging(original: Function) -> Function:
-    """Return what stands in for `merge_call`: work for all replicas that the thread which started them does for them.
+    """Return the replacement of `merge_call`: work for all replicas that the thread which started them does for them.
 
     It is done as a replica would: an optimizer, say, makes its update with no policy in force, and so must that thread.
     """

@@ -212,7 +212,7 @@ class TorchAdapter:
         return build_hint(on_gpu=plans.accelerator() is not None)
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Return what PyTorch does not let it do."""
+        """Return the gaps: PyTorch lets it do none of these."""
         return GAPS
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:

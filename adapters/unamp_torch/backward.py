@@ -70,7 +70,7 @@ def suspending(original: Callable[P, R]) -> Callable[P, R]:
 
 
 def checkpointing(original: Callable[..., R]) -> Callable[..., R]:
-    """Wrap what checkpoints a function, given as its first argument, so that it is run again under the same region.
+    """Wrap a function that checkpoints another, given as its first argument, so that it is run again under the same region.
 
     Checkpointing itself remembers native autocast's state for that, and not ours.
     """
@@ -83,7 +83,7 @@ def checkpointing(original: Callable[..., R]) -> Callable[..., R]:
 
 
 def recomputing(original: Any) -> Any:
-    """Do what `checkpointing` does for reentrant checkpointing, which is a class of `torch.autograd.Function`."""
+    """Replace as `checkpointing` does, for reentrant checkpointing, which is a class of `torch.autograd.Function`."""
 
     class CheckpointFunction(original):  # type: ignore[misc]
         @classmethod

@@ -173,7 +173,7 @@ class Banned:
 
 @dataclass(frozen=True)
 class WithoutLowKernel:
-    """Do what another action does where no device has a low kernel."""
+    """Carry out another action where no device has a low kernel."""
 
     action: Action
 
@@ -260,7 +260,7 @@ def _run(operator: Operator, own_key: torch._C.DispatchKey, keyset: Any, args: S
 
 
 def refuse_on_meta() -> NoReturn:
-    """Raise where a meta tensor comes in whose other operators nothing carries rules to.
+    """Raise an error where a meta tensor comes in whose other operators nothing carries rules to.
 
     In inference mode they have no dispatch key that a region could use for them alone.
 
@@ -283,7 +283,7 @@ def _lead(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> to
 
 
 def _action_elsewhere(plan: Plan, operator: Operator, device: str) -> Action | None:
-    """Return what is done about a call on a device that is neither a CPU nor CUDA's."""
+    """Return the action for a call on a device that is neither a CPU nor CUDA's."""
     table = plan.elsewhere.get(device)
     if table is None:
         return None
@@ -358,7 +358,7 @@ def kernel_on_meta(operator: Operator) -> Callable[..., Any]:
 
 
 def _past_autograd(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Call what kernels of ours replaced."""
+    """Call the operator that kernels of ours replaced."""
     if operator.composite:
         return operator.overload.decompose(*args, **kwargs)
     lead = _lead(operator, args, kwargs)

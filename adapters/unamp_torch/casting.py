@@ -42,7 +42,7 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Do what `cast` does; a float32 parameter is cast once and kept for the outermost region.
+    """Cast as `cast` does; a float32 parameter is cast once and kept for the outermost region.
 
     Not kept: what is cast under `no_grad` (its gradient would be lost to a later use under grad), inside a `torch.func`
     transform (it belongs to that level), while a graph is being captured (PyTorch switches its own cache off then, too), and

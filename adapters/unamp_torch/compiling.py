@@ -161,7 +161,7 @@ def leave(key: int) -> None:
 
 
 def _close_when_tracing_ends(depth: int) -> None:
-    """Close what tracing leaves open: it may end between the two nodes, by an error in the traced code or a graph break."""
+    """Close the regions that tracing leaves open: it may end between the two nodes, by an error or a graph break."""
     translation = sys.modules.get("torch._dynamo.symbolic_convert")
     tx = getattr(translation.tls, "current_tx", None) if translation is not None else None
     if tx is not None:

@@ -141,7 +141,7 @@ def _remembering(original: Any) -> Any:
 
 @functools.cache
 def _graphing(original: Callable[P, R]) -> Callable[P, R]:
-    """Wrap what makes the graph: in such a backward pass it does so in the region of the forward."""
+    """Wrap the function that makes the graph: in such a backward pass it does so in the region of the forward."""
 
     @functools.wraps(original)
     def materialize_as_graph(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -42,7 +42,7 @@ def decorate(networks: Sequence[torch.nn.Module], optimizers: Sequence[torch.opt
 
 
 def _apart(values: Iterable[Any], of_keras: Callable[[object], bool]) -> tuple[list[Any], list[Any]]:
-    """Return what is PyTorch's own, and what is Keras'."""
+    """Return PyTorch's own optimizers, and Keras'."""
     found: tuple[list[Any], list[Any]] = [], []
     for value in values:
         found[of_keras(value)].append(value)
@@ -76,7 +76,7 @@ def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> 
 
 
 def _check_not_distributed(networks: Iterable[torch.nn.Module]) -> None:
-    """Raise where a network is distributed already.
+    """Raise an error where a network is distributed already.
 
     `DistributedDataParallel` has made its buckets for gradients by then, in the dtypes of the parameters.
     """
@@ -105,7 +105,7 @@ def _kept(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> Ite
 
 
 def _check_fresh(optimizer: torch.optim.Optimizer) -> None:
-    """Raise where an optimizer is decorated already, or has begun."""
+    """Raise an error where an optimizer is decorated already, or has begun."""
     if masters_of(optimizer) is not None:
         raise ValueError(f"this {type(optimizer).__name__} is decorated already")
     # Adagrad makes its state when it is made itself, and counts from 0.

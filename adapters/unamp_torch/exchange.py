@@ -19,7 +19,7 @@ __all__ = ["Exchange", "follow", "low_parameters"]
 
 
 def low_parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Give those of an optimizer's parameters that have master weights, in its order."""
+    """Yield the parameters of an optimizer that have master weights, in its order."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.dtype in LOW and parameter.requires_grad:
@@ -105,7 +105,7 @@ def _same_lists(optimizer: torch.optim.Optimizer, known: list[list[torch.Tensor]
 
 
 def _traits(parameters: Sequence[torch.Tensor]) -> list[Any]:
-    """Return what makes some of these parameters low ones that are trained."""
+    """Return the function that makes some of these parameters low ones that are trained."""
     return list(map(_dtype_and_training, parameters))
 
 

@@ -42,7 +42,7 @@ def records_above() -> bool:
 
 
 def recording(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what makes, for `make_fx`, the function to record: one recorded above autocast, in a region, has the handlers."""
+    """Wrap the function that makes, for `make_fx`, the function to record: above autocast, in a region, it has the handlers."""
 
     @functools.wraps(original)
     def wrap_key(f: Any, tensors: Any, tracer: Any, pre_dispatch: bool) -> Callable[..., Any]:
@@ -145,7 +145,7 @@ class _Handlers(dict[Any, Any]):
 
 
 def _handler(operator: Operator) -> Callable[..., Any]:
-    """Return what records an operator with the casts of its rule."""
+    """Return the function that records an operator with the casts of its rule."""
 
     def record(*args: Any, **kwargs: Any) -> Any:
         # PyTorch makes its own handler anew for each call, and only where none is cached.

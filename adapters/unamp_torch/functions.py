@@ -59,7 +59,7 @@ _OF_INPUTS_DTYPE = ("adaptive_log_softmax", "gumbel_softmax")
 
 @functools.lru_cache(KEPT_POLICIES)
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
-    """Return those that a policy names, with their operations: none, for most policies that start from PyTorch's own lists.
+    """Return the functions that a policy names, with their operations: none for most that start from PyTorch's own lists.
 
     Three kinds count as named. All of them under another framework's lists, which know them as operations. Those that
     make a tensor of their input's dtype (`_OF_INPUTS_DTYPE`), where all inputs are low. And functions that do without their
@@ -128,7 +128,7 @@ def _release(needed: Iterable[tuple[str, FunctionType]]) -> None:
 
 
 def _replacement(op: str, function: FunctionType, code: CodeType, under: Under) -> tuple[str, Callable[..., Any], CodeType]:
-    """Return what a function is to call instead, the global that holds it, and the code that calls it.
+    """Return the function to call instead, the global that holds it, and the code that calls it.
 
     (`unamp.adapter.replacing.CodePatch` has it as a constant of the code, which PyTorch's compiler does not follow.)
     """
@@ -138,7 +138,7 @@ def _replacement(op: str, function: FunctionType, code: CodeType, under: Under) 
 
 
 def _under_its_rule(op: str, function: FunctionType, code: CodeType, under: Under) -> Callable[..., Any]:
-    """Return what a function runs instead: the same code, with inputs and every operation in the dtype of the rule for `op`."""
+    """Return the code that a function runs instead: the same, with inputs and operations in the dtype of the rule for `op`."""
     original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     original.__kwdefaults__ = function.__kwdefaults__
 

@@ -17,7 +17,7 @@ __all__ = ["casting"]
 
 
 def casting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what casts the inputs of attention: where a policy in force runs it otherwise than low, they stay."""
+    """Wrap the function that casts the inputs of attention: where a policy in force runs it otherwise than low, they stay."""
 
     @functools.wraps(original)
     def autocast(*inputs: Any) -> Any:

@@ -61,7 +61,7 @@ inside = _Inside()
 
 
 def as_one_operation(classes: Mapping[type, tuple[str, str]], original: Function) -> Function:
-    """Return what stands in for a layer's `call`."""
+    """Return the replacement of a layer's `call`."""
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +86,7 @@ def _warn(op: str, layer: Any) -> None:
 
 
 def function_as_one_operation(op: str, path: str, original: Function) -> Function:
-    """Return what stands in for a function."""
+    """Return the replacement of a function."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         rule = None if inside.whole else _rule(op)
@@ -238,7 +238,7 @@ def _ban(op: str) -> str:
 
 @once_per_trace
 def _for_parts(op: str, dtype: str) -> tuple[Any, ...] | None:
-    """Return what the policy for a layer's parts is made of; None where they follow the layer's rule by themselves."""
+    """Return the arguments of the policy for a layer's parts; None where they follow the layer's rule by themselves."""
     assert thread.plan is not None
     made = _parts_policy(thread.plan.policy, op, dtype)
     return None if made is None else made._values

@@ -41,7 +41,7 @@ def _named(path: str) -> Any:
 
 
 def acquire() -> None:
-    """Apply what a region patches in Keras, where that is not done."""
+    """Apply the patches of a region in Keras, where that is not done."""
     global _applied
     if not _applied:
         _patches().apply()
@@ -49,7 +49,7 @@ def acquire() -> None:
 
 
 def release() -> None:
-    """Undo it, where it is done."""
+    """Undo the patches, where it is done."""
     global _applied
     if _applied:
         _patches().undo()
@@ -96,7 +96,7 @@ def _layers() -> Iterator[Patch]:
 
 
 def _parameter(original: Function) -> Function:
-    """Return what stands in for the cast of a variable as it is read: in a layer that is one operation, to its dtype."""
+    """Return the replacement of the cast of a variable as it is read: in a layer that is one operation, to its dtype."""
 
     def _maybe_autocast(self: Any, value: Any) -> Any:
         dtype = inside.dtype

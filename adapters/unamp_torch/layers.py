@@ -88,7 +88,7 @@ def _derived(plain: type) -> type:
 
 
 def _method(kind: type[nn.Module]) -> str:
-    """Return what PyTorch calls when a module runs; some classes (Keras's on PyTorch) have a way of their own."""
+    """Return the method that PyTorch calls when a module runs; some classes (Keras's on PyTorch) have a way of their own."""
     return "forward" if kind.__call__ is nn.Module.__call__ else "__call__"
 
 

@@ -32,7 +32,7 @@ def start_sharing(dtype: torch.dtype, /) -> bool:
 
 
 def stop_sharing(dtype: torch.dtype, /) -> None:
-    """Use it no longer, where `start_sharing` returned True; the last one clears it."""
+    """Release the cache, where `start_sharing` returned True; the last one clears it."""
     with _lock:
         if _sharing[dtype] > 1:
             _sharing[dtype] -= 1

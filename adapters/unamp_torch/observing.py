@@ -91,7 +91,7 @@ class Held(Protocol):
         """Need the patches."""
 
     def release(self) -> None:
-        """Need them no longer."""
+        """Release the patches."""
 
 
 @contextmanager
@@ -199,7 +199,7 @@ class _Spy(TorchDispatchMode):
         self.cast: list[tuple[_Step, torch.dtype, torch.dtype, int]] = []
 
     def given(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Note what the operation is called with, where native autocast does not come in between."""
+        """Note the arguments of the operation, where native autocast does not come in between."""
         floating = [t for t in tensors if t.is_floating_point()]
         if floating and excluded(NATIVE_KEYS[CUDA if floating[0].is_cuda else CPU]):
             self.arguments = [self._dtype(floating)]
@@ -235,7 +235,7 @@ class _Spy(TorchDispatchMode):
         return dtype_name(low or dtypes[0]) if dtypes else None
 
     def casts(self, rule: Rule, low: torch.dtype, *, emulated: bool) -> tuple[int, int]:
-        """Return how many casts a rule took, and how many bytes they read and wrote."""
+        """Return the number of casts a rule took, and how many bytes they read and wrote."""
         wide = torch.float32 if rule in (Rule.FP32, Rule.WIDEST) else None
         target = low if rule in (Rule.LOW, Rule.NARROWEST) else wide
         moved = []
@@ -248,7 +248,7 @@ class _Spy(TorchDispatchMode):
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Return what a tensor and its views have in common, and no other tensor has; no number is read."""
+    """Return the storage that a tensor and its views have in common, and no other tensor has; no number is read."""
     return int(tensor.untyped_storage()._cdata) if _has_memory(tensor) else id(tensor)
 
 

@@ -120,7 +120,7 @@ def acquire() -> None:
 
 
 def release() -> None:
-    """Need them no longer; with the last region they are undone."""
+    """Release the patches; with the last region they are undone."""
     global _open
     with _lock:
         _open -= 1
@@ -196,7 +196,7 @@ def _look_for_modules(loaded: str = "") -> None:
 
 
 def _replace_anew(place: int) -> None:
-    """Patch what somebody has put in a hook's place since we looked, on top of it."""
+    """Patch the object that somebody has put in a hook's place since we looked, on top of it."""
     namespace, name, *_ = _ready[place]
     hook = next(hook for hook in HOOKS if hook.name == name and sys.modules[hook.module].__dict__ is namespace)
     if name not in namespace:
@@ -263,7 +263,7 @@ _imports = _Imports()
 
 
 def _exporting_flag() -> tuple[dict[str, Any] | None, str]:
-    """Return where `torch.compiler.is_exporting` looks, and for what; None where this version does more than that."""
+    """Return the place where `torch.compiler.is_exporting` looks, and for what; None where this version does more than that."""
     asked = torch.compiler.is_exporting
     names, space = asked.__code__.co_names, asked.__globals__
     looks = len(names) == 1 and isinstance(space.get(names[0]), bool)

@@ -205,7 +205,7 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
 
 @lru_cache(KEPT_POLICIES)
 def nested(outer: state.Plan, inner: Plan) -> Plan:
-    """Return what is in force where a plan is entered inside another: the inner one, and the outer on devices it leaves out."""
+    """Return the plan in force where one is entered inside another: the inner one, and the outer on devices it leaves out."""
     left = tuple(device for device in outer.devices if device not in inner.devices)
     if not left or not outer.autocast:
         return inner
@@ -303,7 +303,7 @@ def to_the_letter(policy: Policy, device: str) -> bool:
 
 
 def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
-    """Return what is left to do beside native autocast where a policy is its own lists.
+    """Return the work left beside native autocast where a policy is its own lists.
 
     It changes nothing that PyTorch answers: it widens what single operators refuse, and gives advice on what is banned.
     """
@@ -320,7 +320,7 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
 
 
 def _as_native_on_cpu(policy: Policy) -> Mapping[str, Action]:
-    """Return what is done on meta tensors so that they answer as on the CPU, where a policy is native autocast's own lists."""
+    """Return the actions on meta tensors so that they answer as on the CPU, where a policy is native autocast's own lists."""
     table = dict(_actions(policy, CPU))
     for op, rule in policy.rules.items():
         for operator in operators(op) if rule in (Rule.LOW, Rule.FP32) and vocabulary()[op].group != "recurrent" else ():
@@ -447,7 +447,7 @@ def _has_kernel(operator: Operator, key: str) -> bool:
 
 
 def how(op: str, policy: Policy, device: str) -> How:
-    """Return how a rule is carried out on a device, for `unamp.explain`."""
+    """Return the way in which a rule is carried out on a device, for `unamp.explain`."""
     found = operators(op)
     if not found:
         return How.NATIVE if "torch" in vocabulary()[op].spellings else How.ABSENT

@@ -44,7 +44,7 @@ class SecondRun:
         self._before = [generator.get_state() for generator in self._generators]
 
     def beside(self, record: OpRecord, result: Any) -> Shadow:
-        """Return what the second run loses beside the result of the first."""
+        """Return the loss of the second run beside the result of the first."""
         return shadowing.shadow(self._dtype, record, lambda: rows(_floating(result)), lambda: self._run(result))
 
     def _run(self, result: Any) -> list[torch.Tensor]:

@@ -31,7 +31,7 @@ Nesting = Callable[P, int]  #: One of PyTorch's functions that put a level of a 
 
 
 def for_this_level(plan: Plan) -> Plan:
-    """Return what is in force for a plan in this thread now: inside a transform of `torch.func`, its explicit form."""
+    """Return the form in force of a plan in this thread now: inside a transform of `torch.func`, its explicit form."""
     return plan if torch._C._functorch.maybe_current_level() is None else plan.explicit
 
 

@@ -125,7 +125,7 @@ def _decisions(a: Mapping[str, Result], b: Mapping[str, Result], first: Framewor
 
 
 def _names(first: FrameworkRun, second: FrameworkRun) -> tuple[str, str]:
-    """Return what tells two runs apart: their frameworks, or one framework's devices."""
+    """Return the names that tell two runs apart: their frameworks, or one framework's devices."""
     if first.framework == second.framework:
         return first.device, second.device
     return first.framework, second.framework
@@ -142,7 +142,7 @@ def decided(result: Result) -> Mapping[str, set[str]]:
 
 
 def _numbers(a: Mapping[str, Result], b: Mapping[str, Result], *, exact: bool) -> dict[str, Any]:
-    """Return how far outputs are apart, relative to their size, and how far they may be; empty where none can be compared."""
+    """Return the distance of outputs, relative to their size, and the one allowed; empty where none can be compared."""
     if "outputs" not in a or "outputs" not in b:
         return {}
     ours, theirs = a["outputs"].details, b["outputs"].details

@@ -46,7 +46,7 @@ def _precision(probe: Probe, region: Region, expected: str, where: str) -> str:
 
 
 def _inside(subject: Subject, *policies: Policy) -> Region:
-    """Return what opens regions within regions, as one."""
+    """Return the context that opens regions within regions, as one."""
 
     @contextmanager
     def opened() -> Iterator[None]:

@@ -63,7 +63,7 @@ class Case:
         return any(spec.startswith("tiny ") for spec in _specs(self.args))
 
     def eligible(self, inputs: Sequence[np.ndarray]) -> list[int]:
-        """Return which of the arrays a policy casts: places in ``inputs``."""
+        """Return the arrays that a policy casts: places in ``inputs``."""
         floating = [n for n, array in enumerate(inputs) if array.dtype == np.float32]
         return floating if self.cast is None else [floating[n] for n in self.cast]
 

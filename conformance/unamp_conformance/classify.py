@@ -1,4 +1,4 @@
-"""Which precision explains these numbers?
+"""The precision that explains some numbers.
 
 The judge sees values, never dtype tags. It is given what every precision predicts: the float64 result for the inputs as
 they were, for the inputs rounded to bfloat16, and for the inputs rounded to float16. Values computed
@@ -105,7 +105,7 @@ def _fits(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:
 
 
 def _distance(observed: np.ndarray, prediction: Prediction, precision: str, grid: str) -> float:
-    """Return how far values are from a prediction, in spacings of a grid; where numbers cancelled, eight at most."""
+    """Return the distance of values from a prediction, in spacings of a grid; where numbers cancelled, eight at most."""
     expected = prediction.values[precision]
     finite = np.isfinite(expected)
     return _rms(np.minimum(np.abs(observed - expected)[finite] / spacing(expected[finite], grid), 8.0)) if finite.any() else 0.0

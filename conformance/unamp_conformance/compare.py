@@ -77,7 +77,7 @@ class Comparison:
         return bool(self.both) and not (self.changed or self.decisions or self.apart)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the comparison for JSON."""
         return {"ok": self.ok, **asdict(self)}
 
 

@@ -27,7 +27,7 @@ __all__ = ["Kept", "fingerprint"]
 
 
 def fingerprint(framework: str, version: str, device: str, plan: Mapping[str, Any]) -> str:
-    """Return what tells this run from every other: a hash of framework, device, plan, all versions and the code that is run.
+    """Return the key that tells this run from every other: a hash of framework, device, plan, versions and the code.
 
     Args:
         framework, version, device: what is under test.

@@ -130,7 +130,7 @@ def _refused(run: Callable[[], Any], reason: str) -> Finding:
 def _judged(
     subject: Subject, result: Any, number: int, precision: str, low: str, *, narrowed: bool
 ) -> tuple[str, dict[str, Any]]:
-    """Return what is wrong with a product, by its dtype and by its numbers."""
+    """Return the fault of a product, by its dtype and by its numbers."""
     wanted = low if narrowed or precision == "low" else "float32"
     if (dtype := subject.operations.dtype(result)) != wanted:
         return f"is {dtype}, and must be {wanted}", {}

@@ -13,7 +13,7 @@ __all__ = ["cores", "host"]
 
 
 def host() -> dict[str, str]:
-    """Return what the machine is, for the report."""
+    """Return the facts of the machine, for the report."""
     found = {
         "python": platform.python_version(),
         "system": _system(),
@@ -26,7 +26,7 @@ def host() -> dict[str, str]:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # where there is no such thing as affinity

@@ -90,7 +90,7 @@ class _ForgettingWay(Subject):
         }
 
     def _spoilt(self, run: Callable[..., Any] | None) -> Callable[..., Any] | None:
-        """Return what runs a function with regions that are lost, or of another dtype."""
+        """Return the function that runs another with regions that are lost, or of another dtype."""
         if run is None:
             return None
 
@@ -220,7 +220,7 @@ def pretending(subject: Subject, manner: str) -> Subject:
 
 
 def probed(subject: Subject, op: str) -> tuple[Result, ...]:
-    """Return what the suite finds when it probes one operation, allowed and denied; known gaps are marked."""
+    """Return the findings of the suite when it probes one operation, allowed and denied; known gaps are marked."""
     found = perform(subject, Item("operation", op, own_lists(op), ("coverage", "probe")))
     known = gaps.gaps_of(subject.framework)
     return gaps.apply(known, found, subject.adapter.version(), machine.facts(subject.adapter), whole=False)[0]

@@ -54,13 +54,13 @@ def _decisions(subject: Subject, reference: Reference, policy: Policy, observed:
 
 
 def _differing(found: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
-    """Return what was expected and what was seen instead, as a part of the details; nothing where nothing is wrong."""
+    """Return the expectation and what was seen instead, as a part of the details; nothing where nothing is wrong."""
     rows = [{"of": of, "expected": expected, "observed": seen} for of, expected, seen in dict.fromkeys(found)]
     return {"wrong": rows} if rows else {}
 
 
 def _misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> tuple[str, str, str, str] | None:
-    """Return what is wrong with a line of the trace, if anything: a sentence, the operation, what was expected and seen."""
+    """Return the fault of a line of the trace, if anything: a sentence, the operation, what was expected and seen."""
     if wanted is None:
         return None
     if record.rule is not wanted:

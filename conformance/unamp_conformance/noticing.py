@@ -1,4 +1,4 @@
-"""Which defects does a thorough run notice? Measured for a framework, operation by operation and kind by kind.
+"""The defects that a thorough run notices, measured for a framework, operation by operation and kind by kind.
 
 ``python -m unamp_conformance.mutation torch --output mutants.json`` goes through a framework's operations in an order that the
 seed draws, and keeps after each what it found: interrupted, the same command goes on. A mutant is noticed where a probe of a

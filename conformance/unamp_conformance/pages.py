@@ -36,7 +36,7 @@ class Page:
 
     @property
     def unexpected(self) -> int:
-        """Return how many things went wrong, of checks and of whole runs."""
+        """Return the number of things went wrong, of checks and of whole runs."""
         return sum(len(section.wrong) + len(section.run.problems) + section.broken for section in self.sections)
 
     @cached_property
@@ -127,7 +127,7 @@ class Section:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return how many results there are of each status, the worst first."""
+        """Return the number of results there are of each status, the worst first."""
         return _ordered(self.totals)
 
     @cached_property
@@ -139,7 +139,7 @@ class Section:
         return dict(found)
 
     def failed(self, subject: str) -> Mapping[str, int]:
-        """Return how a subject's checks went wrong."""
+        """Return the ways in which a subject's checks went wrong."""
         return _ordered(summary.totals(shown.result for _, shown in self.evidence[subject]))
 
     @cached_property
@@ -253,7 +253,7 @@ class _Gap(NamedTuple):
 
     @property
     def checks(self) -> int:
-        """Return how many checks it stands for."""
+        """Return the number of checks it stands for."""
         return len(self.policies)
 
 

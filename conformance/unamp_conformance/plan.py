@@ -126,7 +126,7 @@ class Selection:
         return check in self.checks if self.checks else check == "ways" or not self.ways
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for results and for the worker; `from_dict` is the inverse."""
+        """Return the selection for results and for the worker; `from_dict` is the inverse."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
     @classmethod
@@ -156,7 +156,7 @@ class Item:
     way: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for the runner, to which a policy is its name."""
+        """Return the item for the runner, to which a policy is its name."""
         return {**vars(self), "policies": list(self.policies), "checks": list(self.checks)}
 
 

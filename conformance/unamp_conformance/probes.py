@@ -89,7 +89,7 @@ class Probe:
 
     @cached_property
     def castable(self) -> int:
-        """Return how many inputs a policy casts."""
+        """Return the number of inputs a policy casts."""
         return len(self.case.eligible(self._inputs(0)))
 
     @cached_property
@@ -232,7 +232,7 @@ class Probe:
         return _streams([self._run(n, _feeder(self.case, feed, low), "float32", region, gradients=gradients) for n in draws])
 
     def sample(self) -> dict[str, Any]:
-        """Return how many numbers a result has outside any region, and a few; empty where they mean nothing elsewhere."""
+        """Return the number of numbers a result has outside any region, and a few; empty where they mean nothing elsewhere."""
         values = _flat([self.outside.values])
         chosen = values[np.linspace(0, values.size - 1, min(values.size, _SAMPLE)).round().astype(int)]
         if self.case.undetermined or self._flushed or not np.isfinite(chosen).all():
@@ -484,7 +484,7 @@ def _flat(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _tolerance(exact: np.ndarray, float32: np.ndarray) -> np.ndarray:
-    """Return how far float32 may be off: as far as it is here with room to spare, for another order of its sums."""
+    """Return the distance by which float32 may be off: as here with room to spare, for another order of its sums."""
     finite = np.isfinite(exact) & np.isfinite(float32)
     off = float(np.max(np.abs(float32 - exact), where=finite, initial=0.0))
     size = float(np.max(np.abs(exact), where=finite, initial=0.0))

@@ -56,7 +56,7 @@ class Worker:
         self.order({**orders, "pipe": writing})
 
     def order(self, order: Mapping[str, Any]) -> None:
-        """Tell it what to do next."""
+        """Tell the worker what to do next."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(order) + "\n")
@@ -65,7 +65,7 @@ class Worker:
             pass  # it died; that is noticed where it is listened to
 
     def hear(self, timeout: float) -> dict[str, Any] | None:
-        """Return what it says next; None where it ended as it should.
+        """Return the worker's next report; None where it ended as it should.
 
         Raises:
             Died: where it ended in another way.
@@ -87,7 +87,7 @@ class Worker:
         raise Died(f"({how})" + f": {said}"[:1500] * bool(said))
 
     def end(self, *, at_once: bool = False) -> None:
-        """Have it end, and kill it (and what it started) where it does not.
+        """End the worker, and kill it (and what it started) where it does not.
 
         Args:
             at_once: do not wait for it.

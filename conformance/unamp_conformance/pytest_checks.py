@@ -53,7 +53,7 @@ class Check:
         return Result(self.kind, item.subject, self.policy, device, "passed", way=item.way)
 
     def run(self) -> None:
-        """Do it; what is wrong fails the calling test."""
+        """Run the item; what is wrong fails the calling test."""
         result = next((result for result in self.work.results if result.check == self.kind), None)
         if result is None:
             pytest.fail(f"its example call cannot be used: see the test coverage-{self.work.item.subject}", pytrace=False)

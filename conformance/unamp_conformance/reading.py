@@ -17,7 +17,7 @@ _LISTED = " and ".join(map(str, READABLE))
 
 
 def load(path: Path) -> Report:
-    """Read what `unamp_conformance.results.save` wrote.
+    """Read the file that `unamp_conformance.results.save` wrote.
 
     Raises:
         BadResults: naming the file and what is wrong with it.

@@ -34,7 +34,7 @@ class Matrix:
 
 
 def totals(results: Iterable[Result]) -> Counter[str]:
-    """Return how many results there are of each status."""
+    """Return the number of results there are of each status."""
     return Counter(result.status for result in results)
 
 
@@ -69,7 +69,7 @@ def _column(policy: str) -> str:
 
 
 def _level(column: str) -> int:
-    """Return where a column's level stands among all; what is no level comes last."""
+    """Return the rank of a column's level among all; what is no level comes last."""
     level = column.partition(" ")[0]
     return list(LEVELS).index(level) if level in LEVELS else len(LEVELS)
 

@@ -61,19 +61,19 @@ class Task:
         self._found: dict[int, list[Result]] = {}
 
     def orders(self) -> dict[str, Any]:
-        """Return what to tell a worker that opens the framework."""
+        """Return the orders for a worker that opens the framework."""
         return {"framework": self.framework, "device": self.device, "selection": self.selection.as_dict()}
 
     def order(self, item: int) -> dict[str, Any]:
-        """Return what to tell a worker that is to do an item: which one, and the policies that are done already."""
+        """Return the order for a worker that is to do an item: which one, and the policies that are done already."""
         return {"item": item, "without": sorted({result.policy for result in self._found.get(item, ())} - {"-"})}
 
     def left(self) -> int:
-        """Return how many items nobody has begun."""
+        """Return the number of items nobody has begun."""
         return len(self._todo)
 
     def done(self) -> int:
-        """Return how many items are finished."""
+        """Return the number of items are finished."""
         return len(self.items) - len(self._todo) - len(self._doing)
 
     def goes_on(self) -> bool:
@@ -119,7 +119,7 @@ class Task:
             self._finish(item)
 
     def be_absent(self, version: str = "") -> None:
-        """End it, for there is no such device here: who opened the framework for another one may have told."""
+        """End the task, for there is no such device here: who opened the framework for another one may have told."""
         self.version, self.ended = version or self.version, "not run"
 
     def lose(self, item: int | None, status: str, message: str) -> None:
@@ -151,7 +151,7 @@ class Task:
         self._todo.clear()
 
     def outcome(self) -> FrameworkRun:
-        """Return what came of it, with the known gaps marked."""
+        """Return the outcome of it, with the known gaps marked."""
         found = [result for item in sorted(self._found) for result in self._found[item]]
         useless: tuple[str, ...] = ()
         if self.ended == "finished":
@@ -189,7 +189,7 @@ class Task:
         self._todo.extend(number for number in range(len(items)) if number not in self._found)
 
     def _left_out(self) -> Iterator[Result]:
-        """Yield what a full run would check and this one does not."""
+        """Yield the results of checks that a full run has and this one has not."""
         ops = [item.subject for item in self.items if item.kind == "operation"]
         ways = list(dict.fromkeys(item.way for item in self.items if item.kind == "way"))
         for item in left_out(self.selection, ops, ways):

@@ -42,7 +42,7 @@ _SHOWN = 40  # failures on the terminal; the files have all of them
 
 
 def show_report(console: Console, report: Report, output: Path, *, matrices: bool = False) -> None:
-    """Print what came of every framework, what went wrong, and at the end whether it conforms and where the report is.
+    """Print the outcome of every framework, what went wrong, and at the end whether it conforms and where the report is.
 
     Args:
         console: where to.
@@ -71,7 +71,7 @@ def show_report(console: Console, report: Report, output: Path, *, matrices: boo
 
 
 def _draws(report: Report) -> Iterator[str]:
-    """Yield what was drawn, a line for each run that drew, and how to run all of it."""
+    """Yield the draws, a line for each run that drew, and how to run all of it."""
     drawn = [f"{_heading(run)}: {run.facts['drawn']}" for run in report.runs if "drawn" in run.facts]
     if drawn:
         yield "drawn, which another --seed draws otherwise; --thorough runs all:"
@@ -161,7 +161,7 @@ def _sign(status: str) -> Text:
 
 
 def show_comparison(console: Console, found: Comparison) -> None:
-    """Print what differs between two runs."""
+    """Print the differences of two runs."""
     console.print(_plain(f"{found.first}  against  {found.second}"), style="bold")
     alone = " and ".join(map(str, found.alone))
     console.print(Text(f"{found.both} checks in both, {alone} in one of them only"))

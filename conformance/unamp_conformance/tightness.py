@@ -127,7 +127,7 @@ def ratios(found: Run, bounds: Bounds | None = None) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what the module says.
+    """Print the ratios that the module is about.
 
     Returns:
         The exit status: 0 where every honest run is within its bounds, and every other one is beyond.

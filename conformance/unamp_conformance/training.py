@@ -48,7 +48,7 @@ class State:
         return cls(network.parameters(), network.statistics())
 
     def saved(self) -> tuple[str, bytes]:
-        """Return it as a checkpoint: JSON and an ``npz`` file."""
+        """Return the state as a checkpoint: JSON and an ``npz`` file."""
         arrays = io.BytesIO()
         named: dict[str, Any] = {f"weights {n}": a for n, a in self.weights.items()}
         named |= {f"buffers {n}": a for n, a in self.buffers.items()}

@@ -31,7 +31,7 @@ _SURELY = 0.05
 
 
 def judged(subject: Subject, way: Way, name: str, policy: Policy, eager: Seen, seen: Seen, others: dict[str, Seen]) -> Finding:
-    """Return what a run in a way comes to beside the eager one, and eager ones in other precisions."""
+    """Return the result of a run in a way beside the eager one, and eager ones in other precisions."""
     if complaint := _precision(eager, seen, others, exact=way.equal == "bits"):
         return Finding("lost", f"lost in silence: {complaint}", _beside(eager, seen))
     asked = program(name, scalar=way.run is None)
@@ -46,7 +46,7 @@ def judged(subject: Subject, way: Way, name: str, policy: Policy, eager: Seen, s
 
 
 def _precision(eager: Seen, seen: Seen, others: dict[str, Seen], *, exact: bool) -> str:
-    """Return how a result shows another precision than the eager one; empty where it does not."""
+    """Return the sign by which a result shows another precision than the eager one; empty where it does not."""
     if seen.dtype != eager.dtype:
         return f"the result is {seen.dtype}, eagerly {eager.dtype}"
     if seen.gradients is not None and seen.gradient_dtypes != eager.gradient_dtypes:

@@ -53,7 +53,7 @@ _EAGER = Way("eager", "eager", _eagerly)
 
 
 def _eager_gradients(subject: Subject) -> Way:
-    """Return what ways that differentiate by themselves are held against."""
+    """Return the results that ways which differentiate by themselves are held against."""
 
     def run(
         body: Callable[..., Any], region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]
@@ -75,7 +75,7 @@ def _with(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[Any]) -
 
 
 def low_inputs(subject: Subject, policy: Policy, name: str) -> tuple[int, ...]:
-    """Return which inputs of an operation are fed low, so that its rule changes something: all, the first, or none."""
+    """Return the inputs of an operation that are fed low, so that its rule changes something: all, the first, or none."""
     asked = program(name)
     if asked.network:
         return ()
@@ -151,7 +151,7 @@ def _seen(subject: Subject, value: Any, gradients: dict[int, Any] | None, loss: 
 
 
 def in_other_precisions(subject: Subject, alike: tuple[str, bool, bool, tuple[int, ...]], policy: Policy) -> dict[str, Seen]:
-    """Return what the same comes to eagerly in other precisions: outside of every region, and in the other low dtype."""
+    """Return the same eagerly in other precisions: outside of every region, and in the other low dtype."""
     other = next(dtype for dtype in LOW_DTYPES if dtype != policy.dtype)
     found = {"float32": eagerly(subject, *alike, None)}
     with suppress(Exception):  # not everything that runs in one of them runs in the other

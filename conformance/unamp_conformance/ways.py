@@ -61,7 +61,7 @@ def _impossible(subject: Subject, way: Way, name: str, reason: str) -> Finding:
 
 
 def _refused(subject: Subject, way: Way, name: str, policy: Policy, reason: str) -> Finding:
-    """Show that it is refused, and that nothing was computed before."""
+    """Show that the way is refused, and that nothing was computed before."""
     scalar = way.run is None
     with unamp.trace() as trace:
         before = len(trace.records)
@@ -79,7 +79,7 @@ def _refused(subject: Subject, way: Way, name: str, policy: Policy, reason: str)
 
 
 def _banned(subject: Subject, way: Way, name: str, low: tuple[int, ...], policy: Policy, banned: Exception) -> Finding:
-    """Show that what the policy bans does not run in this way either."""
+    """Show that a banned operation does not run in this way either."""
     try:
         run_in(subject, way, program(name, scalar=way.run is None), low, policy)
     except Exception as error:

@@ -64,7 +64,7 @@ class CompiledPart:
         return Path(cache) / "unamp" / f"{self._made_for}-{source[:16]}" / self._file
 
     def keep(self, make: Callable[[Path], Path]) -> Path:
-        """Put what `make` makes, in a folder that is gone afterwards, in its place, and return that."""
+        """Put the file that `make` makes, in a folder that is gone afterwards, in its place, and return that."""
         target = self.place()
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:

@@ -115,7 +115,7 @@ class Gradients(Protocol):
         """
 
     def unscale(self, scale: float) -> None:
-        """Divide them by the loss scale (in float32 where they are lower), and check that they are finite.
+        """Divide the gradients by the loss scale (in float32 where they are lower), and check that they are finite.
 
         Those that are held are changed where they are; those handed over are replaced in `values`. What is not finite stays
         so: it is there to be named. Does not wait for the device where the framework can do without.

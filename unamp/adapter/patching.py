@@ -23,7 +23,7 @@ class Patch(Protocol):
     """Something of the framework's that is another while this is applied; see `unamp.adapter.replacing`."""
 
     def apply(self) -> None:
-        """Replace it."""
+        """Replace the original."""
 
     def undo(self) -> None:
         """Put back what was there. What somebody else has put there in the meantime stays."""

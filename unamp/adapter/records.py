@@ -18,7 +18,7 @@ SAMPLE = 64
 
 
 class Underflow(NamedTuple):
-    """Which share of a result's numbers a low dtype loses digits of because they are small.
+    """The share of a result's numbers that a low dtype loses digits of because they are small.
 
     Attributes:
         dtype: the low dtype.

@@ -1,4 +1,4 @@
-"""Print what `unamp.cli.doctor` found: the frameworks, the machine that they compute on, and what adapters cannot do."""
+"""Print the findings of `unamp.cli.doctor`: the frameworks, the machine that they compute on, and what adapters cannot do."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _named(device: str, report: _Report) -> str:
 
 
 def show_machine(found: _Report) -> None:
-    """Print what the processor has, what each framework uses, and the environment variables that change it."""
+    """Print the instruction sets of the processor, those that each framework uses, and the variables that change them."""
     printing.say(f"the processor: {found['processor'] or 'not told by this system'}")
     printing.say(f"it has: {' '.join(found['instruction sets']) or 'not told by this system'}", indent=2)
     for report in found["frameworks"]:
@@ -51,7 +51,7 @@ def show_machine(found: _Report) -> None:
 
 
 def show_gaps(reports: Sequence[_Report], *, listed: bool) -> None:
-    """Print how many things adapters cannot do; or the list of them."""
+    """Print the number of things that adapters cannot do; or the list of them."""
     count = sum(len(report.get("gaps", ())) for report in reports)
     if count and not listed:
         printing.say(f"{count} things cannot be done; unamp doctor --gaps lists them, with the reasons")

@@ -50,7 +50,7 @@ def tune_command(
     html: Annotated[Path | None, typer.Option(help="Write a page about the search here.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find what must stay in float32, so that a network's results stay within a tolerance.
+    """Find the layers and operations that must stay in float32, so that a network's results stay within a tolerance.
 
     Exits with 0 where the batch that was held out is within the tolerance too, with 1 where it is beyond.
     """

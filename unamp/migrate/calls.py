@@ -59,7 +59,7 @@ class Written(NamedTuple):
 
 
 def given(args: Sequence[cst.Arg], form: Form, name: str) -> Given:
-    """Return which argument of the old signature each argument of a call is.
+    """Return the argument of the old signature that each argument of a call is.
 
     Raises:
         Refused: for arguments that it has not, and for those that cannot be told.
@@ -87,7 +87,7 @@ def given(args: Sequence[cst.Arg], form: Form, name: str) -> Given:
 
 
 def check(args: Sequence[cst.Arg], form: Form, known: Given) -> None:
-    """Raise where unamp, in plain words or in a dialect, would raise for what a framework takes.
+    """Raise an error where unamp, in plain words or in a dialect, would raise for what a framework takes.
 
     Raises:
         Refused: for a dtype that is not low, a level of MindSpore's own, and an operation that nobody knows.

@@ -1,4 +1,4 @@
-"""Decide what becomes of each use of a framework's name: plain unamp, its dialect, or nothing, with the reason."""
+"""Decide the move of each use of a framework's name: plain unamp, its dialect, or nothing, with the reason."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def is_used(use: Use, source: Source) -> bool:
 
 
 def decide(use: Use, source: Source, target: Target) -> Decision:
-    """Return what becomes of a use, seen by itself; the imports that it comes through have their say later."""
+    """Return the decision on a use, seen by itself; the imports that it comes through have their say later."""
     row = use.row
     assert row is not None
     try:
@@ -131,7 +131,7 @@ def _check_place(use: Use, source: Source) -> None:
 
 
 def _check_arguments(use: Use, source: Source) -> None:
-    """Raise where unamp refuses a call in its dialect too."""
+    """Raise an error where unamp refuses a call in its dialect too."""
     call, row = source.nodes.call_of(use.node), use.row
     if call is None or row is None or row.form is None:
         return
@@ -143,7 +143,7 @@ def _check_arguments(use: Use, source: Source) -> None:
 
 
 def _check_result(call: cst.Call, form: Form, source: Source) -> None:
-    """Raise where plain unamp's scaler has not what is asked of the one that a call makes."""
+    """Raise an error where plain unamp's scaler has not what is asked of the one that a call makes."""
     parent = source.nodes.parents.get(call)
     if not form.lacks or not isinstance(parent, (cst.Assign, cst.AnnAssign)):
         return

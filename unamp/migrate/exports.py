@@ -45,7 +45,7 @@ class Exports:
         return ".".join([*package, name])
 
     def resolve(self, name: str, most: int = _MOST) -> frozenset[str]:
-        """Return what a dotted name stands for: several names where a module binds it in several ways."""
+        """Return the names that a dotted name stands for: several names where a module binds it in several ways."""
         if self._tops and most and not table().framework_of(name):
             parts = name.split(".")
             for count in range(len(parts) - 1, 0, -1):

@@ -49,7 +49,7 @@ class Finding(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return where it is, for a message."""
+        """Return the place of the finding, for a message."""
         return f"{_cell(self.cell)}{self.line}:{self.column}"
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Finding(NamedTuple):
         return f"{self.kind.value}: {self.call}{arrow}{why}{hand}"
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the finding as plain values."""
         return {**self._asdict(), "kind": self.kind.value}
 
 
@@ -86,7 +86,7 @@ class RegionPolicy(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return where it is, for a message."""
+        """Return the place of the finding, for a message."""
         return f"{_cell(self.cell)}{self.line}"
 
 

@@ -143,7 +143,7 @@ def _of_assumptions(settled: Settled) -> list[tuple[cst.CSTNode, Finding]]:
 
 
 def _of_modules(uses: list[Use]) -> list[tuple[cst.CSTNode, Finding]]:
-    """Return what is found of modules that are handed on, and of names in them that no row has."""
+    """Return the findings about modules that are handed on, and of names in them that no row has."""
     found: list[tuple[cst.CSTNode, Finding]] = []
     for use in uses:
         if use.row is not None:
@@ -157,7 +157,7 @@ def _of_modules(uses: list[Use]) -> list[tuple[cst.CSTNode, Finding]]:
 
 
 def _of_imports(settled: Settled, source: Source, target: Target) -> list[tuple[cst.CSTNode, Finding]]:
-    """Return what is found of imports that no expression uses, or that take everything."""
+    """Return the findings about imports that no expression uses, or that take everything."""
     found: list[tuple[cst.CSTNode, Finding]] = []
     for binding, fate in settled.fates.items():
         if source.accesses.get(binding, 0):

@@ -167,7 +167,7 @@ def _placeholder(number: int, text: str, indent: str) -> str:
 
 
 def _problem(source: str) -> str:
-    """Return what is wrong with a cell as Python; nothing where nothing is."""
+    """Return the fault of a cell as Python; nothing where nothing is."""
     try:
         with warnings.catch_warnings(action="ignore"):
             compile(source, "", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -80,7 +80,7 @@ def region_policies(source: Source, frameworks: Collection[str]) -> list[tuple[c
 
 
 def region_words(use: Use, source: Source) -> dict[str, str]:
-    """Return what to write by hand for a call that cannot be moved: the region, and what goes with it."""
+    """Return the lines to write by hand for a call that cannot be moved: the region, and what goes with it."""
     call = source.nodes.call_of(use.node)
     told = _told(use.name, use.row, call, source) if call is not None else None
     policy = told[0] if told is not None else unamp.Policy()

@@ -88,7 +88,7 @@ class _Imports:
         return any(fate is not Fate.KEPT for _, fate in self._fates.get(statement, {}).values())
 
     def new(self, statement: Import) -> list[Import]:
-        """Return what stands in a statement's place: what is kept of it, and what is moved, by module."""
+        """Return the statements in a statement's place: what is kept of it, and what is moved, by module."""
         found = self._fates.get(statement, {})
         assert not isinstance(statement.names, cst.ImportStar)
         kept = [alias for alias in statement.names if found[alias][1] is Fate.KEPT] if found else list(statement.names)
@@ -159,7 +159,7 @@ class _Rewriter(cst.CSTTransformer):
         self._changes, self._imports, self._anchor, self._added = changes, imports, anchor, added
 
     def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> object:  # type: ignore[override]
-        """Return what stands in a node's place."""
+        """Return the node that takes a node's place."""
         if change := self._changes.get(original_node):
             return change(updated_node)
         if isinstance(original_node, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):

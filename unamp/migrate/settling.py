@@ -1,4 +1,4 @@
-"""Settle what becomes of the imports of a file, and with them of the uses that come through them."""
+"""Settle the fate of the imports of a file, and with them of the uses that come through them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Settled(NamedTuple):
 
 
 def settle(source: Source, decisions: dict[Use, Decision], target: Target, table: Table) -> Settled:
-    """Return what becomes of a file whose uses were decided one by one.
+    """Return the outcome of a file whose uses were decided one by one.
 
     An import goes where everything that comes through it goes. Where one of its uses has to stay, it is kept, and its other
     uses are spelled out; a name that comes from several imports stays unless all of them go.

@@ -143,7 +143,7 @@ def table() -> Table:
 
 @cache
 def watch() -> Watch:
-    """Return what is reported without being resolved."""
+    """Return the names that are reported without being resolved."""
     data = load_table("migrate/watch.toml")
     sets = {field: frozenset(data[field]) for field in Watch._fields if field != "cell"}
     return Watch(**sets, cell=data["cell"])

@@ -21,7 +21,7 @@ __all__ = ["base_policy", "check_arguments", "check_repeatable", "warn_of_statis
 
 
 def check_arguments(run: object, batches: object, tolerance: object, margin: object, by: object, effort: object) -> None:
-    """Check what `tune` is given.
+    """Check the arguments of `tune`.
 
     Raises:
         TypeError, ValueError: for what is none; the message says what was given, and what is valid.

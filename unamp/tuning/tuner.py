@@ -35,7 +35,7 @@ def tune(
     resume: str | os.PathLike[str] | None = None,
     progress: bool | Progress | None = None,
 ) -> Tuned:
-    """Find what must stay in float32, so that a network's results stay within a tolerance; all else runs in a low dtype.
+    """Find the operations that must stay in float32 for a network's results to stay within a tolerance; all else runs low.
 
     The network is run in float32, and then with some of its operations held in float32 and the others low, again and again.
 

@@ -78,7 +78,7 @@ class Calls:
         self._programs: dict[object, Callable[..., Any] | None] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it with float64 as JAX's widest dtype."""
+        """Call the function with float64 as JAX's widest dtype."""
         with config.enable_x64(True):
             if CONTEXT.value is None and thread.sink is None:
                 try:

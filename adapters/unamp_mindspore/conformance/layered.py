@@ -68,5 +68,5 @@ def _refused(way: str, policy: Policy, narrowed: bool) -> str:
 
 
 def layered() -> LayeredNetworks:
-    """Return it."""
+    """Return the networks with layers, as conformance takes them."""
     return LayeredNetworks(_Network, {"eager": _eager, "compiled": _compiled, "exported": _exported}, _refused)

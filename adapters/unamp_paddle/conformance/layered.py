@@ -64,5 +64,5 @@ def _exported(network: Any) -> Runner:
 
 
 def layered() -> LayeredNetworks:
-    """Return it."""
+    """Return the networks with layers, as conformance takes them."""
     return LayeredNetworks(_Network, {"eager": _eager, "compiled": _compiled, "exported": _exported})

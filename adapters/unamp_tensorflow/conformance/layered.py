@@ -72,5 +72,5 @@ def _exported(network: Any) -> Runner:
 
 
 def layered() -> LayeredNetworks:
-    """Return it."""
+    """Return the networks with layers, as conformance takes them."""
     return LayeredNetworks(_network, {"eager": _eager, "compiled": _compiled, "exported": _exported})

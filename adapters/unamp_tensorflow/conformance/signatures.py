@@ -12,7 +12,7 @@ __all__ = ["axis", "channels", "first", "keras", "last", "ops", "pool"]
 
 
 def keras(name: str) -> Any:
-    """Return what a name of Keras stands for; Keras is imported late."""
+    """Return the object that a name of Keras stands for; Keras is imported late."""
     found: Any = tf.keras
     for part in name.split("."):
         found = getattr(found, part)

@@ -63,7 +63,7 @@ class Library(Protocol):
         """Register the kernel for an operator on a key, for good."""
 
     def install_on_meta(self, name: str, composite: bool, /) -> None:
-        """Register what meta tensors alone reach, for good."""
+        """Register the kernels that meta tensors alone reach, for good."""
 
     def install_writing(self, name: str, key: int, positions: tuple[int, ...], /) -> None:
         """Register the kernel for an operator that writes to a tensor, for good; see `unamp_torch.writes`."""
@@ -117,7 +117,7 @@ def _part() -> CompiledPart:
 
 
 def place() -> Path:
-    """Return where the built module is, or would be: in the user's cache, under what it depends on."""
+    """Return the path of the module, built or not: in the user's cache, under everything that it depends on."""
     return _part().place()
 
 
@@ -141,7 +141,7 @@ def build(*, verbose: bool = False) -> Path:
 
 
 def build_hint(*, on_gpu: bool) -> str | None:
-    """Return how to have the module, where it is not built and could be; None where it is, and where it is not wanted."""
+    """Return the command that builds the module, where it is not built and could be; None where it is, or is not wanted."""
     if library is not None or not _part().would_be_used(os.environ.get("CXX", "c++"), "ninja"):
         return None
     waiting = ", and this machine's GPU waits for it" if on_gpu else ""

@@ -55,5 +55,5 @@ def _exported(network: torch.nn.Module) -> Runner:
 
 
 def layered() -> LayeredNetworks:
-    """Return it."""
+    """Return the networks with layers, as conformance takes them."""
     return LayeredNetworks(_Network, {"eager": _eager, "compiled": _compiled, "exported": _exported})

@@ -81,7 +81,7 @@ class TorchOperations(NamedOperations):
         return tensor.cpu().numpy()
 
     def make_second_device(self) -> bool:
-        """Give this process a second device; see `second_device`. False where it has an accelerator of its own."""
+        """Return True once this process has a second device, see `second_device`; False where it has an accelerator."""
         if accelerator() not in (None, second_device.NAME):
             return False
         second_device.register()

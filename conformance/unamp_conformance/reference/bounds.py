@@ -101,7 +101,7 @@ class Reference:
         return found
 
     def bounds(self, precision: str) -> dict[str, float]:
-        """Return what a precision allows, for every entry of `errors`."""
+        """Return the bounds that a precision allows, for every entry of `errors`."""
         drawn = _kept()[self.network.name] if self._drawn is None else self._drawn
         factor = _MARGIN * (1.0 if PRECISIONS[precision].low else _IN_FLOAT32)
         return {entry: factor * farthest for entry, (_, farthest) in drawn[precision].items()}

@@ -15,7 +15,7 @@ __all__ = ["draw_all"]
 
 
 def draw_all(seed: int) -> dict[str, dict[str, Drawn]]:
-    """Return what `Reference.draw` gives for every network and precision."""
+    """Return the draws of `Reference.draw` for every network and precision."""
     asked = [(network, precision, seed) for network in NETWORKS for precision in (FLOAT32, *LOW_DTYPES)]
     found: dict[str, dict[str, Drawn]] = {network: {} for network in NETWORKS}
     # Arrays are tiny, and every core has a process: further threads would only be in the way.

@@ -231,7 +231,7 @@ def _spread(dy: Array, w: Array, stride: int, padding: int, shape: Sequence[int]
 
 
 def _patches(x: Array, kernel: Sequence[int], stride: int, padding: int) -> tuple[Array, tuple[int, int, int]]:
-    """Return what a kernel sees at each place, a row a place; and how many images, rows and columns of places there are."""
+    """Return the windows that a kernel sees at each place, a row a place; and the counts of images, rows and columns."""
     padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, tuple(kernel), (2, 3))[:, :, ::stride, ::stride]
     n, _, height, width = windows.shape[:4]

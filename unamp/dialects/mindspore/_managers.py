@@ -16,7 +16,7 @@ class LossScaleManager:
         """Return the loss scale."""
 
     def update_loss_scale(self, overflow: Any) -> None:
-        """Adjust it, knowing whether there was an overflow."""
+        """Adjust the scale, knowing whether there was an overflow."""
 
     def get_update_cell(self) -> Any:
         """Return None: cells are MindSpore's alone."""

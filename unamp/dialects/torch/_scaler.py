@@ -124,7 +124,7 @@ class GradScaler(unamp.scaling.GradScaler):
         return self._loss_scale.growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Set it."""
+        """Set the growth factor."""
         self._set(growth_factor=new_factor)
 
     def get_backoff_factor(self) -> float:
@@ -132,7 +132,7 @@ class GradScaler(unamp.scaling.GradScaler):
         return self._loss_scale.backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Set it."""
+        """Set the backoff factor."""
         self._set(backoff_factor=new_factor)
 
     def get_growth_interval(self) -> int:
@@ -140,7 +140,7 @@ class GradScaler(unamp.scaling.GradScaler):
         return self._loss_scale.growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Set it."""
+        """Set the growth interval."""
         self._set(growth_interval=new_interval)
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]

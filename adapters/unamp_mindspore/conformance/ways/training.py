@@ -104,7 +104,7 @@ class _Losses(mindspore.train.Callback):  # type: ignore[misc]
     """Keeps the loss of the last step."""
 
     def step_end(self, run_context: Any) -> None:
-        """Keep it."""
+        """Keep the loss."""
         self.loss = run_context.original_args().net_outputs
 
 

@@ -26,7 +26,7 @@ def _no_grad(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> A
 
 
 def _hooks(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    """Call it in a hook of a layer."""
+    """Call the function in a hook of a layer."""
     layer = holding(lambda x: x)
     layer.register_forward_post_hook(lambda *_: function(*inputs))
     with region():

@@ -32,7 +32,7 @@ def _recomputed_in_a_graph(function: Function, inputs: Sequence[Any]) -> Any:
 
 
 def _custom_gradient(function: Function, inputs: Sequence[Any]) -> Any:
-    """Call it as the forward of a gradient that is its own."""
+    """Call the function as the forward of a gradient that is its own."""
     taking, tensors = of_tensors(function, inputs)
     places = floating(tensors)
 

@@ -40,7 +40,7 @@ def _nested(function: Function, inputs: Sequence[Any]) -> Any:
 
 
 def _concrete(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    """Trace it in the region, and call it outside."""
+    """Trace the function in the region, and call it outside."""
     taking, tensors = of_tensors(function, inputs)
     with region():
         made = tf.function(taking).get_concrete_function(*tensors)
@@ -53,7 +53,7 @@ def _wrapped(function: Function, inputs: Sequence[Any]) -> Any:
 
 
 def _saved(function: Function, inputs: Sequence[Any]) -> Any:
-    """Save it as a SavedModel, load that, and call what was loaded."""
+    """Save the function as a SavedModel, load that, and call what was loaded."""
     taking, tensors = of_tensors(function, inputs)
     module = tf.Module()
     module.run = tf.function(taking, input_signature=[tf.TensorSpec(t.shape, t.dtype) for t in tensors])
@@ -65,7 +65,7 @@ def _saved(function: Function, inputs: Sequence[Any]) -> Any:
 
 
 def _loaded_before(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    """Load it outside of the region that it was saved in, and call it there."""
+    """Load the function outside of the region that it was saved in, and call it there."""
     taking, tensors = of_tensors(function, inputs)
     module = tf.Module()
     module.run = tf.function(taking, input_signature=[tf.TensorSpec(t.shape, t.dtype) for t in tensors])

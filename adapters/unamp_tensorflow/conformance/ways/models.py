@@ -75,7 +75,7 @@ def _model(function: Function, inputs: Sequence[Any]) -> tuple[Any, Any, list[in
 
 
 def _predicted(function: Function, inputs: Sequence[Any]) -> Any:
-    """Return what `predict_on_batch` gives, which is in Python, so that low numbers come as they are."""
+    """Return the result of `predict_on_batch`, which is in Python, so that low numbers come as they are."""
     network, row, _ = _model(function, inputs)
     network.compile()
     return tf.constant(network.predict_on_batch(row))

@@ -107,7 +107,7 @@ def _between(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> A
 
 
 def _custom_forward(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    """Call it in the forward of an `autograd.Function` that takes the autocast of its caller."""
+    """Call the function in the forward of an `autograd.Function` that takes the autocast of its caller."""
     device = inputs[0].device.type
 
     def forward(ctx: Any, *given: Any) -> Any:

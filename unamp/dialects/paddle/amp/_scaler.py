@@ -87,7 +87,7 @@ class AmpScaler(unamp.scaling.GradScaler):
         return self._loss_scale.growth_factor
 
     def set_incr_ratio(self, new_incr_ratio: float) -> None:
-        """Set it; it must be above 1."""
+        """Set the growth factor; it must be above 1."""
         _check_ratio("new_incr_ratio", "> 1.0", new_incr_ratio > 1.0)
         self._set(growth_factor=new_incr_ratio)
 
@@ -96,7 +96,7 @@ class AmpScaler(unamp.scaling.GradScaler):
         return self._loss_scale.backoff_factor
 
     def set_decr_ratio(self, new_decr_ratio: float) -> None:
-        """Set it; it must be below 1."""
+        """Set the backoff factor; it must be below 1."""
         _check_ratio("new_decr_ratio", "< 1.0", new_decr_ratio < 1.0)
         self._set(backoff_factor=new_decr_ratio)
 
@@ -105,7 +105,7 @@ class AmpScaler(unamp.scaling.GradScaler):
         return self._loss_scale.growth_interval
 
     def set_incr_every_n_steps(self, new_incr_every_n_steps: int) -> None:
-        """Set it."""
+        """Set the growth interval."""
         self._set(growth_interval=new_incr_every_n_steps)
 
     def get_decr_every_n_nan_or_inf(self) -> int:
@@ -113,7 +113,7 @@ class AmpScaler(unamp.scaling.GradScaler):
         return self._loss_scale.backoff_interval
 
     def set_decr_every_n_nan_or_inf(self, new_decr_every_n_nan_or_inf: int) -> None:
-        """Set it."""
+        """Set the backoff interval."""
         self._set(backoff_interval=new_decr_every_n_nan_or_inf)
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]

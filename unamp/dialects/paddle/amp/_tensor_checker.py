@@ -35,7 +35,7 @@ class DebugMode(Enum):
 
 
 class TensorCheckerConfig:
-    """Which results are checked, and what is done about them; see Paddle's own. No seed is set.
+    """The results that are checked, and what is done about them; see Paddle's own. No seed is set.
 
     Args:
         enable: False checks nothing.
@@ -188,7 +188,7 @@ _LARGEST = PRECISIONS["float16"].largest
 
 
 def _tell(record: OpRecord, mode: DebugMode) -> None:
-    """Print what is to be said about a result, and raise where it is to stop the program."""
+    """Print the verdict about a result, and raise where it is to stop the program."""
     values = record.values
     if values is None:
         return

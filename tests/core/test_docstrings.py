@@ -1,0 +1,49 @@
+"""The first noun of a docstring is the thing that it is about: no pronoun stands for it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(path for room in ("unamp", "adapters", "conformance", "benchmarks") for path in (ROOT / room).rglob("*.py"))
+
+PRONOUNS = "what|it|them|those|whatever|whoever"
+NAMELESS = re.compile(
+    rf"(What|Whether|Who|Whose|Which|It|They|Those|This)\b"
+    rf"|[A-Z]\w+ ({PRONOUNS})\b"
+    rf"|(Return|Yield|Give|Print) (this|that|which|who|whose|where|how)\b"
+)
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            said = ast.get_docstring(node)
+            if said:
+                yield getattr(node, "lineno", 1), said
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_first_noun_is_the_thing(path: Path) -> None:
+    assert [(line, said) for line, said in docstrings(path.read_text("utf-8")) if NAMELESS.match(said)] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "nameless"),
+    [
+        ("Return what a file says.", True),
+        ("Need them from now on.", True),
+        ("Which precision explains these numbers?", True),
+        ("Return how many casts a rule takes.", True),
+        ("Return whether a policy changes anything.", False),
+        ("Return the number of casts that a rule takes.", False),
+        ("Layers whose code alone is wanted.", False),
+    ],
+)
+def test_a_pronoun_is_noticed(said: str, nameless: bool) -> None:
+    assert [bool(NAMELESS.match(found)) for _, found in docstrings(f'"""{said}"""')] == [nameless]
