@@ -48,8 +48,9 @@ def own_lists(op: str) -> dict[str, Policy]:
 
 
 def candidates(subject: Subject) -> list[str]:
-    """Return the operations that a policy can change on this framework: with an input to cast, and no gap."""
-    possible = (op for op in sorted(subject.operations.names()) if op in cases() and not _excused(subject, op))
+    """Return the operations that a policy can change on this framework: with an input to cast, no cast itself, and no gap."""
+    known = (op for op in sorted(subject.operations.names()) if op in cases() and vocabulary()[op].group != "cast")
+    possible = (op for op in known if not _excused(subject, op))
     return [op for op in possible if cases()[op].eligible(cases()[op].inputs(0))]
 
 
