@@ -2,8 +2,8 @@
 
 ``python -m unamp_conformance.mutation torch --output mutants.json`` goes through a framework's operations in an order that the
 seed draws, and keeps after each what it found: interrupted, the same command goes on. A mutant is noticed where a probe of a
-thorough run fails that passes for the adapter as it is. Where none does, the results decide: a mutant that gives the same bits as
-the adapter is none. Networks and ways are not asked, so that a run may notice more.
+thorough run fails that passes for the adapter as it is. Where none does, the results decide: a mutant that gives the same bits
+as the adapter is none. Networks and ways are not asked, so that a run may notice more.
 """
 
 from __future__ import annotations
