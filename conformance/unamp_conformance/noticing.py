@@ -2,8 +2,8 @@
 
 ``python -m unamp_conformance.mutation torch --output mutants.json`` goes through a framework's operations in an order that the
 seed draws, and keeps after each what it found: interrupted, the same command goes on. A mutant is noticed where a probe of a
-thorough run fails that passes for the adapter as it is. Where none does, the results decide: a mutant with the same bits as
-the adapter is none. Networks and ways are not asked, so that a run may notice more.
+thorough run fails that passes for the adapter as it is. Where none does, the results decide: a mutant that gives the same bits
+as the adapter is none. Networks and ways are not asked, so that a run may notice more.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def own_lists(op: str) -> dict[str, Policy]:
 
 
 def candidates(subject: Subject) -> list[str]:
-    """Return the operations that a policy can change on this framework: with an input to cast, and no gap."""
-    possible = (op for op in sorted(subject.operations.names()) if op in cases() and not _excused(subject, op))
+    """Return the operations that a policy can change on this framework: with an input to cast, no cast itself, and no gap."""
+    known = (op for op in sorted(subject.operations.names()) if op in cases() and vocabulary()[op].group != "cast")
+    possible = (op for op in known if not _excused(subject, op))
     return [op for op in possible if cases()[op].eligible(cases()[op].inputs(0))]
 
 

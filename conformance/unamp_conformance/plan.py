@@ -179,8 +179,8 @@ def items(
         dear: those of which a run takes seconds.
         tensor_kinds: the operations of its kinds of tensor, by their names.
         sparing: look at each operation and network under one low dtype only, unless the run is a full one.
-        beside: draw fewer, for a device whose numbers and decisions are held against another's: a thorough run leaves ways
-            out unless they are asked for, and probes an operation under the user's lists and the default preset's, in one
+        beside: draw fewer, for a device whose numbers and decisions are held against those of another: a thorough run leaves
+            ways out unless they are asked for, and probes an operation under the user's lists and the default preset's, in one
             dtype, another than the next.
     """
     sparing, fewer = sparing and not selection.full, beside and not selection.full
