@@ -31,7 +31,7 @@ PAGE = ROOT / "docs/clients.md"
 
 _RUNNING = 600  # seconds
 
-#: How far a first loss may be from float32's, in parts of it: 16 roundings to the 8 bits of bfloat16, all in one direction.
+#: How far a first loss may be from float32's, in parts of it. Chosen, not derived: it is there to notice a run that is broken.
 MOST_DIFFERENCE = 2.0**-4
 
 _HEAD = """# Clients
@@ -44,6 +44,7 @@ They know nothing of unamp.
 loss from float32's, in parts of it. *Time* is the median of a step against float32's, on the processor of that run, which
 may have had other work: where it multiplies no bfloat16, low steps are slower. A dash is where a framework has no mixed
 precision of its own on a CPU.
+*By hand*: the script was run alone in such an environment, not by the command.
 The table is generated; the clients are listed in [clients.toml](../clients/clients.toml), each with its script beside.
 
 | framework | client | packages | result | products low | difference | their own | time | their own | at commit |

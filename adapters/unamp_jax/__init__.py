@@ -12,7 +12,7 @@ from unamp_jax.hooks import HOOKS
 
 __all__ = ["REQUIRES", "adapter", "loss_scaling", "low_parameters", "with_master_weights"]
 
-REQUIRES = ">=0.8.1,<1"
+REQUIRES = ">=0.8,<1"
 check_version("jax", jax.__version__, REQUIRES, older="older ones have no jax.make_user_context")
 HOOKS.probe()
 amp_warnings.newer_than_examined("jax", jax.__version__, HOOKS.examined)
