@@ -190,3 +190,11 @@ def test_every_public_module_says_what_it_offers() -> None:
             if isinstance(t, ast.Name)
         ]
         assert "__all__" in assigned, f"{_name(path)} has no __all__"
+
+
+def test_the_kit_says_what_each_of_its_modules_is_for() -> None:
+    kit = {path.stem for path in (ROOT / "unamp/adapter").glob("*.py")} - {"__init__"}
+    told = ast.get_docstring(ast.parse((ROOT / "unamp/adapter/__init__.py").read_text("utf-8"))) or ""
+    page = (ROOT / "docs/api/adapter.md").read_text("utf-8")
+    assert [module for module in sorted(kit) if f"`{module}`" not in told] == []
+    assert [module for module in sorted(kit) if f"::: unamp.adapter.{module}\n" not in page] == []

@@ -26,8 +26,11 @@ they fit:
 `shadowing`           computing a reported operation a second time, low: the optional part of reports
 `facts`               reading an adapter's data file about its framework's operations
 `spellings`           a framework's objects by their spellings
+`forwarding`          code that stands in for a function with the function's own signature
 `keras_models`        models of Keras, whatever it computes with; `keras_masters` are its optimizers' master weights
+`keras_policies`      dtype policies of Keras' layers in a region
 `layers`              rules for single layers: the optional part of an adapter
+`layered_networks`    networks with layers, as conformance takes them to check such rules
 `wrapping`            a second object for a network, with the same parameters and another method
 ====================  ====================================================================================================
 """
