@@ -192,7 +192,10 @@ class GradScaler:
                 held.apply(*args, **kwargs)
             return True
         if _has_closure(args, kwargs):
-            raise RuntimeError("step() takes no closure: it would compute gradients anew, scaled and not checked")
+            raise RuntimeError(
+                "step() takes no closure: it would compute gradients anew, scaled and not checked. An optimizer that needs one "
+                "(LBFGS) trains in bfloat16 or float32, where no loss is scaled: GradScaler(enabled=False) hands the closure on"
+            )
         kwargs |= self._handed_to(optimizer)
         return self._step(optimizer, gradients, lambda held: held.apply(*args, **kwargs))
 

@@ -397,6 +397,27 @@ def test_the_closure_of_a_step_without_a_scale_computes_under_the_policy_around_
     assert seen == [torch.bfloat16]
 
 
+def test_an_optimizer_with_a_closure_trains_in_bfloat16_as_the_error_advises() -> None:
+    x, y = torch.linspace(-1.0, 1.0, 32)[:, None], torch.linspace(-2.0, 2.0, 32)[:, None]
+    layer = torch.nn.Linear(1, 1)
+    torch.nn.init.ones_(layer.weight)
+    optimizer, losses = torch.optim.LBFGS(layer.parameters(), max_iter=4), []
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(layer(x), y)
+        loss.backward()
+        losses.append(loss.item())
+        return loss
+
+    with unamp.autocast("cpu", dtype="bfloat16"):
+        with pytest.raises(RuntimeError, match="trains in bfloat16 or float32"):
+            unamp.GradScaler().step(optimizer, closure)
+        assert losses == []
+        unamp.GradScaler(enabled=False).step(optimizer, closure)
+    assert losses[-1] < losses[0] / 10
+
+
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what happened on each of two ranks, by the manner of sharing the work."""
