@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Protocol, TypeAlias
 
-__all__ = ["DtypeLike", "DtypeName", "DtypeObject", "Level", "PresetName", "ScalarClass", "TorchDtype"]
+__all__ = ["DtypeLike", "DtypeName", "DtypeObject", "Level", "PresetName", "TorchDtype"]
 
 #: The levels of a policy; see `unamp.LEVELS`.
 Level: TypeAlias = Literal["O0", "OD", "O1", "O2", "O3"]
@@ -39,20 +39,13 @@ class DtypeObject(Protocol):
     def name(self) -> str: ...  # noqa: D102
 
 
-class _Scalar(Protocol):
+class _Scalar(Protocol):  # the dtypes of NumPy and ml_dtypes are also written as the classes of their scalars
     @property
     def dtype(self) -> Any: ...
     @property
     def itemsize(self) -> int: ...
 
 
-class ScalarClass(Protocol):
-    """A class of JAX's that makes arrays of one number, as `jax.numpy.bfloat16`."""
-
-    dtype: Any
-    __name__: str
-
-
 #: A dtype as every argument for one takes it. Its name is any string: it is a setting more often than a literal, and has
 #: more spellings (``"bf16"``, ``"torch.bfloat16"``) than a type can list.
-DtypeLike: TypeAlias = str | TorchDtype | DtypeObject | ScalarClass | type[_Scalar]
+DtypeLike: TypeAlias = str | TorchDtype | DtypeObject | type[_Scalar]
