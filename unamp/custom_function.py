@@ -11,6 +11,7 @@ from unamp.dtypes import ELIGIBLE, dtype_name
 from unamp.errors import shortened
 from unamp.policy import Policy
 from unamp.regions import current_policy, is_autocast_enabled, policy_region
+from unamp.typing import DtypeLike
 
 __all__ = ["AS_FORWARD", "CAST_INPUTS", "custom_bwd", "custom_fwd"]
 
@@ -26,11 +27,13 @@ AS_FORWARD = "__unamp_as_forward__"
 
 
 @overload
-def custom_fwd(fwd: F, *, device_type: str | None = None, cast_inputs: object = None) -> F: ...
+def custom_fwd(fwd: F, *, device_type: str | None = None, cast_inputs: DtypeLike | None = None) -> F: ...
 @overload
-def custom_fwd(fwd: None = None, *, device_type: str | None = None, cast_inputs: object = None) -> Callable[[F], F]: ...
 def custom_fwd(
-    fwd: Callable[..., Any] | None = None, *, device_type: str | None = None, cast_inputs: object = None
+    fwd: None = None, *, device_type: str | None = None, cast_inputs: DtypeLike | None = None
+) -> Callable[[F], F]: ...
+def custom_fwd(
+    fwd: Callable[..., Any] | None = None, *, device_type: str | None = None, cast_inputs: DtypeLike | None = None
 ) -> Callable[..., Any]:
     """Decorate the ``forward`` of a custom autograd function (torch's `Function`, Paddle's `PyLayer`).
 

@@ -8,13 +8,14 @@ from typing import Any, TypeVar, overload
 from unamp.adapter import Adapter, Decoration, registry
 from unamp.dtypes import FLOAT32, dtype_name, policy_dtype
 from unamp.errors import shortened, unknown
+from unamp.typing import DtypeLike, Level
 
 __all__ = ["SAVED", "decorate"]
 
 Models = TypeVar("Models")
 Optimizers = TypeVar("Optimizers")
 
-_LEVELS = {"O0": False, "OD": False, "O1": False, "O2": True, "O3": True}  # whether parameters are cast
+_LEVELS: dict[Level, bool] = {"O0": False, "OD": False, "O1": False, "O2": True, "O3": True}  # whether parameters are cast
 
 #: The dtypes in which parameters can be saved.
 SAVED = ("float16", "bfloat16", "float32", "float64")
@@ -24,10 +25,10 @@ SAVED = ("float16", "bfloat16", "float32", "float64")
 def decorate(
     models: Models,
     optimizers: None = None,
-    level: str = "O1",
-    dtype: object = "float16",
+    level: Level = "O1",
+    dtype: DtypeLike = "float16",
     master_weight: bool | None = None,
-    save_dtype: object = None,
+    save_dtype: DtypeLike | None = None,
     master_grad: bool = False,
     excluded_layers: Any = None,
 ) -> Models: ...
@@ -35,20 +36,20 @@ def decorate(
 def decorate(
     models: Models,
     optimizers: Optimizers,
-    level: str = "O1",
-    dtype: object = "float16",
+    level: Level = "O1",
+    dtype: DtypeLike = "float16",
     master_weight: bool | None = None,
-    save_dtype: object = None,
+    save_dtype: DtypeLike | None = None,
     master_grad: bool = False,
     excluded_layers: Any = None,
 ) -> tuple[Models, Optimizers]: ...
 def decorate(
     models: Any,
     optimizers: Any = None,
-    level: str = "O1",
-    dtype: object = "float16",
+    level: Level = "O1",
+    dtype: DtypeLike = "float16",
     master_weight: bool | None = None,
-    save_dtype: object = None,
+    save_dtype: DtypeLike | None = None,
     master_grad: bool = False,
     excluded_layers: Any = None,
 ) -> Any:

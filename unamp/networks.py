@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from unamp.adapter import Adapter
 from unamp.adapter.arguments import mapped
@@ -12,6 +12,7 @@ from unamp.dtypes import ELIGIBLE
 from unamp.errors import unknown
 from unamp.policy import Policy
 from unamp.regions import policy_region
+from unamp.typing import DtypeLike, PresetName
 
 __all__ = ["auto_mixed_precision", "call_under", "returns_float32"]
 
@@ -21,7 +22,11 @@ _LEVELS = ("O0", "O1", "O2", "O3")
 
 
 def auto_mixed_precision(
-    network: Network, amp_level: str = "O0", dtype: object = "float16", *, preset: str = "mindspore"
+    network: Network,
+    amp_level: Literal["O0", "O1", "O2", "O3"] = "O0",
+    dtype: DtypeLike = "float16",
+    *,
+    preset: PresetName = "mindspore",
 ) -> Network:
     """Return a network that computes under a policy and returns float32, as `mindspore.amp.auto_mixed_precision` makes one.
 

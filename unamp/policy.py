@@ -18,6 +18,7 @@ from unamp.errors import unknown
 from unamp.lists import EVERYTHING, operation_name, read, words
 from unamp.presets import PRESETS, Preset
 from unamp.presets import preset as load_preset
+from unamp.typing import DtypeLike, DtypeName, Level, PresetName
 from unamp.vocabulary import Operation, vocabulary
 
 __all__ = ["KEPT_POLICIES", "LEVELS", "Decision", "Policy", "Rule"]
@@ -27,7 +28,7 @@ __all__ = ["KEPT_POLICIES", "LEVELS", "Decision", "Policy", "Rule"]
 KEPT_POLICIES = 2048
 
 #: The levels, and what each does with the operations that no list names.
-LEVELS = {
+LEVELS: dict[Level, str] = {
     "O0": "nothing is touched",
     "OD": "the allow list runs low, everything else in float32",
     "O1": "the allow list runs low, the deny list in float32, the rest in the widest dtype of its inputs",
@@ -98,11 +99,11 @@ class Policy:
 
     # Not a dataclass: importing `dataclasses` alone would take a third of the time that `import unamp` takes.
 
-    level: str
-    dtype: str
+    level: Level
+    dtype: DtypeName
     allow: tuple[str, ...]
     deny: tuple[str, ...]
-    preset: str
+    preset: PresetName
     enabled: bool
     promote: bool
     widen_results: bool
@@ -124,11 +125,11 @@ class Policy:
     )
     def __init__(
         self,
-        level: str = "O1",
-        dtype: object = "float16",
+        level: Level = "O1",
+        dtype: DtypeLike = "float16",
         allow: object = (),
         deny: object = (),
-        preset: str = "unamp",
+        preset: PresetName = "unamp",
         enabled: bool = True,
         promote: bool = False,
         widen_results: bool = False,
@@ -286,7 +287,7 @@ class Policy:
 
 
 #: The preset without lists.
-_EMPTY = "none"
+_EMPTY: PresetName = "none"
 
 _ARGUMENTS = ("level", "dtype", "allow", "deny", "preset", "enabled", "promote", "widen_results", "cache")
 

@@ -10,11 +10,23 @@ from typing import NamedTuple
 from unamp._data import load_table
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import unknown
+from unamp.typing import PresetName
 
 __all__ = ["PRESETS", "Preset", "preset"]
 
 #: Their names, in the order in which they are shown.
-PRESETS = ("unamp", "torch-cuda", "torch-cpu", "torch-mps", "paddle", "mindspore", "tensorflow", "apex", "none", "native")
+PRESETS: tuple[PresetName, ...] = (
+    "unamp",
+    "torch-cuda",
+    "torch-cpu",
+    "torch-mps",
+    "paddle",
+    "mindspore",
+    "tensorflow",
+    "apex",
+    "none",
+    "native",
+)
 
 
 class Preset(NamedTuple):

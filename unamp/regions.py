@@ -21,6 +21,7 @@ from unamp.devices import BARE, default_dtype, place
 from unamp.errors import shortened
 from unamp.lists import is_word, operation_name
 from unamp.policy import KEPT_POLICIES, Policy
+from unamp.typing import DtypeLike, Level, PresetName
 
 __all__ = [
     "CapturedRegion",
@@ -188,14 +189,14 @@ def _leave(realisations: tuple[Realisation, ...], tokens: list[object]) -> None:
 @not_converted
 def autocast(
     device_type: object = None,
-    dtype: object = None,
+    dtype: DtypeLike | None = None,
     enabled: bool = True,
     cache_enabled: bool | None = None,
     *,
-    level: str = "O1",
+    level: Level = "O1",
     allow: object = (),
     deny: object = (),
-    preset: str = "unamp",
+    preset: PresetName = "unamp",
     promote: bool = False,
     framework: str | None = None,
 ) -> Region:
@@ -231,11 +232,11 @@ def auto_cast(
     enable: bool = True,
     custom_white_list: object = None,
     custom_black_list: object = None,
-    level: str = "O1",
-    dtype: object = "float16",
+    level: Level = "O1",
+    dtype: DtypeLike = "float16",
     use_promote: bool = False,
     *,
-    preset: str = "paddle",
+    preset: PresetName = "paddle",
     framework: str | None = None,
 ) -> Region:
     """Return a region in the spelling of `paddle.amp.auto_cast`. It takes effect on the CPU too.
@@ -342,7 +343,7 @@ def close_down_to(depth: int) -> None:
         _leave(*_state.open.pop()[1:])
 
 
-def _autocast(device_type: object, dtype: object, *rest: Any) -> Region:
+def _autocast(device_type: object, dtype: DtypeLike | None, *rest: Any) -> Region:
     level, allow, deny, preset, enabled, promote, cache, framework = rest
     device, owner, missing = place(device_type, framework)
     framework = framework or owner
@@ -355,7 +356,7 @@ def _autocast(device_type: object, dtype: object, *rest: Any) -> Region:
     return _shared(policy, registry.adapters_in_use(), framework, device)
 
 
-def _auto_cast(enable: bool, white: object, black: object, level: str, dtype: object, *rest: Any) -> Region:
+def _auto_cast(enable: bool, white: object, black: object, level: Level, dtype: DtypeLike, *rest: Any) -> Region:
     promote, preset, framework = rest
     if callable(enable):
         raise TypeError(BARE.format("auto_cast"))

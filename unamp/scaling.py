@@ -25,6 +25,13 @@ __all__ = ["GradScaler", "NothingChecked", "no_policy"]
 
 _OFF = Policy(enabled=False)
 
+_NO_CLOSURE = (
+    "step() takes no closure: the optimizer would compute gradients anew, scaled and not checked. Where the optimizer calls it "
+    "once (SGD, Adam), call it before: closure(); scaler.step(optimizer). Where it searches with it (LBFGS), no scale can be "
+    "right for all calls: compute in bfloat16 or float32, which need none, and write optimizer.step(closure), or "
+    "unamp.GradScaler(enabled=False)"
+)
+
 
 class NothingChecked(RuntimeError):
     """There are no gradients to check, or none were checked."""
@@ -175,7 +182,7 @@ class GradScaler:
 
         Args:
             optimizer: the optimizer.
-            *args: for the optimizer's own step, which must not be given a closure.
+            *args: for the optimizer's own step. A closure is passed on where the scaler is disabled, and refused elsewhere.
             gradients: as for `unscale_`; after it, what became of those that it returned.
             **kwargs: for the optimizer's own step.
 
@@ -192,10 +199,7 @@ class GradScaler:
                 held.apply(*args, **kwargs)
             return True
         if _has_closure(args, kwargs):
-            raise RuntimeError(
-                "step() takes no closure: it would compute gradients anew, scaled and not checked. An optimizer that needs one "
-                "(LBFGS) trains in bfloat16 or float32, where no loss is scaled: GradScaler(enabled=False) hands the closure on"
-            )
+            raise RuntimeError(_NO_CLOSURE)
         kwargs |= self._handed_to(optimizer)
         return self._step(optimizer, gradients, lambda held: held.apply(*args, **kwargs))
 

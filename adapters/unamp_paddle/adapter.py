@@ -161,7 +161,7 @@ class PaddleAdapter(CapturesNothing):
 
     def native_policy(self, device: str) -> Policy | None:
         tracer = _dygraph_tracer()  # None in static mode
-        level = "O0" if tracer is None else tracer._amp_level.name
+        level: Any = "O0" if tracer is None else tracer._amp_level.name
         return None if level not in ("OD", "O1", "O2") else Policy(level, tracer._amp_dtype, preset="native")
 
     def is_network(self, value: object) -> bool:

@@ -46,7 +46,7 @@ def _region(
     enable: bool = True,
     custom_white_list: Collection[str] | None = None,
     custom_black_list: Collection[str] | None = None,
-    level: str = "O1",
+    level: Any = "O1",
     dtype: Any = "float16",
     use_promote: bool = True,
 ) -> Region | None:

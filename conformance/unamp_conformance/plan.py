@@ -17,6 +17,7 @@ from unamp.errors import unknown
 from unamp.lists import read
 from unamp.policy import LEVELS, Policy, Rule
 from unamp.presets import PRESETS, preset
+from unamp.typing import Level, PresetName
 from unamp.vocabulary import vocabulary
 from unamp_conformance.agreement import NEEDED, NEEDED_OF_OPERATIONS
 from unamp_conformance.behaviours import BEHAVIOURS
@@ -81,9 +82,9 @@ class Selection:
         ValueError: for a name that nothing has.
     """
 
-    levels: tuple[str, ...] = ()
+    levels: tuple[Level, ...] = ()
     dtypes: tuple[str, ...] = ()
-    presets: tuple[str, ...] = ()
+    presets: tuple[PresetName, ...] = ()
     networks: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
@@ -320,7 +321,8 @@ def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, 
 def _deeper(selection: Selection, op: str, *, fewer: bool) -> Iterator[Policy]:
     """Yield the default preset's policies at the levels above O1, each in one dtype, another than the next level's."""
     dtypes = selection.dtypes or LOW_DTYPES
-    for number, level in enumerate(() if fewer else ("O2", "O3"), zlib.crc32(op.encode())):
+    levels: tuple[Level, ...] = () if fewer else ("O2", "O3")
+    for number, level in enumerate(levels, zlib.crc32(op.encode())):
         yield Policy(level, dtypes[number % len(dtypes)])
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.policy import Policy
+from unamp.typing import Level
 from unamp_conformance.machine import host
 from unamp_conformance.mutation import pretending
 from unamp_conformance.netruns import run
@@ -34,7 +35,7 @@ __all__ = ["KINDS", "Run", "computing", "honest", "ratios", "spoilt"]
 
 Bounds = Mapping[str, Mapping[str, Drawn]]
 
-_LEVELS = ("OD", "O1", "O2", "O3")
+_LEVELS: tuple[Level, ...] = ("OD", "O1", "O2", "O3")
 
 
 class Run(NamedTuple):

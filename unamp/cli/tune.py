@@ -58,8 +58,12 @@ def tune_command(
     options = {"tolerance": tolerance, "dtype": dtype, "by": by, "effort": effort, "margin": margin, "budget": budget}
     arguments |= {name: value for name, value in {**options, "resume": resume}.items() if value is not None}
     if level is not None or preset is not None:
-        low = arguments.get("dtype") or "float16"
-        arguments["base"] = checked(lambda: Policy(level or "O3", low, preset=preset or "unamp"))
+        stated: dict[str, Any] = {
+            "level": level or "O3",
+            "dtype": arguments.get("dtype") or "float16",
+            "preset": preset or "unamp",
+        }
+        arguments["base"] = checked(lambda: Policy(**stated))
     tuned = _tuned(arguments)
     if toml is not None:
         _written(toml, tuned.to_toml())

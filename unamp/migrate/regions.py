@@ -14,6 +14,7 @@ from unamp.migrate.findings import RegionPolicy
 from unamp.migrate.literals import UNKNOWN, code, literal, shortened_code, static_dtype
 from unamp.migrate.names import Source, Use
 from unamp.migrate.spellings import Form, Row, table
+from unamp.typing import Level, PresetName
 
 __all__ = ["region_policies", "region_words"]
 
@@ -30,11 +31,15 @@ _OWN = {
     _NETWORKS: ("network", "amp_level", "dtype"),
 }
 
-_KERAS = {"mixed_float16": ("O2", "float16"), "mixed_bfloat16": ("O2", "bfloat16"), "float16": ("O3", "float16")}
+_KERAS: dict[str, tuple[Level, str]] = {
+    "mixed_float16": ("O2", "float16"),
+    "mixed_bfloat16": ("O2", "bfloat16"),
+    "float16": ("O3", "float16"),
+}
 _KERAS |= {"bfloat16": ("O3", "bfloat16"), "float32": ("O0", "float16"), "float64": ("O0", "float16")}
 
 #: apex's levels; O4 and O5 are O1 and O2 in bfloat16.
-_APEX = {"O4": ("O1", "bfloat16"), "O5": ("O2", "bfloat16")}
+_APEX: dict[str, tuple[Level, str]] = {"O4": ("O1", "bfloat16"), "O5": ("O2", "bfloat16")}
 
 
 class _Values:
@@ -159,7 +164,7 @@ def _of_network(values: _Values) -> tuple[unamp.Policy, dict[str, str], str]:
     return _network_policy(level, dtype, preset), values.unknown, "the network that it returns"
 
 
-def _network_policy(level: str, dtype: str, preset: str = "mindspore") -> unamp.Policy:
+def _network_policy(level: Any, dtype: str, preset: PresetName = "mindspore") -> unamp.Policy:
     if level == "auto":
         level = "O1"
         return unamp.Policy(level, dtype, preset=preset)
@@ -190,8 +195,8 @@ def _of_paddle_program(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], st
 
 def _of_apex(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str]:
     values = _values(call, ("models", "optimizers", "enabled", "opt_level"))
-    level = values.get("opt_level", "O1")
-    level, dtype = _APEX.get(level, (level, "float16"))
+    stated = values.get("opt_level", "O1")
+    level, dtype = _APEX.get(stated, (stated, "float16"))
     policy = unamp.Policy(level, dtype, preset="apex", enabled=bool(values.get("enabled", True)))
     return policy, values.unknown, "the rest of the process"
 

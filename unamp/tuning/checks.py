@@ -16,6 +16,7 @@ from unamp.tuning import measuring
 from unamp.tuning.algorithms import EFFORTS
 from unamp.tuning.places import BY
 from unamp.tuning.subject import Subject
+from unamp.typing import DtypeLike
 
 __all__ = ["base_policy", "check_arguments", "check_repeatable", "warn_of_statistics"]
 
@@ -45,7 +46,7 @@ def check_arguments(run: object, batches: object, tolerance: object, margin: obj
         raise ValueError(unknown("effort", effort, EFFORTS))
 
 
-def base_policy(base: object, dtype: object) -> Policy:
+def base_policy(base: object, dtype: DtypeLike | None) -> Policy:
     """Return the policy that a search starts from.
 
     Raises:

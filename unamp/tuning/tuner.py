@@ -14,6 +14,7 @@ from unamp.tuning.progress import Progress, showing
 from unamp.tuning.search import Search
 from unamp.tuning.subject import Subject
 from unamp.tuning.tuned import Tuned
+from unamp.typing import DtypeLike
 
 __all__ = ["tune"]
 
@@ -23,7 +24,7 @@ def tune(
     network: Any,
     batches: Sequence[Any],
     *,
-    dtype: object = None,
+    dtype: DtypeLike | None = None,
     tolerance: float = 1e-2,
     base: Policy | None = None,
     by: str = "place",

@@ -6,7 +6,7 @@ As MindSpore's own, they convert the network that they are given; what they retu
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, Literal
 
 import unamp
 from unamp._data import load_table
@@ -16,11 +16,14 @@ from unamp.dtypes import LOW_DTYPES, dtype_name
 from unamp.layers.applying import convert_network
 from unamp.policy import Policy
 from unamp.presets import preset
+from unamp.typing import DtypeLike
 
 __all__ = ["auto_mixed_precision", "custom_mixed_precision", "get_black_list", "get_white_list", "low_dtype_of"]
 
 
-def auto_mixed_precision(network: Any, amp_level: str = "O0", dtype: object = "float16") -> Any:
+def auto_mixed_precision(
+    network: Any, amp_level: Literal["O0", "O1", "O2", "O3", "auto"] = "O0", dtype: DtypeLike = "float16"
+) -> Any:
     """Convert a network to MindSpore's lists, and return one that returns float32; see `unamp.auto_mixed_precision`.
 
     As in MindSpore, the network itself computes under the lists from now on, called by whoever holds it. At O2 and O3 its

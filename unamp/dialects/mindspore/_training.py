@@ -73,7 +73,7 @@ class TrainNetwork:
         scaler: the `unamp.GradScaler`, to save its state and to count what was skipped. It is disabled without a manager.
     """
 
-    def __init__(self, adapter: Adapter, network: Any, optimizer: Any, loss_fn: Any, level: str, manager: Any) -> None:
+    def __init__(self, adapter: Adapter, network: Any, optimizer: Any, loss_fn: Any, level: Any, manager: Any) -> None:
         self.network = network
         self.optimizer = optimizer
         self.scaler, self._skips = _scaler(manager)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import unamp
 from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dtypes import dtype_name
+from unamp.typing import DtypeLike
 
 __all__ = ["amp_decorate", "decorate"]
 
@@ -24,8 +25,8 @@ _NORMS = {
 def decorate(
     models: Any,
     optimizers: Any = None,
-    level: str = "O1",
-    dtype: object = "float16",
+    level: Literal["O1", "O2"] = "O1",
+    dtype: DtypeLike = "float16",
     master_weight: bool | None = None,
     save_dtype: str | None = None,
     master_grad: bool = False,

@@ -7,6 +7,7 @@ from typing import Any
 import unamp
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.dtypes import LOW_DTYPES, dtype_name
+from unamp.typing import DtypeLike, Level
 
 __all__ = [
     "amp_guard",
@@ -27,7 +28,7 @@ def auto_cast(
     custom_white_list: object = None,
     custom_black_list: object = None,
     level: str = "O1",
-    dtype: object = "float16",
+    dtype: DtypeLike = "float16",
     use_promote: bool = True,
 ) -> Any:
     """Return a region as Paddle 3.3 makes it, wherever the tensors are; see `unamp.auto_cast`.
@@ -53,7 +54,7 @@ amp_guard = auto_cast
 
 
 @not_converted
-def autocast(device_type: str | None, dtype: object = "float16", enabled: bool = True, cache_enabled: bool = True) -> Any:
+def autocast(device_type: str | None, dtype: DtypeLike = "float16", enabled: bool = True, cache_enabled: bool = True) -> Any:
     """Return `auto_cast` with torch's arguments; as in Paddle, ``device_type`` and ``cache_enabled`` have no effect."""
     return auto_cast(enable=enabled, dtype=dtype)
 
@@ -72,8 +73,8 @@ get_autocast_cpu_dtype = get_autocast_gpu_dtype = get_autocast_dtype
 
 
 @once_per_trace
-def _checked(enable: bool, level: str, dtype: object) -> tuple[str, str]:
-    level = level.upper()
+def _checked(enable: bool, stated: str, dtype: DtypeLike) -> tuple[Level, str]:
+    level: Any = stated.upper()
     if level not in _LEVELS:
         raise ValueError(f"level should be O0, OD, O1 or O2, not {level!r}.")
     low = dtype_name(dtype)

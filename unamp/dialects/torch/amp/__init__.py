@@ -28,6 +28,7 @@ from unamp.dialects._in_use import has_gpu
 from unamp.dialects.torch._scaler import GradScaler
 from unamp.dtypes import LOW_DTYPES, POLICY_DTYPES, dtype_name
 from unamp.regions import innermost_region
+from unamp.typing import DtypeLike, PresetName
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
 
@@ -68,7 +69,9 @@ class autocast:  # noqa: N801 - torch's name
         RuntimeError: for another device.
     """
 
-    def __init__(self, device_type: str, dtype: object = None, enabled: bool = True, cache_enabled: bool | None = None) -> None:
+    def __init__(
+        self, device_type: str, dtype: DtypeLike | None = None, enabled: bool = True, cache_enabled: bool | None = None
+    ) -> None:
         device, low, on, cache = _settings(device_type, dtype, enabled, cache_enabled)
         self.device = device_type
         self.fast_dtype = low if dtype is None else dtype
@@ -114,7 +117,9 @@ class autocast:  # noqa: N801 - torch's name
         return made
 
 
-def custom_fwd(fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: object = None) -> Callable[..., Any]:
+def custom_fwd(
+    fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: DtypeLike | None = None
+) -> Callable[..., Any]:
     """Decorate the ``forward`` of a custom autograd function; see `unamp.custom_fwd`, which looks at no device.
 
     Raises:
@@ -144,8 +149,8 @@ def _regions(device: str | None, dtype: str, enabled: bool, cache: bool) -> list
         return []
     if device not in _DEVICES.values():
         return [unamp.autocast(device, dtype, enabled, cache, preset="native", framework="torch")]
-    lists = "torch-cpu" if device == "cpu" else "torch-cuda"
-    presets: list[tuple[str, str | None]] = [("native" if name == "torch" else lists, name) for name in _in_use()]
+    lists: PresetName = "torch-cpu" if device == "cpu" else "torch-cuda"
+    presets: list[tuple[PresetName, str | None]] = [("native" if name == "torch" else lists, name) for name in _in_use()]
     return [
         unamp.autocast(device, dtype, enabled, cache, preset=preset, framework=name)
         for preset, name in presets or [(lists, None)]
@@ -160,7 +165,7 @@ def _in_use() -> tuple[str, ...]:
 @not_converted
 @once_per_trace
 def _settings(
-    device_type: object, dtype: object, enabled: bool, cache_enabled: bool | None
+    device_type: object, dtype: DtypeLike | None, enabled: bool, cache_enabled: bool | None
 ) -> tuple[str | None, str, bool, bool]:
     """Return the device (None where there is none of its kind), low precision, and whether region and cache are on."""
     _check_string(device_type)

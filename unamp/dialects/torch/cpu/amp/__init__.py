@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unamp.dialects.torch import amp as _amp
+from unamp.typing import DtypeLike
 
 __all__ = ["GradScaler", "autocast"]
 
@@ -10,7 +11,7 @@ __all__ = ["GradScaler", "autocast"]
 class autocast(_amp.autocast):  # noqa: N801 - torch's name
     """See `unamp.dialects.torch.amp.autocast`."""
 
-    def __init__(self, enabled: bool = True, dtype: object = "bfloat16", cache_enabled: bool = True) -> None:
+    def __init__(self, enabled: bool = True, dtype: DtypeLike = "bfloat16", cache_enabled: bool = True) -> None:
         super().__init__("cpu", dtype, enabled, cache_enabled)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from unamp.dialects._in_use import has_gpu
 from unamp.dialects.torch import amp as _amp
+from unamp.typing import DtypeLike
 
 __all__ = ["GradScaler", "amp_definitely_not_available", "autocast", "custom_bwd", "custom_fwd"]
 
@@ -19,7 +20,7 @@ def amp_definitely_not_available() -> bool:
 class autocast(_amp.autocast):  # noqa: N801 - torch's name
     """See `unamp.dialects.torch.amp.autocast`."""
 
-    def __init__(self, enabled: bool = True, dtype: object = "float16", cache_enabled: bool = True) -> None:
+    def __init__(self, enabled: bool = True, dtype: DtypeLike = "float16", cache_enabled: bool = True) -> None:
         super().__init__("cuda", dtype, enabled, cache_enabled)
 
 
@@ -37,7 +38,7 @@ class GradScaler(_amp.GradScaler):
         super().__init__("cuda", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
 
 
-def custom_fwd(fwd: Callable[..., Any] | None = None, *, cast_inputs: object = None) -> Callable[..., Any]:
+def custom_fwd(fwd: Callable[..., Any] | None = None, *, cast_inputs: DtypeLike | None = None) -> Callable[..., Any]:
     """See `unamp.dialects.torch.amp.custom_fwd`."""
     return _amp.custom_fwd(fwd, device_type="cuda", cast_inputs=cast_inputs)
 

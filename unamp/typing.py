@@ -1,0 +1,51 @@
+"""The types of arguments, for whoever annotates code that calls unamp.
+
+They are for type checkers: at run time every argument is checked by its value, and the error says what is valid.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, TypeAlias
+
+__all__ = ["DtypeLike", "DtypeName", "DtypeObject", "Level", "PresetName", "TorchDtype"]
+
+#: The levels of a policy; see `unamp.LEVELS`.
+Level: TypeAlias = Literal["O0", "OD", "O1", "O2", "O3"]
+
+#: The names of presets; see `unamp.PRESETS`.
+PresetName: TypeAlias = Literal[
+    "unamp", "torch-cuda", "torch-cpu", "torch-mps", "paddle", "mindspore", "tensorflow", "apex", "none", "native"
+]
+
+#: The names of a policy's dtype; see `unamp.dtypes.POLICY_DTYPES`.
+DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32"]
+
+
+class TorchDtype(Protocol):
+    """A dtype of PyTorch's."""
+
+    @property
+    def is_floating_point(self) -> bool: ...  # noqa: D102
+    @property
+    def is_complex(self) -> bool: ...  # noqa: D102
+    @property
+    def itemsize(self) -> int: ...  # noqa: D102
+
+
+class DtypeObject(Protocol):
+    """A dtype that carries its name: NumPy's, ml_dtypes' and TensorFlow's."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+
+class _Scalar(Protocol):  # the dtypes of NumPy and ml_dtypes are also written as the classes of their scalars
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def itemsize(self) -> int: ...
+
+
+#: A dtype as every argument for one takes it. Its name is any string: it is a setting more often than a literal, and has
+#: more spellings (``"bf16"``, ``"torch.bfloat16"``) than a type can list.
+DtypeLike: TypeAlias = str | TorchDtype | DtypeObject | type[_Scalar]
