@@ -281,7 +281,7 @@ def test_a_framework_that_is_not_installed_is_left_out_and_others_go_on(machines
     monkeypatch.setattr(machines, "RESULTS", tmp_path / "results/machines.json")
     monkeypatch.setattr(machines, "TABLE", tmp_path / "machines.md")
     monkeypatch.setattr(machines, "find_spec", lambda name: None if name == "paddle" else name)
-    monkeypatch.setattr(machines, "examined", lambda framework, setting: {
+    monkeypatch.setattr(machines, "examined", lambda framework, setting, *_: {
         "result": "conforms", "message": "", "checks": {"passed": 9}, "version": "1", "variables": {}, "computes with": {},
         "largest error": None, "seconds": 1.0, "where": "here", "sample": "all", "commit": "0123abc",
     })  # fmt: skip
@@ -291,7 +291,7 @@ def test_a_framework_that_is_not_installed_is_left_out_and_others_go_on(machines
     assert "tensorflow under plainest: conforms: 9 passed" in said
     assert set(json.loads(machines.RESULTS.read_text("utf-8"))) == {"torch", "mindspore", "tensorflow"}
     assert machines.TABLE.read_text("utf-8").count("| plainest | conforms |") == 3
-    monkeypatch.setattr(machines, "examined", lambda framework, setting: {
+    monkeypatch.setattr(machines, "examined", lambda framework, setting, *_: {
         **json.loads(machines.RESULTS.read_text("utf-8"))["torch"]["plainest"], "result": "fails",
     })  # fmt: skip
     assert machines.main(["torch", "plainest"]) == 1

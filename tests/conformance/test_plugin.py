@@ -45,10 +45,10 @@ TORCH = "--unamp-framework=torch"
 
 
 def test_checks_are_tests_with_names_and_gaps_are_expected_failures(run):
-    seen = run(TORCH, "--unamp-op=matmul", "--unamp-op=cpu")
+    seen = run(TORCH, "--unamp-op=matmul", "--unamp-op=conj")
     assert seen.outcomes["torch-cpu-coverage-matmul"] == "passed"
     assert seen.outcomes["torch-cpu-probe-matmul-O1-bfloat16-unamp"] == "passed"
-    assert seen.outcomes["torch-cpu-probe-cpu-deny-float16"].startswith("expected: moves or marks data")
+    assert seen.outcomes["torch-cpu-probe-conj-deny-float16"].startswith("expected: moves or marks data")
     assert len(seen.outcomes) > 20
 
 
@@ -68,7 +68,7 @@ def test_a_wrong_result_fails_with_what_was_seen(run, monkeypatch):
 
 def test_a_known_gap_that_passes_is_a_failure(run, monkeypatch):
     monkeypatch.setattr(worker, "check_operation", lambda *_, **__: ("", {}))
-    seen = run(TORCH, "--unamp-op=cpu", "--unamp-check=probe", "-k", "deny", code=1)
+    seen = run(TORCH, "--unamp-op=conj", "--unamp-check=probe", "-k", "deny", code=1)
     assert set(seen.outcomes.values()) == {"failed"}
     assert "[XPASS(strict)] moves or marks data" in seen.texts[-1]
 
