@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unamp.decoration import decorate
     from unamp.layers import LayerPolicies, LayerRule, LayerRules, layer_policies
     from unamp.precision import Precision, region_from
+    from unamp.registration import Registration, register_operation
     from unamp.results import float32_results
     from unamp.scaling import GradScaler
     from unamp.tracing import Trace, TraceComparison, compare_traces, trace
@@ -57,6 +58,7 @@ __all__ = [
     "Policy",
     "Precision",
     "Region",
+    "Registration",
     "Rule",
     "Trace",
     "TraceComparison",
@@ -80,6 +82,7 @@ __all__ = [
     "layer_policies",
     "policy_region",
     "region_from",
+    "register_operation",
     "trace",
     "tune",
     "vocabulary",
@@ -97,6 +100,7 @@ _LATE = {
     "LayerRules": "unamp.layers",
     "OpRecord": "unamp.adapter.records",
     "Precision": "unamp.precision",
+    "Registration": "unamp.registration",
     "Trace": "unamp.tracing",
     "TraceComparison": "unamp.tracing",
     "compare_traces": "unamp.tracing",
@@ -104,6 +108,7 @@ _LATE = {
     "float32_results": "unamp.results",
     "layer_policies": "unamp.layers",
     "region_from": "unamp.precision",
+    "register_operation": "unamp.registration",
     "trace": "unamp.tracing",
     "TuneReport": "unamp.tuning",
     "Tuned": "unamp.tuning",

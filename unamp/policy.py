@@ -21,7 +21,7 @@ from unamp.presets import preset as load_preset
 from unamp.typing import DtypeLike, DtypeName, Level, PresetName
 from unamp.vocabulary import Operation, vocabulary
 
-__all__ = ["KEPT_POLICIES", "LEVELS", "Decision", "Policy", "Rule"]
+__all__ = ["KEPT_POLICIES", "LEVELS", "Decision", "Policy", "Rule", "forget_rules"]
 
 #: Of so many policies a process keeps what was made of them (rules, plans, regions): some 20 KiB for each and framework. With
 #: more in turn, opening a region takes milliseconds each time.
@@ -325,6 +325,8 @@ def _decide_by_lists(policy: Policy, op: Operation, lists: Preset) -> Decision:
         if op.keeps_its_meaning:
             return decision(Rule.UNTOUCHED, f"{op.group} operations keep their meaning")
         return decision(Rule.LOW, "level O3")
+    if op.registered:
+        lists = _with_registered(lists, op)
     if op.name in lists.banned and level != "OD":
         return decision(Rule.BANNED, f"{whose}: banned", lists.banned[op.name])
     if op.name in lists.denied(level, policy.dtype):
@@ -344,6 +346,18 @@ def _decide_by_lists(policy: Policy, op: Operation, lists: Preset) -> Decision:
     return decision(rule, f"level {level}: on no list")
 
 
+def _with_registered(lists: Preset, op: Operation) -> Preset:
+    """Return a preset's lists with a registered operation where its rule puts it; those of a preset without lists as they are."""
+    alone = frozenset((op.name,))
+    if lists.name == _EMPTY:
+        return lists
+    if op.registered == "low":
+        return lists._replace(allow=alone, deny=frozenset(), deny_o2=None, by_dtype={})
+    if op.registered == "float32":
+        return lists._replace(allow=frozenset(), deny=alone, deny_o2=None, by_dtype={})
+    return lists
+
+
 def _by_group(op: Operation, listed: tuple[str, ...]) -> str:
     """Return the word for the group of an operation, where all of the group is on a list."""
     word = f"group:{op.group}"
@@ -354,6 +368,11 @@ def _by_group(op: Operation, listed: tuple[str, ...]) -> str:
 def _rules(policy: Policy) -> Mapping[str, Rule]:
     lists = load_preset(policy.preset)
     return MappingProxyType({op.name: _decide(policy, op, lists).rule for op in vocabulary().values()})
+
+
+def forget_rules() -> None:
+    """Forget the rules that were found: the vocabulary has changed."""
+    _rules.cache_clear()
 
 
 def _check_name(argument: str, value: object, valid: tuple[str, ...]) -> None:

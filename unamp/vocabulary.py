@@ -15,13 +15,16 @@ from typing import Any, NamedTuple
 from unamp._data import load_table
 from unamp.errors import AdapterError, shortened
 
-__all__ = ["FRAMEWORKS", "KEEPS_ITS_MEANING", "NAMERS", "Operation", "Vocabulary", "vocabulary"]
+__all__ = ["FRAMEWORKS", "KEEPS_ITS_MEANING", "NAMERS", "REGISTERED_GROUP", "Operation", "Vocabulary", "vocabulary"]
 
 #: The frameworks (and NVIDIA apex, whose lists are a preset) that the data file has spellings for.
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex")
 
 #: Groups whose operations no level casts: an explicit entry of a preset or of the user still does.
 KEEPS_ITS_MEANING = frozenset({"shape", "creation", "random", "cast", "comparison"})
+
+#: The group of operations that users register.
+REGISTERED_GROUP = "registered"
 
 #: Where inside a framework a name may stand that the vocabulary has without it (``torch.Tensor.add``).
 _INSIDE = ("", "Tensor.", "ops.aten.")
@@ -50,6 +53,7 @@ class Operation(NamedTuple):
         parts: operations that it computes with; a user's ``deny`` of a part denies the whole.
         spellings: for each framework its spellings, relative to the framework's package.
         members: operations that it is a collective name for; a rule for it is a rule for each of them.
+        registered: for one that a user registered, the rule that presets with lists give it; empty for all others.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Operation(NamedTuple):
     parts: tuple[str, ...] = ()
     spellings: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     members: tuple[str, ...] = ()
+    registered: str = ""
 
     @property
     def keeps_its_meaning(self) -> bool:
@@ -82,6 +87,15 @@ class Vocabulary(Mapping[str, Operation]):
 
     def __len__(self) -> int:
         return len(self._operations)
+
+    def add(self, operation: Operation) -> None:
+        """Take an operation that a user registers; its name is no operation's yet."""
+        # Others may be in the middle of a loop over the old one, in another thread.
+        self._operations = {**self._operations, operation.name: operation}
+
+    def remove(self, name: str) -> None:
+        """Forget a registered operation."""
+        self._operations = {known: operation for known, operation in self._operations.items() if known != name}
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:

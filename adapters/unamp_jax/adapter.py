@@ -11,13 +11,15 @@ import jax
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.state import ELSEWHERE
+from unamp.adapter.observer import Observer
+from unamp.adapter.registered import PlanDecides
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp_jax import casting, devices, networks, observing, patches, plans, probing, scaling
 from unamp_jax.activation import Activation
 from unamp_jax.decoration import decorate
 from unamp_jax.spellings import libraries, spelling
-from unamp_jax.state import CONTEXT, DTYPES, Plan
+from unamp_jax.state import CONTEXT, DTYPES, Plan, thread
 
 __all__ = ["JaxAdapter"]
 
@@ -59,7 +61,7 @@ GAPS = (
 )  # fmt: skip
 
 
-class JaxAdapter(CapturesNothing):
+class JaxAdapter(CapturesNothing, PlanDecides):
     """JAX, with flax, equinox, optax and, where it computes with JAX, Keras.
 
     Args:
@@ -67,6 +69,7 @@ class JaxAdapter(CapturesNothing):
     """
 
     framework = "jax"
+    thread = thread
     holds_gradients = False
 
     def __init__(self, requires: str) -> None:
@@ -171,6 +174,9 @@ class JaxAdapter(CapturesNothing):
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
         decorate(networks, optimizers, decoration)
+
+    def report_registered(self, observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
+        observing.report_registered(observer, record, tensors, result)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

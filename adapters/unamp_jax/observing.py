@@ -7,7 +7,7 @@ each operation is seen each time that it runs, inside of jitted functions too, w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from math import prod
@@ -25,7 +25,7 @@ from unamp.adapter.records import OpRecord, Values
 from unamp.policy import Rule
 from unamp_jax.state import CONTEXT, Plan, thread
 
-__all__ = ["JaxLayers", "leaves_with_dtypes", "observe", "report"]
+__all__ = ["JaxLayers", "leaves_with_dtypes", "observe", "report", "report_registered"]
 
 
 class JaxLayers(Layers):
@@ -141,6 +141,12 @@ def report(
         observer.report(record, lambda: None)
     else:
         _report_later(observer, record, results)
+
+
+def report_registered(observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
+    """Report a call of a registered operation; see `unamp.adapter.registered`."""
+    given = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+    report(observer, record.op, record.native, record.rule, given, record.compute, result)
 
 
 def _report_later(observer: Observer, record: OpRecord, results: list[Any]) -> None:

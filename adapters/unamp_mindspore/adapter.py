@@ -25,6 +25,8 @@ from unamp.adapter import (
 )
 from unamp.adapter.layers import Layered
 from unamp.adapter.state import ELSEWHERE
+from unamp.adapter.observer import Observer
+from unamp.adapter.registered import PlanDecides
 from unamp.policy import Policy
 from unamp_mindspore import compiling, devices, networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import Activation
@@ -34,16 +36,17 @@ from unamp_mindspore.decoration import OPTIMIZERS, decorate
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.probing import probe_effects
 from unamp_mindspore.spellings import spelling
-from unamp_mindspore.state import DTYPES, Tensor
+from unamp_mindspore.state import DTYPES, Tensor, thread
 from unamp_mindspore.state import device as device_in_use
 
 __all__ = ["MindSporeAdapter"]
 
 
-class MindSporeAdapter(CapturesNothing):
+class MindSporeAdapter(CapturesNothing, PlanDecides):
     """MindSpore, in PyNative and graph mode, on the CPU."""
 
     framework = "mindspore"
+    thread = thread
     holds_gradients = False
     dtype_errors = r"d(ata )?type|input type must be same|but got .*Float|type of .* must be"
 
@@ -211,6 +214,9 @@ class MindSporeAdapter(CapturesNothing):
     def made_by(self, tensor: Any) -> Iterator[str]:
         """Give nothing: what a tensor came from is not known."""
         return iter(())
+
+    def report_registered(self, observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
+        observing.report_registered(observer, record, tensors, result)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -9,7 +9,9 @@ from unamp._region_decorator import MARK
 from unamp.custom_function import AS_FORWARD, CAST_INPUTS
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
+from unamp.registration import OPERATION, of_every_operation
 from unamp.results import WIDENED
+from unamp.vocabulary import vocabulary
 from unamp_mindspore.plans import plan
 from unamp_mindspore.state import device
 
@@ -40,11 +42,13 @@ def inside(function: Any, around: Policy | None) -> tuple[Policy | None, list[st
     while function is not None:
         if _own(function, WIDENED):
             raise NotExpressible(getattr(function, NOT_COMPILED))
-        mark, target = (_own(function, name) for name in (MARK, CAST_INPUTS))
+        mark, target, operation = (_own(function, name) for name in (MARK, CAST_INPUTS, OPERATION))
         if mark is not None:
             for region in mark.regions():
                 if region.covers("mindspore", device()):
                     policy = stated(region.policy, region.device)
+        if operation in vocabulary() and policy is not None:
+            policy = of_every_operation(operation, policy)
         if target is not None and policy is not None:
             casts.append(target)
             policy = None

@@ -21,7 +21,7 @@ from unamp_mindspore.casting import is_kept, tensors
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import FLOAT32, LOW, thread
 
-__all__ = ["dtype_name", "observe", "report"]
+__all__ = ["dtype_name", "observe", "report", "report_registered"]
 
 
 def _named(network: Any) -> Iterable[tuple[str, Any]]:
@@ -115,3 +115,5 @@ def _numbers(tensor: Any) -> Any:
 
 
 _reporter = Reporter(tensors, lambda tensor: dtype_name(tensor.dtype), _numbers)
+
+report_registered = _reporter.report_registered

@@ -14,6 +14,8 @@ from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How
 from unamp.adapter.layers import Layered
 from unamp.adapter.state import ELSEWHERE
 from unamp.adapter.wrapping import with_method
+from unamp.adapter.observer import Observer
+from unamp.adapter.registered import PlanDecides
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
 from unamp.policy import Policy
@@ -25,15 +27,16 @@ from unamp_paddle.hooks import HOOKS
 from unamp_paddle.probing import probe_effects
 from unamp_paddle.programs import in_program
 from unamp_paddle.spellings import spelling
-from unamp_paddle.state import DTYPES, Tensor
+from unamp_paddle.state import DTYPES, Tensor, thread
 
 __all__ = ["PaddleAdapter"]
 
 
-class PaddleAdapter(CapturesNothing):
+class PaddleAdapter(CapturesNothing, PlanDecides):
     """PaddlePaddle, on the CPU and on CUDA."""
 
     framework = "paddle"
+    thread = thread
     holds_gradients = True
     dtype_errors = r"d(ata )?type|type of data|kernel_key"
 
@@ -198,6 +201,9 @@ class PaddleAdapter(CapturesNothing):
     def made_by(self, tensor: Any) -> Iterator[str]:
         """Give nothing: what a tensor came from is not known."""
         return iter(())
+
+    def report_registered(self, observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
+        observing.report_registered(observer, record, tensors, result)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -20,7 +20,7 @@ from unamp_paddle.casting import cast, tensors
 from unamp_paddle.operators import Operator
 from unamp_paddle.state import FLOAT32, thread
 
-__all__ = ["observe", "report"]
+__all__ = ["observe", "report", "report_registered"]
 
 
 def _named(network: Any) -> Iterable[tuple[str, Any]]:
@@ -89,3 +89,5 @@ def _numbers(tensor: Any) -> Any:
 
 
 _reporter = Reporter(tensors, lambda tensor: _name(tensor.dtype), _numbers)
+
+report_registered = _reporter.report_registered

@@ -12,6 +12,8 @@ from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How
 from unamp.adapter.hooks import Hooks
 from unamp.adapter.layers import Layered
 from unamp.adapter.state import ELSEWHERE
+from unamp.adapter.observer import Observer
+from unamp.adapter.registered import PlanDecides
 from unamp.policy import Policy
 from unamp_tensorflow import casting, devices, networks, observing, patches, plans, scaling
 from unamp_tensorflow.activation import Activation
@@ -19,7 +21,7 @@ from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.decoration import decorate
 from unamp_tensorflow.probing import probe_effects
 from unamp_tensorflow.spellings import spelling
-from unamp_tensorflow.state import DTYPES, Plan
+from unamp_tensorflow.state import DTYPES, Plan, thread
 
 __all__ = ["TensorFlowAdapter"]
 
@@ -52,7 +54,7 @@ GAPS = (
 )
 
 
-class TensorFlowAdapter(CapturesNothing):
+class TensorFlowAdapter(CapturesNothing, PlanDecides):
     """TensorFlow, and Keras where it computes with TensorFlow.
 
     Args:
@@ -61,6 +63,7 @@ class TensorFlowAdapter(CapturesNothing):
     """
 
     framework = "tensorflow"
+    thread = thread
     holds_gradients = False
     dtype_errors = r"dtype|(expected|requested) .* (tensor|type)|of type (half|bfloat16|float)"
 
@@ -178,6 +181,9 @@ class TensorFlowAdapter(CapturesNothing):
     def made_by(self, tensor: Any) -> Iterator[str]:
         """Give nothing: what a tensor came from is not known."""
         return iter(())
+
+    def report_registered(self, observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
+        observing.report_registered(observer, record, tensors, result)
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

@@ -25,7 +25,7 @@ from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, NAMES, Plan, thread
 
-__all__ = ["State", "observe", "report"]
+__all__ = ["State", "observe", "report", "report_registered"]
 
 
 @cache
@@ -140,3 +140,5 @@ def _numbers(tensor: Any) -> Any:
 
 
 _reporter = Reporter(_tensors, dtype_of, _numbers)
+
+report_registered = _reporter.report_registered

@@ -13,9 +13,10 @@ from unamp.adapter import Decoration, Fact, Gap, Gradients, How, Operations, OpR
 from unamp.adapter.keras_models import keras_on
 from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
+from unamp.adapter.observer import Observer
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_torch import compiling, observing, patches, plans, probing, scaling
+from unamp_torch import compiling, observing, patches, plans, probing, scaling, state
 from unamp_torch.activation import activation
 from unamp_torch.compiled import build_hint, library
 from unamp_torch.spellings import made_by, spelling
@@ -145,6 +146,7 @@ class TorchAdapter:
     """
 
     framework = "torch"
+    thread = thread
     holds_gradients = True
     dtype_errors = (
         "dtype|scalar ?type|ScalarType|same type|type .* should be the same|not implemented for '|can't be cast|"
@@ -284,6 +286,22 @@ class TorchAdapter:
         from unamp_torch.layers import TorchLayers  # few programs use it
 
         return TorchLayers()
+
+    def policy_for(self, tensor: Any) -> Policy | None:
+        device = tensor.device.type
+        key = autocast_key(device)
+        plan: state.Plan | None = thread.plan
+        if key is not None and excluded(key):  # in an operation, or switched off by PyTorch's own means
+            return None
+        while plan is not None and device not in plan.devices:
+            plan = plan.beside
+        return None if plan is None else plan.policy
+
+    def called_as_it_is(self, function: Callable[..., Any]) -> None:
+        compiling.call_while_tracing(function)
+
+    def report_registered(self, observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
+        observing.report_registered(observer, record, tensors, result)
 
     def spelling(self, value: object) -> str | None:
         """Return the spelling of one of PyTorch's functions, layer classes or operators."""

@@ -25,12 +25,23 @@ from torch.compiler import is_compiling
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from unamp import __version__
+from unamp.adapter.registered import CALLED_AS_THEY_ARE
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region, auto_cast, autocast, close_down_to, open_regions, policy_region
 from unamp_torch.state import Token, dispatch_key, lock, thread
 
-__all__ = ["cache_key", "enter", "is_recorded", "leave", "make_capturable", "run_uncompiled", "token"]
+__all__ = [
+    "cache_key",
+    "call_while_tracing",
+    "calling_registered",
+    "enter",
+    "is_recorded",
+    "leave",
+    "make_capturable",
+    "run_uncompiled",
+    "token",
+]
 
 #: Device types whose autocast state can carry a token: no tensor of theirs can exist in a build for the CPU or CUDA.
 _CARRIERS = ("maia", "mtia", "ipu", "hpu", "xla")
@@ -105,6 +116,26 @@ for _entrance in (Region.__enter__, Region.__exit__, Region.here, autocast, auto
     run_uncompiled(_entrance)
 
 
+_called_while_tracing: set[Callable[..., Any]] = set()
+
+
+def call_while_tracing(function: Callable[..., Any]) -> None:
+    """Have dynamo call a function while it traces, instead of following it to the thread's state.
+
+    Where dynamo is not imported it is not needed, and importing it takes a second and slows every operation down.
+    """
+    if "torch._dynamo" in sys.modules and function not in _called_while_tracing:
+        torch.compiler.allow_in_graph(function)
+        _called_while_tracing.add(function)
+
+
+def calling_registered(original: Any) -> Any:
+    """Do so for every registered operation, once dynamo is there; what it is called with is returned as it is."""
+    for function in CALLED_AS_THEY_ARE:
+        call_while_tracing(function)
+    return original
+
+
 # --- inside a compiled function ---------------------------------------------------------------------------------------------
 
 _Region = AbstractContextManager[Any, bool | None]
@@ -175,3 +206,4 @@ def _allow_in_graph() -> None:
     for node in (enter, leave):
         torch._dynamo.allow_in_graph(node)
         torch.fx.has_side_effect(node)
+    calling_registered(None)

@@ -8,7 +8,6 @@ its parts under the rule.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cache
@@ -24,6 +23,7 @@ from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_torch.casting import ELIGIBLE, cast_floats
+from unamp_torch.compiling import call_while_tracing
 from unamp_torch.facts import facts
 from unamp_torch.listing import operators
 from unamp_torch.state import lock, thread
@@ -83,7 +83,6 @@ _lock = lock()
 _users: dict[FunctionType, int] = {}
 _originals: dict[FunctionType, CodeType] = {}
 _made: dict[FunctionType, tuple[CodeType, str, Callable[..., Any], CodeType]] = {}  # what each is to call, for its code
-_called_while_tracing: set[Callable[..., Any]] = set()
 
 
 def acquire(policy: Policy, under: Under) -> None:
@@ -103,7 +102,7 @@ def acquire(policy: Policy, under: Under) -> None:
                         made = _made[function] = (code, *_replacement(op, function, code, under))
                     _, name, replacement, instead = made
                     function.__globals__[name] = replacement
-                    _call_while_tracing(replacement)
+                    call_while_tracing(replacement)
                     function.__code__ = instead
                     _originals[function] = code
                 _users[function] = users + 1
@@ -160,14 +159,6 @@ def _under_its_rule(op: str, function: FunctionType, code: CodeType, under: Unde
             return original(*args, **kwargs)
 
     return replacement
-
-
-def _call_while_tracing(replacement: Callable[..., Any]) -> None:
-    # The compiler calls it as it is, while it traces, instead of following it to the thread's state. Where dynamo is not
-    # imported it is not needed, and importing it takes a second and slows every operation down.
-    if "torch._dynamo" in sys.modules and replacement not in _called_while_tracing:
-        torch.compiler.allow_in_graph(replacement)
-        _called_while_tracing.add(replacement)
 
 
 @cache

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter.keras_models import keras_on, library
 from unamp.adapter.observer import Layers, Observer
-from unamp.adapter.observing import equation, reporting_to, traces, unreported
+from unamp.adapter.observing import casts, equation, reporting_to, traces, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shape, Values
 from unamp.policy import Rule
@@ -35,7 +35,7 @@ from unamp_torch.state import (
     thread,
 )
 
-__all__ = ["observe", "report"]
+__all__ = ["observe", "report", "report_registered"]
 
 #: What does not compute: casts, views, copies and creation. By packet name, below the dispatcher's autograd keys.
 _NOT_COMPUTING = frozenset(
@@ -154,6 +154,20 @@ def report(
         finally:
             set_excluded(TRACED.key, False)
     return result
+
+
+def report_registered(observer: Observer, record: OpRecord, tensors: Sequence[torch.Tensor], result: Any) -> None:
+    """Report a call of a registered operation; see `unamp.adapter.registered`."""
+    if torch._guards.TracingContext.try_get() is not None:  # a compiler runs it, on tensors without numbers
+        return
+    found = [tensor for tensor in flat((result,)) if tensor.is_floating_point()]
+    given, results = ([(dtype_name(each.dtype), each.numel()) for each in some] for some in (tensors, found))
+    count, moved = casts(record.rule, given, record.compute, results)
+    output, shape = (results[0][0], _shape(found[0])) if found else (None, None)
+    observer.report(
+        record, lambda: _values(result),
+        output=output, output_shape=shape, casts=count, cast_bytes=moved, input_shapes=tuple(map(_shape, tensors)),
+    )  # fmt: skip
 
 
 def _record(operator: Operator, plan: Plan | None, inputs: tuple[str, ...], spy: _Spy, result: Any) -> OpRecord:

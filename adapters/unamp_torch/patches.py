@@ -86,6 +86,7 @@ HOOKS = (
     Hook("torch._functorch.eager_transforms", "_grad_increment_nesting", transforming.putting_on),
     Hook("torch._functorch.eager_transforms", "_jvp_increment_nesting", transforming.putting_on),
     Hook("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key),
+    Hook("torch._dynamo", "allow_in_graph", compiling.calling_registered),
     Hook("torch.nested._internal.sdpa", "_autocast", jagged.casting),
     Hook("keras", "layers", lambda layers: layers),  # `_KERAS` takes its place
 )

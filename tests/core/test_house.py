@@ -50,6 +50,7 @@ FLOORS = (
         "testing",
         "layers",
         "precision",
+        "registration",
         "results",
     ),
     ("tracing",),

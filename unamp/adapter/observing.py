@@ -151,6 +151,11 @@ class Reporter:
             output=output, output_shape=shape, casts=count, cast_bytes=moved, shadow=shadow,
         )  # fmt: skip
 
+    def report_registered(self, observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
+        """Report a call of a registered operation; see `unamp.adapter.registered`."""
+        record = record._replace(input_shapes=self.shapes(tensors))
+        self.report(observer, record, self.sizes(tensors), result, first_only=False)
+
     def _values(self, found: list[Any]) -> Values | None:
         return Values.of(found[0].shape, self._rows(found)) if found else None
 

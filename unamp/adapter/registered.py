@@ -1,0 +1,62 @@
+"""The part of an adapter that serves operations which users register (`unamp.register_operation`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from unamp.adapter.observer import Observer
+from unamp.adapter.records import OpRecord
+from unamp.adapter.state import ThreadState
+from unamp.policy import Policy
+
+__all__ = ["CALLED_AS_THEY_ARE", "CarriesOutRegistered", "PlanDecides"]
+
+#: The functions that stand for registered operations, for compilers that are imported later; see `called_as_it_is`.
+CALLED_AS_THEY_ARE: list[Callable[..., Any]] = []
+
+
+@runtime_checkable
+class CarriesOutRegistered(Protocol):
+    """The part of an adapter that carries rules out for registered operations.
+
+    Casts and emulation are the core's, by `Adapter.cast` and `Adapter.support`; here is what only an adapter knows.
+    """
+
+    @property
+    def thread(self) -> ThreadState[Any]:
+        """The adapter's state of the calling thread: a call outside of regions and traces asks nothing else."""
+
+    def policy_for(self, tensor: Any) -> Policy | None:
+        """Return the policy whose rules hold for a call with this tensor first; None where none does.
+
+        None inside of another operation, in a backward pass, and where somebody switched mixed precision off by the
+        framework's own means.
+        """
+
+    def report_registered(self, observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
+        """Report one call.
+
+        Args:
+            observer: takes the report.
+            record: what ran, but for shapes, casts and what came out.
+            tensors: the eligible tensors that went in.
+            result: what came out.
+        """
+
+    def called_as_it_is(self, function: Callable[..., Any]) -> None:
+        """Have the framework's compilers call a function while they trace, instead of following it."""
+
+
+class PlanDecides:
+    """That part, where the thread's plan tells all and the framework's compilers know functions by their marks."""
+
+    thread: ThreadState[Any]
+
+    def policy_for(self, tensor: Any) -> Policy | None:
+        """See `CarriesOutRegistered.policy_for`."""
+        plan = self.thread.plan
+        return None if plan is None else plan.policy
+
+    def called_as_it_is(self, function: Callable[..., Any]) -> None:
+        """See `CarriesOutRegistered.called_as_it_is`: `unamp._compiler_marks.not_converted` has seen to it."""

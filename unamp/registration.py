@@ -1,0 +1,345 @@
+"""Operations of one's own: a function gets a name in the vocabulary, and rules apply to it as to any other operation."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from types import ModuleType
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
+
+from unamp._compiler_marks import not_converted, once_per_trace
+from unamp.adapter import Adapter, Support
+from unamp.adapter.arguments import mapped
+from unamp.adapter.observing import unreported
+from unamp.adapter.performing import target
+from unamp.adapter.records import OpRecord
+from unamp.adapter.registered import CALLED_AS_THEY_ARE, CarriesOutRegistered
+from unamp.adapter.registry import adapters_in_use
+from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
+from unamp.errors import shortened, unknown
+from unamp.lists import EVERYTHING, operation_name
+from unamp.policy import Policy, Rule, forget_rules
+from unamp.regions import Region
+from unamp.vocabulary import NAMERS, REGISTERED_GROUP, Operation, vocabulary
+
+__all__ = ["OPERATION", "RegisteredRule", "Registration", "of_every_operation", "register_operation"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: The attribute of a function that holds the name of the operation that it is, for adapters whose compilers run no decorators.
+OPERATION = "__unamp_operation__"
+
+#: The rules that presets with lists can give a registered operation.
+RegisteredRule = Literal["low", "float32", "widest"]
+
+_RULES: tuple[str, ...] = get_args(RegisteredRule)
+
+_lock = threading.RLock()
+
+
+def register_operation(
+    name: str,
+    *functions: Callable[..., Any],
+    rule: RegisteredRule = "widest",
+    parts: tuple[str, ...] | list[str] = (),
+) -> Registration:
+    """Make functions one operation of the vocabulary, for lists, groups, traces, files and everything that names operations.
+
+    A call of such a function is one whole: its tensors are cast as its rule says, and no rule reaches what it is made of.
+    Presets with lists treat it as one of theirs: with the rule ``"low"`` as if it were on their allow list, with ``"float32"``
+    on their deny list. Lists and levels of a policy go before, as for every operation; the preset ``"none"`` has no list.
+
+        unamp.register_operation("mine::attention", kernels.attention, rule="low")
+
+        @unamp.register_operation("mine::log_density", rule="float32")
+        def log_density(x, mean): ...
+
+    Args:
+        name: its canonical name, such as ``"mine::attention"``; none that the vocabulary knows, and no ``*``.
+        functions: any number of functions, of any frameworks, that are this operation: functions of Python or C++, objects
+            that are called like one (a `jax.custom_vjp`), and classes with an ``apply`` (`torch.autograd.Function`,
+            `paddle.autograd.PyLayer`). A function is replaced in the module that it is of, and wherever a loaded module has
+            it under a name; a class gets another ``apply``. What stands nowhere (a function inside of another one) is
+            decorated instead.
+        rule: the rule that presets with lists give it: ``"low"``, ``"float32"``, or ``"widest"``, that of operations on no
+            list.
+        parts: operations that it computes with; a user's ``deny`` of a part denies the whole.
+
+    Returns:
+        What decorates further functions, and undoes the registration (`Registration.undo`).
+
+    Raises:
+        TypeError: for a name that is no string, and for what is no function.
+        ValueError: for a name or a function that is an operation already, an unknown rule or part, and a function that stands
+            nowhere. Nothing is registered then.
+    """
+    _check_name(name)
+    if rule not in _RULES:
+        raise ValueError(unknown("rule", rule, _RULES))
+    if isinstance(parts, str):
+        raise TypeError(f"parts is a tuple or list of operations, not the string {shortened(parts)}")
+    named = tuple(operation_name("parts", part) for part in parts)
+    with _lock:
+        places = [place for function in functions for place in _places(function)]
+        vocabulary().add(Operation(name, REGISTERED_GROUP, named, registered=rule))
+        forget_rules()
+        registration = Registration(name)
+        for place in places:
+            registration._replace(place)
+    return registration
+
+
+class Registration:
+    """An operation that was registered: decorates its functions, and undoes what `register_operation` did."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._replaced: list[tuple[_Place, Any]] = []
+        self._undone = False
+
+    def __repr__(self) -> str:
+        return f"<operation {self.name!r}{', undone' if self._undone else ''}>"
+
+    def __call__(self, function: F) -> F:
+        """Return a function that is this operation: the given one, under the rule for it.
+
+        Raises:
+            TypeError: for what is no function.
+            ValueError: for a function that is an operation already, and after `undo`.
+        """
+        _check_function(function)
+        if self._undone:
+            raise ValueError(f"{self.name!r} is no operation any more: register it again")
+        return _under_its_rule(self, function)  # type: ignore[return-value]
+
+    def undo(self) -> None:
+        """Put functions back where they were, and forget the operation; decorated ones are as they would be without.
+
+        A policy that was made with its name keeps the name, and means nothing by it. Programs that were compiled before stay
+        as they are.
+        """
+        with _lock:
+            if self._undone:
+                return
+            self._undone = True
+            for place, replacement in reversed(self._replaced):
+                place.put_back(replacement)
+            vocabulary().remove(self.name)
+            forget_rules()
+
+    def _replace(self, place: _Place) -> None:
+        # One wrapper for each function, wherever it stands: it is compared with `is` by who holds it.
+        known = (made for other, made in self._replaced if other.function is place.function)
+        replacement = next(known, None) or _under_its_rule(self, place.function)
+        place.put(replacement)
+        self._replaced.append((place, replacement))
+
+
+class _Place(NamedTuple):
+    """A name under which a module or a class has a function.
+
+    Attributes:
+        owner: the module or class.
+        name: the name.
+        function: the function.
+        is_class: whether it is a class whose ``apply`` it is.
+    """
+
+    owner: Any
+    name: str
+    function: Callable[..., Any]
+    is_class: bool = False
+
+    def put(self, replacement: Any) -> None:
+        """Put a replacement there."""
+        setattr(self.owner, self.name, staticmethod(replacement) if self.is_class else replacement)
+        if self.is_class:
+            _called_as_it_is(self.owner)  # a compiler looks for its forward and backward, whatever its apply is
+
+    def put_back(self, replacement: Any) -> None:
+        """Put the function back, where nobody else has put something there since."""
+        if getattr(self.owner, self.name, None) is not replacement:
+            return
+        if self.is_class:
+            delattr(self.owner, self.name)  # it inherits its own
+        else:
+            setattr(self.owner, self.name, self.function)
+
+
+def _places(function: Any) -> list[_Place]:
+    """Return the places of a function; see `register_operation`."""
+    if isinstance(function, type) and callable(getattr(function, "apply", None)):
+        if known := _name_of(function):
+            raise ValueError(f"{function.__qualname__} is the operation {known!r} already")
+        if "apply" in vars(function):
+            raise ValueError(f"{function.__qualname__} has an apply of its own: decorate that")
+        return [_Place(function, "apply", function.apply, True)]
+    _check_function(function)
+    found = [
+        _Place(module, name, function)
+        for module in list(sys.modules.values())
+        if isinstance(module, ModuleType)
+        for name, value in list(vars(module).items())
+        if value is function
+    ]
+    if not found:
+        said = getattr(function, "__qualname__", shortened(function))
+        raise ValueError(
+            f"{said} stands under no name in a loaded module, so nothing that calls it can be reached: decorate it, as in "
+            '@unamp.register_operation("mine::name")'
+        )
+    return found
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of an operation is a string, not {shortened(name)}; register_operation takes functions after it")
+    if not name or EVERYTHING in name or name.startswith("group:") or name != name.strip() or not name.isprintable():
+        raise ValueError(f"{shortened(name)} is no name for an operation; write one such as 'mine::attention'")
+    try:
+        known = vocabulary().resolve(name)
+    except ValueError:
+        return
+    raise ValueError(f"{name!r} is the operation {known!r} already; choose another name, such as 'mine::{name}'")
+
+
+def _check_function(function: object) -> None:
+    if not callable(function) or isinstance(function, type):
+        raise TypeError(
+            f"an operation is a function, or a class with an apply, not {shortened(function)}; pass what is called with tensors"
+        )
+    known = next((found for name in NAMERS if (found := name(function))), None)
+    if known is not None:
+        raise ValueError(f"{getattr(function, '__qualname__', shortened(function))} is the operation {known!r} already")
+
+
+def _name_of(value: object) -> str | None:
+    """Return the name of the operation that a function or class was registered as; None for all else."""
+    of_class = getattr(value, "apply", None) if isinstance(value, type) else None
+    name = getattr(of_class or value, OPERATION, None)
+    return name if isinstance(name, str) and name in vocabulary() else None
+
+
+NAMERS.insert(0, _name_of)
+
+
+def _under_its_rule(registration: Registration, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls another one under the rule for the operation."""
+    name = registration.name
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if registration._undone or _idle():
+            return function(*args, **kwargs)
+        for adapter in adapters_in_use():
+            if _serves(adapter) and (tensors := _eligible(adapter, (args, kwargs))):
+                return _Call(adapter, name, function).run(tensors, args, kwargs)
+        return function(*args, **kwargs)
+
+    setattr(call, OPERATION, name)
+    not_converted(call)
+    _called_as_it_is(call)
+    return call
+
+
+def of_every_operation(name: str, policy: Policy) -> Policy | None:
+    """Return the policy by which a compiler that reads source runs all that a registered operation is made of.
+
+    Args:
+        name: the operation.
+        policy: the policy around its call, with lists of its own.
+
+    Returns:
+        The policy; None where nothing is changed.
+    """
+    rule = policy.rules[name]
+    if rule is Rule.LOW:
+        return policy.replace(level="O3", allow=(), deny=())
+    if rule is Rule.FP32:
+        return policy.replace(level="O1", allow=(), deny=EVERYTHING)
+    return None if rule is Rule.UNTOUCHED else policy.replace(level="O1", preset="none", allow=(), deny=())
+
+
+def _called_as_it_is(function: Callable[..., Any]) -> None:
+    CALLED_AS_THEY_ARE.append(function)
+    for adapter in adapters_in_use():
+        if isinstance(adapter, CarriesOutRegistered):
+            adapter.called_as_it_is(function)
+
+
+@once_per_trace
+def _idle() -> bool:
+    """Return whether no policy is in force in this thread and nothing is reported, in any framework."""
+    return not any(map(_serves, adapters_in_use()))
+
+
+def _serves(adapter: Any) -> bool:
+    thread = getattr(adapter, "thread", None)  # an adapter need not know of registered operations
+    return thread is not None and (thread.plan is not None or thread.sink is not None)
+
+
+def _eligible(adapter: Adapter, value: Any) -> list[Any]:
+    """Return the eligible tensors of a framework in some arguments."""
+    found: list[Any] = []
+
+    def note(tensor: Any) -> Any:
+        if adapter.dtype_of(tensor) in ELIGIBLE:
+            found.append(tensor)
+        return tensor
+
+    mapped(value, adapter.is_tensor, note)
+    return found
+
+
+class _Call(NamedTuple):
+    """One call of a registered operation on one framework's tensors."""
+
+    adapter: Any
+    name: str
+    function: Callable[..., Any]
+
+    def run(self, tensors: list[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Carry the rule out, and report the call where a trace is open."""
+        adapter = self.adapter
+        device = adapter.device_of(tensors[0])
+        stated: Policy | None = adapter.policy_for(tensors[0])
+        policy = None if stated is None else stated.delegated(adapter.framework, device)
+        dtypes = [adapter.dtype_of(tensor) for tensor in tensors]
+        rule = Rule.UNTOUCHED if policy is None else policy.rules[self.name]
+        wanted = None
+        if policy is not None and rule is not Rule.UNTOUCHED:
+            wanted = target(rule, policy.dtype, FLOAT32, dtypes, len({*dtypes}) > 1)
+        emulated = wanted in LOW_DTYPES and adapter.support(device, wanted) is Support.EMULATED
+        observer = adapter.thread.sink
+        # It is one whole: no rule reaches into it, and nothing in it is reported.
+        with _off(adapter.framework), nullcontext() if observer is None else unreported(adapter.thread):
+            for dtype in (wanted, FLOAT32 if emulated else None):
+                args, kwargs = self._cast(args, dtype), self._cast(kwargs, dtype)
+            result = self.function(*args, **kwargs)
+            result = self._cast(result, wanted if emulated else None)
+            if policy is not None and rule is Rule.LOW and policy.widen_results:
+                result = self._cast(result, FLOAT32)
+        if observer is not None:
+            computed = wanted or (dtypes[0] if len({*dtypes}) == 1 else FLOAT32)
+            native = getattr(self.function, "__qualname__", self.name)
+            record = OpRecord(self.name, native, rule, tuple(dtypes), computed, None, emulated)
+            adapter.report_registered(observer, record, tensors, result)
+        return result
+
+    def _cast(self, value: Any, dtype: str | None) -> Any:
+        """Return some arguments with their eligible tensors in a dtype; None leaves them."""
+        adapter = self.adapter
+
+        def cast(tensor: Any) -> Any:
+            return adapter.cast(tensor, dtype) if adapter.dtype_of(tensor) in ELIGIBLE else tensor
+
+        return value if dtype is None else mapped(value, adapter.is_tensor, cast)
+
+
+@functools.cache
+def _off(framework: str) -> Region:
+    """Return the region in which no rule holds. It is entered as it stands: a compiler that traces does not see it."""
+    return Region(Policy(enabled=False), framework=framework)
