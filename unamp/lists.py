@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from unamp.errors import shortened, unknown
-from unamp.vocabulary import NAMERS, vocabulary
+from unamp.vocabulary import NAMERS, OPERATORS, Operation, vocabulary
 
 __all__ = ["EVERYTHING", "Entries", "is_word", "operation_name", "read", "words"]
 
@@ -22,6 +22,14 @@ __all__ = ["EVERYTHING", "Entries", "is_word", "operation_name", "read", "words"
 EVERYTHING = "*"
 
 _GROUP = "group:"
+
+#: Stands in the name of an operator of somebody's library, between the library's name and its own.
+_QUALIFIED = "::"
+
+_UNREGISTERED = (
+    "no operation {} is registered here, and no imported framework has an operator of that name; import what defines it, or "
+    "unamp.register_operation it, before a list or a file names it"
+)
 
 
 class Entries(NamedTuple):
@@ -76,15 +84,21 @@ def is_word(entry: str) -> bool:
 
 def operation_name(argument: str, entry: object, prefer: str | None = None) -> str:
     """Return the canonical name of one operation, however it is named; see `read`."""
-    if isinstance(entry, str):
-        return vocabulary().resolve(entry, prefer)
+    known = vocabulary()
+    if isinstance(entry, str) and (entry in known or _QUALIFIED not in entry):
+        return known.resolve(entry, prefer)
     spelling = next((found for name in NAMERS if (found := name(entry))), None)
+    if spelling is None and isinstance(entry, str):
+        raise ValueError(_UNREGISTERED.format(shortened(entry)))
     if spelling is None:
         raise TypeError(
             f"{argument} takes operation names, or a framework's functions, layer classes and primitives; "
             f"got {type(entry).__name__}: {shortened(entry)}"
         )
-    return vocabulary().resolve(spelling)
+    framework, _, operator = spelling.partition(".")
+    if _QUALIFIED in operator and operator not in known.spelled(framework):
+        known.add(Operation(operator, OPERATORS, spellings={framework: (operator,)}))
+    return known.resolve(spelling)
 
 
 def words(operations: Sequence[str]) -> tuple[str, ...]:

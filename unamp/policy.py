@@ -21,7 +21,7 @@ from unamp.presets import preset as load_preset
 from unamp.typing import DtypeLike, DtypeName, Level, PresetName
 from unamp.vocabulary import Operation, vocabulary
 
-__all__ = ["KEPT_POLICIES", "LEVELS", "Decision", "Policy", "Rule", "forget_rules"]
+__all__ = ["KEPT_POLICIES", "LEVELS", "Decision", "Policy", "Rule"]
 
 #: Of so many policies a process keeps what was made of them (rules, plans, regions): some 20 KiB for each and framework. With
 #: more in turn, opening a region takes milliseconds each time.
@@ -267,7 +267,7 @@ class Policy:
     @property
     def rules(self) -> Mapping[str, Rule]:
         """The rule for every operation of the vocabulary."""
-        return _rules(self)
+        return _rules(self, vocabulary().generation)
 
     def reason(self, op: object) -> Decision:
         """Return the decision for one operation with where it comes from, for people; see `decide`."""
@@ -365,14 +365,9 @@ def _by_group(op: Operation, listed: tuple[str, ...]) -> str:
 
 
 @lru_cache(KEPT_POLICIES)
-def _rules(policy: Policy) -> Mapping[str, Rule]:
+def _rules(policy: Policy, generation: int) -> Mapping[str, Rule]:
     lists = load_preset(policy.preset)
     return MappingProxyType({op.name: _decide(policy, op, lists).rule for op in vocabulary().values()})
-
-
-def forget_rules() -> None:
-    """Forget the rules that were found: the vocabulary has changed."""
-    _rules.cache_clear()
 
 
 def _check_name(argument: str, value: object, valid: tuple[str, ...]) -> None:

@@ -17,13 +17,13 @@ from unamp.adapter.observing import unreported
 from unamp.adapter.performing import target
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import CALLED_AS_THEY_ARE, CarriesOutRegistered
-from unamp.adapter.registry import adapters_in_use
+from unamp.adapter.registry import adapters_in_use, renew
 from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
 from unamp.errors import shortened, unknown
 from unamp.lists import EVERYTHING, operation_name
-from unamp.policy import Policy, Rule, forget_rules
+from unamp.policy import Policy, Rule
 from unamp.regions import Region
-from unamp.vocabulary import NAMERS, REGISTERED_GROUP, Operation, vocabulary
+from unamp.vocabulary import NAMERS, OPERATORS, REGISTERED, Operation, vocabulary
 
 __all__ = ["OPERATION", "RegisteredRule", "Registration", "of_every_operation", "register_operation"]
 
@@ -83,10 +83,19 @@ def register_operation(
         raise TypeError(f"parts is a tuple or list of operations, not the string {shortened(parts)}")
     named = tuple(operation_name("parts", part) for part in parts)
     with _lock:
-        places = [place for function in functions for place in _places(function)]
-        vocabulary().add(Operation(name, REGISTERED_GROUP, named, registered=rule))
-        forget_rules()
-        registration = Registration(name)
+        operators = {function: found for function in functions if (found := _operator(function))}
+        spellings: dict[str, tuple[str, ...]] = {}
+        for framework, spelling in operators.values():
+            spellings[framework] = (*spellings.get(framework, ()), spelling)
+        places = [place for function in functions if function not in operators for place in _places(function)]
+        known = vocabulary()
+        for spelling in {known.spelled(each).get(word) for each, words in spellings.items() for word in words} - {None}:
+            if known[str(spelling)].group != OPERATORS:
+                raise ValueError(f"{spelling} is a registered operation already")
+            known.remove(str(spelling))  # a list named it, and nobody had a rule for it
+        known.add(Operation(name, REGISTERED, named, spellings, registered=rule))
+        _changed(operators)
+        registration = Registration(name, operators)
         for place in places:
             registration._replace(place)
     return registration
@@ -95,8 +104,9 @@ def register_operation(
 class Registration:
     """An operation that was registered: decorates its functions, and undoes what `register_operation` did."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, operators: object = ()) -> None:
         self.name = name
+        self._operators = operators
         self._replaced: list[tuple[_Place, Any]] = []
         self._undone = False
 
@@ -128,7 +138,7 @@ class Registration:
             for place, replacement in reversed(self._replaced):
                 place.put_back(replacement)
             vocabulary().remove(self.name)
-            forget_rules()
+            _changed(self._operators)
 
     def _replace(self, place: _Place) -> None:
         # One wrapper for each function, wherever it stands: it is compared with `is` by who holds it.
@@ -194,6 +204,22 @@ def _places(function: Any) -> list[_Place]:
     return found
 
 
+def _operator(function: Any) -> tuple[str, str] | None:
+    """Return the framework and the qualified name of an operator that a framework dispatches itself; None for all else."""
+    spelling = next((found for name in NAMERS if (found := name(function))), "")
+    framework, _, operator = spelling.partition(".")
+    return (framework, operator) if "::" in operator else None
+
+
+def _changed(operators: object) -> None:
+    """Have plans made anew where a framework's own operators have other rules now."""
+    if operators:
+        for adapter in adapters_in_use():
+            if isinstance(adapter, CarriesOutRegistered):
+                adapter.operators_changed()
+        renew()
+
+
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
         raise TypeError(f"the name of an operation is a string, not {shortened(name)}; register_operation takes functions after it")
@@ -202,6 +228,8 @@ def _check_name(name: object) -> None:
     try:
         known = vocabulary().resolve(name)
     except ValueError:
+        return
+    if vocabulary()[known].group == OPERATORS:  # a list named it before
         return
     raise ValueError(f"{name!r} is the operation {known!r} already; choose another name, such as 'mine::{name}'")
 

@@ -15,16 +15,25 @@ from typing import Any, NamedTuple
 from unamp._data import load_table
 from unamp.errors import AdapterError, shortened
 
-__all__ = ["FRAMEWORKS", "KEEPS_ITS_MEANING", "NAMERS", "REGISTERED_GROUP", "Operation", "Vocabulary", "vocabulary"]
+__all__ = [
+    "FRAMEWORKS",
+    "KEEPS_ITS_MEANING",
+    "NAMERS",
+    "OPERATORS",
+    "REGISTERED",
+    "Operation",
+    "Vocabulary",
+    "vocabulary",
+]
 
 #: The frameworks (and NVIDIA apex, whose lists are a preset) that the data file has spellings for.
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex")
 
-#: Groups whose operations no level casts: an explicit entry of a preset or of the user still does.
-KEEPS_ITS_MEANING = frozenset({"shape", "creation", "random", "cast", "comparison"})
+#: The group of operations that users register, and that of other people's operators, which nobody has a rule for.
+REGISTERED, OPERATORS = "registered", "operator"
 
-#: The group of operations that users register.
-REGISTERED_GROUP = "registered"
+#: Groups whose operations no level casts: an explicit entry of a preset or of the user still does.
+KEEPS_ITS_MEANING = frozenset({"shape", "creation", "random", "cast", "comparison", OPERATORS})
 
 #: Where inside a framework a name may stand that the vocabulary has without it (``torch.Tensor.add``).
 _INSIDE = ("", "Tensor.", "ops.aten.")
@@ -70,9 +79,14 @@ class Operation(NamedTuple):
 
 
 class Vocabulary(Mapping[str, Operation]):
-    """All operations by canonical name, with `resolve` for every other spelling."""
+    """All operations by canonical name, with `resolve` for every other spelling.
+
+    Attributes:
+        generation: another number whenever operations have been added or removed, for what is made of them.
+    """
 
     def __init__(self, operations: Mapping[str, Operation]) -> None:
+        self.generation = 0
         self._operations = dict(operations)
         self._spelled: dict[str, dict[str, str]] = {framework: {} for framework in FRAMEWORKS}
         for op in self._operations.values():
@@ -89,13 +103,27 @@ class Vocabulary(Mapping[str, Operation]):
         return len(self._operations)
 
     def add(self, operation: Operation) -> None:
-        """Take an operation that a user registers; its name is no operation's yet."""
-        # Others may be in the middle of a loop over the old one, in another thread.
+        """Take an operation that is no framework's: a user's own, or an operator of somebody's library.
+
+        Raises:
+            ValueError: where the name or a spelling is another operation's already.
+        """
+        for framework, spellings in operation.spellings.items():
+            for word in spellings:
+                if (known := self.spelled(framework).get(word, operation.name)) != operation.name:
+                    raise ValueError(f"{framework}.{word} is the operation {known!r} already")
+        # Another thread may be in the middle of a loop over the old ones.
         self._operations = {**self._operations, operation.name: operation}
+        for framework, spellings in operation.spellings.items():
+            self._spelled[framework] = {**self.spelled(framework), **dict.fromkeys(spellings, operation.name)}
+        self.generation += 1
 
     def remove(self, name: str) -> None:
-        """Forget a registered operation."""
+        """Forget an operation that was added."""
         self._operations = {known: operation for known, operation in self._operations.items() if known != name}
+        for framework, table in self._spelled.items():
+            self._spelled[framework] = {word: known for word, known in table.items() if known != name}
+        self.generation += 1
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:

@@ -297,6 +297,9 @@ class TorchAdapter:
             plan = plan.beside
         return None if plan is None else plan.policy
 
+    def operators_changed(self) -> None:
+        plans.forget()
+
     def called_as_it_is(self, function: Callable[..., Any]) -> None:
         compiling.call_while_tracing(function)
 

@@ -16,9 +16,11 @@ from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, META_IN_PYTHON, TRACED, Ke
 
 __all__ = ["compiled_plan", "install", "install_on_meta", "let_autocast_pass"]
 
+_ATEN = "aten"
+
 _lock = lock()
 _fallthrough: list[torch.library.Library] = []
-_registrations: dict[KernelKey, torch.library.Library] = {}
+_registrations: dict[tuple[KernelKey, str], torch.library.Library] = {}  # by the operators' namespace
 _installed: set[tuple[KernelKey, str]] = set()
 
 
@@ -28,24 +30,27 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
     With the first of a key come those for operators that write to a tensor.
     """
     new = [operator for operator in wanted if (key, operator.name) not in _installed]
-    if not new and key in _registrations:
+    if not new and (key, _ATEN) in _registrations:
         return
     with _lock:
-        if key not in _registrations:
+        if (key, _ATEN) not in _registrations:
             # Operators without a kernel on our key go on to the next one, instead of raising.
             _fallthrough.append(torch.library.Library("_", "IMPL"))
             _fallthrough[-1].fallback(torch.library.fallthrough_kernel, key.name)
-            _registrations[key] = torch.library.Library("aten", "IMPL", key.name)
+            _registrations[key, _ATEN] = torch.library.Library(_ATEN, "IMPL", key.name)
             let_pass(key)
             for name, positions in writes.operators().items():
                 _install_writing(name, positions, key)
         for operator in new:
             if (key, operator.name) not in _installed:
-                if library is not None and key is not TRACED:
+                namespace, _, name = operator.name.partition("::")
+                if library is not None and key is not TRACED and namespace == _ATEN:
                     _install_compiled(library, operator, key)
                 else:
+                    if (key, namespace) not in _registrations:
+                        _registrations[key, namespace] = torch.library.Library(namespace, "IMPL", key.name)
                     kernel = calls.kernel_of(operator, key.key)
-                    _registrations[key].impl(_without_namespace(operator), kernel, with_keyset=operator.composite)
+                    _registrations[key, namespace].impl(name, kernel, with_keyset=operator.composite)
                 _installed.add((key, operator.name))
 
 
@@ -55,7 +60,7 @@ def _install_writing(name: str, positions: tuple[int, ...], key: KernelKey) -> N
         return
     kernel = writes.kernel_of(name, positions, key.key)
     run_uncompiled(kernel)
-    _registrations[key].impl(name.removeprefix("aten::"), kernel)
+    _registrations[key, _ATEN].impl(name.removeprefix("aten::"), kernel)
 
 
 _on_meta: list[torch.library.Library] = []
@@ -71,7 +76,7 @@ def install_on_meta(wanted: Iterable[Operator]) -> None:
         if not _on_meta:
             _on_meta.append(torch.library.Library("aten", "IMPL", "AutogradMeta" if library is None else META_IN_PYTHON))
         for operator in wanted:
-            if operator.name not in _installed_on_meta:
+            if operator.name not in _installed_on_meta and operator.name.startswith(f"{_ATEN}::"):
                 _on_meta[0].impl(_without_namespace(operator), calls.kernel_on_meta(operator))
                 if library is not None:
                     library.install_on_meta(_without_namespace(operator), operator.composite)
@@ -144,6 +149,8 @@ def compiled_plan(
     tables, advice = [bytearray(size), bytearray(size)], {}
     for table, actions in zip(tables, (on_cpu, on_cuda), strict=True):
         for name, action in actions.items():
+            if name not in _numbers:  # an operator of somebody's library: its kernel is in Python
+                continue
             table[_numbers[name]] = _BANNED_NUMBER if isinstance(action, Banned) else _ACTION_NUMBERS[action]
             if isinstance(action, Banned):
                 advice[_numbers[name]] = action.message

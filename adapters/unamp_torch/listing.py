@@ -15,7 +15,7 @@ from unamp_torch.casting import Eligible
 from unamp_torch.facts import facts
 from unamp_torch.state import DTYPES
 
-__all__ = ["Operator", "operators"]
+__all__ = ["Operator", "operators", "packet_of"]
 
 #: Groups whose other tensors are parameters and statistics, which stay as they are.
 _ACTIVATION_ONLY = frozenset({"norm", "quantize"})
@@ -118,7 +118,7 @@ def _overloads(op: str, inner: bool) -> Iterator[Operator]:
     if entry.group == "cast":
         return  # an explicit cast keeps its meaning, and `detach` from Python would break the making of parameters
     for name in entry.spellings.get("torch", ()):
-        packet = None if "." in name else getattr(torch.ops.aten, name, None)
+        packet = None if "." in name else packet_of(name)
         if packet is None or (name in facts().inner and not inner):
             continue
         for overload in (getattr(packet, each) for each in packet.overloads()):
@@ -129,6 +129,13 @@ def _overloads(op: str, inner: bool) -> Iterator[Operator]:
             made_of_others = entry.group == "creation" and op in facts().made_of
             if operator.eligible.positions or operator.eligible.keywords or made_of_others:
                 yield operator
+
+
+def packet_of(name: str) -> Any:
+    """Return PyTorch's object for an operator, ``"add"`` of its own or ``"library::name"``; None where there is none."""
+    namespace, _, own = name.rpartition("::")
+    found = getattr(getattr(torch.ops, namespace or "aten"), own, None)
+    return found if isinstance(found, torch._ops.OpOverloadPacket) else None
 
 
 def _is_for_callers(overload: Any) -> bool:

@@ -33,6 +33,7 @@ __all__ = [
     "device_kind",
     "device_type",
     "explicit_action",
+    "forget",
     "how",
     "install_all",
     "install_traced",
@@ -190,7 +191,7 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
     _install({**tables, **others} if key is TRACED else tables, key)
     for kind in others.keys() - {META}:
         let_autocast_pass(kind)
-    carried = token((policy, covered)) if changes or key is TRACED else ()
+    carried = token((policy, covered, _changes)) if changes or key is TRACED else ()
     return Plan(
         *(policy, low, covered),
         autocast=True,
@@ -201,6 +202,17 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
         device=device,
         key=key,
     )
+
+
+_changes = 0  # how often operators have got other rules
+
+
+def forget() -> None:
+    """Make plans anew from now on: operators of somebody's library have other rules."""
+    global _changes
+    _changes += 1
+    for kept in (_plan, _actions, _explicit_actions, operators):
+        kept.cache_clear()
 
 
 @lru_cache(KEPT_POLICIES)

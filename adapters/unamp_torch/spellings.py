@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional
+from torch.library import CustomOpDef
 
 from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
+from unamp_torch.listing import packet_of
 
 __all__ = ["made_by", "spelling"]
+
+
+#: The qualified name of an operator.
+_QUALIFIED = re.compile(r"\w+::\w+")
 
 
 def spelling(value: object) -> str | None:
@@ -20,8 +27,13 @@ def spelling(value: object) -> str | None:
 
     Understood are what the vocabulary's spellings name (``torch.add``, ``torch.nn.Linear``,
     ``torch.nn.functional.softmax``), methods (``torch.Tensor.add``) and operators (``torch.ops.aten.add``, also with an
-    overload).
+    overload; what `torch.library.custom_op` makes; the qualified name of one, ``"library::name"``).
     """
+    if isinstance(value, CustomOpDef):
+        return f"torch.{value._qualname}"
+    if isinstance(value, str):
+        qualified = _QUALIFIED.fullmatch(value) and packet_of(value)
+        return f"torch.{value.removeprefix('aten::')}" if qualified else None
     if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         packet: Any = getattr(value, "overloadpacket", value)
         return f"torch.{packet._qualified_op_name.removeprefix('aten::')}"

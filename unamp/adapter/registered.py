@@ -44,6 +44,9 @@ class CarriesOutRegistered(Protocol):
             result: what came out.
         """
 
+    def operators_changed(self) -> None:
+        """Make plans anew: an operator that the framework dispatches itself has another rule now."""
+
     def called_as_it_is(self, function: Callable[..., Any]) -> None:
         """Have the framework's compilers call a function while they trace, instead of following it."""
 
@@ -57,6 +60,9 @@ class PlanDecides:
         """See `CarriesOutRegistered.policy_for`."""
         plan = self.thread.plan
         return None if plan is None else plan.policy
+
+    def operators_changed(self) -> None:
+        """See `CarriesOutRegistered.operators_changed`: there are no such operators."""
 
     def called_as_it_is(self, function: Callable[..., Any]) -> None:
         """See `CarriesOutRegistered.called_as_it_is`: `unamp._compiler_marks.not_converted` has seen to it."""

@@ -24,6 +24,7 @@ __all__ = [
     "check_suitable",
     "installed",
     "register",
+    "renew",
     "spelling_of",
     "unsuitable",
 ]
@@ -81,6 +82,13 @@ def adapters_in_use_now() -> tuple[Adapter, ...]:
 @once_per_trace
 def _newly_imported() -> bool:
     return _waiting is not None and not _modules.isdisjoint(_waiting)
+
+
+def renew() -> None:
+    """Have every region ask the adapters anew for what it opens."""
+    global _in_use
+    with _lock:
+        _in_use = tuple(list(_in_use))
 
 
 def unsuitable() -> Mapping[str, Exception]:
