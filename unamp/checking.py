@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from unamp import amp_warnings
 from unamp.adapter import DEVICES, Adapter, How, Support, registry
+from unamp.adapter.registered import how
 from unamp.dtypes import FLOAT32
 from unamp.errors import FrameworkNotSupported, NotExpressible, unknown
 from unamp.policy import Policy
@@ -109,7 +110,7 @@ def check(policy: Policy, *, framework: str | None = None, device: str | None = 
 
 
 def _answer(adapter: Adapter, policy: Policy, device: str, compiled: bool) -> Answer:
-    how = {op: how for op in vocabulary() if (how := adapter.how(op, policy, device)) is not How.ABSENT}
+    ways = {op: way for op in vocabulary() if (way := how(adapter, op, policy, device)) is not How.ABSENT}
     support = Support.NATIVE if policy.dtype == FLOAT32 else adapter.support(device, policy.dtype)
     refused = ""
     if device not in adapter.devices():
@@ -121,4 +122,4 @@ def _answer(adapter: Adapter, policy: Policy, device: str, compiled: bool) -> An
                 adapter.check_compiled(policy, device)
         except NotExpressible as error:
             refused = str(error)
-    return Answer(adapter.framework, adapter.version(), device, support, how, refused)
+    return Answer(adapter.framework, adapter.version(), device, support, ways, refused)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from unamp.adapter import DEVICES, Adapter, How, NamesDevices, registry
+from unamp.adapter.registered import how
 from unamp.errors import unknown
 from unamp.policy import Decision, Policy, Rule
 from unamp.presets import preset
@@ -59,7 +60,7 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
             op,
             (decision := stated.reason(op)).rule,
             decision.origin,
-            {(a.framework, d): a.how(op, policy, d) for a in adapters for d in devices},
+            {(a.framework, d): how(a, op, policy, d) for a in adapters for d in devices},
         )
         for op in vocabulary()
     }

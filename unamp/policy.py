@@ -273,6 +273,17 @@ class Policy:
         """Return the decision for one operation with where it comes from, for people; see `decide`."""
         return _decide(self, vocabulary()[operation_name("op", op)], load_preset(self.preset))
 
+    def check_known(self) -> None:
+        """Check that its lists name operations that are known still: a registered one may have been undone since.
+
+        Raises:
+            ValueError: naming what is not.
+        """
+        if gone := [op for op in (*self.allow, *self.deny) if op not in vocabulary()]:
+            raise ValueError(
+                f"the policy names {', '.join(map(repr, gone))}, which is registered no more; unamp.register_operation it again"
+            )
+
     def delegated(self, framework: str, device: str) -> Policy | None:
         """Return the policy that this one comes to on a framework and device: ``"cpu"``, ``"gpu"`` or ``"mps"``.
 
@@ -347,7 +358,7 @@ def _decide_by_lists(policy: Policy, op: Operation, lists: Preset) -> Decision:
 
 
 def _with_registered(lists: Preset, op: Operation) -> Preset:
-    """Return a preset's lists with a registered operation where its rule puts it; those of a preset without lists as they are."""
+    """Return a preset's lists with a registered operation on its own; a preset without lists as it is."""
     alone = frozenset((op.name,))
     if lists.name == _EMPTY:
         return lists

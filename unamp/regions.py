@@ -167,6 +167,7 @@ class Region:
     def _prepare(self, adapters: tuple[Adapter, ...]) -> tuple[Realisation, ...]:
         if self.framework is None and self.policy.active:
             amp_warnings.left_out(registry.unsuitable(), adapters)
+        self.policy.check_known()
         chosen = [a for a in adapters if self.framework in (None, a.framework)]
         realisations = tuple(a.prepare(self.policy, self.device) for a in chosen)
         self._prepared = adapters, realisations

@@ -83,16 +83,17 @@ def register_operation(
         raise TypeError(f"parts is a tuple or list of operations, not the string {shortened(parts)}")
     named = tuple(operation_name("parts", part) for part in parts)
     with _lock:
-        operators = {function: found for function in functions if (found := _operator(function))}
-        spellings: dict[str, tuple[str, ...]] = {}
-        for framework, spelling in operators.values():
-            spellings[framework] = (*spellings.get(framework, ()), spelling)
-        places = [place for function in functions if function not in operators for place in _places(function)]
         known = vocabulary()
-        for spelling in {known.spelled(each).get(word) for each, words in spellings.items() for word in words} - {None}:
-            if known[str(spelling)].group != OPERATORS:
-                raise ValueError(f"{spelling} is a registered operation already")
-            known.remove(str(spelling))  # a list named it, and nobody had a rule for it
+        operators = [found for function in functions if (found := _operator(function))]
+        named_before = {known.spelled(framework)[name] for framework, name in operators if name in known.spelled(framework)}
+        if taken := [other for other in named_before if known[other].group != OPERATORS]:
+            raise ValueError(f"{taken[0]!r} is a registered operation already; undo that first")
+        places = [place for function in functions if _operator(function) is None for place in _places(function)]
+        for other in named_before:  # a list named it, and nobody had a rule for it
+            known.remove(other)
+        spellings: dict[str, tuple[str, ...]] = {}
+        for framework, operator in operators:
+            spellings[framework] = (*spellings.get(framework, ()), operator)
         known.add(Operation(name, REGISTERED, named, spellings, registered=rule))
         _changed(operators)
         registration = Registration(name, operators)
@@ -128,8 +129,8 @@ class Registration:
     def undo(self) -> None:
         """Put functions back where they were, and forget the operation; decorated ones are as they would be without.
 
-        A policy that was made with its name keeps the name, and means nothing by it. Programs that were compiled before stay
-        as they are.
+        A policy that was made with its name raises an error in a region that opens. Programs that were compiled before stay as
+        they are.
         """
         with _lock:
             if self._undone:
@@ -182,11 +183,12 @@ class _Place(NamedTuple):
 def _places(function: Any) -> list[_Place]:
     """Return the places of a function; see `register_operation`."""
     if isinstance(function, type) and callable(getattr(function, "apply", None)):
+        apply: Callable[..., Any] = function.apply  # type: ignore[attr-defined]
         if known := _name_of(function):
             raise ValueError(f"{function.__qualname__} is the operation {known!r} already")
         if "apply" in vars(function):
             raise ValueError(f"{function.__qualname__} has an apply of its own: decorate that")
-        return [_Place(function, "apply", function.apply, True)]
+        return [_Place(function, "apply", apply, True)]
     _check_function(function)
     found = [
         _Place(module, name, function)
@@ -206,23 +208,25 @@ def _places(function: Any) -> list[_Place]:
 
 def _operator(function: Any) -> tuple[str, str] | None:
     """Return the framework and the qualified name of an operator that a framework dispatches itself; None for all else."""
-    spelling = next((found for name in NAMERS if (found := name(function))), "")
-    framework, _, operator = spelling.partition(".")
+    spelling = next((found for name in NAMERS if (found := name(function))), None)
+    framework, _, operator = (spelling or "").partition(".")
     return (framework, operator) if "::" in operator else None
 
 
 def _changed(operators: object) -> None:
-    """Have plans made anew where a framework's own operators have other rules now."""
+    """Have regions ask for their plans again, and plans made anew where a framework's own operators have other rules."""
     if operators:
         for adapter in adapters_in_use():
             if isinstance(adapter, CarriesOutRegistered):
                 adapter.operators_changed()
-        renew()
+    renew()
 
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
-        raise TypeError(f"the name of an operation is a string, not {shortened(name)}; register_operation takes functions after it")
+        raise TypeError(
+            f"the name of an operation is a string, not {shortened(name)}; register_operation takes functions after it"
+        )
     if not name or EVERYTHING in name or name.startswith("group:") or name != name.strip() or not name.isprintable():
         raise ValueError(f"{shortened(name)} is no name for an operation; write one such as 'mine::attention'")
     try:

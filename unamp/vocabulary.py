@@ -73,6 +73,11 @@ class Operation(NamedTuple):
     registered: str = ""
 
     @property
+    def is_added(self) -> bool:
+        """Return whether it was added in this process: a user's own, or an operator of somebody's library."""
+        return bool(self.registered) or self.group == OPERATORS
+
+    @property
     def keeps_its_meaning(self) -> bool:
         """Return whether a level's rule for "all other operations" leaves it alone (casts, creation, random, shape-only)."""
         return self.group in KEEPS_ITS_MEANING

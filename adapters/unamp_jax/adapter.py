@@ -10,9 +10,9 @@ from typing import Any
 import jax
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
-from unamp.adapter.state import ELSEWHERE
 from unamp.adapter.observer import Observer
 from unamp.adapter.registered import PlanDecides
+from unamp.adapter.state import ELSEWHERE
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp_jax import casting, devices, networks, observing, patches, plans, probing, scaling

@@ -90,6 +90,7 @@ class JaxPlan:
                 name: self.rules[name] if parts is not None and name not in parts
                 else Rule.UNTOUCHED if known.group in _UNCHANGED else rule
                 for name, known in vocabulary().items()
+                if not known.is_added
             }  # fmt: skip
             self._within[key] = JaxPlan((*self._key, key), self.policy, rules)
         return self._within[key]

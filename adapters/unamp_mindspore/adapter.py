@@ -24,9 +24,9 @@ from unamp.adapter import (
     major_minor,
 )
 from unamp.adapter.layers import Layered
-from unamp.adapter.state import ELSEWHERE
 from unamp.adapter.observer import Observer
 from unamp.adapter.registered import PlanDecides
+from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_mindspore import compiling, devices, networks, observing, patches, plans, scaling
 from unamp_mindspore.activation import Activation

@@ -12,10 +12,10 @@ from paddle.base.framework import _dygraph_tracer
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.layers import Layered
-from unamp.adapter.state import ELSEWHERE
-from unamp.adapter.wrapping import with_method
 from unamp.adapter.observer import Observer
 from unamp.adapter.registered import PlanDecides
+from unamp.adapter.state import ELSEWHERE
+from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
 from unamp.policy import Policy

@@ -11,9 +11,9 @@ import tensorflow as tf
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.hooks import Hooks
 from unamp.adapter.layers import Layered
-from unamp.adapter.state import ELSEWHERE
 from unamp.adapter.observer import Observer
 from unamp.adapter.registered import PlanDecides
+from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_tensorflow import casting, devices, networks, observing, patches, plans, scaling
 from unamp_tensorflow.activation import Activation

@@ -12,8 +12,8 @@ import torch
 from unamp.adapter import Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.keras_models import keras_on
 from unamp.adapter.layers import Layered
-from unamp.adapter.wrapping import with_method
 from unamp.adapter.observer import Observer
+from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp_torch import compiling, observing, patches, plans, probing, scaling, state

@@ -19,6 +19,7 @@ class Facts:
     """Facts about PyTorch's operators.
 
     Attributes:
+        own_namespaces: the namespaces of operators that PyTorch itself brings.
         inner: operators that are no entry points.
         promotes: operations that compute inputs of differing dtypes in the widest one by themselves.
         answers: operations that answer inputs of differing dtypes in another dtype than the widest.
@@ -30,6 +31,7 @@ class Facts:
         kernel_since: likewise, operations that got theirs in some version, with that version.
     """
 
+    own_namespaces: frozenset[str]
     inner: frozenset[str]
     promotes: frozenset[str]
     answers: frozenset[str]

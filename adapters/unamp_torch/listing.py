@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from unamp.adapter.observing import traced
-from unamp.vocabulary import vocabulary
+from unamp.vocabulary import OPERATORS, Operation, vocabulary
 from unamp_torch.casting import Eligible
 from unamp_torch.facts import facts
 from unamp_torch.state import DTYPES
 
-__all__ = ["Operator", "operators", "packet_of"]
+__all__ = ["Operator", "name_operators_of_libraries", "operators", "packet_of"]
 
 #: Groups whose other tensors are parameters and statistics, which stay as they are.
 _ACTIVATION_ONLY = frozenset({"norm", "quantize"})
@@ -129,6 +129,15 @@ def _overloads(op: str, inner: bool) -> Iterator[Operator]:
             made_of_others = entry.group == "creation" and op in facts().made_of
             if operator.eligible.positions or operator.eligible.keywords or made_of_others:
                 yield operator
+
+
+def name_operators_of_libraries() -> None:
+    """Have the vocabulary know every operator that somebody's library has added to PyTorch, for `unamp.trace`."""
+    known = vocabulary()
+    own, named = facts().own_namespaces, known.spelled("torch")
+    for name in {full.partition(".")[0] for full in torch._C._dispatch_get_all_op_names()}:
+        if name.partition("::")[0] not in own and name not in named and packet_of(name) is not None:
+            known.add(Operation(name, OPERATORS, spellings={"torch": (name,)}))
 
 
 def packet_of(name: str) -> Any:

@@ -24,7 +24,7 @@ from unamp_torch.compiled import library
 from unamp_torch.compiling import token
 from unamp_torch.facts import facts
 from unamp_torch.kernels import compiled_plan, install, install_on_meta, let_autocast_pass
-from unamp_torch.listing import Operator, operators
+from unamp_torch.listing import Operator, name_operators_of_libraries, operators
 from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, TRACED, KernelKey, Token, autocast_key
 
 __all__ = [
@@ -234,7 +234,8 @@ def nested(outer: state.Plan, inner: Plan) -> Plan:
 
 
 def install_all() -> None:
-    """Install a kernel for every operator that computes something, for `unamp.trace`."""
+    """Install a kernel for every operator that computes something, of libraries too, for `unamp.trace`."""
+    name_operators_of_libraries()
     install((operator for operator in _all_operators() if operator.computes), TRACED)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional
-from torch.library import CustomOpDef
 
 from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
@@ -29,11 +28,10 @@ def spelling(value: object) -> str | None:
     ``torch.nn.functional.softmax``), methods (``torch.Tensor.add``) and operators (``torch.ops.aten.add``, also with an
     overload; what `torch.library.custom_op` makes; the qualified name of one, ``"library::name"``).
     """
-    if isinstance(value, CustomOpDef):
-        return f"torch.{value._qualname}"
     if isinstance(value, str):
         qualified = _QUALIFIED.fullmatch(value) and packet_of(value)
         return f"torch.{value.removeprefix('aten::')}" if qualified else None
+    value = getattr(value, "_opoverload", value)  # of what `torch.library.custom_op` makes
     if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         packet: Any = getattr(value, "overloadpacket", value)
         return f"torch.{packet._qualified_op_name.removeprefix('aten::')}"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from unamp.adapter.contract import Adapter, How, Support
 from unamp.adapter.observer import Observer
 from unamp.adapter.records import OpRecord
 from unamp.adapter.state import ThreadState
-from unamp.policy import Policy
+from unamp.policy import Policy, Rule
+from unamp.vocabulary import vocabulary
 
-__all__ = ["CALLED_AS_THEY_ARE", "CarriesOutRegistered", "PlanDecides"]
+__all__ = ["CALLED_AS_THEY_ARE", "CarriesOutRegistered", "PlanDecides", "how"]
 
 #: The functions that stand for registered operations, for compilers that are imported later; see `called_as_it_is`.
 CALLED_AS_THEY_ARE: list[Callable[..., Any]] = []
@@ -66,3 +68,16 @@ class PlanDecides:
 
     def called_as_it_is(self, function: Callable[..., Any]) -> None:
         """See `CarriesOutRegistered.called_as_it_is`: `unamp._compiler_marks.not_converted` has seen to it."""
+
+
+def how(adapter: Adapter, op: str, policy: Policy, device: str) -> How:
+    """Return the way in which an adapter carries out the rule for any operation, a registered one too."""
+    operation = vocabulary()[op]
+    if not operation.registered or adapter.framework in operation.spellings:
+        return adapter.how(op, policy, device)
+    if not isinstance(adapter, CarriesOutRegistered):
+        return How.ABSENT
+    rule = policy.rules[op]
+    if rule is Rule.LOW and adapter.support(device, policy.dtype) is Support.EMULATED:
+        return How.EMULATED
+    return How.NATIVE if rule is Rule.UNTOUCHED else How.INTERCEPTED

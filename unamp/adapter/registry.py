@@ -88,7 +88,7 @@ def renew() -> None:
     """Have every region ask the adapters anew for what it opens."""
     global _in_use
     with _lock:
-        _in_use = tuple(list(_in_use))
+        _in_use = tuple(_loaded.values())
 
 
 def unsuitable() -> Mapping[str, Exception]:

@@ -1,0 +1,46 @@
+"""Operations of one's own on MindSpore: see `registered`."""
+
+from collections.abc import Callable
+
+import mindspore
+import pytest
+import registered
+from mindspore import Tensor, ops
+
+import unamp
+
+
+@pytest.mark.parametrize("promise", registered.promises("mindspore"))
+def test_promises(promise: Callable[[], None]) -> None:
+    promise()
+
+
+def product(x, w):
+    return ops.matmul(x, w) + ops.zeros_like(ops.matmul(x, w))
+
+
+def calling(x, w):
+    return product(x, w)
+
+
+@pytest.mark.parametrize(
+    ("rule", "arguments", "dtype"),
+    [
+        ("low", {}, "bfloat16"),
+        ("float32", {}, "float32"),
+        ("low", {"deny": "unamp_tests::product"}, "float32"),
+        ("float32", {"level": "O3"}, "bfloat16"),
+        ("low", {"enabled": False}, "float32"),
+    ],
+)
+def test_graphs(rule, arguments, dtype):
+    registration = unamp.register_operation("unamp_tests::product", product, rule=rule)
+    x, w = Tensor(registered.X), Tensor(registered.W)
+    calls = mindspore.jit(calling)
+    with unamp.autocast(**{"dtype": "bfloat16", **arguments}):
+        low = calls(x, w)
+    outside = calls(x, w)
+    registration.undo()
+    assert str(low.dtype).lower() == dtype
+    assert float(low.astype(mindspore.float32)[0, 0]) == (registered.IN_LOW if dtype == "bfloat16" else registered.IN_FLOAT32)
+    assert outside.dtype == mindspore.float32
