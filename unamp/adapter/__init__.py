@@ -19,6 +19,7 @@ they fit:
 `exchanging`          the loops over many functions and names, in Python and in C
 `building`            parts that are compiled where a user asks for it: where they are kept, built, found and refused
 `plans`               rules for plans, and the message of a ban: the same in every framework
+`registered`          operations that users register: the optional part of an adapter
 `performing`          what a rule comes to for one call
 `memory`              comparing the bytes of two tensors on the CPU
 `arguments`           tensors in arguments and results, however nested
