@@ -24,6 +24,7 @@ from unamp.adapter.registry import adapter_for
 from unamp.adapter.tensor_kinds import TREATMENTS
 from unamp.dtypes import LOW_DTYPES
 from unamp.presets import preset
+from unamp.typing import DtypeLike
 from unamp.vocabulary import FRAMEWORKS
 
 HERE = Path(__file__).parent / "tables"
@@ -258,12 +259,16 @@ def _answer(framework: str) -> dict[str, Any]:
         ],
         "how": {
             device: {
-                dtype: {op: adapter.how(op, Policy("O1", dtype, allow=op), device).value for op in vocabulary()}
-                for dtype in DTYPES
+                dtype: {op: adapter.how(op, _allowing(op, dtype), device).value for op in vocabulary()} for dtype in DTYPES
             }
             for device in DEVICES
         },
     }
+
+
+def _allowing(op: str, dtype: DtypeLike) -> Policy:
+    """Return the policy that allows an operation; a cast can be on no list, and is what it is under any."""
+    return Policy("O1", dtype, allow=() if vocabulary()[op].is_cast else op)
 
 
 if __name__ == "__main__":

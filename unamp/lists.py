@@ -46,16 +46,18 @@ class Entries(NamedTuple):
     everything: bool = False
 
 
-def read(argument: str, entries: object, prefer: str | None = None) -> Entries:
+def read(argument: str, entries: object, prefer: str | None = None, *, casts: bool = False) -> Entries:
     """Return the operations that a user's list holds, by canonical names.
 
     Args:
         argument: what the list is called, for messages.
         entries: the list, or a single entry.
         prefer: a framework whose spelling is meant where a bare name could be several operations.
+        casts: whether casts and moves may be in it. No policy can follow a list in them: elsewhere a word for many operations
+            leaves them out.
 
     Raises:
-        ValueError: for a name that no operation has, and for a word that means none.
+        ValueError: for a name that no operation has, for a word that means none, and for a cast or a move.
         TypeError: for what is no entry of a list.
     """
     # Some single entries can be iterated over (torch.ops.aten.add lists its overloads); what can be called is one entry.
@@ -68,9 +70,9 @@ def read(argument: str, entries: object, prefer: str | None = None) -> Entries:
         if entry == EVERYTHING and isinstance(entry, str):
             everything = True
         elif isinstance(entry, str) and is_word(entry):
-            meant.update(_meant(argument, entry))
+            meant.update(_followed(argument, entry, _meant(argument, entry), casts))
         else:
-            named.add(operation_name(argument, entry, prefer))
+            named.update(_followed(argument, entry, [operation_name(argument, entry, prefer)], casts))
     # A collective name (interpolate) stands for each of its members as well.
     for found in (named, meant):
         found.update([member for op in found for member in vocabulary()[op].members])
@@ -107,6 +109,18 @@ def words(operations: Sequence[str]) -> tuple[str, ...]:
     whole = [group for group, members in vocabulary().groups.items() if len(members) > 1 and there.issuperset(members)]
     said = {op for group in whole for op in vocabulary().groups[group]}
     return (*(f"{_GROUP}{group}" for group in whole), *(op for op in operations if op not in said))
+
+
+def _followed(argument: str, entry: object, ops: Iterable[str], casts: bool) -> list[str]:
+    """Return the operations of an entry that a list can say something about."""
+    found = [op for op in ops if casts or not vocabulary()[op].is_cast]
+    if not found:
+        moves = ", ".join(vocabulary().groups["cast"])
+        raise ValueError(
+            f"{argument}: {shortened(entry)} is a cast or a move ({moves}), which follows no list: the call itself says the "
+            "dtype or the device. Leave it out, and list the operation that computes with its result"
+        )
+    return found
 
 
 def _meant(argument: str, word: str) -> Iterable[str]:

@@ -93,7 +93,8 @@ class Policy:
         cache: within the outermost region a float32 parameter is cast once.
 
     Raises:
-        ValueError: for an unknown level, dtype, preset or operation, and for an operation in both lists.
+        ValueError: for an unknown level, dtype, preset or operation, for an operation in both lists, and for a cast or a move
+            in one (``cast``, ``bitcast``, ``cpu``): the call says its dtype or device, and a word for many leaves it out.
         TypeError: for an argument of the wrong type.
     """
 
@@ -324,6 +325,8 @@ def _decide_by_lists(policy: Policy, op: Operation, lists: Preset) -> Decision:
         raise ValueError(
             f"preset {policy.preset!r} has no lists of its own; name a framework: Policy.delegated(framework, device)"
         )
+    if op.is_cast:
+        return decision(Rule.UNTOUCHED, "casts and moves follow no list")
     if op.name in policy.allow:
         return decision(Rule.LOW, f"your allow list{_by_group(op, policy.allow)}")
     if op.name in policy.deny:

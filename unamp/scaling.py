@@ -40,11 +40,13 @@ class NothingChecked(RuntimeError):
 class _Pending:
     """An optimizer's place between two updates: its gradients are unscaled, and it may have stepped."""
 
-    __slots__ = ("gradients", "optimizer", "stepped")
+    __slots__ = ("gradients", "optimizer", "scaled", "stepped")
 
-    def __init__(self, optimizer: Any, gradients: Gradients) -> None:
+    def __init__(self, optimizer: Any, gradients: Gradients, given: Any) -> None:
         self.optimizer = optimizer  # kept, so that its id stays its own
         self.gradients = gradients
+        #: The gradients that were handed over, to know them again; of a list the members, for it may be given other ones.
+        self.scaled = list(given) if isinstance(given, (list, tuple)) else given
         self.stepped = False
 
 
@@ -191,17 +193,9 @@ class GradScaler:
 
         Raises:
             RuntimeError: a second time before `update`, without gradients, or with a closure.
-            TypeError, ValueError: as `unscale_`.
+            TypeError, ValueError: as `unscale_`; and for gradients that would reach the optimizer's step still scaled.
         """
-        if not self._enabled:
-            held = self._adapter_of_optimizer(optimizer).gradients(optimizer, gradients)
-            with nullcontext() if _has_closure(args, kwargs) else no_policy():  # a closure computes the loss
-                held.apply(*args, **kwargs)
-            return True
-        if _has_closure(args, kwargs):
-            raise RuntimeError(_NO_CLOSURE)
-        kwargs |= self._handed_to(optimizer)
-        return self._step(optimizer, gradients, lambda held: held.apply(*args, **kwargs))
+        return self._stepped(optimizer, gradients, args, kwargs)[0]
 
     def minimize(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Do `step` and `update` in one, in the spelling of `paddle.amp.GradScaler.minimize`.
@@ -334,7 +328,7 @@ class GradScaler:
             )
         with no_policy():
             gradients.unscale(self._loss_scale.scale)
-        return _Pending(optimizer, gradients)
+        return _Pending(optimizer, gradients, given)
 
     def _handed_to(self, optimizer: Any) -> dict[str, Any]:
         """Return the scaler as a keyword argument, for a step that takes it; nothing for any other."""
@@ -344,7 +338,7 @@ class GradScaler:
             f"{type(optimizer).__name__}.step takes grad_scaler=, which torch.amp.GradScaler is going to pass no longer; "
             "let it use the attributes grad_scale and found_inf of the optimizer instead",
             FutureWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
         return {"grad_scaler": self}
 
@@ -358,6 +352,26 @@ class GradScaler:
         pending.stepped = True
         return not pending.gradients.overflow()
 
+    def _stepped(self, optimizer: Any, given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bool, Any]:
+        """Do as `step` does. Return whether the step was taken, and the result of the optimizer's own; None where skipped."""
+        closure = _has_closure(args, kwargs)
+        if not self._enabled:
+            held = self._adapter_of_optimizer(optimizer).gradients(optimizer, given)
+            with nullcontext() if closure else no_policy():  # a closure computes the loss
+                return True, held.apply(*args, **kwargs)
+        if closure:
+            raise RuntimeError(_NO_CLOSURE)
+        if given is not None and id(optimizer) not in self._pending:
+            _check_once(given, args, kwargs)
+        arguments, result = {**kwargs, **self._handed_to(optimizer)}, None
+
+        def take(held: Gradients) -> None:
+            nonlocal result
+            result = held.apply(*args, **arguments)
+
+        taken = self._step(optimizer, given, take)
+        return taken, result
+
     def _step(self, optimizer: Any, given: Any, take: Callable[[Gradients], None]) -> bool:
         pending = self._pending.get(id(optimizer))
         if _takes_scaler(optimizer) and not (pending is not None and pending.stepped):
@@ -370,6 +384,11 @@ class GradScaler:
             if pending.gradients.values is None:
                 raise TypeError(
                     "unscale_() was called without gradients: the optimizer's parameters hold them, and step() takes none"
+                )
+            if _same(given, pending.scaled):
+                raise ValueError(
+                    "step() was given the scaled gradients, which unscale_() left as they were; hand over the ones that it "
+                    "returned: gradients = scaler.unscale_(optimizer, gradients)"
                 )
             pending.gradients.values = given
         overflow = pending.gradients.overflow()
@@ -416,6 +435,24 @@ def _takes_scaler(optimizer: Any) -> bool:
     """Return whether an optimizer's step scales by itself, and takes the scaler for that: a contract of PyTorch's."""
     supports = getattr(optimizer, "_step_supports_amp_scaling", False)
     return supports and "grad_scaler" in inspect.signature(optimizer.step).parameters
+
+
+def _same(gradients: Any, before: Any) -> bool:
+    """Return whether gradients are, one by one, the very ones that were handed over before."""
+    if not isinstance(before, list):
+        return gradients is before
+    pairs = list(zip(gradients, before, strict=False)) if isinstance(gradients, (list, tuple)) else []
+    return any(each is not None for each in before) and len(pairs) == len(before) and all(a is b for a, b in pairs)
+
+
+def _check_once(gradients: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise where a step is given, beside the gradients that the scaler unscales, the same ones as they are: scaled."""
+    if any(each is gradients for each in (*args, *kwargs.values())):
+        raise ValueError(
+            "step() was given the scaled gradients a second time, as an argument of the optimizer's own step, which would use "
+            "them scaled and not checked. Unscale them before: gradients = scaler.unscale_(optimizer, gradients); then hand "
+            "these to step(), as gradients= and as the optimizer's argument"
+        )
 
 
 def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

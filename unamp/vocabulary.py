@@ -82,6 +82,11 @@ class Operation(NamedTuple):
         """Return whether a level's rule for "all other operations" leaves it alone (casts, creation, random, shape-only)."""
         return self.group in KEEPS_ITS_MEANING
 
+    @property
+    def is_cast(self) -> bool:
+        """Return whether it is a cast or a move: the call says the dtype or the device, and no list and no level another."""
+        return self.group == "cast"
+
 
 class Vocabulary(Mapping[str, Operation]):
     """All operations by canonical name, with `resolve` for every other spelling.

@@ -17,7 +17,7 @@ from unamp.errors import unknown
 from unamp.lists import read
 from unamp.policy import LEVELS, Policy, Rule
 from unamp.presets import PRESETS, preset
-from unamp.typing import Level, PresetName
+from unamp.typing import DtypeLike, Level, PresetName
 from unamp.vocabulary import vocabulary
 from unamp_conformance.agreement import NEEDED, NEEDED_OF_OPERATIONS
 from unamp_conformance.behaviours import BEHAVIOURS
@@ -100,7 +100,7 @@ class Selection:
             if wrong := [value for value in getattr(self, name) if value not in known]:
                 raise ValueError(unknown(name[:-1], wrong[0], known))
         object.__setattr__(self, "dtypes", tuple(dict.fromkeys(map(low_dtype, self.dtypes))))
-        ops = read("op", self.ops)
+        ops = read("op", self.ops, casts=True)
         object.__setattr__(self, "ops", () if ops.everything else tuple(sorted(ops.named | ops.meant)))
 
     @property
@@ -241,9 +241,15 @@ def _tensors(selection: Selection, kinds: Mapping[str, Collection[str]], *, spar
         for op in ops:
             if op in (selection.ops or ops):
                 dtypes = (_with_one_dtype(selection, op) if sparing else selection).dtypes or LOW_DTYPES
-                policies = {f"allow {dtype}": Policy("O1", dtype, allow=(op,)) for dtype in dtypes}
-                policies |= {f"deny {dtype}": Policy("O1", dtype, deny=(op,)) for dtype in dtypes}
+                policies = {name: policy for dtype in dtypes for name, policy in _listing(op, dtype).items()}
                 yield Item("tensors", op, policies, ("tensors",), kind)
+
+
+def _listing(op: str, dtype: DtypeLike) -> dict[str, Policy]:
+    """Return the policies with an operation on the user's own lists; the default one for a cast, which can be on none."""
+    if vocabulary()[op].is_cast:
+        return {policy_name(default := Policy("O1", dtype)): default}
+    return {f"allow {dtype}": Policy("O1", dtype, allow=(op,)), f"deny {dtype}": Policy("O1", dtype, deny=(op,))}
 
 
 def _matrix(selection: Selection) -> Iterator[Policy]:
@@ -309,8 +315,7 @@ def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, 
     chosen = bool(selection.levels or selection.presets)
     for dtype in selection.dtypes or LOW_DTYPES:
         if not chosen:
-            found[f"allow {dtype}"] = Policy("O1", dtype, allow=(op,))
-            found[f"deny {dtype}"] = Policy("O1", dtype, deny=(op,))
+            found |= _listing(op, dtype)
     levels = selection.levels or (tuple(LEVELS) if selection.full else ("O1",))
     policies = _matrix(Selection(levels, selection.dtypes, selection.presets or PRESETS[:1] if fewer else selection.presets))
     for policy in policies if chosen or selection.full else (*_telling(op, policies), *_deeper(selection, op, fewer=fewer)):

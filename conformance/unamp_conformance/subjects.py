@@ -109,13 +109,11 @@ class Subject:
     def rule(self, policy: Policy, op: str) -> Rule | None:
         """Return the rule for an operation; None where it is the framework's own affair.
 
-        No rule but a ban changes a cast: its dtype is the caller's. The framework's own affair is everything that the lists of
-        the framework's own AMP do not name, under the preset ``native``: the framework has no levels, and a policy delegated
-        to it says nothing about the rest.
+        The framework's own affair is everything that the lists of the framework's own AMP do not name, under the preset
+        ``native``: the framework has no levels, and a policy delegated to it says nothing about the rest.
         """
         stated = self.stated(policy)
         if preset(policy.preset).delegates and stated.active:
             listed = stated.reason(op)
             return listed.rule if listed.origin.startswith("preset ") else None
-        rule = stated.decide(op)
-        return Rule.UNTOUCHED if vocabulary()[op].group == "cast" and rule is not Rule.BANNED else rule
+        return stated.decide(op)

@@ -269,6 +269,13 @@ def test_the_whole_matrix_is_planned():
     assert {"allow bfloat16", "deny float16", "O1 float16 unamp", "O1 bfloat16 native"} <= set(found[-1].policies)
 
 
+def test_casts_are_probed_under_no_list_of_their_own():
+    found = list(items(Selection(ops=("cast", "bitc*")), ["add", "bitcast", "cast"], tensor_kinds={"kind": ["add", "cast"]}))
+    assert {item.subject for item in found if item.kind == "operation"} == {"bitcast", "cast"}
+    assert not [name for item in found for name in item.policies if name.startswith(("allow", "deny"))]
+    assert all(item.policies for item in found)
+
+
 def test_a_thorough_run_looks_at_every_rule_and_every_list():
     ops = [op.name for op in vocabulary().values()]
     quick, full = ([i for i in items(Selection(full=full), ops) if i.kind == "operation"] for full in (False, True))

@@ -42,6 +42,34 @@ def test_groups_and_wildcards_are_their_operations() -> None:
         assert region.policy.deny == tuple(sorted({"matmul", *vocabulary().groups["softmax"]}))
 
 
+CASTS = ("cast", "bitcast", "cpu")
+
+
+@pytest.mark.parametrize("name", [*CASTS, "torch.Tensor.cpu", "tf.bitcast", "ops.cast", "group:cast", "bitc*", ("exp", "cpu")])
+@pytest.mark.parametrize("argument", ["allow", "deny"])
+def test_a_cast_or_a_move_can_be_on_no_list(argument: str, name: object) -> None:
+    with pytest.raises(ValueError, match=rf"^{argument}: .* is a cast or a move \(bitcast, cast, cpu\), which follows no list"):
+        Policy(**{argument: name})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lists", [{}, {"allow": "*"}, {"deny": "*"}, {"allow": "*c*"}, {"deny": "*cast*"}, {"deny": "c*"}])
+@pytest.mark.parametrize("preset", ["unamp", "apex"])
+@pytest.mark.parametrize("level", ["OD", "O1", "O2", "O3"])
+def test_casts_and_moves_are_untouched_whatever_a_word_for_many_a_level_or_a_preset_says(
+    level: str, preset: str, lists: dict[str, str]
+) -> None:
+    policy = Policy(level, preset=preset, **lists)  # type: ignore[arg-type]
+    for op in CASTS:
+        assert policy.reason(op) == (op, Rule.UNTOUCHED, "casts and moves follow no list", "")
+        assert op not in (*policy.allow, *policy.deny)
+
+
+def test_a_word_for_many_means_all_others_that_fit() -> None:
+    allowed = set(Policy(allow="*cast*").allow)
+    assert allowed == {op for op in vocabulary() if "cast" in op} - {"cast", "bitcast"}
+    assert "broadcast_to" in allowed
+
+
 def test_a_name_goes_before_a_word_for_many() -> None:
     policy = Policy("O2", allow="layer_norm", deny="group:norm")
     assert (policy.rules["layer_norm"], policy.rules["batch_norm"]) == (Rule.LOW, Rule.FP32)

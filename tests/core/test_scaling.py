@@ -256,6 +256,62 @@ def test_a_closure_is_refused(scaled: Any, tensor: Any, optimizer: Any, given: A
     assert o.gradients["w"].value == 8.0
 
 
+@pytest.fixture
+def by_value(make_adapter: Any) -> type:
+    """Optimizers of a framework whose gradients are lists of numbers, handed over."""
+
+    class Optimizer:
+        taken: tuple[Any, ...] = ()
+
+    class Values:
+        def __init__(self, optimizer: Any, given: Any) -> None:
+            self.optimizer, self.values = optimizer, given
+
+        def dtypes(self) -> frozenset[str]:
+            return frozenset({"float32"})
+
+        def unscale(self, scale: float) -> None:
+            self.values = [None if each is None else each / scale for each in self.values]
+
+        def overflow(self) -> bool:
+            return False
+
+        def apply(self, *args: Any, **kwargs: Any) -> None:
+            self.optimizer.taken = (self.values, *args, kwargs)
+
+    adapter = make_adapter("values", optimizer=Optimizer, tensor=float)
+    adapter.holds_gradients = False
+    adapter.scale_loss = lambda loss, scale: loss * scale
+    adapter.gradients = Values
+    return Optimizer
+
+
+@pytest.mark.parametrize("spelling", ["position", "keyword"])
+def test_scaled_gradients_are_no_argument_of_a_step(by_value: type, spelling: str) -> None:
+    scaler, optimizer = unamp.GradScaler(8.0), by_value()
+    gradients = [scaler.scale(1.0), None]
+    beside: Any = ((gradients,), {}) if spelling == "position" else ((), {"grad": gradients})
+    with pytest.raises(ValueError, match="scaled gradients a second time"):
+        scaler.step(optimizer, *beside[0], gradients=gradients, **beside[1])
+    assert optimizer.taken == ()
+    unscaled = scaler.unscale_(optimizer, gradients)
+    assert scaler.step(optimizer, gradients=unscaled, grad=unscaled)
+    assert optimizer.taken == ([1.0, None], {"grad": [1.0, None]})
+
+
+def test_gradients_that_unscale_left_scaled_are_not_stepped_with(by_value: type) -> None:
+    scaler, optimizer = unamp.GradScaler(8.0), by_value()
+    gradients = [scaler.scale(1.0), None]
+    unscaled = scaler.unscale_(optimizer, gradients)
+    for again in (gradients, tuple(gradients)):
+        with pytest.raises(ValueError, match="hand over the ones that it returned"):
+            scaler.step(optimizer, gradients=again)
+    assert optimizer.taken == ()
+    gradients[:] = unscaled  # the list is the same, and holds other gradients
+    assert scaler.step(optimizer, gradients=gradients)
+    assert optimizer.taken == ([1.0, None], {})
+
+
 def test_another_frameworks_optimizer(scaled: Any, make_adapter: Any, tensor: Any, optimizer: Any) -> None:
     other_optimizer, other_tensor = type("OtherOptimizer", (), {}), type("OtherTensor", (), {})
     make_adapter("other", optimizer=other_optimizer, tensor=other_tensor)

@@ -128,6 +128,24 @@ def test_a_scaler_steps_an_optimizer_of_nnx_and_skips():
     assert "first" in scaler.first_nonfinite(optimizer, gradients=bad)
 
 
+def test_a_step_takes_no_scaled_gradients_beside_those_that_it_unscales():
+    """A search along a line takes the gradients again, by the name `grad`."""
+    net = Net()
+    search = optax.chain(optax.sgd(0.1), optax.scale_by_backtracking_linesearch(max_backtracking_steps=4))
+    optimizer, scaler = nnx.Optimizer(net, search, wrt=nnx.Param), unamp.GradScaler(init_scale=2.0**10)
+    gradients, kernel = nnx.grad(squared)(net, scaler), net.first.kernel.get_value()
+    graph, _, rest = nnx.split(net, nnx.Param, ...)
+    arguments = {"value": squared(net), "value_fn": lambda new: squared(nnx.merge(graph, new, rest, copy=True))}
+    with pytest.raises(ValueError, match="scaled gradients a second time"):
+        scaler.step(optimizer, net, gradients=gradients, grad=gradients, **arguments)
+    assert np.array_equal(net.first.kernel.get_value(), kernel)
+    unscaled, before = scaler.unscale_(optimizer, gradients), arguments["value"]
+    with pytest.raises(ValueError, match="hand over the ones that it returned"):
+        scaler.step(optimizer, net, gradients=gradients)
+    assert scaler.step(optimizer, net, gradients=unscaled, grad=unscaled, **arguments)
+    assert squared(net) < before
+
+
 def test_decorate_changes_a_module_where_it_is_and_its_masters_take_float32_steps(low):
     net, plain = Net(), Net()
     optimizer = nnx.Optimizer(net, optax.adam(1e-3), wrt=nnx.Param)

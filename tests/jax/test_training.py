@@ -205,7 +205,8 @@ def test_more_policies_than_are_remembered_trace_once_each():
         traced.append(a)
         return a @ a
 
-    policies = [unamp.Policy(dtype="bfloat16", deny=[f"{op}"]) for op in sorted(vocabulary())[:300]]
+    listed = sorted(op.name for op in vocabulary().values() if not op.is_cast)
+    policies = [unamp.Policy(dtype="bfloat16", deny=[op]) for op in listed[:300]]
     for policy in policies:
         with unamp.policy_region(policy):
             jax.eval_shape(f, jnp.ones((2, 2)))

@@ -265,6 +265,40 @@ def test_mistakes_raise_what_torchs_own_raises(name: str) -> None:
     assert error_of(lambda: MISTAKES[name](amp)) is own
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.LBFGS])
+@pytest.mark.parametrize("spelling", ["position", "keyword"])
+def test_a_closure_is_refused_in_either_spelling(optimizer: Any, spelling: str) -> None:
+    """torch's own lets one by position through: it would step with gradients that are scaled and not checked."""
+    w = nn.Parameter(torch.ones(1))
+    scaler, stepped = amp.GradScaler("cpu", 1024.0), optimizer([w], lr=0.5)
+
+    def closure() -> Any:
+        stepped.zero_grad()
+        loss = w.sum()
+        scaler.scale(loss).backward()
+        return loss
+
+    closure()
+    given: Any = ((closure,), {}) if spelling == "position" else ((), {"closure": closure})
+    with pytest.raises(RuntimeError, match=r"step\(\) takes no closure"):
+        scaler.step(stepped, *given[0], **given[1])
+    assert (w.item(), w.grad.item()) == (1.0, 1024.0)  # type: ignore[union-attr]
+
+
+def test_a_disabled_scaler_steps_outside_the_policy_around_it() -> None:
+    low: list[torch.dtype] = []
+
+    class Optimizer(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            low.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
+
+    w = nn.Parameter(torch.ones(1))
+    with amp.autocast("cpu", dtype=BF16):
+        amp.GradScaler("cpu", enabled=False).step(Optimizer([w], 0.5))
+        amp.GradScaler("cpu", enabled=False).step(Optimizer([w], 0.5), lambda: None)
+    assert low == [F32, BF16]  # a closure computes the loss, and needs the policy
+
+
 def test_a_disabled_scaler_steps_and_returns_what_the_optimizer_does() -> None:
     w = nn.Parameter(torch.ones(1))
     w.grad = torch.ones(1)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import unamp.scaling
-from unamp.adapter import Gradients
 from unamp.dialects._in_use import has_gpu
 from unamp.scaling import NothingChecked
 
@@ -85,26 +84,14 @@ class GradScaler(unamp.scaling.GradScaler):
 
         Raises:
             AssertionError: where no loss has been scaled, or there are no gradients.
-            RuntimeError: a second time before `update`, or with a closure.
+            RuntimeError: a second time before `update`, or with a closure, by position too, which torch's takes in silence.
         """
-        if not self._enabled:
-            given = kwargs.pop("gradients", None)
-            return self._adapter_of_optimizer(optimizer).gradients(optimizer, given).apply(*args, **kwargs)
-        self._check_begun("step")
-        if "closure" in kwargs:
-            raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
-        given, result = kwargs.pop("gradients", None), None
-        kwargs |= self._handed_to(optimizer)
-
-        def take(gradients: Gradients) -> None:
-            nonlocal result
-            result = gradients.apply(*args, **kwargs)
-
+        if self._enabled:
+            self._check_begun("step")
         try:
-            self._step(optimizer, given, take)
+            return self._stepped(optimizer, kwargs.pop("gradients", None), args, kwargs)[1]
         except NothingChecked as error:
             raise AssertionError(str(error)) from None
-        return result
 
     def update(self, new_scale: Any = None) -> None:
         """See `unamp.GradScaler.update`.
