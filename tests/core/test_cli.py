@@ -37,7 +37,7 @@ def test_version() -> None:
 
 def test_help_lists_the_commands() -> None:
     text = run("--help").stdout
-    for command in ("doctor", "ops", "explain", "diff", "trace", "compare", "migrate", "conformance"):
+    for command in ("doctor", "ops", "explain", "diff", "trace", "compare", "migrate", "onnx", "conformance"):
         assert command in text
 
 

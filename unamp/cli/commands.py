@@ -17,6 +17,7 @@ from unamp.cli.arguments import AsJson
 from unamp.cli.doctor import examine_all
 from unamp.cli.doctor_tables import show_frameworks, show_gaps, show_machine
 from unamp.cli.migrate import migrate
+from unamp.cli.onnx import onnx_command
 from unamp.cli.printing import print_json
 from unamp.cli.tune import tune_command
 
@@ -72,6 +73,7 @@ app.command("trace")(traces.trace_command)
 app.command("compare")(traces.compare)
 app.command("tune")(tune_command)
 app.command("migrate")(migrate)
+app.command("onnx")(onnx_command)
 
 
 def _mount_commands() -> None:

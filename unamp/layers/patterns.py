@@ -11,14 +11,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from unamp.errors import shortened
 
-__all__ = ["as_pattern", "matches", "nothing_matches"]
+__all__ = ["as_pattern", "matches", "matches_names", "nothing_matches"]
 
 _CLASS = ":"
 
@@ -46,8 +47,14 @@ def as_pattern(pattern: object) -> str:
 
 def matches(pattern: str, name: str, layer: Any) -> bool:
     """Return whether a pattern is one for a layer, by one of its names."""
+    classes = ((each.__name__, f"{each.__module__}.{each.__qualname__}") for each in type(layer).__mro__)
+    return matches_names(pattern, name, itertools.chain.from_iterable(classes))
+
+
+def matches_names(pattern: str, name: str, classes: Iterable[str] | None) -> bool:
+    """Return whether a pattern is one for a layer of a name and of classes; without classes, whether its names match."""
     names, colon, kind = pattern.partition(_CLASS)
-    if colon and not any(kind in (of.__name__, f"{of.__module__}.{of.__qualname__}") for of in type(layer).__mro__):
+    if colon and classes is not None and kind not in classes:
         return False
     if not names:
         return bool(colon)

@@ -1,0 +1,114 @@
+"""Casts of a graph that can go without changing a result, and weights that are stored wide for nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from unamp.dtypes import LOW_DTYPES, PRECISIONS
+from unamp.onnx.operators import STANDARD
+from unamp.onnx.reading import Graph, Node
+
+__all__ = ["IdleCast", "WideWeight", "idle_casts", "is_cast", "wide_weights"]
+
+
+class IdleCast(NamedTuple):
+    """A cast that can go.
+
+    Attributes:
+        name: the name of its node.
+        why: why it can.
+    """
+
+    name: str
+    why: str
+
+
+class WideWeight(NamedTuple):
+    """An initializer that is only ever cast to one low dtype.
+
+    Attributes:
+        name: its name.
+        stored: the dtype that it is stored in.
+        used: the dtype that it is cast to.
+        saved: how many bytes the file would be smaller.
+    """
+
+    name: str
+    stored: str
+    used: str
+    saved: int
+
+
+def is_cast(node: Node) -> bool:
+    """Return whether a node is a cast."""
+    return node.kind in ("Cast", "CastLike") and node.domain in STANDARD and len(node.inputs) > 0 and len(node.outputs) == 1
+
+
+def idle_casts(graph: Graph) -> list[IdleCast]:
+    """Return the casts that can go, in the order of the graph."""
+    consumers = _consumers(graph)
+    before: dict[tuple[int, int, str], str] = {}
+    found = []
+    for node in filter(is_cast, graph.nodes):
+        source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+        if source.dtype is None or result.dtype is None:
+            continue
+        twin = before.setdefault((node.graph, node.inputs[0], result.dtype), node.name)
+        if not consumers[node.outputs[0]] and node.outputs[0] not in graph.results:
+            found.append(IdleCast(node.name, "nothing takes its result"))
+        elif source.dtype == result.dtype:
+            found.append(IdleCast(node.name, f"its input is {source.dtype} already"))
+        elif twin != node.name:
+            found.append(IdleCast(node.name, f"{twin} casts the same to {result.dtype}"))
+        elif said := _undone(graph, node):
+            found.append(IdleCast(node.name, said))
+    return found
+
+
+def _undone(graph: Graph, node: Node) -> str:
+    """Return why a cast can go that follows one which lost nothing; nothing where none does."""
+    source = graph.values[node.inputs[0]]
+    first = None if source.maker is None else graph.nodes[source.maker]
+    if first is None or not is_cast(first):
+        return ""
+    begun = graph.values[first.inputs[0]].dtype
+    if begun != graph.values[node.outputs[0]].dtype or not _lossless(begun, source.dtype):
+        return ""
+    return f"it undoes {first.name}, which casts {begun} to {source.dtype}"
+
+
+def _lossless(narrow: str | None, wide: str | None) -> bool:
+    """Return whether every number of a dtype is one of another."""
+    if narrow not in PRECISIONS or wide not in PRECISIONS:
+        return False
+    a, b = PRECISIONS[narrow], PRECISIONS[wide]
+    return a.digits <= b.digits and a.smallest_subnormal >= b.smallest_subnormal and a.largest <= b.largest
+
+
+def wide_weights(graph: Graph) -> list[WideWeight]:
+    """Return the initializers that are only ever cast to one low dtype, the largest first."""
+    consumers = _consumers(graph)
+    found = []
+    for number, value in enumerate(graph.values):
+        if value.numbers is None or value.dtype not in PRECISIONS or number in graph.results:
+            continue
+        used = {_cast_to(graph, node, number) for node in consumers[number]}
+        low = used.pop() if len(used) == 1 else None
+        if low in LOW_DTYPES and PRECISIONS[low].size < PRECISIONS[value.dtype].size:
+            saved = value.numbers * (PRECISIONS[value.dtype].size - PRECISIONS[low].size)
+            found.append(WideWeight(value.name, value.dtype, low, saved))
+    return sorted(found, key=lambda weight: -weight.saved)
+
+
+def _cast_to(graph: Graph, node: Node, number: int) -> str | None:
+    """Return the dtype that a node casts a value to; None where it does anything else with it."""
+    return graph.values[node.outputs[0]].dtype if is_cast(node) and node.inputs[0] == number else None
+
+
+def _consumers(graph: Graph) -> list[list[Node]]:
+    """Return for each value the nodes that take it."""
+    found: list[list[Node]] = [[] for _ in graph.values]
+    for node in graph.nodes:
+        for number in node.inputs:
+            found[number].append(node)
+    return found

@@ -1,0 +1,210 @@
+"""The dtype that each node of a graph computes in, held against a policy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES, PRECISIONS
+from unamp.onnx.casts import is_cast
+from unamp.onnx.naming import Layer, layers, matching_patterns, operations, policies
+from unamp.onnx.reading import Graph, Node
+from unamp.policy import Policy, Rule
+from unamp.precision import Precision
+from unamp.vocabulary import vocabulary
+
+__all__ = ["DIFFERS", "FOLLOWS", "INVALID", "UNCLEAR", "WIDER_INSIDE", "CheckedNode", "Judge"]
+
+FOLLOWS, DIFFERS, INVALID = "follows", "differs", "invalid"
+WIDER_INSIDE, UNCLEAR = "wider inside", "unclear"
+
+_ANY = "any"  # the expectation of a rule that leaves a node as it is
+_UNKNOWN = "unknown"
+
+#: Groups of operations that others are made of: an exporter writes `rms_norm` as a power, a mean and a product.
+_PARTS = {"elementwise", "reduction"}
+
+
+class CheckedNode(NamedTuple):
+    """A node that computes with floating numbers, and how it stands to the policy.
+
+    Attributes:
+        name: its name in the file.
+        type: the type of its operator, with the domain in front where that is not ONNX's own.
+        operations: the operations of the vocabulary that it may be part of; one where the file says enough.
+        layer: the innermost layer that it is in; None where the file does not say.
+        dtype: the dtype that it computes in; all of them where its inputs do not agree.
+        expected: the dtype that the policy says; several where the file does not say enough; ``any`` for a node that the policy
+            leaves as it is.
+        verdict: ``follows``; ``differs``; ``invalid`` where ONNX does not allow its dtypes; ``wider inside``
+            for a float32 part of an operation that takes the right dtype; ``unclear`` where the file does not
+            say enough.
+        why: the reason, where the rest does not tell.
+    """
+
+    name: str
+    type: str
+    operations: tuple[str, ...]
+    layer: str | None
+    dtype: str
+    expected: str
+    verdict: str
+    why: str = ""
+
+
+class Judge:
+    """The judge of a graph's nodes by a policy and its rules for layers.
+
+    Attributes:
+        matched: the patterns of rules that matched a layer of a node so far.
+    """
+
+    matched: set[str]
+
+    def __init__(self, graph: Graph, precision: Precision) -> None:
+        self._graph, self._precision = graph, precision
+        self._labelled = any(node.scopes for node in graph.nodes)
+        self._entering = _entering(graph)
+        self._meant: dict[int, str] = {}  # of results of nodes that differ: the dtype that the policy says
+        self.matched = set()
+
+    def judged(self, node: Node) -> CheckedNode | None:
+        """Return the judgement of a node; None for a cast, and for a node that takes or gives no floating numbers."""
+        around = layers(node)
+        for layer in around or ():
+            self.matched |= matching_patterns(self._precision, layer)
+        dtypes = self._dtypes(node)
+        if not dtypes or is_cast(node) or not self._gives_numbers(node):
+            return None
+        ops, possible = operations(node), policies(self._precision, around)
+        expected = {self._expected(node, op, policy) for op in ops for policy in possible}
+        verdict, why = self._verdict(node, dtypes, expected, "layer" if len(possible) > 1 else "operation")
+        if verdict == DIFFERS and len(expected) == 1:
+            self._meant.update(dict.fromkeys(node.outputs, *expected))
+        return CheckedNode(
+            name=node.name,
+            type=f"{node.domain}.{node.kind}" if node.domain else node.kind,
+            operations=ops,
+            layer=_innermost(around),
+            dtype=" and ".join(sorted(dtypes)),
+            expected=" or ".join(sorted(expected)) or _UNKNOWN,
+            verdict=verdict,
+            why=why,
+        )
+
+    def _verdict(self, node: Node, dtypes: set[str], expected: set[str], unknown: str) -> tuple[str, str]:
+        if node.refusal:
+            return INVALID, node.refusal
+        dtype = next(iter(dtypes))
+        if expected == {_ANY}:
+            return FOLLOWS, ""
+        if not expected:
+            return UNCLEAR, "no operation of the vocabulary is of its type"
+        if dtype == _UNKNOWN:
+            return UNCLEAR, "the file does not say which dtype it takes"
+        if dtype not in ELIGIBLE and Rule.BANNED.value not in expected:
+            return FOLLOWS, f"no policy casts {dtype}"
+        right = expected & {_ANY, dtype}
+        if right == expected:
+            return FOLLOWS, ""
+        if right:
+            return UNCLEAR, f"the file does not say which {unknown} it is part of"
+        if dtype == FLOAT32 and node.scopes and len(expected) == 1:
+            return self._wider(node, *expected)
+        return DIFFERS, ""
+
+    def _wider(self, node: Node, low: str) -> tuple[str, str]:
+        """Return the verdict on a labelled node that computes in float32 and is to be low."""
+        if self._entering[node.graph, node.scopes] == {low}:
+            return WIDER_INSIDE, "the exporter made the operation of several nodes, with casts among them"
+        casts = [self._cast_before(number) for number in node.inputs if _computed(self._graph, number)]
+        if casts and all(cast and cast.scopes and self._graph.values[cast.inputs[0]].dtype == low for cast in casts):
+            return WIDER_INSIDE, f"its inputs are rounded to {low} first"
+        parts = {vocabulary()[op].group for op in operations(node)} <= _PARTS
+        if parts and all(cast is None or cast.scopes for cast in casts):
+            return UNCLEAR, "it may be a part of an operation that stays in float32: the exporter does not say"
+        return DIFFERS, ""
+
+    def _cast_before(self, number: int) -> Node | None:
+        """Return the cast that makes a value; None where anything else does."""
+        maker = self._graph.values[number].maker
+        return self._graph.nodes[maker] if maker is not None and is_cast(self._graph.nodes[maker]) else None
+
+    def _dtypes(self, node: Node) -> set[str]:
+        """Return the dtypes that a node computes in: of its inputs that are to agree with the first floating one."""
+        given = [(self._graph.values[number].dtype, kind) for number, kind in zip(node.inputs, node.kinds, strict=True)]
+        floating = [(dtype, kind) for dtype, kind in given if dtype in PRECISIONS]
+        if not floating:
+            return {_UNKNOWN} if any(dtype is None for dtype, _ in given) else set()
+        first, variable = floating[0]
+        return {dtype for dtype, kind in floating if dtype and variable and kind == variable} | {str(first)}
+
+    def _gives_numbers(self, node: Node) -> bool:
+        return any(self._graph.values[number].dtype in (None, *PRECISIONS) for number in node.outputs)
+
+    def _expected(self, node: Node, op: str, policy: Policy) -> str:
+        """Return the dtype that a policy says for a node, as part of an operation."""
+        rule = policy.decide(op)
+        if rule is Rule.LOW:
+            return policy.dtype
+        if rule in (Rule.WIDEST, Rule.NARROWEST):
+            return self._agreed(node, rule)
+        return {Rule.FP32: FLOAT32, Rule.BANNED: Rule.BANNED.value}.get(rule, _ANY)
+
+    def _agreed(self, node: Node, rule: Rule) -> str:
+        """Return the widest, or narrowest, dtype of a node's inputs; statistics and the like may have one of their own."""
+        values, kinds = self._graph.values, node.kinds
+        first = next((kind for number, kind in zip(node.inputs, kinds, strict=True) if values[number].dtype in PRECISIONS), "")
+        alike = [number for number, kind in zip(node.inputs, kinds, strict=True) if kind == first]
+        sources = {self._source(number) for number in alike} & {*ELIGIBLE}
+        low = sources & {*LOW_DTYPES}
+        if not sources or (rule is Rule.NARROWEST and len(low) > 1):
+            return _ANY
+        if rule is Rule.NARROWEST:
+            return str(next(iter(low or sources)))
+        return str(next(iter(sources))) if len(sources) == 1 else FLOAT32
+
+    def _source(self, number: int) -> str | None:
+        """Return the dtype of a value before casts that are not the network's own.
+
+        Where an exporter labels the nodes, a cast without a label came later. Where none does, nobody knows whose casts they
+        are: a network casts, too.
+        """
+        first = number
+        while self._labelled and (maker := self._graph.values[number].maker) is not None:
+            node = self._graph.nodes[maker]
+            if node.scopes or not is_cast(node):
+                break
+            number = node.inputs[0]
+        # Whoever flipped a node and cast its result back flipped that node, and none behind it.
+        actual = self._graph.values[number].dtype
+        return actual if number == first else self._meant.get(number, actual)
+
+
+def _innermost(around: list[Layer] | None) -> str | None:
+    return None if around is None else next((name for name, _ in around), "")
+
+
+def _entering(graph: Graph) -> Mapping[tuple[int, tuple[str, ...]], set[str]]:
+    """Return for each operation that an exporter labelled the dtypes of the floating values that come into it."""
+    found: defaultdict[tuple[int, tuple[str, ...]], set[str]] = defaultdict(set)
+    for node in graph.nodes:
+        if node.scopes:
+            found[node.graph, node.scopes].update(_from_outside(graph, node))
+    return found
+
+
+def _from_outside(graph: Graph, node: Node) -> Iterable[str]:
+    for number in filter(partial(_computed, graph), node.inputs):
+        value = graph.values[number]
+        if value.maker is None or graph.nodes[value.maker].scopes != node.scopes:
+            yield str(value.dtype)
+
+
+def _computed(graph: Graph, number: int) -> bool:
+    """Return whether a value is a floating one, and neither stored nor a constant."""
+    value = graph.values[number]
+    constant = value.maker is not None and graph.nodes[value.maker].kind == "Constant"
+    return value.dtype in PRECISIONS and value.numbers is None and not constant

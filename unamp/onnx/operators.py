@@ -1,0 +1,147 @@
+"""ONNX operator types: the operations of the vocabulary that each may be, and the dtypes of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from unamp._data import load_table
+from unamp.dtypes import PRECISIONS, dtype_name
+
+__all__ = ["CONTRIBUTED", "STANDARD", "input_kinds", "refusal", "result_dtypes", "type_operations"]
+
+#: The domain of ONNX Runtime's own operators.
+CONTRIBUTED = "com.microsoft"
+
+#: ONNX's own operators, which a file may write in two ways.
+STANDARD = ("", "ai.onnx")
+
+#: ONNX Runtime keeps these in ONNX's domain; ONNX does not know them.
+_MISPLACED = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization")
+
+
+@cache
+def _tables() -> Mapping[str, Any]:
+    return load_table("onnx.toml")
+
+
+def type_operations(domain: str, kind: str) -> tuple[str, ...]:
+    """Return the operations that a node of an operator type may be; none where the vocabulary has none."""
+    if domain not in (*STANDARD, CONTRIBUTED):
+        return ()
+    ours = domain in STANDARD and kind not in _MISPLACED
+    found: Any = _tables()["operators" if ours else "contributed"].get(kind, ())
+    return (found,) if isinstance(found, str) else tuple(found)
+
+
+def result_dtypes(
+    node: Any, given: Sequence[str | None], opsets: Mapping[str, int], name: Callable[[int], str]
+) -> list[str | None]:
+    """Return the dtypes of a node's results, by ONNX's own description of its operator; None where that does not say.
+
+    Args:
+        node: the node, as the file has it.
+        given: the dtypes of its inputs.
+        opsets: the version of each domain's operators.
+        name: the name of a dtype, by ONNX's number for it.
+    """
+    results: list[str | None] = [None] * len(node.output)
+    if not results or node.op_type in ("If", "Loop", "Scan"):
+        return results
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    if node.op_type in ("Constant", "ConstantOfShape") and node.domain in STANDARD:
+        return [_constant(attributes, name), *results[1:]]
+    described = _described(node.domain, node.op_type, opsets)
+    if described is None:
+        if type_operations(node.domain, node.op_type):
+            results[0] = next((dtype for dtype in given if dtype is not None and "float" in dtype), None)
+        return results
+    bound: dict[str, str] = {}  # by the first where several do not agree
+    for kind, dtype in zip(_repeated(described.inputs, len(given)), given, strict=False):
+        if dtype:
+            bound.setdefault(kind, dtype)
+    stated = attributes.get("to", attributes.get("dtype"))
+    number = described.defaults.get("dtype") if stated is None else stated.i
+    for position, kind in enumerate(_repeated(described.outputs, len(results))):
+        if kind.startswith("tensor("):
+            results[position] = _dtype(kind)
+        elif position == 0 and number:
+            results[position] = name(number)
+        else:
+            results[position] = bound.get(kind)
+    return results
+
+
+def input_kinds(domain: str, kind: str, opsets: Mapping[str, int], number: int) -> list[str]:
+    """Return for each of so many inputs the type variable of ONNX's description; empty text where there is none."""
+    described = _described(domain, kind, opsets)
+    return [""] * number if described is None else _repeated(described.inputs, number)
+
+
+def refusal(node: Any, given: Sequence[str | None], opsets: Mapping[str, int]) -> str:
+    """Return why ONNX does not allow a node inputs of such floating dtypes; nothing where it does, or does not say."""
+    described = None if node.op_type in ("If", "Loop", "Scan") else _described(node.domain, node.op_type, opsets)
+    bound: dict[str, str] = {}
+    for kind, dtype in zip(_repeated(described.inputs, len(given)) if described else (), given, strict=False):
+        if described is None or dtype not in PRECISIONS:
+            continue
+        if dtype not in described.allowed.get(kind, (dtype,)):
+            return f"operator set {opsets.get(node.domain, 1)} has no {node.op_type} in {dtype}"
+        if bound.setdefault(kind, dtype) != dtype:
+            return "its inputs have several dtypes, which ONNX does not allow"
+    return ""
+
+
+def _repeated(kinds: Sequence[str], number: int) -> list[str]:
+    """Return the types of so many inputs or outputs: the last of a description may stand for any number."""
+    return [kinds[min(position, len(kinds) - 1)] if kinds else "" for position in range(number)]
+
+
+def _constant(attributes: Mapping[str, Any], name: Callable[[int], str]) -> str | None:
+    if value := attributes.get("value"):
+        return name(value.t.data_type)
+    whole = "value_int" in attributes or "value_ints" in attributes
+    text = "value_string" in attributes or "value_strings" in attributes
+    return "int64" if whole else "string" if text else None if "sparse_value" in attributes else "float32"
+
+
+class _Described(NamedTuple):
+    """ONNX's description of an operator.
+
+    Attributes:
+        inputs, outputs: for each a type variable, or a type.
+        defaults: the attributes that are numbers, where a node has none.
+        allowed: the dtypes that each type variable may be.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    defaults: Mapping[str, int]
+    allowed: Mapping[str, frozenset[str]]
+
+
+def _described(domain: str, kind: str, opsets: Mapping[str, int]) -> _Described | None:
+    domain = "" if domain in STANDARD else domain
+    return _from_package(domain, kind, opsets.get(domain, 1))
+
+
+@cache
+def _from_package(domain: str, kind: str, version: int) -> _Described | None:
+    from onnx import defs
+
+    try:
+        schema = defs.get_schema(kind, min(max(version, 1), 10_000), domain)
+    except defs.SchemaError:
+        return None
+    return _Described(
+        tuple(each.type_str for each in schema.inputs),
+        tuple(each.type_str for each in schema.outputs),
+        {key: each.default_value.i for key, each in schema.attributes.items() if each.default_value.i},
+        {each.type_param_str: frozenset(map(_dtype, each.allowed_type_strs)) for each in schema.type_constraints},
+    )
+
+
+def _dtype(kind: str) -> str:
+    """Return the dtype in the type of a tensor, as ONNX writes it."""
+    return dtype_name(kind.removeprefix("tensor(").removesuffix(")")) or kind
