@@ -16,7 +16,7 @@ from unamp._argument_names import also_called
 from unamp.dtypes import FLOAT32, policy_dtype
 from unamp.errors import unknown
 from unamp.lists import EVERYTHING, operation_name, read, words
-from unamp.presets import PRESETS, Preset
+from unamp.presets import Preset, check_preset
 from unamp.presets import preset as load_preset
 from unamp.typing import DtypeLike, DtypeName, Level, PresetName
 from unamp.vocabulary import Operation, vocabulary
@@ -86,7 +86,8 @@ class Policy:
         deny: operations that run in float32, likewise. ``"*"`` is level OD without a preset's lists: everything runs in float32
             but what `allow` names. An operation that one list names and the other means by a word for many is where it is
             named.
-        preset: the base lists; see `unamp.presets.PRESETS`.
+        preset: the base lists; see `unamp.presets.PRESETS`. With a version (``"torch-cuda@2.11"``) those of that version of
+            the framework; a name alone is the newest.
         enabled: False is a policy that touches nothing.
         promote: at O2, operations on no list run in the widest dtype of their inputs (Paddle's ``use_promote``).
         widen_results: the result of every operation that ran low is cast back to float32 (MindSpore's O1).
@@ -138,7 +139,7 @@ class Policy:
         _check_name("level", level, tuple(LEVELS))
         for flag, value in (("enabled", enabled), ("promote", promote), ("widen_results", widen_results), ("cache", cache)):
             _check_flag(flag, value)
-        _check_name("preset", preset, PRESETS)
+        check_preset(preset)
         allowing, denying = read("allow", allow), read("deny", deny)
         if allowing.everything and denying.everything:
             raise ValueError("allow and deny are both '*'; every operation can be in one of them only")

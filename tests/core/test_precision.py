@@ -20,6 +20,7 @@ import unamp
 from unamp import LayerRule, LayerRules, Policy, Precision, _precision_toml
 from unamp.cli.commands import app
 from unamp.layers.patterns import matches
+from unamp.presets import preset_names
 
 POLICY = Policy("O1", "bfloat16", deny=["group:norm", "exp"], promote=True)
 RULES = LayerRules(
@@ -284,7 +285,7 @@ def test_the_schema_knows_what_the_reader_knows() -> None:
     assert set(definitions["policy"]["properties"]) == set(_precision_toml._POLICY)
     assert set(definitions["rule"]["properties"]) == set(_precision_toml._LAYER)
     assert definitions["policy"]["properties"]["level"]["enum"] == list(unamp.LEVELS)
-    assert definitions["policy"]["properties"]["preset"]["enum"] == list(unamp.PRESETS)
+    assert definitions["policy"]["properties"]["preset"]["enum"] == list(preset_names())
     assert schema["properties"]["version"]["const"] == _precision_toml.VERSION
 
 
