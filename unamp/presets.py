@@ -47,6 +47,7 @@ class Preset(NamedTuple):
         banned: the operations that raise, each with its advice.
         implied: entries of `allow` and `deny` that the official lists do not name, each with the listed operations that the
             framework computes it with.
+        unnamed: words on the lists of a version that the vocabulary has no operation for.
         delegates: for ``native`` alone, the preset that each framework itself follows on each device.
     """
 
@@ -64,6 +65,7 @@ class Preset(NamedTuple):
     by_dtype: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType({})
     banned: Mapping[str, str] = MappingProxyType({})
     implied: Mapping[str, str] = MappingProxyType({})
+    unnamed: frozenset[str] = frozenset()
     delegates: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
     def listed(self, name: str, dtype: str) -> frozenset[str]:
@@ -164,6 +166,7 @@ def preset(name: str) -> Preset:
         },
         banned={op: data.get("advice", {}).get(op, "") for op in data.get("banned", ())},
         implied=data.get("implied", {}),
+        unnamed=frozenset(data.get("unnamed", ())),
         delegates=data.get("delegates", {}),
         **lists,
     )
@@ -177,7 +180,7 @@ def _differences(name: str) -> Mapping[str, Mapping[str, Any]]:
 
 def _changed(data: Mapping[str, Any], difference: Mapping[str, Any]) -> dict[str, Any]:
     """Return the data of a preset with the lists of another version."""
-    changed = {**data, "version": difference["version"], "source": difference["source"]}
+    changed = {**data, **{key: difference[key] for key in ("version", "source", "unnamed") if key in difference}}
     for key, entries in difference.items():
         named, _, how = key.rpartition("_")
         if how == "with":
