@@ -124,7 +124,7 @@ def _value(value: str | Sequence[str]) -> str:
 
 
 def written(preset: str) -> dict[str, dict[str, Any]]:
-    """Return what is written of a preset's versions."""
+    """Return the entries of a preset's versions that are in its file."""
     path = VERSIONS / f"{preset}.toml"
     data = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
     return {key: value for key, value in data.items() if isinstance(value, dict)}

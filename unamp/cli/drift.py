@@ -93,7 +93,7 @@ def _version(said: str) -> tuple[str, str]:
 
 
 def _called(said: str) -> Counter[str]:
-    """Return how often a function calls each operation. An error of the function's own keeps its traceback."""
+    """Return the operations that a function calls, with how often. An error of its own keeps its traceback."""
     function = function_named(said)
     with trace() as recorded:
         function()
