@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unamp import _strict_json as strict
+from unamp.errors import shortened
 
 __all__ = ["FORMAT", "VERSION", "Contents", "dump", "load"]
 
@@ -30,12 +31,14 @@ class Contents(NamedTuple):
         layers: for each rule its pattern, its policy (arguments, or a word), its result and its reason.
         reason: why the policy is as it is.
         reasons: why an operation is on a list, by the entry.
+        lists: the versions of the presets' lists that it was made with, by the presets.
     """
 
     policy: dict[str, Any] | None = None
     layers: Sequence[Mapping[str, Any]] = ()
     reason: str = ""
     reasons: Mapping[str, str] = {}
+    lists: Mapping[str, str] = {}
 
 
 def load(text: str) -> Contents:
@@ -59,7 +62,7 @@ def load(text: str) -> Contents:
 
 
 def _contents(data: dict[str, Any]) -> Contents:
-    found = strict.fields("the file", data, ("format", "version", "policy", "layers"), ("format", "version"))
+    found = strict.fields("the file", data, ("format", "version", "lists", "policy", "layers"), ("format", "version"))
     if found["format"] != FORMAT:
         raise strict.BadJSON(f"format: must be {FORMAT!r}, not {str(found['format'])[:40]!r}")
     if strict.whole("version", found["version"]) != VERSION:
@@ -67,7 +70,13 @@ def _contents(data: dict[str, Any]) -> Contents:
     reasons: dict[str, str] = {}
     policy = None if "policy" not in found else _policy("policy", found["policy"], reasons)
     reason = "" if policy is None else policy.pop("reason", "")
-    return Contents(policy, strict.each(_layer)("layers", found.get("layers", [])), reason, reasons)
+    layers = strict.each(_layer)("layers", found.get("layers", []))
+    return Contents(policy, layers, reason, reasons, _lists(found.get("lists", {})))
+
+
+def _lists(value: Any) -> dict[str, str]:
+    found = strict.expect("lists", value, dict, "a table of presets and versions")
+    return {name: strict.plain_text(f"lists, {shortened(name)}", version) for name, version in found.items()}
 
 
 def _policy(where: str, value: Any, reasons: dict[str, str]) -> dict[str, Any]:
@@ -115,6 +124,8 @@ def _layer(where: str, value: Any) -> dict[str, Any]:
 def dump(contents: Contents) -> str:
     """Return the text of a file."""
     lines = [f"format = {_value(FORMAT)}", f"version = {VERSION}"]
+    if contents.lists:
+        lines.append(f"lists = {_value(dict(contents.lists))}")
     if contents.policy is not None:
         lines += ["", "[policy]", *_table(policy_table(contents))]
     for rule in contents.layers:

@@ -20,6 +20,7 @@ _USUAL = {"level": "O1", "dtype": "float16"}
 def edited(text: str, contents: Contents) -> str:
     """Return the text with other contents; comments, order and layout of what stays equal are kept."""
     document = tomlkit.parse(text)
+    _set_lists(document, contents.lists)
     if "policy" not in document:
         document["policy"] = tomlkit.table()
     _update(document["policy"], policy_table(contents))
@@ -49,6 +50,24 @@ def edited(text: str, contents: Contents) -> str:
     elif "layers" in document:
         del document["layers"]
     return tomlkit.dumps(document)
+
+
+def _set_lists(document: Any, lists: Mapping[str, str]) -> None:
+    if not lists:
+        document.pop("lists", None)
+    elif "lists" in document:
+        _update_keys(document["lists"], lists)
+    else:
+        made = tomlkit.inline_table()
+        made.update(lists)
+        document["lists"] = made
+
+
+def _update_keys(table: Any, values: Mapping[str, str]) -> None:
+    for name in [name for name in table if name not in values]:
+        del table[name]
+    for name, value in values.items():
+        table[name] = value
 
 
 def _made(values: Mapping[str, Any]) -> Any:

@@ -35,6 +35,7 @@ __all__ = [
     "has_no_hook",
     "keeps_its_dtype",
     "left_out",
+    "lists_changed",
     "may_be_faster",
     "moves_statistics",
     "never_ran",
@@ -134,6 +135,12 @@ def rules_not_applied(path: str, count: int) -> None:
         f"{path} has {count} rules for layers, which a region does not put on: "
         "unamp.layer_policies(network, unamp.Precision.read(path).layers) does",
     )
+
+
+def lists_changed(file: str, changes: Sequence[str]) -> None:
+    """Warn of a file that was made with other lists than those that are followed; see `unamp.made_with.changes_since`."""
+    for change in changes:
+        _once(("lists", file, change), f"{file} was {change}")
 
 
 def graph_ran(framework: str, what: str, instead: str) -> None:

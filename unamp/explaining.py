@@ -9,10 +9,10 @@ from unamp.adapter import DEVICES, Adapter, How, NamesDevices, registry
 from unamp.adapter.registered import how
 from unamp.errors import unknown
 from unamp.policy import Decision, Policy, Rule
-from unamp.presets import preset
+from unamp.presets import preset, preset_versions, without_version
 from unamp.vocabulary import vocabulary
 
-__all__ = ["Change", "Explanation", "changes", "differences", "explain"]
+__all__ = ["Change", "Explanation", "changes", "differences", "explain", "rules_of_versions"]
 
 
 class Explanation(NamedTuple):
@@ -21,12 +21,14 @@ class Explanation(NamedTuple):
     Attributes:
         op, rule, origin: as in `unamp.policy.Decision`.
         how: by framework and device, e.g. ``{("torch", "cpu"): How.NATIVE}``.
+        versions: the rules by the preset's lists of other versions, where they differ, e.g. ``{"2.11": Rule.WIDEST}``.
     """
 
     op: str
     rule: Rule
     origin: str
     how: Mapping[tuple[str, str], How]
+    versions: Mapping[str, Rule]
 
 
 def explain(policy: Policy, framework: str | None = None, device: str | None = None) -> dict[str, Explanation]:
@@ -55,15 +57,23 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
         (device,) = there
     devices = DEVICES if device is None else (device,)
     stated = policy if framework is None or device is None else _stated(policy, adapters[0], device)
+    others = rules_of_versions(stated)
     return {
         op: Explanation(
             op,
             (decision := stated.reason(op)).rule,
             decision.origin,
             {(a.framework, d): how(a, op, policy, d) for a in adapters for d in devices},
+            {version: rules[op] for version, rules in others.items() if rules[op] is not decision.rule},
         )
         for op in vocabulary()
     }
+
+
+def rules_of_versions(policy: Policy) -> dict[str, Mapping[str, Rule]]:
+    """Return the rules of a policy by its preset's lists of each version; none where the preset has no versions."""
+    name = without_version(policy.preset)
+    return {version: policy.replace(preset=f"{name}@{version}").rules for version in preset_versions(name)}
 
 
 def differences(before: Policy, after: Policy) -> dict[str, tuple[Decision, Decision]]:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from unamp._argument_names import also_called
 from unamp.dtypes import FLOAT32, policy_dtype
-from unamp.errors import unknown
+from unamp.errors import AmpWarning, unknown
 from unamp.lists import EVERYTHING, operation_name, read, words
-from unamp.presets import PRESETS, Preset
+from unamp.presets import Preset, check_preset
 from unamp.presets import preset as load_preset
 from unamp.typing import DtypeLike, DtypeName, Level, PresetName
 from unamp.vocabulary import Operation, vocabulary
@@ -86,7 +86,8 @@ class Policy:
         deny: operations that run in float32, likewise. ``"*"`` is level OD without a preset's lists: everything runs in float32
             but what `allow` names. An operation that one list names and the other means by a word for many is where it is
             named.
-        preset: the base lists; see `unamp.presets.PRESETS`.
+        preset: the base lists; see `unamp.presets.PRESETS`. With a version (``"torch-cuda@2.11"``) those of that version of
+            the framework; a name alone is the newest.
         enabled: False is a policy that touches nothing.
         promote: at O2, operations on no list run in the widest dtype of their inputs (Paddle's ``use_promote``).
         widen_results: the result of every operation that ran low is cast back to float32 (MindSpore's O1).
@@ -139,7 +140,7 @@ class Policy:
         _check_name("level", level, tuple(LEVELS))
         for flag, value in (("enabled", enabled), ("promote", promote), ("widen_results", widen_results), ("cache", cache)):
             _check_flag(flag, value)
-        _check_name("preset", preset, PRESETS)
+        check_preset(preset)
         allowing, denying = read("allow", allow), read("deny", deny)
         if allowing.everything and denying.everything:
             raise ValueError("allow and deny are both '*'; every operation can be in one of them only")
@@ -199,26 +200,33 @@ class Policy:
     def to_toml(self) -> str:
         """Return the policy as the text of a `precision.toml`, which `from_toml` reads; see `unamp.Precision` for more."""
         from unamp import _precision_toml  # slow to import, and `import unamp` must stay cheap
+        from unamp.made_with import lists_of
 
-        return _precision_toml.dump(_precision_toml.Contents(self.stated()))
+        return _precision_toml.dump(_precision_toml.Contents(self.stated(), lists=lists_of([self])))
 
     @classmethod
     def from_toml(cls, text: str) -> Policy:
-        """Return the policy in the text of a `precision.toml`.
+        """Return the policy in the text of a `precision.toml`; warn where its preset's lists have changed since.
 
         Raises:
             ValueError: for what is no such text, and where it has rules for layers, too: `unamp.Precision` reads both.
         """
+        import warnings
+
         from unamp import _precision_toml
+        from unamp.made_with import changes_since
 
         found = _precision_toml.load(text)
         if found.layers or found.policy is None:
             what = "rules for layers, too" if found.layers else "no policy"
             raise ValueError(f"this file has {what}: read it with unamp.Precision.from_toml")
         try:
-            return cls(**found.policy)
+            policy = cls(**found.policy)
         except TypeError as error:
             raise ValueError(f"this is no precision file: {error}") from error
+        for change in changes_since(found.lists, [policy]):
+            warnings.warn(f"this file was {change}", AmpWarning, stacklevel=2)
+        return policy
 
     def replace(self, **changes: Any) -> Policy:
         """Return the same policy but for some arguments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +13,9 @@ from unamp._precision_toml import Contents, dump, load
 from unamp.layers.applying import ever_applied
 from unamp.layers.rules import LayerRules
 from unamp.lists import is_word, operation_name
+from unamp.made_with import changes_since, lists_of, with_lists
 from unamp.policy import Policy
+from unamp.presets import with_version
 from unamp.regions import Region, check_policy, policy_region
 
 __all__ = ["Precision", "region_from"]
@@ -27,9 +29,11 @@ class Precision:
         layers: the rules for layers.
         reason: why the policy is as it is.
         reasons: why an operation is on a list of the policy, by the entry (``{"exp": "overflows"}``).
+        pinned: hold the presets' lists as they are today: each preset is named with its newest version (``"torch-cuda@2.15"``).
 
     Raises:
-        TypeError, ValueError: for what is none of these, and for a reason of an operation that is on no list.
+        TypeError, ValueError: for what is none of these, for a reason of an operation that is on no list, and with `pinned` for
+            a preset that has no versions.
     """
 
     policy: Policy
@@ -38,12 +42,20 @@ class Precision:
     reasons: Mapping[str, str]
 
     def __init__(
-        self, policy: Policy, layers: LayerRules | None = None, *, reason: str = "", reasons: Mapping[str, str] | None = None
+        self,
+        policy: Policy,
+        layers: LayerRules | None = None,
+        *,
+        reason: str = "",
+        reasons: Mapping[str, str] | None = None,
+        pinned: bool = False,
     ) -> None:
         check_policy(policy)
         layers = LayerRules() if layers is None else layers
         if not isinstance(layers, LayerRules):
             raise TypeError(f"layers must be unamp.LayerRules, not {type(layers).__name__}")
+        if pinned:
+            policy, layers = _named(policy), _with_policies(layers, _named)
         known = {entry if is_word(entry) else operation_name("reasons", entry): why for entry, why in (reasons or {}).items()}
         for entry, why in {"": reason, **known}.items():
             if not isinstance(why, str) or not why.isprintable():
@@ -65,22 +77,43 @@ class Precision:
         return f"Precision({self.policy!r}, {self.layers!r})"
 
     @property
+    def _lists(self) -> dict[str, str]:
+        return lists_of([self.policy, *self.layers.policies])
+
+    @property
     def _values(self) -> tuple[Any, ...]:
         return self.policy, self.layers, self.reason, dict(self.reasons)
 
     @classmethod
-    def from_toml(cls, text: str) -> Precision:
+    def from_toml(cls, text: str, *, pinned: bool = False) -> Precision:
         """Return the precision that the text of a `precision.toml` states.
+
+        Where it was made with other lists than a preset has today, and rules differ, a warning names the operations.
+
+        Args:
+            text: the text.
+            pinned: hold the lists that it was made with: name each preset with the version that the text states.
 
         Raises:
             ValueError: for what is no such text: the message says where and what. Nothing in it is executed or imported.
         """
+        found, changes = cls._loaded(text, pinned)
+        amp_warnings.lists_changed("this file", changes)
+        return found
+
+    @classmethod
+    def _loaded(cls, text: str, pinned: bool) -> tuple[Precision, list[str]]:
+        """Return the precision of a text, and what changed since it was made."""
         found = load(text)
         try:
-            policy = Policy(**(found.policy or {}))
-            return cls(policy, LayerRules.from_tables(found.layers), reason=found.reason, reasons=found.reasons)
+            policy, layers = Policy(**(found.policy or {})), LayerRules.from_tables(found.layers)
+            changes = changes_since(found.lists, [policy, *layers.policies])
+            if pinned:
+                policy, layers = with_lists(policy, found.lists), _with_policies(layers, lambda p: with_lists(p, found.lists))
+            made = cls(policy, layers, reason=found.reason, reasons=found.reasons, pinned=pinned)
         except (TypeError, ValueError) as error:
             raise ValueError(f"this is no precision file: {error}") from error
+        return made, [] if pinned else changes
 
     def to_toml(self, *, over: str | None = None) -> str:
         """Return the text of a `precision.toml`, which `from_toml` reads.
@@ -96,7 +129,7 @@ class Precision:
             further = [entry for entry in self.reasons if entry not in stated.get(name, ()) and self._on(name, entry)]
             if further:
                 stated[name] = [*stated.get(name, ()), *further]
-        contents = Contents(stated, self.layers.tables(), self.reason, self.reasons)
+        contents = Contents(stated, self.layers.tables(), self.reason, self.reasons, self._lists)
         if over is None:
             return dump(contents)
         load(over)
@@ -112,19 +145,35 @@ class Precision:
         return bool(meant) and set(meant) <= set(getattr(self.policy, name))
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Precision:
-        """Return the precision that a file states.
+    def read(cls, path: str | os.PathLike[str], *, pinned: bool = False) -> Precision:
+        """Return the precision that a file states; see `from_toml`.
+
+        Args:
+            path: the file.
+            pinned: hold the lists that it was made with.
 
         Raises:
             OSError: where it cannot be read.
             ValueError: as `from_toml`; the message names the file.
         """
         try:
-            return cls.from_toml(Path(path).read_text("utf-8"))
+            found, changes = cls._loaded(Path(path).read_text("utf-8"), pinned)
         except UnicodeDecodeError as error:
             raise ValueError(f"{os.fspath(path)}: this is no precision file: it is no UTF-8") from error
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from error
+        amp_warnings.lists_changed(os.fspath(path), changes)
+        return found
+
+
+def _named(policy: Policy) -> Policy:
+    """Return a policy whose preset is named with its newest version."""
+    return policy.replace(preset=with_version(policy.preset))
+
+
+def _with_policies(layers: LayerRules, change: Callable[[Policy], Policy]) -> LayerRules:
+    """Return rules for layers with other policies."""
+    return LayerRules(rule._replace(policy=change(rule.policy)) if isinstance(rule.policy, Policy) else rule for rule in layers)
 
 
 def region_from(path: str | os.PathLike[str], *, framework: str | None = None) -> Region:

@@ -1,20 +1,24 @@
-"""Presets: the base lists that a policy starts from, one data file each under `data/presets`."""
+"""Presets: the base lists that a policy starts from, one data file each under `data/presets`.
+
+A framework's lists change from version to version: `torch-cuda@2.11` has those of PyTorch 2.11, which are kept as differences
+under `data/presets/versions`. A name alone is the newest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from unamp._data import load_table
 from unamp.dtypes import LOW_DTYPES
-from unamp.errors import unknown
+from unamp.errors import shortened, unknown
 from unamp.typing import PresetName
 
-__all__ = ["PRESETS", "Preset", "preset"]
+__all__ = ["PRESETS", "Preset", "check_preset", "preset", "preset_names", "preset_versions", "with_version", "without_version"]
 
-#: Their names, in the order in which they are shown.
+#: Their names, in the order in which they are shown; see `preset_versions` for the versions of each.
 PRESETS: tuple[PresetName, ...] = (
     "unamp",
     "torch-cuda",
@@ -43,6 +47,7 @@ class Preset(NamedTuple):
         banned: the operations that raise, each with its advice.
         implied: entries of `allow` and `deny` that the official lists do not name, each with the listed operations that the
             framework computes it with.
+        unnamed: words on the lists of a version that the vocabulary has no operation for.
         delegates: for ``native`` alone, the preset that each framework itself follows on each device.
     """
 
@@ -60,6 +65,7 @@ class Preset(NamedTuple):
     by_dtype: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType({})
     banned: Mapping[str, str] = MappingProxyType({})
     implied: Mapping[str, str] = MappingProxyType({})
+    unnamed: frozenset[str] = frozenset()
     delegates: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
     def listed(self, name: str, dtype: str) -> frozenset[str]:
@@ -74,20 +80,81 @@ class Preset(NamedTuple):
 
 _LISTS = ("allow", "deny", "promote", "infer", "clear")
 
+#: The presets whose lists differ between versions of their framework.
+_VERSIONED = ("torch-cuda", "torch-cpu", "torch-mps", "paddle", "mindspore", "tensorflow")
+
+
+def without_version(name: str) -> PresetName:
+    """Return the name of a preset alone: ``"torch-cuda"`` for ``"torch-cuda@2.11"``."""
+    return cast("PresetName", name.partition("@")[0])
+
 
 @cache
-def preset(name: str) -> Preset:
-    """Return the preset of that name.
+def preset_versions(name: str) -> tuple[str, ...]:
+    """Return the versions whose lists a preset has (``"2.11"``), the oldest first; none where it has no versions.
 
     Raises:
-        ValueError: for an unknown name; the message lists the valid ones.
+        ValueError: for an unknown preset.
     """
     if name not in PRESETS:
         raise ValueError(unknown("preset", name, PRESETS))
-    data = load_table(f"presets/{name}.toml")
+    return tuple(_differences(name)) if name in _VERSIONED else ()
+
+
+@cache
+def preset_names() -> tuple[PresetName, ...]:
+    """Return every valid name of a preset: those of `PRESETS`, and each with its versions."""
+    versioned = (f"{name}@{version}" for name in PRESETS for version in preset_versions(name))
+    return (*PRESETS, *(cast("PresetName", name) for name in versioned))
+
+
+def with_version(name: PresetName) -> PresetName:
+    """Return the name of a preset with its version: what it means today, whatever is newest later.
+
+    Raises:
+        ValueError: for a preset whose lists change with unamp, or with the framework that is installed.
+    """
+    if "@" in name or name in ("apex", "none"):  # which do not change any more
+        return name
+    if versions := preset_versions(name):
+        return cast("PresetName", f"{name}@{versions[-1]}")
+    held = [name for name in PRESETS if preset_versions(name)]
+    raise ValueError(f"preset {name!r} has no versions; those whose lists can be held: {', '.join(held)}, apex, none")
+
+
+def check_preset(name: object) -> None:
+    """Raise for what is no name of a preset.
+
+    Raises:
+        TypeError: for what is no string.
+        ValueError: for an unknown name, and for an unknown version; the message lists the valid ones.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"preset must be a string, not {type(name).__name__}; valid: {', '.join(PRESETS)}")
+    bare, at, version = name.partition("@")
+    if bare not in PRESETS:
+        raise ValueError(unknown("preset", name, PRESETS))
+    if at and version not in (versions := preset_versions(bare)):
+        if not versions:
+            raise ValueError(f"preset {bare!r} has no versions; write it without {shortened(at + version)}")
+        raise ValueError(unknown(f"version of preset {bare!r}", version, versions))
+
+
+@cache
+def preset(name: str) -> Preset:
+    """Return the preset of that name, or of that name and version.
+
+    Raises:
+        ValueError: for an unknown name or version; the message lists the valid ones.
+    """
+    check_preset(name)
+    bare, at, version = name.partition("@")
+    data = load_table(f"presets/{bare}.toml")
+    if at:
+        data = _changed(data, _differences(bare)[version])
     lists = {key: frozenset(data.get(key, ())) for key in _LISTS}
     return Preset(
-        name=data["name"],
+        name=name,
         title=data["title"],
         framework=data["framework"],
         version=data["version"],
@@ -99,6 +166,25 @@ def preset(name: str) -> Preset:
         },
         banned={op: data.get("advice", {}).get(op, "") for op in data.get("banned", ())},
         implied=data.get("implied", {}),
+        unnamed=frozenset(data.get("unnamed", ())),
         delegates=data.get("delegates", {}),
         **lists,
     )
+
+
+@cache
+def _differences(name: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return for each version how its lists differ from the data of a preset."""
+    return {key: value for key, value in load_table(f"presets/versions/{name}.toml").items() if isinstance(value, dict)}
+
+
+def _changed(data: Mapping[str, Any], difference: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a preset with the lists of another version."""
+    changed = {**data, **{key: difference[key] for key in ("version", "source", "unnamed") if key in difference}}
+    for key, entries in difference.items():
+        named, _, how = key.rpartition("_")
+        if how == "with":
+            changed[named] = [*changed.get(named, ()), *entries]
+        elif how == "without":
+            changed[named] = [op for op in changed[named] if op not in entries]
+    return changed

@@ -12,10 +12,23 @@ __all__ = ["DtypeLike", "DtypeName", "DtypeObject", "Level", "PresetName", "Torc
 #: The levels of a policy; see `unamp.LEVELS`.
 Level: TypeAlias = Literal["O0", "OD", "O1", "O2", "O3"]
 
-#: The names of presets; see `unamp.PRESETS`.
+# fmt: off
+#: The names of presets, and of their versions; see `unamp.PRESETS`.
 PresetName: TypeAlias = Literal[
-    "unamp", "torch-cuda", "torch-cpu", "torch-mps", "paddle", "mindspore", "tensorflow", "apex", "none", "native"
+    "unamp", "torch-cuda", "torch-cpu", "torch-mps", "paddle", "mindspore", "tensorflow", "apex",
+    "none", "native",
+    "torch-cuda@2.8", "torch-cuda@2.10", "torch-cuda@2.11", "torch-cuda@2.12", "torch-cuda@2.13",
+    "torch-cuda@2.14", "torch-cuda@2.15",
+    "torch-cpu@2.8", "torch-cpu@2.10", "torch-cpu@2.11", "torch-cpu@2.12", "torch-cpu@2.13",
+    "torch-cpu@2.14", "torch-cpu@2.15",
+    "torch-mps@2.8", "torch-mps@2.10", "torch-mps@2.11", "torch-mps@2.12", "torch-mps@2.13",
+    "torch-mps@2.14", "torch-mps@2.15",
+    "paddle@3.1", "paddle@3.2", "paddle@3.3",
+    "mindspore@2.8", "mindspore@2.9", "mindspore@2.10",
+    "tensorflow@2.17", "tensorflow@2.18", "tensorflow@2.19", "tensorflow@2.20",
+    "tensorflow@2.21",
 ]
+# fmt: on
 
 #: The names of a policy's dtype; see `unamp.dtypes.POLICY_DTYPES`.
 DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32"]

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
+from typing import cast
 
 import torch
 
-from unamp.adapter import How
+from unamp.adapter import How, major_minor
 from unamp.adapter.plans import ban_message
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy, Rule
-from unamp.presets import preset
+from unamp.presets import preset, preset_versions, without_version
+from unamp.typing import PresetName
 from unamp.vocabulary import vocabulary
 from unamp_torch import calls, state
 from unamp_torch.calls import Action
@@ -311,22 +313,32 @@ def to_the_letter(policy: Policy, device: str) -> bool:
 
     There an operation that PyTorch computes with others does what torch's own autocast makes of it: rules reach into it.
     """
-    own = policy.preset == _NATIVE_LISTS.get(device) and policy.level == "O1"
+    own = without_version(policy.preset) == _NATIVE_LISTS.get(device) and policy.level == "O1"
     return own and not (policy.allow or policy.deny or policy.widen_results)
+
+
+@cache
+def _of_this_pytorch(name: PresetName) -> PresetName:
+    """Return a preset with the version whose lists this PyTorch follows; by its name alone where that is not known."""
+    version = ".".join(map(str, major_minor(torch.__version__)))
+    return cast("PresetName", f"{name}@{version}") if version in preset_versions(name) else name
 
 
 def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
     """Return the work left beside native autocast where a policy is its own lists.
 
-    It changes nothing that PyTorch answers: it widens what single operators refuse, and gives advice on what is banned.
+    It changes nothing that PyTorch answers: it widens what single operators refuse, and gives advice on what is banned. Where
+    the lists are those of another version than this PyTorch's, it follows them.
     """
     table = {}
+    native_rules = policy.replace(preset=_of_this_pytorch(_NATIVE_LISTS[device])).rules
     for op, rule in policy.rules.items():
         answered = op in facts().answers or op in facts().made_of or only_chooses(policy, op)
-        for operator in operators(op) if rule in (Rule.WIDEST, Rule.BANNED) else ():
+        moved = native_rules[op] is not rule
+        for operator in operators(op) if moved or rule in (Rule.WIDEST, Rule.BANNED) else ():
             native = _listed_rule(operator, device)
             refused = native is Rule.WIDEST or (native is Rule.UNTOUCHED and not operator.composite and not answered)
-            action = _action(policy, rule, operator, device) if refused or rule is Rule.BANNED else None
+            action = _action(policy, rule, operator, device) if moved or refused or rule is Rule.BANNED else None
             if action is not None:
                 table[operator.name] = action
     return table

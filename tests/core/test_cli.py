@@ -37,7 +37,7 @@ def test_version() -> None:
 
 def test_help_lists_the_commands() -> None:
     text = run("--help").stdout
-    for command in ("doctor", "ops", "explain", "diff", "trace", "compare", "migrate", "onnx", "conformance"):
+    for command in ("doctor", "ops", "explain", "diff", "drift", "trace", "compare", "migrate", "onnx", "conformance"):
         assert command in text
 
 
@@ -70,10 +70,10 @@ def test_explain_says_rule_and_origin() -> None:
     explained = as_json(
         "explain", "--level", "O2", "--dtype", "bf16", "--deny", "linear", "--deny", "AddV2", "--allow", "softmax"
     )
-    assert explained["linear"] == {"rule": "float32", "origin": "your deny list", "how": {}}
+    assert explained["linear"] == {"rule": "float32", "origin": "your deny list", "how": {}, "versions": {}}
     assert explained["add"]["origin"] == "your deny list"
     assert explained["softmax"]["rule"] == "low"
-    assert explained["relu"] == {"rule": "low", "origin": "level O2: on no list", "how": {}}
+    assert explained["relu"] == {"rule": "low", "origin": "level O2: on no list", "how": {}, "versions": {}}
     assert "your deny list" in run("explain", "--deny", "linear").stdout
 
 
@@ -266,3 +266,45 @@ def test_a_file_that_is_no_text_is_no_trace(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["trace", str(tmp_path / "weights.npz")], env={"COLUMNS": "300"})
     assert done.exit_code == 2
     assert "this is no trace: it is no UTF-8" in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_drift_shows_what_changes_between_versions() -> None:
+    found = as_json("drift", "torch==2.10", "torch==2.15.0")
+    assert found["presets"]["torch-cuda"] == {
+        "operations": {
+            "rms_norm": {
+                "before": {"rule": "widest", "origin": "level O1: on no list"},
+                "after": {"rule": "float32", "origin": "preset torch-cuda@2.15: deny list"},
+            }
+        },
+        "unnamed": ["linalg_matrix_sqrth"],
+    }
+    text = run("drift", "torch==2.10", "torch==2.15").stdout
+    assert "1 operations change from torch==2.10 to torch==2.15 at O1 in float16" in text
+    assert "rms_norm" in text
+    assert "no operation of unamp's vocabulary: linalg_matrix_sqrth" in text
+    everywhere = as_json("drift", "torch==2.10", "torch==2.15", "--level", "O3")["presets"]
+    assert [each["operations"] for each in everywhere.values()] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("torch==2.9", "torch==2.13"), "unknown version of torch '2.9'; valid: 2.8, 2.10, 2.11"),
+        (("torch==2.11", "paddle==3.3"), "are two frameworks; `unamp diff` shows how presets differ"),
+        (("jax==0.9", "jax==0.10"), "unknown framework 'jax'; there are lists of versions of: mindspore, paddle"),
+        (("torch>=2", "torch==2.13"), "'torch>=2' names no version; write it as torch==2.11"),
+        (("torch==2.11", "torch==2.13", "train"), "name a function as module:function or file.py:function"),
+        (("torch==2.11", "torch==2.13", "none.py:step"), "none.py: there is no such file"),
+    ],
+)
+def test_drift_says_what_is_wrong(arguments: tuple[str, ...], says: str) -> None:
+    assert says in said(run("drift", *arguments, code=2))
+
+
+def test_explain_and_ops_say_which_versions_differ() -> None:
+    row = next(line for line in run("explain", "--preset", "torch-cuda").stdout.splitlines() if line.startswith("rms_norm"))
+    assert "widest in 2.8, 2.10, 2.11" in row
+    assert as_json("explain", "--preset", "torch-cuda@2.11")["rms_norm"]["versions"]["2.12"] == "float32"
+    assert "in other versions" not in run("explain").stdout
+    assert "float32 at O1; widest in 2.8, 2.10, 2.11" in run("ops", "rms_norm").stdout

@@ -16,7 +16,7 @@ def test_every_operation_is_explained() -> None:
     explained = explain(policy)
     assert list(explained) == list(unamp.vocabulary())
     assert {op: e.rule for op, e in explained.items()} == policy.rules
-    assert explained["linear"] == ("linear", Rule.FP32, "your deny list", {})
+    assert explained["linear"] == ("linear", Rule.FP32, "your deny list", {}, {})
 
 
 def test_how_is_what_the_adapter_says(fake: Any) -> None:
@@ -29,6 +29,16 @@ def test_native_is_explained_for_one_framework_and_device(fake: Any) -> None:
         explain(Policy(preset="native"))
     # The framework has nothing of its own, so nothing is touched.
     assert {e.rule for e in explain(Policy(preset="native"), "fake", "cpu").values()} == {Rule.UNTOUCHED}
+
+
+def test_versions_whose_lists_differ_are_named() -> None:
+    found = explain(Policy(preset="torch-cuda"))
+    assert found["rms_norm"].versions == dict.fromkeys(("2.8", "2.10", "2.11"), Rule.WIDEST)
+    assert found["layer_norm"].versions == {}
+    older = explain(Policy(preset="torch-cuda@2.11"))["rms_norm"]
+    assert older.rule is Rule.WIDEST
+    assert older.versions == dict.fromkeys(("2.12", "2.13", "2.14", "2.15"), Rule.FP32)
+    assert not any(e.versions for e in explain(Policy()).values())
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ THIRD_PARTY = {
 FLOORS = (
     ("errors", "dtypes", "_version", "typing", "_data", "_entry_points", "_on_import", "_compiler_marks"),
     ("_argument_names", "_pages", "_region_decorator", "_spelling_files", "_strict_json", "_precision_toml", "_toml_editing"),
-    ("vocabulary", "presets", "lists", "policy"),
+    ("vocabulary", "presets", "lists", "policy", "made_with"),
     ("adapter",),
     ("amp_warnings", "devices", "error_notes", "regions"),
     (

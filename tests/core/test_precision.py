@@ -20,6 +20,7 @@ import unamp
 from unamp import LayerRule, LayerRules, Policy, Precision, _precision_toml
 from unamp.cli.commands import app
 from unamp.layers.patterns import matches
+from unamp.presets import preset_names, preset_versions
 
 POLICY = Policy("O1", "bfloat16", deny=["group:norm", "exp"], promote=True)
 RULES = LayerRules(
@@ -284,8 +285,128 @@ def test_the_schema_knows_what_the_reader_knows() -> None:
     assert set(definitions["policy"]["properties"]) == set(_precision_toml._POLICY)
     assert set(definitions["rule"]["properties"]) == set(_precision_toml._LAYER)
     assert definitions["policy"]["properties"]["level"]["enum"] == list(unamp.LEVELS)
-    assert definitions["policy"]["properties"]["preset"]["enum"] == list(unamp.PRESETS)
+    assert definitions["policy"]["properties"]["preset"]["enum"] == list(preset_names())
+    versioned = [name for name in unamp.PRESETS if preset_versions(name)]
+    assert schema["properties"]["lists"]["propertyNames"]["enum"] == versioned
+    assert schema["properties"].keys() == {"format", "version", "lists", "policy", "layers"}
     assert schema["properties"]["version"]["const"] == _precision_toml.VERSION
+
+
+# --- the lists that a file was made with ------------------------------------------------------------------------------------
+
+OF_TORCH = Policy("O1", "bfloat16", preset="torch-cuda")
+
+
+def made_with(text: str, version: str) -> str:
+    """The text of a file as it would have been with an older version's lists."""
+    assert 'lists = {torch-cuda = "2.15"}' in text
+    return text.replace('lists = {torch-cuda = "2.15"}', f'lists = {{torch-cuda = "{version}"}}')
+
+
+def warned(read: Any) -> tuple[Any, list[str]]:
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        found = read()
+    assert {each.category for each in given} <= {unamp.AmpWarning}
+    assert {each.filename for each in given} <= {__file__}
+    return found, [str(each.message) for each in given]
+
+
+def test_a_file_says_which_lists_it_was_made_with() -> None:
+    text = Precision(OF_TORCH, LayerRules({"head": OF_TORCH.replace(preset="paddle")})).to_toml()
+    assert tomllib.loads(text)["lists"] == {"torch-cuda": "2.15", "paddle": "3.3"}
+    assert warned(lambda: Precision.from_toml(text))[1] == []
+    assert "lists" not in tomllib.loads(WHOLE.to_toml())  # of the preset unamp, which has no versions
+    assert "lists" not in tomllib.loads(Precision(Policy(preset="torch-cuda@2.11")).to_toml())
+
+
+def test_other_lists_are_warned_of_with_the_operations_that_changed(tmp_path: Path) -> None:
+    path = tmp_path / "precision.toml"
+    path.write_text(made_with(Precision(OF_TORCH).to_toml(), "2.11"), "utf-8")
+    found, [said] = warned(lambda: Precision.read(path))
+    assert found.policy == OF_TORCH
+    assert said.startswith(
+        f"{path} was made with the lists of torch-cuda 2.11, and those of 2.15 are followed, with other rules"
+    )
+    assert "for rms_norm;" in said
+    assert 'preset = "torch-cuda@2.11" in the file holds the old ones' in said
+    other = tmp_path / "other.toml"
+    other.write_text(path.read_text("utf-8"), "utf-8")
+    region, [said] = warned(lambda: unamp.region_from(other))
+    assert said.startswith(f"{other} was made with the lists of torch-cuda 2.11")
+    assert region.policy == OF_TORCH
+
+
+def test_whoever_reads_a_file_is_warned() -> None:
+    text = made_with(OF_TORCH.replace(level="O2").to_toml(), "2.10")
+    assert ["rms_norm" in said for said in warned(lambda: Policy.from_toml(text))[1]] == [True]
+    text = made_with(LayerRules({"head": OF_TORCH}).to_toml(), "2.8")
+    assert ["rms_norm" in said for said in warned(lambda: LayerRules.from_toml(text))[1]] == [True]
+
+
+@pytest.mark.parametrize(
+    ("policy", "version"),
+    [
+        (OF_TORCH, "2.12"),  # the same lists
+        (OF_TORCH.replace(deny="rms_norm"), "2.11"),  # the user's own list decides
+        (OF_TORCH.replace(level="O3"), "2.11"),
+    ],
+)
+def test_where_no_rule_changes_nothing_is_said(policy: Policy, version: str) -> None:
+    text = made_with(Precision(policy).to_toml(), version)
+    assert warned(lambda: Precision.from_toml(text)) == (Precision(policy), [])
+
+
+def test_a_newer_version_than_this_unamp_knows_is_said() -> None:
+    text = made_with(Precision(OF_TORCH).to_toml(), "9.99")
+    found, [said] = warned(lambda: Precision.from_toml(text))
+    assert found.policy == OF_TORCH
+    assert "made with the lists of torch-cuda '9.99', which this unamp does not have (2.8, 2.10, " in said
+    with pytest.raises(ValueError, match="unknown version of preset 'torch-cuda' '9.99'"):
+        Precision.from_toml(text, pinned=True)
+
+
+def test_pinned_holds_the_lists() -> None:
+    rules = LayerRules([LayerRule("head", OF_TORCH, reason="why"), LayerRule("**.wo", "float32")])
+    now = Precision(OF_TORCH, rules, pinned=True)
+    assert now.policy.preset == "torch-cuda@2.15"
+    assert [each.preset for each in now.layers.policies] == ["torch-cuda@2.15"]
+    assert Precision.from_toml(now.to_toml()) == now
+    text = made_with(Precision(OF_TORCH, rules).to_toml(), "2.11")
+    held, said = warned(lambda: Precision.from_toml(text, pinned=True))
+    assert said == []
+    assert held.policy == OF_TORCH.replace(preset="torch-cuda@2.11")
+    assert held.policy.decide("rms_norm") is unamp.Rule.WIDEST
+    assert [each.preset for each in held.layers.policies] == ["torch-cuda@2.11"]
+    with pytest.raises(ValueError, match="preset 'unamp' has no versions"):
+        Precision(Policy(), pinned=True)
+
+
+@pytest.mark.parametrize(
+    ("lists", "says"),
+    [
+        ("[]", "lists: must be a table of presets and versions, not list"),
+        ("{torch-cuda = 2.11}", "lists, 'torch-cuda': must be"),
+        ('{torch = "2.11"}', "unknown preset 'torch'"),
+        ('{unamp = "1"}', "lists: preset 'unamp' has no versions"),
+    ],
+)
+def test_bad_lists_are_refused(lists: str, says: str) -> None:
+    text = Precision(OF_TORCH).to_toml().replace('{torch-cuda = "2.15"}', lists)
+    with pytest.raises(ValueError, match=f"this is no precision file: .*{says}"):
+        Precision.from_toml(text)
+
+
+def test_a_file_is_written_again_with_the_lists_of_today() -> None:
+    old = "# mine\n" + made_with(Precision(OF_TORCH).to_toml(), "2.11").replace("dtype", "# the dtype\ndtype")
+    new = Precision(OF_TORCH).to_toml(over=old)
+    assert new == old.replace("2.11", "2.15")
+    without = Precision(OF_TORCH, pinned=True).to_toml(over=old)
+    assert "lists" not in tomllib.loads(without)
+    assert Precision.from_toml(without).policy.preset == "torch-cuda@2.15"
+    again = Precision(OF_TORCH).to_toml(over=without)
+    assert tomllib.loads(again)["lists"] == {"torch-cuda": "2.15"}
+    assert Precision.from_toml(again).policy == OF_TORCH
 
 
 # --- the command line, and regions -------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from documents import ROOT
 
 import unamp
 from unamp.dtypes import POLICY_DTYPES
+from unamp.presets import preset_names
 from unamp.typing import DtypeName, Level, PresetName
 
 CALLS = Path(__file__).with_name("typed_arguments.py")
@@ -54,5 +55,5 @@ def test_a_checker_refuses_bad_arguments_and_takes_good_ones(errors: Callable[[P
 
 def test_types_list_what_is_valid_at_run_time() -> None:
     assert get_args(Level) == tuple(unamp.LEVELS)
-    assert get_args(PresetName) == unamp.PRESETS
+    assert get_args(PresetName) == preset_names()
     assert get_args(DtypeName) == POLICY_DTYPES

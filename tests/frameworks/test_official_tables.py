@@ -6,10 +6,8 @@ a subprocess. A new release that changes a list fails here, and the message name
 
 from __future__ import annotations
 
-import ast
 import functools
 import json
-import re
 import subprocess
 import sys
 import tomllib
@@ -18,6 +16,8 @@ from importlib import metadata, resources
 
 import pytest
 from installed import place
+from official_lists import FP32_MACROS, mindspore_lists, paddle_lists, spellings, tensorflow_lists, torch_macros
+from preset_versions import read_folder
 
 from unamp.adapter.versions import major_minor
 
@@ -47,12 +47,6 @@ GONE = {"cholesky": (2, 15), "qr": (2, 15)}
 @functools.cache
 def preset(name: str) -> dict:
     return tomllib.loads(DATA.joinpath("presets", f"{name}.toml").read_text("utf-8"))
-
-
-@functools.cache
-def spellings(framework: str) -> dict[str, str]:
-    ops = tomllib.loads(DATA.joinpath("vocabulary.toml").read_text("utf-8"))["ops"]
-    return {spelling: name for name, op in ops.items() for spelling in op.get(framework, ())}
 
 
 def canonical(framework: str, official: Iterable[str]) -> set[str]:
@@ -90,17 +84,6 @@ def installed_version(framework: str) -> str:
 def torch_since(versions: dict[str, tuple[int, int]]) -> set[str]:
     """Return the names whose version the installed torch has reached."""
     return {name for name, since in versions.items() if major_minor(installed_version("torch")) >= since}
-
-
-def torch_macros() -> dict[str, set[str]]:
-    """The operator names in each list macro of ATen's autocast header."""
-    text = (place("torch") / "include/ATen/autocast_mode.h").read_text("utf-8").replace("\\\n", " ")
-    lists = dict(re.findall(r"#define (AT_FORALL_\w+)\(_\)([^\n]*)", text))
-    # An entry reads `_(name)`, `_(name, overload)` or, where the redispatch signature differs, `_(ADD_NS(name), ...)`.
-    names = {macro: set(re.findall(r"\b_\(\s*(?:ADD_NS\()?(\w+)", body)) for macro, body in lists.items()}
-    wanted = ("LOWER_PRECISION_FP", "FP32", "FP32_SET_OPT_DTYPE", "DIFFERENT_REDISPATCH_SIGNATURE", "PROMOTE")
-    assert all(names.get(f"AT_FORALL_{key}") for key in wanted), "ATen/autocast_mode.h no longer has the macros we read"
-    return {key: names[f"AT_FORALL_{key}"] for key in wanted}
 
 
 # Runs in a process of its own. A kernel on an Autocast key casts first and calls the operator after, so the casts that a
@@ -279,72 +262,13 @@ def packet(kernel: str) -> str:
     return kernel.removeprefix("aten::").partition(".")[0]
 
 
-@functools.cache
-def paddle_lists() -> dict[str, set[str]]:
-    """The set-valued names of `paddle/amp/amp_lists.py`, `A | B` included."""
-    source = place("paddle") / "amp/amp_lists.py"
-    sets: dict[str, set[str]] = {}
-
-    def value(node: ast.expr) -> set[str]:
-        match node:
-            case ast.Set():
-                return {ast.literal_eval(item) for item in node.elts}
-            case ast.Name():
-                return sets[node.id]
-            case ast.BinOp(op=ast.BitOr()):
-                return value(node.left) | value(node.right)
-        raise AssertionError(f"{source} holds something new: {ast.unparse(node)}")
-
-    for node in ast.parse(source.read_text("utf-8")).body:
-        if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name):
-            sets[target.id] = value(node.value)
-    return sets
-
-
-@functools.cache
-def mindspore_lists() -> dict[str, set[str]]:
-    """The AMP lists of `mindspore/train/amp.py`: cells as `nn.Dense`, primitives by their bare name."""
-    tree = ast.parse((place("mindspore") / "train/amp.py").read_text("utf-8"))
-    lists = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
-            items = [ast.unparse(item).split(".") for item in node.value.elts]
-            lists[ast.unparse(node.targets[0])] = {f"nn.{i[-1]}" if i[0] == "nn" else i[-1] for i in items}
-    function = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "auto_mixed_precision")
-    documented = re.search(r"`promote_list` are:\s*((?:``\w+``[,\s]*)+)", ast.get_docstring(function) or "")
-    assert documented, "mindspore.amp.auto_mixed_precision no longer documents its promote_list"
-    # A private name for the primitive `Cross` as the compiler sees it.
-    lists["promote"] = set(re.findall(r"``(\w+)``", documented[1])) - {"_PyboostCrossPrim"}
-    return lists
-
-
-@functools.cache
-def tensorflow_lists() -> dict[str, dict[str, set[str]]]:
-    """grappler's lists, as its header gives them for CUDA (every version condition true) and for oneDNN in bfloat16."""
-    header = place("tensorflow") / "include/tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
-    text = header.read_text("utf-8")
-    tensor_lists = set(re.findall(r'"(TensorList\w+)"', text))
-    text = re.sub(r"if \(use_onednn_\) \{.*?\n    \}", "", text, flags=re.DOTALL)
-    classes = dict(re.findall(r"^class (AutoMixedPrecisionLists\w+)(.*?)^};", text, re.DOTALL | re.MULTILINE))
-    found: dict[str, dict[str, set[str]]] = {}
-    for name, body in classes.items():
-        for key in ("Allow", "Infer", "Deny", "Clear"):
-            method = re.search(rf"{key}List\(\) override \{{(.*?)\n  \}}\n", body, re.DOTALL)
-            assert method, f"{header.name} no longer defines {name}.{key}List"
-            names = {word for word in re.findall(r'"(\w+)"', method[1]) if not re.fullmatch(r"[A-Z]+LIST", word)}
-            found.setdefault(name, {})[key.lower()] = names | (tensor_lists if key == "Clear" else set())
-    return {"cuda": found["AutoMixedPrecisionListsFp16"], "onednn": found["AutoMixedPrecisionListsMkl"]}
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The comparison
 # ---------------------------------------------------------------------------------------------------------------------
 
-FP32_MACROS = ("FP32", "FP32_SET_OPT_DTYPE", "DIFFERENT_REDISPATCH_SIGNATURE")
-
 
 def test_torch_cuda_follows_the_header() -> None:
-    macros = torch_macros()
+    macros = torch_macros(place("torch"))
     assert_same("torch", "torch-cuda", "allow", macros["LOWER_PRECISION_FP"])
     assert_same("torch", "torch-cuda", "deny", set().union(*(macros[key] for key in FP32_MACROS)))
     assert_same("torch", "torch-cuda", "promote", macros["PROMOTE"])
@@ -352,7 +276,9 @@ def test_torch_cuda_follows_the_header() -> None:
 
 def test_torch_cuda_names_every_registered_kernel() -> None:
     """The header has no macro for cuDNN's convolutions and for the banned one: the dispatcher knows them too."""
-    beyond_the_macros = {packet(kernel) for kernel in torch_kernels()["cuda"]} - set().union(*torch_macros().values())
+    beyond_the_macros = {packet(kernel) for kernel in torch_kernels()["cuda"]} - set().union(
+        *torch_macros(place("torch")).values()
+    )
     in_every_build = {"cudnn_convolution", "cudnn_convolution_transpose", "binary_cross_entropy"}
     assert beyond_the_macros - {"_cudnn_rnn"} == in_every_build | torch_since(NEWER)
     assert_same("torch", "torch-cuda", "banned", {"binary_cross_entropy"})
@@ -391,7 +317,7 @@ def test_what_torch_implies(device: str) -> None:
 
 
 def test_paddle_follows_amp_lists() -> None:
-    lists = paddle_lists()
+    lists = paddle_lists(place("paddle"))
     assert_same("paddle", "paddle", "allow", lists["FP16_WHITE_LIST"])
     assert_same("paddle", "paddle", "allow_bfloat16", lists["BF16_WHITE_LIST"])
     assert lists["FP16_BLACK_LIST"] == lists["BF16_BLACK_LIST"], "the preset has one black list for both dtypes"
@@ -400,7 +326,7 @@ def test_paddle_follows_amp_lists() -> None:
 
 
 def test_mindspore_follows_its_amp_lists() -> None:
-    lists = mindspore_lists()
+    lists = mindspore_lists(place("mindspore"))
     assert_same("mindspore", "mindspore", "allow", lists["AMP_WHITE_LIST"])
     assert_same("mindspore", "mindspore", "deny_o2", lists["AMP_BLACK_LIST"])
     assert_same("mindspore", "mindspore", "allow_auto", lists["AMP_AUTO_WHITE_LIST"])
@@ -410,9 +336,21 @@ def test_mindspore_follows_its_amp_lists() -> None:
 
 @pytest.mark.parametrize("key", ["allow", "infer", "deny", "clear"])
 def test_tensorflow_follows_grappler(key: str) -> None:
-    lists = tensorflow_lists()
+    lists = tensorflow_lists(place("tensorflow"))
     assert_same("tensorflow", "tensorflow", key, lists["cuda"][key])
     assert_same("tensorflow", "tensorflow", f"{key}_bfloat16", lists["onednn"][key])
+
+
+@pytest.mark.parametrize("framework", list(SPELLING_PROBES))
+def test_the_versions_of_presets_are_what_the_packages_list(framework: str) -> None:
+    found = read_folder(place(framework).parent)
+    ours = {name: versions for name, versions in found.items() if preset(name)["framework"] == framework}
+    assert ours
+    for name, versions in ours.items():
+        for minor, entry in versions.items():
+            kept = tomllib.loads(DATA.joinpath("presets/versions", f"{name}.toml").read_text("utf-8"))[minor]
+            sources = ("version", "source")  # of another patch release, maybe
+            assert {k: v for k, v in kept.items() if k not in sources} == {k: v for k, v in entry.items() if k not in sources}
 
 
 @pytest.mark.parametrize("framework", list(SPELLING_PROBES))
@@ -420,9 +358,11 @@ def test_every_spelling_exists(framework: str) -> None:
     """But for words that the official lists themselves use for operations that the installed package does not have."""
     listed = set()
     if framework == "paddle":
-        listed = set().union(*paddle_lists().values())
+        listed = set().union(*paddle_lists(place("paddle")).values())
     if framework == "tensorflow":
-        listed = {name for lists in tensorflow_lists().values() for names in lists.values() for name in names}
+        listed = {
+            name for lists in tensorflow_lists(place("tensorflow")).values() for names in lists.values() for name in names
+        }
     absent = ask(framework, SPELLING_PROBES[framework] + RESOLVE, stdin=json.dumps(sorted(spellings(framework))))
     gone = torch_since(GONE) if framework == "torch" else set()
     unknown = sorted(set(absent) - listed - gone)  # type: ignore[call-overload]
@@ -453,7 +393,7 @@ def test_diff_lists_exactly_what_the_official_lists_of_paddle_and_torch_disagree
 
     At O1 to be on torch's promote list and to be on no list is the same, but for operations that only move data.
     """
-    paddle, macros = paddle_lists(), torch_macros()
+    paddle, macros = paddle_lists(place("paddle")), torch_macros(place("torch"))
     groups = {
         op: entry["group"] for op, entry in tomllib.loads(DATA.joinpath("vocabulary.toml").read_text("utf-8"))["ops"].items()
     }

@@ -43,6 +43,17 @@ def gpu(policy: Policy) -> unamp.Region:
     return unamp.Region(policy, device="gpu")
 
 
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [("torch-cuda@2.11", BF16), ("torch-cuda@2.12", F32), ("torch-cuda", F32)],
+)
+def test_the_lists_of_another_version_are_followed(preset: Any, expected: torch.dtype) -> None:
+    with gpu(Policy("O1", "bfloat16", preset=preset)):
+        assert F.rms_norm(mat(BF16), (4,)).dtype == expected
+        assert F.layer_norm(mat(BF16), (4,)).dtype == F32
+        assert F.cross_entropy(mat(BF16), torch.empty(4, dtype=torch.long, device="cuda")).dtype == F32
+
+
 CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mm": torch.mm,
     "matmul": torch.matmul,

@@ -16,6 +16,7 @@ from unamp.cli import policies, traces
 from unamp.cli.arguments import AsJson
 from unamp.cli.doctor import examine_all
 from unamp.cli.doctor_tables import show_frameworks, show_gaps, show_machine
+from unamp.cli.drift import drift
 from unamp.cli.migrate import migrate
 from unamp.cli.onnx import onnx_command
 from unamp.cli.printing import print_json
@@ -69,6 +70,7 @@ def doctor(
 app.command("ops")(policies.ops)
 app.command("explain")(policies.explain_command)
 app.command("diff")(policies.diff)
+app.command("drift")(drift)
 app.command("trace")(traces.trace_command)
 app.command("compare")(traces.compare)
 app.command("tune")(tune_command)

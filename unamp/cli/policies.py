@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +18,11 @@ from unamp.cli.precisions import diff_files, read_precision, show_precision
 from unamp.cli.printing import print_json, show
 from unamp.cli.traces import read_trace
 from unamp.errors import unknown
-from unamp.explaining import Change, Explanation, changes, explain
-from unamp.policy import LEVELS, Decision, Policy
+from unamp.explaining import Change, Explanation, changes, explain, rules_of_versions
+from unamp.policy import LEVELS, Decision, Policy, Rule
 from unamp.presets import PRESETS, preset
 from unamp.tracing import ran_under
+from unamp.typing import PresetName
 from unamp.vocabulary import Operation, vocabulary
 
 __all__ = ["diff", "explain_command", "ops"]
@@ -71,10 +73,11 @@ def explain_command(
     if precision is not None:
         show_precision(precision)
     where = sorted({place for e in explained.values() for place in e.how})
-    table = Table("operation", "rule", "comes from", *(" on ".join(place) for place in where))
+    differ = ("in other versions",) if any(e.versions for e in explained.values()) else ()
+    table = Table("operation", "rule", "comes from", *differ, *(" on ".join(place) for place in where))
     for op, e in explained.items():
         how = (printing.support(e.how[place].value) for place in where)
-        table.add_row(op, printing.rule(e.rule), e.origin, *how)
+        table.add_row(op, printing.rule(e.rule), e.origin, *(_versions(e.versions) for _ in differ), *how)
     show(table)
 
 
@@ -149,8 +152,13 @@ def _show_operation(op: Operation, as_json: bool) -> None:
         table.add_row(f"in {framework}", ", ".join(spellings))
     table.add_section()
     for name, rule in rules.items():
-        table.add_row(f"preset {name}", printing.rule(rule) + " at O1")
+        table.add_row(f"preset {name}", printing.rule(rule) + " at O1" + _elsewhere(name, op.name, rule))
     show(table)
+
+
+def _elsewhere(name: PresetName, op: str, rule: Rule) -> str:
+    rules = {version: found[op] for version, found in rules_of_versions(Policy(preset=name)).items() if found[op] is not rule}
+    return f"; {_versions(rules)}" if rules else ""
 
 
 def _as_data(op: Operation) -> dict[str, Any]:
@@ -162,7 +170,16 @@ def _explained_as_data(e: Explanation) -> dict[str, Any]:
     how: dict[str, dict[str, str]] = {}
     for (framework, device), carried_out in e.how.items():
         how.setdefault(framework, {})[device] = carried_out.value
-    return {"rule": e.rule.value, "origin": e.origin, "how": how}
+    versions = {version: rule.value for version, rule in e.versions.items()}
+    return {"rule": e.rule.value, "origin": e.origin, "how": how, "versions": versions}
+
+
+def _versions(rules: Mapping[str, Rule]) -> str:
+    """Return the rules of other versions for a person: each rule with its versions."""
+    by_rule: dict[Rule, list[str]] = {}
+    for version, rule in rules.items():
+        by_rule.setdefault(rule, []).append(version)
+    return "; ".join(f"{rule.value} in {', '.join(versions)}" for rule, versions in by_rule.items())
 
 
 def _first(spellings: tuple[str, ...]) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from unamp.cli.arguments import LOW, AsJson, checked
+from unamp.cli.functions import function_named
 from unamp.cli.printing import print_json
 from unamp.errors import shortened
 from unamp.policy import LEVELS, Policy
@@ -98,13 +95,7 @@ def _ours(error: BaseException) -> bool:
 
 
 def _arguments(said: str) -> dict[str, Any]:
-    where, colon, name = said.rpartition(":")
-    if not colon or not where or not name.isidentifier():
-        raise typer.BadParameter(f"{shortened(said)} is none; name a function as module:function or file.py:function")
-    function = getattr(_module(where), name, None)
-    if not callable(function):
-        raise typer.BadParameter(f"{where} has no function {name!r}")
-    given = function()
+    given = function_named(said)()
     if not isinstance(given, Mapping):
         raise typer.BadParameter(f"{said} must return a dict with {', '.join(_NEEDED)}, not {shortened(given, 40)}")
     unknown = sorted(set(given) - {*_NEEDED, *_FURTHER}, key=str)
@@ -115,25 +106,6 @@ def _arguments(said: str) -> dict[str, Any]:
             f"{said} must return a dict with {', '.join(_NEEDED)}, and what else unamp.tune takes; {wrong}"
         )
     return dict(given)
-
-
-def _module(where: str) -> Any:
-    if where.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-        if spec is None or spec.loader is None or not Path(where).is_file():
-            raise typer.BadParameter(f"{where}: there is no such file")
-        sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        return module
-    sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(where)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (where == error.name or where.startswith(f"{error.name}.")):
-            raise
-        raise typer.BadParameter(f"there is no module {where!r} here; name one, or a file (train.py:function)") from error
 
 
 def _written(path: Path, text: str) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
+from unamp import amp_warnings
 from unamp.dtypes import FLOAT32
 from unamp.errors import shortened, unknown
 from unamp.layers.patterns import as_pattern
+from unamp.made_with import changes_since, lists_of
 from unamp.policy import Policy
 
 __all__ = ["LOW_RESULT", "LayerRule", "LayerRules"]
@@ -80,6 +82,11 @@ class LayerRules:
     def __repr__(self) -> str:
         return f"LayerRules([{', '.join(map(repr, self._rules))}])"
 
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """Return the policies of the rules that have one."""
+        return tuple(rule.policy for rule in self if isinstance(rule.policy, Policy))
+
     def to_data(self) -> list[dict[str, Any]]:
         """Return the rules as plain values, for a file."""
         return [
@@ -140,11 +147,11 @@ class LayerRules:
         """Return the rules as the text of a `precision.toml`, which `from_toml` reads; see `unamp.Precision` for more."""
         from unamp import _precision_toml  # slow to import
 
-        return _precision_toml.dump(_precision_toml.Contents(layers=self.tables()))
+        return _precision_toml.dump(_precision_toml.Contents(layers=self.tables(), lists=lists_of(self.policies)))
 
     @classmethod
     def from_toml(cls, text: str) -> LayerRules:
-        """Return the rules in the text of a `precision.toml`.
+        """Return the rules in the text of a `precision.toml`; warn where the lists of their presets have changed since.
 
         Raises:
             ValueError: for what is no such text, and where it has a policy, too: `unamp.Precision` reads both.
@@ -155,9 +162,12 @@ class LayerRules:
         if found.policy is not None:
             raise ValueError("this file has a policy, too: read it with unamp.Precision.from_toml")
         try:
-            return cls.from_tables(found.layers)
+            rules = cls.from_tables(found.layers)
+            changes = changes_since(found.lists, rules.policies)
         except (TypeError, ValueError) as error:
             raise ValueError(f"this is no precision file: {error}") from error
+        amp_warnings.lists_changed("this file", changes)
+        return rules
 
 
 _FORMAT, _VERSION = "unamp layer rules", 1
