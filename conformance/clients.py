@@ -45,6 +45,7 @@ loss from float32's, in parts of it. *Time* is the median of a step against floa
 may have had other work: where it multiplies no bfloat16, low steps are slower. A dash is where a framework has no mixed
 precision of its own on a CPU.
 *By hand*: the script was run alone in such an environment, not by the command.
+numpyro runs its model three times in `init`, outside of the region and in float32; the steps after it are what is counted.
 The table is generated; the clients are listed in [clients.toml](../clients/clients.toml), each with its script beside.
 
 | framework | client | packages | result | products low | difference | their own | time | their own | at commit |

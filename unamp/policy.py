@@ -18,7 +18,7 @@ from unamp.errors import AmpWarning, unknown
 from unamp.lists import EVERYTHING, operation_name, read, words
 from unamp.presets import Preset, check_preset
 from unamp.presets import preset as load_preset
-from unamp.typing import DtypeLike, DtypeName, Level, PresetName
+from unamp.typing import DtypeLike, DtypeName, Level, OperationLike, OperationsLike, PresetName
 from unamp.vocabulary import Operation, vocabulary
 
 __all__ = ["KEPT_POLICIES", "LEVELS", "Decision", "Policy", "Rule"]
@@ -129,8 +129,8 @@ class Policy:
         self,
         level: Level = "O1",
         dtype: DtypeLike = "float16",
-        allow: object = (),
-        deny: object = (),
+        allow: OperationsLike = (),
+        deny: OperationsLike = (),
         preset: PresetName = "unamp",
         enabled: bool = True,
         promote: bool = False,
@@ -259,7 +259,7 @@ class Policy:
         """Return whether it changes anything at all: enabled, and of a level above O0."""
         return self.enabled and self.level != "O0"
 
-    def decide(self, op: object) -> Rule:
+    def decide(self, op: OperationLike) -> Rule:
         """Return the rule for one operation.
 
         Args:
@@ -278,7 +278,7 @@ class Policy:
         """The rule for every operation of the vocabulary."""
         return _rules(self, vocabulary().generation)
 
-    def reason(self, op: object) -> Decision:
+    def reason(self, op: OperationLike) -> Decision:
         """Return the decision for one operation with where it comes from, for people; see `decide`."""
         return _decide(self, vocabulary()[operation_name("op", op)], load_preset(self.preset))
 

@@ -21,7 +21,7 @@ from unamp.devices import BARE, default_dtype, place
 from unamp.errors import shortened
 from unamp.lists import is_word, operation_name
 from unamp.policy import KEPT_POLICIES, Policy
-from unamp.typing import DtypeLike, Level, PresetName
+from unamp.typing import DtypeLike, Level, OperationsLike, PresetName
 
 __all__ = [
     "CapturedRegion",
@@ -195,8 +195,8 @@ def autocast(
     cache_enabled: bool | None = None,
     *,
     level: Level = "O1",
-    allow: object = (),
-    deny: object = (),
+    allow: OperationsLike = (),
+    deny: OperationsLike = (),
     preset: PresetName = "unamp",
     promote: bool = False,
     framework: str | None = None,
@@ -231,8 +231,8 @@ def autocast(
 @not_converted
 def auto_cast(
     enable: bool = True,
-    custom_white_list: object = None,
-    custom_black_list: object = None,
+    custom_white_list: OperationsLike | None = None,
+    custom_black_list: OperationsLike | None = None,
     level: Level = "O1",
     dtype: DtypeLike = "float16",
     use_promote: bool = False,
@@ -357,7 +357,14 @@ def _autocast(device_type: object, dtype: DtypeLike | None, *rest: Any) -> Regio
     return _shared(policy, registry.adapters_in_use(), framework, device)
 
 
-def _auto_cast(enable: bool, white: object, black: object, level: Level, dtype: DtypeLike, *rest: Any) -> Region:
+def _auto_cast(
+    enable: bool,
+    white: OperationsLike | None,
+    black: OperationsLike | None,
+    level: Level,
+    dtype: DtypeLike,
+    *rest: Any,
+) -> Region:
     promote, preset, framework = rest
     if callable(enable):
         raise TypeError(BARE.format("auto_cast"))
@@ -431,11 +438,11 @@ def _key_for(framework: str, make: Callable[..., Region], *arguments: Any) -> in
     return registry.adapter_for(framework).make_capturable(make(*arguments))
 
 
-def _paddle_names(names: object) -> object:
+def _paddle_names(names: OperationsLike | None) -> OperationsLike:
     if names is None:
         return ()
     if isinstance(names, str):
         names = (names,)
-    if isinstance(names, Iterable):
+    if isinstance(names, Iterable) and not callable(names):  # torch.ops.aten.add, which lists its overloads, is one entry
         return tuple(operation_name("list", n, prefer="paddle") if isinstance(n, str) and not is_word(n) else n for n in names)
     return names

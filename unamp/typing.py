@@ -5,9 +5,19 @@ They are for type checkers: at run time every argument is checked by its value, 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, TypeAlias
 
-__all__ = ["DtypeLike", "DtypeName", "DtypeObject", "Level", "PresetName", "TorchDtype"]
+__all__ = [
+    "DtypeLike",
+    "DtypeName",
+    "DtypeObject",
+    "Level",
+    "OperationLike",
+    "OperationsLike",
+    "PresetName",
+    "TorchDtype",
+]
 
 #: The levels of a policy; see `unamp.LEVELS`.
 Level: TypeAlias = Literal["O0", "OD", "O1", "O2", "O3"]
@@ -62,3 +72,10 @@ class _Scalar(Protocol):  # the dtypes of NumPy and ml_dtypes are also written a
 #: A dtype as every argument for one takes it. Its name is any string: it is a setting more often than a literal, and has
 #: more spellings (``"bf16"``, ``"torch.bfloat16"``) than a type can list.
 DtypeLike: TypeAlias = str | TorchDtype | DtypeObject | type[_Scalar]
+
+#: An operation as every argument for one takes it: a name in any spelling, or the framework's own function, layer class or
+#: primitive, all of which can be called.
+OperationLike: TypeAlias = str | Callable[..., Any]
+
+#: A list of operations as `allow` and `deny` take it; a single entry may stand alone.
+OperationsLike: TypeAlias = OperationLike | Iterable[OperationLike]

@@ -38,6 +38,10 @@ unamp.decorate([], level="O2", dtype=torch.float16, save_dtype="float32")
 unamp.auto_mixed_precision(torch.nn.Linear(1, 1), "O3", torch.bfloat16)
 unamp.custom_fwd(cast_inputs=torch.float32)
 torch_dialect.amp.autocast("cpu", dtype=torch.bfloat16)
+unamp.Policy(allow="matmul", deny=["group:norm", torch.nn.Linear, torch.softmax])
+unamp.Policy(allow=(jax.numpy.matmul,), deny=torch.matmul).decide(torch.nn.functional.linear)
+unamp.autocast(allow={"exp", "log"}, deny=torch.nn.LSTM)
+unamp.auto_cast(custom_white_list={"matmul_v2"}, custom_black_list=None)
 
 unamp.Policy("O7")  # type: ignore[arg-type]
 unamp.Policy("o1")  # type: ignore[arg-type]
@@ -46,6 +50,12 @@ unamp.Policy(dtype=3)  # type: ignore[arg-type]
 unamp.Policy(dtype=None)  # type: ignore[arg-type]
 unamp.Policy(preset="pytorch")  # type: ignore[arg-type]
 unamp.Policy(levle="O1")  # type: ignore[call-arg]
+unamp.Policy(allow=3)  # type: ignore[arg-type]
+unamp.Policy(deny=["exp", 3])  # type: ignore[list-item]
+unamp.Policy(deny=None)  # type: ignore[arg-type]
+unamp.Policy().decide(3)  # type: ignore[arg-type]
+unamp.autocast(allow=[None])  # type: ignore[list-item]
+unamp.auto_cast(custom_black_list=3)  # type: ignore[arg-type]
 unamp.autocast(dtype=3)  # type: ignore[arg-type]
 unamp.autocast(dtype=float)  # type: ignore[arg-type]
 unamp.autocast(level="O4")  # type: ignore[arg-type]

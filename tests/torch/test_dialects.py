@@ -285,6 +285,11 @@ def test_a_closure_is_refused_in_either_spelling(optimizer: Any, spelling: str) 
     assert (w.item(), w.grad.item()) == (1.0, 1024.0)  # type: ignore[union-attr]
 
 
+def test_a_packet_of_overloads_is_one_entry_of_a_list_in_paddles_spelling_too() -> None:
+    region = unamp.auto_cast(custom_black_list=torch.ops.aten.add)
+    assert region.policy.deny == unamp.Policy(deny=torch.ops.aten.add).deny == ("add",)
+
+
 def test_a_disabled_scaler_steps_outside_the_policy_around_it() -> None:
     low: list[torch.dtype] = []
 

@@ -7,7 +7,7 @@ from typing import Any
 import unamp
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.dtypes import LOW_DTYPES, dtype_name
-from unamp.typing import DtypeLike, Level
+from unamp.typing import DtypeLike, Level, OperationsLike
 
 __all__ = [
     "amp_guard",
@@ -25,8 +25,8 @@ _LEVELS = ("O0", "OD", "O1", "O2")
 @not_converted
 def auto_cast(
     enable: bool = True,
-    custom_white_list: object = None,
-    custom_black_list: object = None,
+    custom_white_list: OperationsLike | None = None,
+    custom_black_list: OperationsLike | None = None,
     level: str = "O1",
     dtype: DtypeLike = "float16",
     use_promote: bool = True,
