@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import unamp
 from unamp.adapter import Operations, OpRecord
-from unamp.adapter.absent_devices import AbsentDevice, Computed, Programs
+from unamp.adapter.absent_devices import AbsentDevice, Computed, Programs, Unreadable
 from unamp.dtypes import ELIGIBLE
 from unamp.policy import Policy, Rule
 from unamp.regions import Region
 from unamp_conformance.netchecks import Outcome, expected_dtype, misjudged
-from unamp_conformance.networks import Functions, Network
+from unamp_conformance.networks import Functions, Lacking, Network
 from unamp_conformance.subjects import Subject
 
 __all__ = ["check_program"]
@@ -39,8 +39,12 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     device = subject.absent_devices[subject.device]
     traced, written = _Run(network, subject.operations, device), _Run(network, subject.operations, device)
     region = Region(policy, framework=subject.framework, device=device.region)
-    traced.read(region, trace=True)
-    programs = written.read(region)
+    try:
+        traced.read(region, trace=True)
+        programs = written.read(region)
+    except Exception:
+        _readable(network, subject.operations, device)
+        raise
     rules = {record.op: subject.rule(policy, record.op) for record in traced.records}
     complaints = [wrong[0] for record in traced.records if (wrong := misjudged(policy, rules[record.op], record))]
     complaints += [f"not in the trace: {place}" for place in _untold(subject, policy, traced.places)]
@@ -49,6 +53,16 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     complaints += _against_policy(programs.there, expected)
     complaints += _against_cpu(programs)
     return {"decisions": ("; ".join(dict.fromkeys(complaints)), {"trace": _table(programs.there)})}
+
+
+def _readable(network: Network, operations: Operations, device: AbsentDevice) -> None:
+    """Raise Unreadable where a network has no program for a device even outside of all regions."""
+    try:
+        _Run(network, operations, device).read(nullcontext())
+    except Lacking:
+        raise
+    except Exception as error:
+        raise Unreadable(f"{device.name} has no program for it outside of any region: {error}") from error
 
 
 @dataclass
@@ -61,7 +75,7 @@ class _Run:
     records: list[OpRecord] = field(default_factory=list)
     places: dict[str, list[OpRecord]] = field(default_factory=dict)
 
-    def read(self, region: Region, *, trace: bool = False) -> Programs:
+    def read(self, region: AbstractContextManager[Any], *, trace: bool = False) -> Programs:
         """Return the programs of the network's loss in a region."""
         parameters, data, buffers = self.network.parameters(), self.network.inputs(), self.network.statistics()
 
@@ -120,7 +134,8 @@ class _Expected:
             floating = {dtype for dtype in record.inputs if dtype in ELIGIBLE}
             given |= floating
             expected = None if rule is None else expected_dtype(policy, rule, record.inputs)
-            computed |= floating if expected is None else {expected}
+            own = set(ELIGIBLE) if rule is None else floating  # the framework's own affair
+            computed |= own if expected is None else {expected}
         return cls(frozenset(computed), frozenset(given))
 
 
@@ -161,6 +176,8 @@ def _wrong(computed: Computed, right: frozenset[str]) -> str:
 
 
 def _against_cpu(programs: Programs) -> Iterator[str]:
+    if programs.cpu is None:
+        return
     there, cpu = Counter(programs.there), Counter(programs.cpu)
     for computed, sides in ((c, (there[c], cpu[c])) for c in there | cpu if there[c] != cpu[c]):
         yield f"{_said(computed)}: {sides[0]} on the device, {sides[1]} on the CPU"

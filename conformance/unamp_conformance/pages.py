@@ -35,6 +35,7 @@ class Page:
         #: What was read of devices that are not here, and of which frameworks nothing was.
         self.read = [section for section in of_one if is_absent(section.run.device) and section.run.ended != "not run"]
         self.unread = summary.unread(report.runs)
+        self.tested = {section.run.framework for section in of_one}
         self.totals = _ordered(sum((section.totals for section in self.sections), Counter()))
         self.on_devices = of_devices(report)
         self.panels = plots.panels([section.run for section in self.measured])

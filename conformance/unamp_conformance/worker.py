@@ -21,6 +21,7 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 from unamp.adapter import Operations, machine
+from unamp.adapter.absent_devices import Unreadable
 from unamp.policy import Policy, Rule
 from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary
@@ -249,6 +250,8 @@ def _guarded(subject: Subject, item: Item, policy: str, do: Callable[[], Outcome
         has_one = subject.framework in vocabulary()[str(error)].spellings  # which the adapter does not bind
         said = f"the adapter binds no function for {error}" if has_one else f"{subject.framework} has no operation {error}"
         status, outcomes = "failed" if has_one else "not applicable", dict.fromkeys(item.checks, (said, {}))
+    except Unreadable as error:
+        status, outcomes = "not run", dict.fromkeys(item.checks, (str(error), {}))
     except Exception as error:
         status, outcomes = "failed", dict.fromkeys(item.checks, _last_words(error))
     for check in item.checks:

@@ -21,10 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["AbsentDevice", "Computed", "Kind", "Programs", "Read"]
+__all__ = ["AbsentDevice", "Computed", "Kind", "Programs", "Read", "Unreadable"]
 
 #: The kinds of operation that a precision shows in, and what a call gives to others. Others move numbers, or round each once.
 Kind = Literal["product", "reduction", "transcendental", "result"]
+
+
+class Unreadable(Exception):
+    """A function has no program for a device that is not here, whatever the policy; the message says why."""
 
 
 class Computed(NamedTuple):
@@ -50,10 +54,13 @@ class Computed(NamedTuple):
 
 
 class Programs(NamedTuple):
-    """The programs of one function for the device that is absent, and for the CPU: their operations in order."""
+    """The programs of one function for the device that is absent, and for the CPU: their operations in order.
+
+    None for the CPU where kernels there are others, so that the two cannot be held against each other.
+    """
 
     there: Sequence[Computed]
-    cpu: Sequence[Computed]
+    cpu: Sequence[Computed] | None
 
 
 Read = Callable[[Callable[..., Any], "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"], Programs]
