@@ -45,6 +45,9 @@ _NOT_COMPUTING = frozenset(
 )
 
 _TO_COPY = torch.ops.aten._to_copy.default
+
+#: The kernels that read float16 and compute in float32 where their third argument says so, which spares CUDA a copy.
+WIDENING = frozenset({torch.ops.aten._softmax.default, torch.ops.aten._log_softmax.default})
 _has_memory = torch._C._has_storage
 
 
@@ -222,9 +225,10 @@ class _Spy(TorchDispatchMode):
         if func is _TO_COPY and (kwargs or {}).get("dtype") in ELIGIBLE and args[0].dtype in ELIGIBLE:
             self._note_cast(args[0], kwargs["dtype"])
         floating = [t for t in flat(args) if t.is_floating_point()] if self.step is _Step.DURING else []
-        if floating:
+        if floating and func.namespace != "prim":  # fake tensors are asked where they are
             computes = func.overloadpacket.__name__ not in _NOT_COMPUTING
-            (self.seen if computes else self.moved).append(self._dtype(floating))
+            widened = func in WIDENING and args[2]
+            (self.seen if computes else self.moved).append(torch.float32 if widened else self._dtype(floating))
         return func(*args, **(kwargs or {}))
 
     def _note_cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:

@@ -384,7 +384,7 @@ def only_chooses(policy: Policy, op: str) -> bool:
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
     """Return whether PyTorch follows the rule for a composed operation because it follows those for its parts.
 
-    That is how its lists for CUDA cover operations that they do not name, like cross_entropy: as long as nobody changes them.
+    That is how its lists for CUDA cover operations that they do not name, like softmin: as long as nobody changes them.
     (On the CPU such an operation refuses mixed inputs, or answers in the dtype of its state.)
     """
     return (
@@ -393,7 +393,13 @@ def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
         and not (policy.allow or policy.deny)
         and policy.preset in (_NATIVE_LISTS[CUDA], "unamp")
         and op in preset(policy.preset).implied
+        and op not in _STATING_DTYPES
     )
+
+
+#: The operations that call a part of theirs with a dtype that is stated, their input's: native autocast on CUDA takes it as
+#: asked for, and `log_softmax` stays low.
+_STATING_DTYPES = frozenset({"cross_entropy"})
 
 
 def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Action | None:

@@ -16,6 +16,7 @@ from typing import Any
 from unamp_conformance import gaps
 from unamp_conformance.gaps import KnownGap
 from unamp_conformance.results import FrameworkRun, Result
+from unamp_conformance.subjects import is_absent
 
 __all__ = ["NEEDED", "NEEDED_OF_OPERATIONS", "agreement", "decided", "pairs"]
 
@@ -33,7 +34,8 @@ _SAME_FUNCTION = 1e-3
 def pairs(runs: Sequence[FrameworkRun]) -> tuple[FrameworkRun, ...]:
     """Compare every two frameworks on the same device, and every framework on two; return each comparison as a run."""
     found = []
-    for first, second in combinations(runs, 2):
+    ran = [run for run in runs if not is_absent(run.device)]  # of others there are decisions, which they are checked for
+    for first, second in combinations(ran, 2):
         same_framework, same_device = first.framework == second.framework, first.device == second.device
         if (same_framework or same_device) and (results := tuple(agreement(first, second))):
             names, versions = f"{first.framework} and {second.framework}", f"{first.version} and {second.version}"

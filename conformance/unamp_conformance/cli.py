@@ -25,7 +25,7 @@ from unamp_conformance.progress import Shown
 from unamp_conformance.reading import load
 from unamp_conformance.report import write as write_page
 from unamp_conformance.results import BadResults, Report, Verdict, save
-from unamp_conformance.subjects import SECOND
+from unamp_conformance.subjects import ABSENT, READABLE, SECOND
 from unamp_conformance.terminal import show_comparison, show_report
 
 __all__ = ["app"]
@@ -47,7 +47,9 @@ Names = list[str] | None
 def conformance(
     context: typer.Context,
     framework: Annotated[Names, typer.Option(help="A framework; all installed ones unless said.")] = None,
-    device: Annotated[Names, typer.Option(help="cpu, gpu or second (kept on the CPU); all unless said.")] = None,
+    device: Annotated[
+        Names, typer.Option(help=f"cpu, gpu, second (kept on the CPU), {', '.join(READABLE)} (not here: decisions are read).")
+    ] = None,
     preset: Annotated[Names, typer.Option(help="A preset.")] = None,
     level: Annotated[Names, typer.Option(help="A level: O0, OD, O1, O2 or O3.")] = None,
     dtype: Annotated[Names, typer.Option(help="float16 or bfloat16.")] = None,
@@ -84,7 +86,7 @@ def conformance(
         return
     present = [name for name in installed() if find_spec(name)]
     frameworks = _chosen("framework", framework, installed(), present)
-    devices = _chosen("device", device, (*DEVICES, SECOND), (*DEVICES, SECOND))
+    devices = _chosen("device", device, (*DEVICES, SECOND, *READABLE), (*DEVICES, SECOND, *ABSENT))
     try:
         chosen = {"levels": level, "dtypes": dtype, "presets": preset, "networks": network, "checks": check}
         chosen |= {"ops": op, "ways": way}

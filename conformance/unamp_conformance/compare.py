@@ -11,6 +11,7 @@ from typing import Any
 
 from unamp_conformance.agreement import agreement, decided
 from unamp_conformance.results import FrameworkRun, Report, Result
+from unamp_conformance.subjects import is_absent
 
 __all__ = ["Comparison", "Difference", "Errors", "compare", "of_devices"]
 
@@ -92,7 +93,7 @@ def compare(first: Report, second: Report) -> list[Comparison]:
 
 def of_devices(report: Report) -> list[Comparison]:
     """Hold the devices of each framework in one report side by side."""
-    found = combinations(_frameworks(report), 2)
+    found = combinations((run for run in _frameworks(report) if not is_absent(run.device)), 2)
     return [_compared(first, second) for first, second in found if first.framework == second.framework]
 
 

@@ -14,8 +14,16 @@ __all__ = ["OPERATIONS", "brief", "drawn", "met", "sample", "told"]
 OPERATIONS = 60
 
 
-def drawn(items: Sequence[Item], selection: Selection) -> list[Item]:
-    """Return the items of a plan that are run, in its order: all, or as many as the selection draws."""
+def drawn(items: Sequence[Item], selection: Selection, *, few: bool = False) -> list[Item]:
+    """Return the items of a plan that are run, in its order: all, or as many as the selection draws.
+
+    Args:
+        items: the plan.
+        selection: what was asked for.
+        few: of a brief run draw no more than meet every network, level and dtype.
+    """
+    if few and selection.brief:
+        return sample(items, 1, selection.seed)
     if selection.sample:
         return sample(items, selection.sample, selection.seed)
     return brief(items, selection.seed) if selection.brief else list(items)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from unamp.adapter import OpRecord
@@ -13,7 +13,7 @@ from unamp_conformance.netruns import NetworkRun, run
 from unamp_conformance.reference import Reference
 from unamp_conformance.subjects import Subject
 
-__all__ = ["NETWORK_CHECKS", "Outcome", "check_network"]
+__all__ = ["NETWORK_CHECKS", "Outcome", "check_network", "expected_dtype", "misjudged"]
 
 _SAMPLE = 16
 
@@ -43,7 +43,7 @@ def check_network(subject: Subject, reference: Reference, policy: Policy) -> dic
 
 def _decisions(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
     rules = {op: subject.rule(policy, op) for op in {*observed.called, *(record.op for record in observed.records)}}
-    found = [wrong for record in observed.records if (wrong := _misjudged(policy, rules[record.op], record))]
+    found = [wrong for record in observed.records if (wrong := misjudged(policy, rules[record.op], record))]
     complaints = list(dict.fromkeys(complaint for complaint, *_ in found))
     # What the policy leaves alone has no decision to record.
     judged = {op for op in observed.called if rules[op] not in (None, Rule.UNTOUCHED)}
@@ -59,24 +59,31 @@ def _differing(found: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
     return {"wrong": rows} if rows else {}
 
 
-def _misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> tuple[str, str, str, str] | None:
-    """Return the fault of a line of the trace, if anything: a sentence, the operation, what was expected and seen."""
+def expected_dtype(policy: Policy, rule: Rule, inputs: Sequence[str]) -> str | None:
+    """Return the dtype that a rule means for inputs of some dtypes; None where it leaves them as they are."""
+    eligible = [dtype for dtype in inputs if dtype in ELIGIBLE]
+    if not eligible or rule is Rule.UNTOUCHED:
+        return None
+    dtypes = {*eligible}
+    low = dtypes - {"float32"}
+    return {
+        Rule.LOW: policy.dtype,
+        Rule.FP32: "float32",
+        Rule.WIDEST: eligible[0] if len(dtypes) == 1 else "float32",
+        Rule.NARROWEST: low.pop() if len(low) == 1 else "float32",
+    }[rule]
+
+
+def misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> tuple[str, str, str, str] | None:
+    """Return the fault of a line of a trace, if any: a sentence, the operation, what was expected and seen."""
     if wanted is None:
         return None
     if record.rule is not wanted:
         complaint = f"{record.op} ran under {record.rule.value}, the policy says {wanted.value}"
         return complaint, record.op, wanted.value, record.rule.value
-    eligible = [dtype for dtype in record.inputs if dtype in ELIGIBLE]
-    if not eligible or record.compute is None or wanted is Rule.UNTOUCHED:
+    expected = expected_dtype(policy, wanted, record.inputs)
+    if expected is None or record.compute is None:
         return None
-    dtypes = {*eligible}
-    low = dtypes - {"float32"}
-    expected = {
-        Rule.LOW: policy.dtype,
-        Rule.FP32: "float32",
-        Rule.WIDEST: eligible[0] if len(dtypes) == 1 else "float32",
-        Rule.NARROWEST: low.pop() if len(low) == 1 else "float32",
-    }[wanted]
     computed = record.computed_in or policy.dtype
     if computed != expected:
         complaint = f"{record.op} ({wanted.value}) computed in {computed} from {' '.join(record.inputs)}, should be {expected}"

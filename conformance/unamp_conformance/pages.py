@@ -14,6 +14,7 @@ from unamp_conformance.compare import of_devices
 from unamp_conformance.evidence import Evidence, evidence, number, ratio
 from unamp_conformance.plan import CHECKS
 from unamp_conformance.results import STATUSES, UNEXPECTED, FrameworkRun, Report, Result
+from unamp_conformance.subjects import is_absent
 from unamp_conformance.summary import Cell
 
 __all__ = ["Page", "Pair", "Section"]
@@ -29,7 +30,12 @@ class Page:
         self.report = report
         self.sections = [Section(run, number) for number, run in enumerate(report.runs)]
         self.pairs = [Pair(section) for section in self.sections if section.compares]
-        self.frameworks = [section for section in self.sections if not section.compares]
+        of_one = [section for section in self.sections if not section.compares]
+        self.frameworks = [section for section in of_one if not is_absent(section.run.device)]
+        #: What was read of devices that are not here, and of which frameworks nothing was.
+        self.read = [section for section in of_one if is_absent(section.run.device) and section.run.ended != "not run"]
+        self.unread = summary.unread(report.runs)
+        self.tested = {section.run.framework for section in of_one}
         self.totals = _ordered(sum((section.totals for section in self.sections), Counter()))
         self.on_devices = of_devices(report)
         self.panels = plots.panels([section.run for section in self.measured])
@@ -83,7 +89,7 @@ class Page:
         """
         checks, statuses, notes = _Numbers(CHECKS), _Numbers(STATUSES), _Numbers(())
         runs: dict[str, Any] = {}
-        for section in self.frameworks:
+        for section in (*self.frameworks, *self.read):
             if section.matrix.rows:
                 runs[str(section.number)] = section.cells(checks, statuses, notes)
             if section.ways.rows:

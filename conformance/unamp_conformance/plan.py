@@ -28,7 +28,7 @@ from unamp_conformance.programs import OPERATIONS
 from unamp_conformance.subjects import policy_name
 from unamp_conformance.training import QUICK
 
-__all__ = ["CHECKS", "LISTED", "NOTHING_SELECTED", "Item", "Selection", "items", "left_out"]
+__all__ = ["CHECKS", "LISTED", "NOTHING_SELECTED", "Item", "Selection", "items", "items_to_read", "left_out"]
 
 #: Every kind of check, with what it asks.
 CHECKS: Mapping[str, str] = {
@@ -218,6 +218,21 @@ def items(
                 dtypes = chosen.dtypes or LOW_DTYPES
                 probed = replace(chosen, dtypes=(dtypes[number % len(dtypes)],)) if fewer else chosen
                 yield Item("operation", op, _probed(probed, op, fewer=fewer), checks)
+
+
+def items_to_read(selection: Selection, *, sparing: bool = False) -> Iterator[Item]:
+    """Yield the items of a selection for a device that is not here: the decisions of every network.
+
+    Args:
+        selection: what to run.
+        sparing: as of `items`.
+    """
+    if not selection.wants("decisions") or (selection.ops and not selection.networks):
+        return
+    for name in selection.networks or NETWORKS:
+        chosen = _with_one_dtype(selection, name) if sparing and not selection.full else selection
+        for policy in _matrix(chosen):
+            yield Item("network", name, {policy_name(policy): policy}, ("decisions",))
 
 
 def _with_one_dtype(selection: Selection, subject: str) -> Selection:

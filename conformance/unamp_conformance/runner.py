@@ -22,7 +22,7 @@ from unamp_conformance.machine import host
 from unamp_conformance.plan import Selection
 from unamp_conformance.processes import WORKER, Died, Hangs, Worker
 from unamp_conformance.results import FrameworkRun, Report
-from unamp_conformance.subjects import SECOND
+from unamp_conformance.subjects import SECOND, is_absent
 from unamp_conformance.tasks import Task
 
 __all__ = ["Options", "Progress", "run", "run_framework"]
@@ -63,7 +63,7 @@ def run(frameworks: Sequence[str], devices: Sequence[str], selection: Selection,
 
     Args:
         frameworks: their names.
-        devices: ``"cpu"``, ``"gpu"`` and ``"second"``, as wanted.
+        devices: ``"cpu"``, ``"gpu"``, ``"second"`` and names of devices that are not here, as wanted.
         selection: what to run.
         options: how.
     """
@@ -156,7 +156,7 @@ class _Crew:
             return True
         # Who opens the framework for the CPU tells which other devices there are.
         untold = any(o.framework == task.framework and o.device == "cpu" and not (o.planned or o.ended) for o in self.tasks)
-        alone = task.device == SECOND  # it is the CPU's memory
+        alone = task.device == SECOND or is_absent(task.device)  # it is the CPU's memory
         return not untold and (alone or not any(other.workers for other in self.tasks if other.device == task.device))
 
     def _waiting_for_room(self) -> bool:
@@ -193,7 +193,7 @@ class _Crew:
         if fact["event"] == "opened":
             for other in self.tasks:
                 if other.framework == task.framework and not other.workers and other.device not in fact["devices"]:
-                    other.be_absent(fact["version"])
+                    other.be_absent(fact["version"], fact.get("missing", ""))
         if fact["event"] not in ("planned", "finished"):
             return item
         chosen = task.take()

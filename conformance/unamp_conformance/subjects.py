@@ -11,6 +11,7 @@ from functools import cached_property
 
 import unamp
 from unamp.adapter import Adapter, NamesDevices, Operations, Way
+from unamp.adapter.absent_devices import AbsentDevice
 from unamp.adapter.registry import adapter_for
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp.errors import AdapterError
@@ -18,10 +19,24 @@ from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 
-__all__ = ["SECOND", "Subject", "policy_name"]
+__all__ = ["ABSENT", "READABLE", "SECOND", "Subject", "is_absent", "policy_name"]
 
 #: A device beside the CPU that a framework can be given wherever there is one; see `Subject.present`.
 SECOND = "second"
+
+#: The devices that are not here and that a run reads where none is named: one for each framework that can be read.
+ABSENT = ("lowered:cuda", "fake:cuda")
+
+#: The devices that are not here which some adapter knows how to read.
+READABLE = (
+    *("lowered:cuda", "lowered:rocm", "lowered:tpu"),  # JAX lowers for them
+    *("fake:cuda", "fake:mps", "fake:xpu", "fake:hpu"),  # PyTorch has fake tensors on them
+)
+
+
+def is_absent(device: str) -> bool:
+    """Return whether a device is one that is not here: of it decisions are read, and nothing is run."""
+    return device in READABLE
 
 
 def policy_name(policy: Policy) -> str:
@@ -35,7 +50,7 @@ class Subject:
 
     Args:
         framework: its name, which is that of its package too.
-        device: ``"cpu"``, ``"gpu"`` or `SECOND`.
+        device: ``"cpu"``, ``"gpu"``, `SECOND`, or the name of an `AbsentDevice`.
 
     Raises:
         ModuleNotFoundError: where the framework is not installed.
@@ -80,16 +95,29 @@ class Subject:
             raise AdapterError(f"{self.framework}: two kinds of tensor have the name {twice[0]!r}")
         return {kind.name: kind for kind in listed}
 
+    @cached_property
+    def absent_devices(self) -> Mapping[str, AbsentDevice]:
+        """The devices that are not here and whose programs can be read, by name; see ``Operations.absent_devices``."""
+        listed: Sequence[AbsentDevice] = getattr(self.operations, "absent_devices", tuple)()
+        return {device.name: device for device in listed}
+
     def devices(self) -> tuple[str, ...]:
-        """Return the devices that the framework has here, with the second one where the adapter's operations can make it."""
-        return (*self.adapter.devices(), *((SECOND,) if hasattr(self.operations, "make_second_device") else ()))
+        """Return the devices that the framework has here, with the second one and with those that are read."""
+        second = (SECOND,) if hasattr(self.operations, "make_second_device") else ()
+        return (*self.adapter.devices(), *second, *self.absent_devices)
 
     def present(self) -> bool:
         """Return whether the device is there; the second device is made."""
         if self.device == SECOND:
             make: Callable[[], bool] = getattr(self.operations, "make_second_device", lambda: False)
             return make()
-        return self.device in self.adapter.devices()
+        return self.device in self.adapter.devices() or self.device in self.absent_devices
+
+    def missing(self) -> str:
+        """Return the reason why a device that is not here is not read, where it is none of `absent_devices`."""
+        if known := ", ".join(self.absent_devices):
+            return f"{self.framework} writes programs down for {known} alone"
+        return f"no way is known to read what {self.framework} would run on a device that is not here"
 
     def spelled(self) -> list[str]:
         """Return the operations that the framework has: those that the vocabulary says, and those that the adapter binds."""
@@ -104,7 +132,8 @@ class Subject:
     def stated(self, policy: Policy) -> Policy:
         """Return the policy with lists of its own: for the preset ``native``, those that the framework follows here."""
         named = self.adapter.device_names() if isinstance(self.adapter, NamesDevices) else {}
-        return policy.delegated(self.framework, named.get(self.device, self.device)) or policy.replace(enabled=False)
+        word = named.get(self.device, self.device).rpartition(":")[2]
+        return policy.delegated(self.framework, word) or policy.replace(enabled=False)
 
     def rule(self, policy: Policy, op: str) -> Rule | None:
         """Return the rule for an operation; None where it is the framework's own affair.

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from unamp.policy import LEVELS
 from unamp_conformance.results import UNEXPECTED, FrameworkRun, Result
+from unamp_conformance.subjects import is_absent
 
-__all__ = ["Cell", "Matrix", "matrix", "operations", "totals", "unexpected", "ways"]
+__all__ = ["Cell", "Matrix", "matrix", "operations", "totals", "unexpected", "unread", "ways"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,13 @@ def matrix(run: FrameworkRun) -> Matrix:
     # But for what is of operations, and of ways.
     of_networks = (r for r in run.results if r.check not in ("probe", "item", "ways") and r.policy != "-")
     return _table((result.subject, result) for result in of_networks)
+
+
+def unread(runs: Iterable[FrameworkRun]) -> dict[str, str]:
+    """Return by framework the reason why nothing was read of any device that is not here, of those that were asked for."""
+    asked = [run for run in runs if is_absent(run.device)]
+    read = {run.framework for run in asked if run.ended != "not run"}
+    return {run.framework: str(run.facts.get("not run", "")) for run in asked if run.framework not in read}
 
 
 def ways(run: FrameworkRun) -> Matrix:

@@ -11,7 +11,7 @@ from unamp_conformance import gaps
 from unamp_conformance.kept import Kept, fingerprint
 from unamp_conformance.plan import Selection, left_out
 from unamp_conformance.results import FrameworkRun, Result
-from unamp_conformance.subjects import SECOND
+from unamp_conformance.subjects import SECOND, is_absent
 
 __all__ = ["Task"]
 
@@ -102,7 +102,7 @@ class Task:
             self.version = fact["version"]
             self.facts, self.variables = fact.get("facts", {}), fact.get("variables", {})
             if not fact["present"]:
-                self.be_absent()
+                self.be_absent(self.version, fact.get("missing", ""))
         elif event == "unusable":
             self.ended = f"not usable: {fact['why']}"
         elif event == "planned" and not self.planned:
@@ -118,9 +118,16 @@ class Task:
         elif event == "finished":
             self._finish(item)
 
-    def be_absent(self, version: str = "") -> None:
-        """End the task, for there is no such device here: who opened the framework for another one may have told."""
-        self.version, self.ended = version or self.version, "not run"
+    def be_absent(self, version: str, why: str) -> None:
+        """End the task, for there is no such device here: who opened the framework for another one may have told.
+
+        Args:
+            version: the framework's.
+            why: why nothing is read either, of a device that is not here.
+        """
+        self.version, self.ended = version, "not run"
+        if is_absent(self.device):
+            self.facts = {**self.facts, "not run": why}
 
     def lose(self, item: int | None, status: str, message: str) -> None:
         """Record that the process of an item died or hangs: so did the checks that it had begun, and the rest is left to do."""
@@ -161,7 +168,7 @@ class Task:
                 found,
                 self.version,
                 self.facts,
-                whole=self.selection.whole and self.device != SECOND,
+                whole=self.selection.whole and self.device != SECOND and not is_absent(self.device),
                 others=self._left_out,
             )
             found = list(marked)

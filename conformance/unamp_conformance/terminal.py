@@ -19,7 +19,7 @@ from rich.text import Text
 from unamp_conformance import summary
 from unamp_conformance.compare import Comparison, Difference, of_devices
 from unamp_conformance.results import SIGNS, UNEXPECTED, FrameworkRun, Report
-from unamp_conformance.subjects import SECOND
+from unamp_conformance.subjects import SECOND, is_absent
 
 __all__ = ["show_comparison", "show_report"]
 
@@ -64,6 +64,8 @@ def show_report(console: Console, report: Report, output: Path, *, matrices: boo
     missed = [run for run in report.runs if run.ended == "not run" and _is_missed(run, report)]
     if absent := [f"{run.framework} on {run.device}" for run in missed]:
         console.print(Text(f"not run, for there is no such device here: {', '.join(absent)}", style="dim"))
+    for framework, why in summary.unread(report.runs).items():
+        console.print(Text(f"not run: {framework} on devices that are not here: {why}", style="dim"), soft_wrap=True)
     for run in report.runs:
         _show_wrong(console, run)
     style = "bold green" if report.ok else "bold red"
@@ -79,7 +81,12 @@ def _draws(report: Report) -> Iterator[str]:
 
 
 def _is_missed(run: FrameworkRun, report: Report) -> bool:
-    """Return whether a device that is not there is worth a word: few frameworks have a second one, and it is no hardware."""
+    """Return whether a device that is not there is worth a word: few frameworks have a second one, and it is no hardware.
+
+    Nor is one of which programs would have been read.
+    """
+    if is_absent(run.device):
+        return False
     ran = {other.framework for other in report.runs if other.ended != "not run"}
     return run.device != SECOND or run.framework not in ran
 
@@ -122,7 +129,7 @@ def _add_line(table: Table, heading: str, runs: Sequence[FrameworkRun]) -> None:
 
 
 def _heading(run: FrameworkRun) -> str:
-    return f"{run.framework} {run.version}, {run.device}"
+    return f"{run.framework} {run.version}, {run.device}" + ", read and not run" * is_absent(run.device)
 
 
 def _matrix(title: str, found: summary.Matrix) -> Table:

@@ -21,9 +21,11 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 from unamp.adapter import Operations, machine
+from unamp.adapter.absent_devices import Unreadable
 from unamp.policy import Policy, Rule
 from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary
+from unamp_conformance.absentchecks import check_program
 from unamp_conformance.behaviours import BEHAVIOURS
 from unamp_conformance.cases import cases
 from unamp_conformance.drawing import drawn, told
@@ -31,7 +33,7 @@ from unamp_conformance.layerchecks import check_layers
 from unamp_conformance.netchecks import Outcome, check_network
 from unamp_conformance.networks import NETWORKS, Lacking
 from unamp_conformance.opchecks import check_operation
-from unamp_conformance.plan import Item, Selection, items
+from unamp_conformance.plan import Item, Selection, items, items_to_read
 from unamp_conformance.probes import Probe, Unsuitable
 from unamp_conformance.reference import Reference
 from unamp_conformance.results import Finding, Result, sayable
@@ -60,14 +62,14 @@ def main() -> None:
     try:
         _ = subject.operations  # which may have to say something to the framework before it computes
         facts = {"facts": machine.facts(subject.adapter), "variables": machine.variables()}
-        there = {"present": subject.present(), "devices": subject.devices()}
+        there = {"present": subject.present(), "devices": subject.devices(), "missing": subject.missing()}
         say("opened", version=subject.adapter.version(), **there, **facts)
     except Exception as error:
         return say("unusable", why=f"{type(error).__name__}: {error}")
     if not subject.present():
         return None
     plan = planned(subject, selection)
-    work = drawn(plan, selection)
+    work = drawn(plan, selection, few=subject.device in subject.absent_devices)
     draw = told(work, plan, selection.seed) if selection.draws else ""
     say("planned", items=[item.as_dict() for item in work], draw=draw)
     for line in sys.stdin:
@@ -79,8 +81,11 @@ def main() -> None:
 
 def planned(subject: Subject, selection: Selection) -> list[Item]:
     """Return the items of a selection on a framework, with the ways that its adapter lists."""
+    sparing = getattr(subject.operations, "dear", False)
+    if subject.device in subject.absent_devices:
+        return list(items_to_read(selection, sparing=sparing))
     dear = {name for name, way in subject.ways.items() if way.dear}
-    chosen = {"sparing": getattr(subject.operations, "dear", False), "beside": subject.device == SECOND}
+    chosen = {"sparing": sparing, "beside": subject.device == SECOND}
     kinds = {name: tuple(kind.calls) for name, kind in subject.tensor_kinds.items()}
     return list(items(selection, subject.spelled(), subject.ways, dear, kinds, **chosen))
 
@@ -119,7 +124,7 @@ def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -
     if item.kind in ("way", "layers", "tensors"):
         return _way(subject, item, without)
     kinds: Mapping[str, Callable[[Subject, Item, Policy], Outcomes]] = {
-        "network": _network,
+        "network": _program if subject.device in subject.absent_devices else _network,
         "behaviour": _behaviour,
         "training": partial(_training, full=full),
     }
@@ -211,6 +216,10 @@ def _network(subject: Subject, item: Item, policy: Policy) -> Outcomes:
     return check_network(subject, _reference(item.subject), policy)
 
 
+def _program(subject: Subject, item: Item, policy: Policy) -> Outcomes:
+    return check_program(subject, NETWORKS[item.subject], policy)
+
+
 @cache
 def _reference(network: str) -> Reference:
     return Reference(NETWORKS[network])
@@ -241,6 +250,8 @@ def _guarded(subject: Subject, item: Item, policy: str, do: Callable[[], Outcome
         has_one = subject.framework in vocabulary()[str(error)].spellings  # which the adapter does not bind
         said = f"the adapter binds no function for {error}" if has_one else f"{subject.framework} has no operation {error}"
         status, outcomes = "failed" if has_one else "not applicable", dict.fromkeys(item.checks, (said, {}))
+    except Unreadable as error:
+        status, outcomes = "not run", dict.fromkeys(item.checks, (str(error), {}))
     except Exception as error:
         status, outcomes = "failed", dict.fromkeys(item.checks, _last_words(error))
     for check in item.checks:

@@ -7,6 +7,7 @@ they fit:
 `contract`            `Adapter` itself, with what it hands out and takes
 `operations`          the namespace that conformance is written against
 `ways`                the ways in which a framework runs a function: compiled, traced, exported, ...
+`absent_devices`      devices that are not here, whose programs a framework can write down: decisions are read
 `tensor_kinds`        the kinds of tensor that are not one dense array: sparse, ragged, nested, ...
 `hooks`               a framework's private names: the table of them, and looking at them before they are used
 `plain_ways`          the ways that are Python's alone, for every framework: decorated functions, another thread

@@ -16,10 +16,12 @@ import numpy as np
 from jax._src import config, core
 
 from unamp.adapter import NamedOperations, Way
+from unamp.adapter.absent_devices import AbsentDevice
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp.dtypes import LOW_DTYPES
 from unamp.vocabulary import vocabulary
 from unamp_jax.casting import dtype_of
+from unamp_jax.conformance.absent_devices import absent_devices
 from unamp_jax.conformance.bindings import BINDINGS
 from unamp_jax.conformance.calling import Calls, Programs
 from unamp_jax.conformance.layers import LAYERS, Statistic
@@ -60,6 +62,10 @@ class JaxOperations(NamedOperations):
     def ways(self) -> tuple[Way, ...]:
         """Return the ways in which JAX runs a function."""
         return ways()
+
+    def absent_devices(self) -> tuple[AbsentDevice, ...]:
+        """Return the platforms that are not here and that JAX lowers for."""
+        return absent_devices()
 
     def tensor_kinds(self) -> tuple[TensorKind, ...]:
         """Return the kinds of tensor beside the dense array."""

@@ -15,10 +15,12 @@ from torch import _VF, Tensor
 from torch.nn import functional as F
 
 from unamp.adapter import NamedOperations, Way
+from unamp.adapter.absent_devices import AbsentDevice
 from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.adapter.observing import untraced
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp_torch.conformance import second_device
+from unamp_torch.conformance.absent_devices import absent_devices
 from unamp_torch.conformance.layered import layered
 from unamp_torch.conformance.tensor_kinds import tensor_kinds
 from unamp_torch.conformance.ways import ways
@@ -86,6 +88,10 @@ class TorchOperations(NamedOperations):
             return False
         second_device.register()
         return True
+
+    def absent_devices(self) -> tuple[AbsentDevice, ...]:
+        """Return the devices that are not here and that PyTorch has fake tensors on."""
+        return absent_devices()
 
     def dtype(self, tensor: Tensor) -> str:
         """Return the name of a tensor's dtype."""

@@ -1,0 +1,151 @@
+"""Devices that are not here: JAX lowers a function for any platform, and what it would compile there is read.
+
+A program is StableHLO, in which every value has its dtype. Who compiles it for a device may fuse and reorder operations; what
+is computed in which dtype stays as it is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax._src import config
+
+from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Programs
+from unamp_jax.conformance.layers import Statistic
+
+__all__ = ["absent_devices", "operations"]
+
+_DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+
+#: The floating dtype in a type: of ``tensor<4x8xbf16>`` and of ``tensor<f32>``.
+_ELEMENT = re.compile(r"[<x](f16|bf16|f32|f64)>")
+
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("dot", "dot_general", "convolution"), "product"),
+    **dict.fromkeys(("reduce", "reduce_window", "select_and_scatter"), "reduction"),
+    **dict.fromkeys(("atan2", "cbrt", "cosine", "exponential", "exponential_minus_one", "log"), "transcendental"),
+    **dict.fromkeys(("log_plus_one", "logistic", "power", "rsqrt", "sine", "sqrt", "tan", "tanh"), "transcendental"),
+}
+
+#: CHLO holds functions that are written in other operations later: transcendental ones, and these.
+_PLAIN = frozenset({"square", "is_inf", "is_neg_inf", "is_pos_inf", "next_after", "top_k", "conj", "constant", "constant_like"})
+
+#: The name of a place in the name stack, which stands in the location of each operation; the transformations are around it.
+_PLACE = re.compile(r"(transpose\()?(?:\w+\()*@([^@/()]+)@")
+
+
+def absent_devices() -> tuple[AbsentDevice, ...]:
+    """Return the platforms that JAX lowers for, but for the one that it computes on."""
+    platforms = [name for name in ("cuda", "rocm", "tpu") if name not in jax.default_backend()]
+    return tuple(AbsentDevice(f"lowered:{name}", partial(_read, name), _place) for name in platforms)
+
+
+def _place(name: str) -> Any:
+    return jax.named_scope(f"@{name}@")
+
+
+def _read(
+    platform: str,
+    function: Callable[..., Any],
+    leaves: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    buffers: Sequence[np.ndarray],
+) -> Programs:
+    def whole(leaves: Any, others: Any, buffers: Any) -> Any:
+        result = function(leaves, others, [Statistic(buffer) for buffer in buffers])
+        return [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)] if not leaves else result
+
+    with config.enable_x64(True):
+        traced = jax.jit(jax.value_and_grad(whole) if leaves else whole).trace(list(leaves), list(others), list(buffers))
+        there, cpu = (traced.lower(lowering_platforms=(name,)) for name in (platform, "cpu"))
+        return Programs(*(operations(program.compiler_ir("stablehlo")) for program in (there, cpu)))
+
+
+class _Numbers(NamedTuple):
+    """The numbers of a value: the call that made them, and the dtypes in which those entered it that they were made of."""
+
+    place: str
+    backward: bool
+    entered: frozenset[str]
+
+
+_Values = dict[Any, _Numbers]
+
+
+def operations(module: Any) -> list[Computed]:
+    """Return the operations of a module of MLIR that precision shows in, those of a function at each of its calls."""
+    functions = {op.attributes["sym_name"].value: op.operation for op in module.body}
+    return list(_inside(functions["main"], functions, {}, ("", False)))
+
+
+def _inside(operation: Any, functions: dict[str, Any], values: _Values, around: tuple[str, bool]) -> Iterator[Computed]:
+    for inner in (op.operation for region in operation.regions for block in region for op in block):
+        place, backward = _where(inner, around)
+        entered = [_entering(value, values, place) for value in inner.operands]
+        if not backward:
+            yield from _results(inner, values, place)
+        kind = _kind(inner.name)
+        called = functions[inner.attributes["callee"].value] if inner.name == "func.call" else inner
+        if kind and (operands := _dtypes(inner.operands)):
+            carried = tuple(sorted(frozenset().union(*entered)))
+            yield Computed(place, backward, inner.name.partition(".")[2], kind, operands, _dtypes(inner.results), carried)
+        elif not kind:  # what a reduction does with two numbers is in the reduction itself
+            yield from _body(called, entered, functions, values, (place, backward))
+        made = frozenset().union(*entered)
+        given = _dtypes(inner.operands)
+        for value in inner.results:
+            narrowed = inner.name == "stablehlo.convert" and _narrows(given, _dtypes([value]))
+            values[value] = _Numbers(place, backward, frozenset(_dtypes([value])) if narrowed else made)
+
+
+def _body(
+    operation: Any, entered: list[frozenset[str]], functions: dict[str, Any], values: _Values, around: tuple[str, bool]
+) -> Iterator[Computed]:
+    """Yield the operations in the body of another one, whose arguments are the operands: of a function, a loop, a branch."""
+    for block in (block for region in operation.regions for block in region):
+        for argument, dtypes in zip(block.arguments, entered, strict=False):
+            values[argument] = _Numbers(*around, dtypes)
+    yield from _inside(operation, functions, values, around)
+
+
+def _entering(value: Any, values: _Values, place: str) -> frozenset[str]:
+    """Return the dtypes of a value's numbers as they entered a place: its own where another made it, none of a constant."""
+    known = values.get(value)
+    inside = known is not None and (known.place == place or not known.entered)
+    return known.entered if known is not None and inside else frozenset(_dtypes([value]))
+
+
+def _results(operation: Any, values: _Values, place: str) -> Iterator[Computed]:
+    """Yield the results of other places that an operation takes."""
+    for value in operation.operands:
+        known = values.get(value)
+        if known is not None and known.place not in ("", place) and not known.backward and (dtypes := _dtypes([value])):
+            yield Computed(known.place, False, "result", "result", dtypes, dtypes, dtypes)
+
+
+def _narrows(given: tuple[str, ...], made: tuple[str, ...]) -> bool:
+    return bool(made) and made != given and made[0] not in ("float32", "float64")
+
+
+def _where(operation: Any, around: tuple[str, bool]) -> tuple[str, bool]:
+    found = _PLACE.search(str(operation.location))
+    return (found[2], found[1] is not None) if found else around
+
+
+@cache
+def _kind(name: str) -> Kind | None:
+    dialect, _, operation = name.partition(".")
+    if dialect == "chlo" and operation not in _PLAIN and not operation.startswith("broadcast_"):
+        return "transcendental"
+    return _KINDS.get(operation) if dialect == "stablehlo" else None
+
+
+def _dtypes(values: Any) -> tuple[str, ...]:
+    """Return the floating dtypes among values, each once."""
+    found = (_ELEMENT.search(str(value.type)) for value in values)
+    return tuple(dict.fromkeys(_DTYPES[element[1]] for element in found if element))

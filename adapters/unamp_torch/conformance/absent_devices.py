@@ -1,0 +1,131 @@
+"""Devices that are not here: fake tensors on them carry device, shape and dtype through PyTorch's dispatcher, and no numbers.
+
+What reaches a kernel is read: autocast, and the kernels of the adapter, have done their work before. There is no backward
+pass: the nodes of autograd ask for the device itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Programs
+from unamp.vocabulary import vocabulary
+from unamp_torch.observing import WIDENING
+from unamp_torch.plans import accelerator
+
+__all__ = ["absent_devices"]
+
+#: The kinds of operation by the groups of the vocabulary. Elementwise functions are looked at one by one: others promote.
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("matmul", "conv", "attention", "recurrent"), "product"),
+    **dict.fromkeys(("reduction", "norm", "softmax", "loss"), "reduction"),
+    **dict.fromkeys(("activation", "special"), "transcendental"),
+}
+_TRANSCENDENTAL = frozenset(
+    "acos asin atan cos cosh erf erfc erfinv exp expm1 log log10 log1p log2 rsqrt sin sinh sqrt tan tanh".split()
+)
+#: What kernels are called that have no operation's name.
+_KERNELS = {"nll_loss_forward": "nll_loss", "_thnn_fused_lstm_cell": "lstm_cell", "_thnn_fused_gru_cell": "gru_cell"}
+
+
+def absent_devices() -> tuple[AbsentDevice, ...]:
+    """Return the devices that this build of PyTorch knows, of which it has none here."""
+    if accelerator() is not None:
+        return ()
+    known = [name for name in ("cuda", "mps", "xpu", "hpu") if hasattr(torch, name)]
+    return tuple(
+        AbsentDevice(f"fake:{name}", partial(_read, name), _place, "gpu" if name == "cuda" else name) for name in known
+    )
+
+
+_places: list[str] = []
+
+
+@contextmanager
+def _place(name: str) -> Iterator[None]:
+    _places.append(name)
+    try:
+        yield
+    finally:
+        _places.pop()
+
+
+def _read(
+    device: str,
+    function: Callable[..., Any],
+    leaves: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    buffers: Sequence[np.ndarray],
+) -> Programs:
+    with FakeTensorMode(), torch.no_grad():
+        made = [[_tensor(array, device) for array in arrays] for arrays in (leaves, others, buffers)]
+        with _Kernels() as kernels:
+            function(*made)
+    return Programs(kernels.found, None)
+
+
+def _tensor(array: np.ndarray, device: str) -> Tensor:
+    return torch.empty(array.shape, dtype=getattr(torch, str(array.dtype)), device=device)
+
+
+class _Kernels(TorchDispatchMode):
+    """Notes the kernels that are called, and which numbers they take from another place."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[Computed] = []
+        self._made = WeakTensorKeyDictionary()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        place = _places[-1] if _places else ""
+        given, made = _floating((args, kwargs)), _floating(result)
+        entered = {dtype for tensor in given for dtype in self._entering(tensor, place)}
+        for tensor in given:
+            source = self._made.get(tensor, ("", frozenset()))[0]
+            if source not in ("", place):
+                dtypes = (_name(tensor),)
+                self.found.append(Computed(source, False, "result", "result", dtypes, dtypes, dtypes))
+        name = func.overloadpacket.__name__
+        if given and (kind := _kind(name)):
+            looked_at = given if kind == "product" else given[:1]  # statistics and parameters of a norm stay in float32
+            widened = func in WIDENING and args[2]
+            operands = ("float32",) if widened else tuple(dict.fromkeys(map(_name, looked_at)))
+            results = tuple(dict.fromkeys(map(_name, made[:1])))
+            self.found.append(Computed(place, False, name, kind, operands, results, tuple(sorted(entered))))
+        for tensor in made:
+            narrowed = name == "_to_copy" and tensor.dtype in (torch.float16, torch.bfloat16)
+            self._made[tensor] = (place, frozenset({_name(tensor)}) if narrowed else frozenset(entered))
+        return result
+
+    def _entering(self, tensor: Tensor, place: str) -> frozenset[str]:
+        source, entered = self._made.get(tensor, ("", frozenset()))
+        return entered if source == place and entered else frozenset({_name(tensor)})
+
+
+def _floating(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _kind(kernel: str) -> Kind | None:
+    name = _KERNELS.get(kernel, kernel)
+    bare = name.removeprefix("_").removeprefix("native_").removeprefix("cudnn_").removesuffix("_legit")
+    operation = vocabulary().get(bare)
+    if bare in _TRANSCENDENTAL:
+        return "transcendental"
+    return _KINDS.get(operation.group) if operation is not None else None

@@ -1,0 +1,83 @@
+"""Devices that are not here, whose programs a framework can write down all the same, as an adapter lists them for conformance.
+
+A framework's `Operations` that has a method ``absent_devices()`` returns them; without the method there are none. Nothing is
+computed: what is read are decisions, the dtypes in which a program would compute on the device, and never numbers.
+
+The suite calls ``read(function, leaves, others, buffers)`` with
+
+- ``function``: calls the framework's operations with three lists of tensors, and opens the region itself. It names each call
+  by ``place``;
+- ``leaves``, ``others``, ``buffers``: NumPy arrays, of which tensors on the device are made: what is differentiated, what is
+  not, and running statistics. With leaves, ``function`` returns a scalar, and the backward pass is read too where it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["AbsentDevice", "Computed", "Kind", "Programs", "Read", "Unreadable"]
+
+#: The kinds of operation that a precision shows in, and what a call gives to others. Others move numbers, or round each once.
+Kind = Literal["product", "reduction", "transcendental", "result"]
+
+
+class Unreadable(Exception):
+    """A function has no program for a device that is not here, whatever the policy; the message says why."""
+
+
+class Computed(NamedTuple):
+    """One operation of a program.
+
+    Attributes:
+        place: the call of the function that it is of, as ``place`` named it; empty outside of all.
+        backward: whether it is of the backward pass.
+        name: the framework's name for it.
+        kind: its kind.
+        operands, results: the names of the floating dtypes among its operands and its results.
+        entered: the dtypes in which the numbers entered its place that the operands are made of. A framework adds numbers of a
+            low dtype up in float32; that they are low tells it from a policy that is not followed.
+    """
+
+    place: str
+    backward: bool
+    name: str
+    kind: Kind
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    entered: tuple[str, ...]
+
+
+class Programs(NamedTuple):
+    """The programs of one function for the device that is absent, and for the CPU: their operations in order.
+
+    None for the CPU where kernels there are others, so that the two cannot be held against each other.
+    """
+
+    there: Sequence[Computed]
+    cpu: Sequence[Computed] | None
+
+
+Read = Callable[[Callable[..., Any], "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"], Programs]
+
+
+@dataclass(frozen=True)
+class AbsentDevice:
+    """A device that is not here.
+
+    Args:
+        name: how its programs are come by, and the framework's word for it: ``"lowered:cuda"``.
+        read: writes a function's programs down; see the module.
+        place: names the operations that are called inside of it.
+        region: the device that a region is opened for; None where regions are alike on all devices.
+    """
+
+    name: str
+    read: Read
+    place: Callable[[str], AbstractContextManager[Any]]
+    region: str | None = None
