@@ -47,7 +47,7 @@ def as_pattern(pattern: object) -> str:
 def matches(pattern: str, name: str, layer: Any) -> bool:
     """Return whether a pattern is one for a layer, by one of its names."""
     names, colon, kind = pattern.partition(_CLASS)
-    if colon and not any(kind in (of.__name__, f"{of.__module__}.{of.__qualname__}") for of in type(layer).__mro__):
+    if colon and not any(kind in (of.__name__, f"{of.__module__}.{of.__qualname__}") for of in layer.__class__.__mro__):
         return False
     if not names:
         return bool(colon)
@@ -75,7 +75,7 @@ def nothing_matches(pattern: str, network: str, layers: Sequence[tuple[str, Any]
         said += f"leave the network's own name out, {pattern.partition('.')[2]!r}; "
     there = [name for name, _ in layers if name]
     if colon and not names:
-        there = list(dict.fromkeys(_CLASS + type(layer).__name__ for _, layer in layers))
+        there = list(dict.fromkeys(_CLASS + layer.__class__.__name__ for _, layer in layers))
         pattern = _CLASS + kind.rpartition(".")[2]
     # It may be said from another layer on, so the last name alone can tell.
     last = {name: name.rpartition(".")[2] for name in there}
