@@ -46,7 +46,7 @@ class _Layer:
         self.inner = tuple(inner)
 
     @property
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # type: ignore[misc]
         """The class of the layers that are there, which patterns ask for."""
         if self.kind is None:
             raise NotExpressible(
@@ -249,7 +249,7 @@ class _Network:
     def _copied(self, layer: Any) -> str | None:
         """Return the name of the layer that another one is a copy of: a transformation makes its arguments anew."""
         like = _structure(layer)
-        names = [name for name, own in self._layers if type(own) is type(layer) and _structure(own) == like]
+        names: list[str] = [name for name, own in self._layers if type(own) is type(layer) and _structure(own) == like]
         if len({self._within(name) for name in names}) > 1:
             raise NotExpressible(
                 f"{' and '.join(map(repr, names[:3]))} have different rules, and inside a transformation of JAX that is handed "
