@@ -45,8 +45,8 @@ class _Layer:
         self.names = names
         self.inner = tuple(inner)
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         """The class of the layers that are there, which patterns ask for."""
         if self.kind is None:
             raise NotExpressible(
