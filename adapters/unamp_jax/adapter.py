@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
+from unamp.adapter.layers import Layered
 from unamp.adapter.observer import Observer
 from unamp.adapter.registered import PlanDecides
 from unamp.adapter.state import ELSEWHERE
@@ -57,6 +58,20 @@ GAPS = (
         "jax.lax.cond with the operands between its functions, a form of old",
         "its branches are not made to agree in their dtypes; JAX raises where they differ",
     ),
+    Gap(
+        "rules for layers of haiku, of other libraries of modules, and of functions with jax.named_scope",
+        "layer_policies takes networks of flax, equinox and Keras",
+    ),
+    Gap(
+        "rules for layers of a network that are called from outside of its own call",
+        "networks are values: a layer's name is known inside the call of its network alone, and there the rule is followed",
+    ),
+    Gap(
+        "rules for layers that are alike, and handed to a transformation inside their network's call",
+        "it makes copies, which nobody can tell apart; different rules for them raise NotExpressible",
+    ),
+    Gap("patterns with a class for layers of flax.linen", "a module of linen has no layers before it is called; name them"),
+    Gap("trace(shadow=)", "no operation is computed a second time"),
     Gap("values of operations inside jax.vmap, in a trace", "there are as many as the batch has members"),
 )  # fmt: skip
 
@@ -177,6 +192,11 @@ class JaxAdapter(CapturesNothing, PlanDecides):
 
     def report_registered(self, observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
         observing.report_registered(observer, record, tensors, result)
+
+    def layered(self) -> Layered:
+        from unamp_jax.layer_rules import JaxLayers  # few programs use it
+
+        return JaxLayers()
 
     def spelling(self, value: object) -> str | None:
         return spelling(value)

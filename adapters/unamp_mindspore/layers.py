@@ -24,6 +24,9 @@ class MindSporeLayers:
     def unwrapped(self, network: nn.Cell) -> nn.Cell:
         return network
 
+    def stays(self, network: nn.Cell) -> bool:
+        return True
+
     def inner(self, layer: nn.Cell) -> Iterable[tuple[str, nn.Cell]]:
         return ((name, each) for name, each in layer._cells.items() if each is not None)
 

@@ -23,6 +23,9 @@ class PaddleLayers:
             network = HOOKS.attribute(network, "_layers")
         return network
 
+    def stays(self, network: Layer) -> bool:
+        return True
+
     def inner(self, layer: Layer) -> Iterable[tuple[str, Layer]]:
         return ((name, each) for name, each in layer._sub_layers.items() if each is not None)
 

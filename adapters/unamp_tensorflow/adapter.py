@@ -174,9 +174,9 @@ class TensorFlowAdapter(CapturesNothing, PlanDecides):
         decorate(networks, optimizers, decoration)
 
     def layered(self) -> Layered:
-        from unamp_tensorflow.layers import KerasLayers  # few programs use it
+        from unamp_tensorflow.layers import layered  # few programs use it
 
-        return KerasLayers()
+        return layered()
 
     def made_by(self, tensor: Any) -> Iterator[str]:
         """Give nothing: what a tensor came from is not known."""

@@ -47,6 +47,9 @@ class TorchLayers:
             else:
                 return network
 
+    def stays(self, network: nn.Module) -> bool:
+        return True
+
     def inner(self, layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
         if isinstance(layer, _FAST) or id(layer) in self._in_fast:
             self._in_fast.update((id(each), each) for each in layer._modules.values() if each is not None)

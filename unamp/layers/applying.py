@@ -117,7 +117,7 @@ def convert_network(network: Any, policy: Policy) -> bool:
     """Have a network's own call run under a policy from now on: a rule on the network itself, which has no name.
 
     Returns:
-        Whether it does. A framework without rules for layers has networks that are values, and do not change.
+        Whether it does. A network that is a value does not change.
 
     Raises:
         NotExpressible: where the network cannot have a rule. Nothing is changed then.
@@ -126,6 +126,8 @@ def convert_network(network: Any, policy: Policy) -> bool:
     if not hasattr(adapter, "layered"):
         return False
     layered, region = _layered(adapter), layer_region(policy, adapter.framework, None)
+    if not layered.stays(network):
+        return False
     layered.check(network, region)
     with _lock:
         _put(layered, network, [*vars(network).get(_RULES, ()), (next(_serials), region)])
@@ -183,8 +185,8 @@ def _owner(network: Any) -> Adapter:
     adapter = registry.owner(network, "network")
     if adapter is None:
         raise TypeError(
-            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell or keras.Model, of a framework that is "
-            f"imported and has an adapter installed; not {type(network).__name__}"
+            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, keras.Model, or a module of flax or "
+            f"equinox, of a framework that is imported and has an adapter installed; not {type(network).__name__}"
         )
     return adapter
 
@@ -225,8 +227,8 @@ def _chosen(
         if not called:
             name, layer = matched[0]
             raise ValueError(
-                f"{rule.pattern!r} matches {name!r}, a {type(layer).__name__}, which is never called itself: name what is in "
-                f"it, {f'{name}.*'!r}"
+                f"{rule.pattern!r} matches {name!r}, a {layer.__class__.__name__}, which is never called itself: name what is "
+                f"in it, {f'{name}.*'!r}"
             )
         chosen.update((id(layer), (layer, rule)) for layer in called)
     names = {name: chosen[id(layer)][1].policy for name, layer in layers if id(layer) in chosen}

@@ -47,7 +47,7 @@ def as_pattern(pattern: object) -> str:
 
 def matches(pattern: str, name: str, layer: Any) -> bool:
     """Return whether a pattern is one for a layer, by one of its names."""
-    classes = ((each.__name__, f"{each.__module__}.{each.__qualname__}") for each in type(layer).__mro__)
+    classes = ((each.__name__, f"{each.__module__}.{each.__qualname__}") for each in layer.__class__.__mro__)
     return matches_names(pattern, name, itertools.chain.from_iterable(classes))
 
 
@@ -82,7 +82,7 @@ def nothing_matches(pattern: str, network: str, layers: Sequence[tuple[str, Any]
         said += f"leave the network's own name out, {pattern.partition('.')[2]!r}; "
     there = [name for name, _ in layers if name]
     if colon and not names:
-        there = list(dict.fromkeys(_CLASS + type(layer).__name__ for _, layer in layers))
+        there = list(dict.fromkeys(_CLASS + layer.__class__.__name__ for _, layer in layers))
         pattern = _CLASS + kind.rpartition(".")[2]
     # It may be said from another layer on, so the last name alone can tell.
     last = {name: name.rpartition(".")[2] for name in there}

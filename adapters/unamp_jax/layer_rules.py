@@ -1,0 +1,339 @@
+"""Rules for single layers of flax and equinox, whose networks are values: copies of a layer come and go.
+
+A rule is about a name in a network of one structure: a copy of it, or what a transformation made again of its leaves, has the
+rule too. The rules of the process are a part of the key of JAX's caches, as the plan is, and so are the network and, in linen,
+the name inside of which a thread is: no program is found that was traced under other rules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from weakref import WeakValueDictionary
+
+import jax
+
+from unamp.adapter.keras_layers import KerasLayers
+from unamp.adapter.layers import LayerRegion, RulesInForce
+from unamp.adapter.patching import Patches, find
+from unamp.errors import NotExpressible
+from unamp_jax.networks import named_layers
+from unamp_jax.training import layer_calls
+
+__all__ = ["JaxLayers"]
+
+Structure = tuple[type, Hashable]
+#: The regions of layers, by the structure of their network and by their names in it.
+Rules = Mapping[Structure, Mapping[str, LayerRegion]]
+
+#: Rules as a part of every key: the process' rules, or inside a network with rules also where the thread is.
+_KEY: Any = jax.make_user_context(None)
+
+
+class _Layer:
+    """The place of a layer in every network of one structure; rules are put on it. The network itself has the name ``""``."""
+
+    def __init__(
+        self, structure: Structure, kind: type | None, names: tuple[str, ...], inner: Iterable[tuple[str, _Layer]] = ()
+    ) -> None:
+        self.structure = structure
+        self.kind = kind
+        self.names = names
+        self.inner = tuple(inner)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of the layers that are there, which patterns ask for."""
+        if self.kind is None:
+            raise NotExpressible(
+                "layers of flax.linen have no class before they are called; name them, as a trace does: '**.Dense_*'"
+            )
+        return self.kind
+
+
+#: The networks that have been asked about, as long as anybody has one of their layers.
+_networks: WeakValueDictionary[Structure, _Layer] = WeakValueDictionary()
+
+
+class JaxLayers:
+    """See `unamp.adapter.layers.Layered`. Layers of Keras are objects that stay, and have their rules themselves."""
+
+    def unwrapped(self, network: Any) -> Any:
+        return network if _is_keras(network) else _place(network)
+
+    def stays(self, network: Any) -> bool:
+        return _is_keras(network)
+
+    def inner(self, layer: Any) -> Iterable[tuple[str, Any]]:
+        return layer.inner if type(layer) is _Layer else _keras().inner(layer)
+
+    def runs(self, layer: Any) -> bool:
+        if type(layer) is not _Layer:
+            return _keras().runs(layer)
+        return layer.kind is None or any("__call__" in vars(kind) for kind in layer.kind.__mro__)
+
+    def check(self, layer: Any, region: LayerRegion) -> None:
+        if type(layer) is not _Layer:
+            _keras().check(layer, region)
+
+    def put(self, layer: Any, region: LayerRegion | None) -> None:
+        if type(layer) is _Layer:
+            _in_force.put(layer, region)
+        else:
+            _keras().put(layer, region)
+
+
+def _is_keras(network: Any) -> bool:
+    kind = find("keras", "layers.Layer")
+    return kind is not None and isinstance(network, kind)
+
+
+def _keras() -> KerasLayers:
+    return KerasLayers(find("keras", "layers"), _in_force.put_keras)
+
+
+# --- which network, and which of its layers -----------------------------------------------------------------------------------
+
+
+def _is_linen(layer: Any) -> bool:
+    kind = find("flax.linen", "Module")
+    return kind is not None and isinstance(layer, kind)
+
+
+def _structure(network: Any) -> Structure:
+    """Return a value that is equal for copies of a network: its class, and the classes of its layers by their names.
+
+    The layers of linen come into being when they are called; such a network is its class and its fields.
+    """
+    if _is_linen(network):
+        fields = [each.name for each in dataclasses.fields(network) if each.init and each.name not in ("parent", "name")]
+        return type(network), tuple((name, _field(getattr(network, name, None))) for name in fields)
+    return type(network), tuple((name, type(layer)) for name, layer in named_layers(network) if layer is not network)
+
+
+def _field(value: Any) -> Hashable:
+    if _is_linen(value):
+        return _structure(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_field, value))
+    if isinstance(value, Mapping):
+        return tuple((str(key), _field(inner)) for key, inner in value.items())
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value  # type: ignore[no-any-return]
+
+
+def _place(network: Any) -> _Layer:
+    structure = _structure(network)
+    place = _networks.get(structure)
+    if place is None:
+        place = _networks[structure] = _Layer(structure, type(network), ("",))
+    known = {inner.names: inner for _, inner in place.inner}
+    # Asked again: one network of a structure may share layers where another has several, or have other variables.
+    place.inner = tuple((_linen_layers if _is_linen(network) else _layers)(structure, network, known))
+    return place
+
+
+Known = Mapping[tuple[str, ...], _Layer]
+
+
+def _layers(structure: Structure, network: Any, known: Known) -> list[tuple[str, _Layer]]:
+    names: dict[int, tuple[str, ...]] = {}
+    there = [(name, layer) for name, layer in named_layers(network) if layer is not network]
+    for name, layer in there:
+        names[id(layer)] = (*names.get(id(layer), ()), name)
+    places = {id(layer): known.get(own := names[id(layer)]) or _Layer(structure, type(layer), own) for _, layer in there}
+    return [(name, places[id(layer)]) for name, layer in there]
+
+
+def _linen_layers(structure: Structure, network: Any, known: Known) -> list[tuple[str, _Layer]]:
+    if network.scope is None:
+        raise NotExpressible(
+            f"a {type(network).__name__} of flax.linen has no layers before it has variables; give layer_policies "
+            "network.bind(variables), and call the network as before"
+        )
+    paths: dict[str, None] = {}
+    for collection in network.variables.values():
+        _scopes(collection, (), paths)
+    return [(path, known.get((path,)) or _Layer(structure, None, (path,))) for path in paths]
+
+
+def _scopes(variables: Any, path: tuple[str, ...], paths: dict[str, None]) -> None:
+    for name, inner in variables.items():
+        if isinstance(inner, Mapping):
+            paths[".".join((*path, name))] = None
+            _scopes(inner, (*path, name), paths)
+
+
+# --- rules in force -----------------------------------------------------------------------------------------------------------
+
+
+class _InForce:
+    """The rules of this process, as a value that is replaced as a whole."""
+
+    def __init__(self) -> None:
+        self.rules: Rules = {}
+        self._places: dict[_Layer, LayerRegion] = {}  # keeps what carries the rules
+        self._keras = RulesInForce()
+
+    def put(self, place: _Layer, region: LayerRegion | None) -> None:
+        """Have a layer of every network of one structure run in a region from now on; None: as it is written."""
+        before = bool(self._places)
+        self._places.pop(place, None)
+        if region is not None:
+            self._places[place] = region
+        rules: dict[Structure, dict[str, LayerRegion]] = {}
+        for each, own in self._places.items():
+            rules.setdefault(each.structure, {}).update(dict.fromkeys(each.names, own))
+        self.rules = rules
+        self._set_key()
+        if bool(self._places) is not before:
+            (_calls.release if before else _calls.acquire)()
+
+    def put_keras(self, layer: Any, region: LayerRegion | None) -> None:
+        """Note the rule that a layer of Keras has."""
+        self._keras.put(layer, region)
+        self._set_key()
+
+    def _set_key(self) -> None:
+        named = frozenset((place.structure, place.names, region) for place, region in self._places.items())
+        key = named, self._keras.key
+        _KEY._obj.set_global(key if any(key) else None)
+
+
+_in_force = _InForce()
+
+
+class _Inside(threading.local):
+    """The network with rules that a thread is inside of, innermost; None outside."""
+
+    network: _Network | None = None
+
+
+class _Network:
+    """One call of a network with rules.
+
+    Args:
+        network: the network.
+        structure: its structure.
+        rules: the regions of its layers, by their names.
+    """
+
+    def __init__(self, network: Any, structure: Structure, rules: Mapping[str, LayerRegion]) -> None:
+        self.structure = structure
+        self._rules = rules
+        self._linen = len(network.path) if _is_linen(network) and network.scope is not None else None
+        there = () if _is_linen(network) else [(n, layer) for n, layer in named_layers(network) if layer is not network]
+        self._layers = [("", network), *there]
+        self._names = {id(layer): name for name, layer in self._layers}
+        self._copies: list[Any] = []
+
+    def name(self, layer: Any) -> str | None:
+        """Return the name of one of the network's layers; None for what is none of them.
+
+        Raises:
+            NotExpressible: for a copy of several layers that have different rules.
+        """
+        if _is_linen(layer):
+            inside = self._linen is not None and layer.scope is not None
+            return ".".join(layer.path[self._linen :]) if inside else None
+        known = self._names.get(id(layer))
+        return self._copied(layer) if known is None else known
+
+    def _copied(self, layer: Any) -> str | None:
+        """Return the name of the layer that another one is a copy of: a transformation makes its arguments anew."""
+        like = _structure(layer)
+        names: list[str] = [name for name, own in self._layers if type(own) is type(layer) and _structure(own) == like]
+        if len({self._within(name) for name in names}) > 1:
+            raise NotExpressible(
+                f"{' and '.join(map(repr, names[:3]))} have different rules, and inside a transformation of JAX that is handed "
+                "the layer nobody can tell which of them it is; transform the whole network's call, close over the layer, or "
+                "give them one rule"
+            )
+        if not names:
+            return None
+        for name, inner in (("", layer), *((n, own) for n, own in named_layers(layer) if own is not layer)):
+            self._names[id(inner)] = ".".join(filter(None, (names[0], name)))
+            self._copies.append(inner)  # alive as long as its id is a name
+        return names[0]
+
+    def _within(self, name: str) -> frozenset[tuple[str, LayerRegion]]:
+        return frozenset(
+            (own[len(name) :], region)
+            for own, region in self._rules.items()
+            if own == name or not name or own.startswith(f"{name}.")
+        )
+
+    def region(self, name: str | None) -> LayerRegion | None:
+        """Return the region of a layer by its name; None where it has no rule."""
+        return None if name is None else self._rules.get(name)
+
+
+_inside = _Inside()
+
+
+def _entered(layer: Any) -> _Network | None:
+    """Return the network with rules that a layer is, or is called in."""
+    rules = _in_force.rules
+    if any(kind is type(layer) for kind, _ in rules):
+        structure = _structure(layer)
+        if structure in rules:
+            return _Network(layer, structure, rules[structure])
+    return _inside.network
+
+
+def _following(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of a layer class's ``__call__``."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        network = _entered(args[0])
+        if network is None:
+            return original(*args, **kwargs)
+        name = network.name(args[0])
+        region = network.region(name)
+        outer, _inside.network = _inside.network, network
+        try:
+            with _keyed(network, name if _is_linen(args[0]) else None), region.here() if region else nullcontext():
+                result = original(*args, **kwargs)
+        finally:
+            _inside.network = outer
+        if region is None or region.result is None:
+            return result
+        return region.finished(result, args[1:], kwargs)
+
+    return call
+
+
+def _keyed(network: _Network, name: str | None) -> AbstractContextManager[Any]:
+    made: AbstractContextManager[Any] = _KEY((_KEY._obj.get_global(), network.structure, name))
+    return made
+
+
+def _homes() -> list[Any]:
+    return [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
+
+
+class _Calls:
+    """The patches that follow the calls of layers while there are rules: of the classes that exist then."""
+
+    def __init__(self) -> None:
+        self._patches: Patches | None = None
+
+    def acquire(self) -> None:
+        self._patches = layer_calls(_homes(), _following)
+        self._patches.acquire()
+
+    def release(self) -> None:
+        if self._patches is not None:
+            self._patches.release()
+            self._patches = None
+
+
+_calls = _Calls()

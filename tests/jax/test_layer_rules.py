@@ -1,0 +1,376 @@
+"""`unamp.layer_policies` on flax nnx and linen, equinox, and Keras with JAX."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+import ruled
+from flax import linen, nnx
+from ruled import BF16, EXPECTED, F32, LOW, RULE
+from unamp_jax import layer_rules
+
+import unamp
+
+KEY = jax.random.key(0)
+X = jnp.linspace(-1, 1, 8).reshape(2, 4)
+ALL_LOW = [BF16] * 4
+
+
+class _Equinox(eqx.Module):
+    wi: eqx.nn.Linear
+    wo: eqx.nn.Linear
+
+    def __call__(self, x: Any) -> Any:
+        return jax.vmap(self.wi)(x), jax.vmap(self.wo)(x)
+
+
+class _EquinoxNet(eqx.Module):
+    first: _Equinox
+    second: _Equinox
+
+    def __call__(self, x: Any) -> Any:
+        return (*self.first(x), *self.second(x))
+
+
+def _equinox() -> Any:
+    def block() -> _Equinox:
+        return _Equinox(eqx.nn.Linear(4, 4, key=KEY), eqx.nn.Linear(4, 4, key=KEY))
+
+    return _EquinoxNet(block(), block())
+
+
+class _Nnx(nnx.Module):
+    def __init__(self) -> None:
+        self.wi, self.wo = nnx.Linear(4, 4, rngs=nnx.Rngs(0)), nnx.Linear(4, 4, rngs=nnx.Rngs(1))
+
+    def __call__(self, x: Any) -> Any:
+        return self.wi(x), self.wo(x)
+
+
+class _NnxNet(nnx.Module):
+    def __init__(self) -> None:
+        self.first, self.second = _Nnx(), _Nnx()
+
+    def __call__(self, x: Any) -> Any:
+        return (*self.first(x), *self.second(x))
+
+
+class _Linen(linen.Module):
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        return linen.Dense(4, name="wi")(x), linen.Dense(4, name="wo")(x)
+
+
+class _LinenNet(linen.Module):
+    def setup(self) -> None:
+        self.first, self.second = _Linen(), _Linen()
+
+    def __call__(self, x: Any) -> Any:
+        return (*self.first(x), *self.second(x))
+
+
+def _linen() -> Any:
+    made = _LinenNet()
+    return made.bind(made.init(KEY, X))
+
+
+class _Keras(keras.layers.Layer):
+    def __init__(self, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.wi, self.wo = keras.layers.Dense(4, name="wi"), keras.layers.Dense(4, name="wo")
+
+    def call(self, x: Any) -> Any:
+        return self.wi(x), self.wo(x)
+
+
+class _KerasNet(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = _Keras(name="first"), _Keras(name="second")
+
+    def call(self, x: Any) -> Any:
+        return (*self.first(x), *self.second(x))
+
+
+def _keras() -> Any:
+    made = _KerasNet()
+    made(X)
+    return made
+
+
+def _pure(network: Any) -> tuple[Any, Any]:
+    """A network as a function of its leaves and an input, and its leaves."""
+    if isinstance(network, nnx.Module):
+        graph, state = nnx.split(network)
+        return (lambda leaves, x: nnx.merge(graph, leaves)(x)), state
+    if isinstance(network, linen.Module):
+        return network.unbind()[0].apply, network.variables
+    if isinstance(network, keras.Model):
+        leaves = [variable.value for variable in network.trainable_variables]
+        return (lambda leaves, x: network.stateless_call(leaves, [], x)[0]), leaves
+    leaves, static = eqx.partition(network, eqx.is_array)
+    return (lambda leaves, x: eqx.combine(leaves, static)(x)), leaves
+
+
+def _losses(make: Any) -> Any:
+    def losses(rules: Any) -> list[float]:
+        network = make()
+        run, leaves = _pure(network)
+        # The kernels of `wo` make 72000 of ones, beyond float16's largest number.
+        leaves = jax.tree.map(lambda leaf: jnp.full_like(leaf, 18000.0 if leaf.ndim == 2 else 0.0), leaves)
+        handle = unamp.layer_policies(network, rules) if rules else None
+
+        @jax.jit
+        def step(leaves: Any) -> Any:
+            def loss(leaves: Any) -> Any:
+                with unamp.autocast(dtype="float16"):
+                    return jnp.mean((jnp.float32(run(leaves, jnp.ones((2, 4)))[1]) / 72000 - 2) ** 2)
+
+            value, gradients = jax.value_and_grad(loss)(leaves)
+            return value, jax.tree.map(lambda leaf, gradient: leaf - 1e8 * gradient, leaves, gradients)
+
+        found = []
+        for _ in range(4):
+            value, leaves = step(leaves)
+            found.append(float(value))
+        if handle:
+            handle.remove()
+        return found
+
+    return losses
+
+
+def _share(network: Any) -> None:
+    object.__setattr__(network.second, "wo", network.first.wo)
+
+
+def _of(make: Any) -> ruled.Layers:
+    return ruled.Layers(
+        make,
+        X,
+        dtype=lambda tensor: str(tensor.dtype),
+        numbers=lambda tensor: np.asarray(tensor.astype("float32")),
+        first="first",
+        second="second",
+        share=_share,
+        low=lambda tensor: tensor.astype("bfloat16"),
+        losses=_losses(make),
+    )
+
+
+MAKERS = {"equinox": _equinox, "nnx": _NnxNet, "linen": _linen, "keras": _keras}
+OF = {name: _of(make) for name, make in MAKERS.items()}
+#: Layers of linen are made by each call, those of nnx have one name, and Keras makes its own lists of them.
+SHARING = ruled.the_last_pattern_counts_for_shared_layers
+#: Layers of linen have no class before they are called; see below.
+CLASSES = ruled.silence_is_an_error
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Any:
+    own = nnx.Linear.__call__
+    yield
+    assert layer_rules._KEY._obj.get_global() is None
+    assert not layer_rules._in_force.rules
+    assert nnx.Linear.__call__ is own
+
+
+@pytest.mark.parametrize("library", MAKERS)
+@pytest.mark.parametrize("promise", [each for each in ruled.PROMISES if each not in (SHARING, CLASSES)])
+def test_promises(promise: Any, library: str) -> None:
+    promise(OF[library])
+
+
+@pytest.mark.parametrize("library", ["equinox", "nnx", "keras"])
+def test_a_pattern_that_matches_nothing_is_an_error(library: str) -> None:
+    CLASSES(OF[library])
+
+
+def test_shared_layers_of_equinox_have_the_last_rule() -> None:
+    SHARING(OF["equinox"])
+
+
+def test_linen_says_what_it_does_not_know() -> None:
+    network = _linen()
+    with pytest.raises(unamp.NotExpressible, match=r"give layer_policies network.bind\(variables\)"):
+        unamp.layer_policies(_LinenNet(), RULE)
+    with pytest.raises(unamp.NotExpressible, match="have no class before they are called"):
+        unamp.layer_policies(network, {":Dense": F32})
+    with pytest.raises(ValueError, match="did you mean"):
+        unamp.layer_policies(network, {"**.w0": F32})
+    assert OF["linen"].dtypes(network) == ALL_LOW
+
+
+class _Way(NamedTuple):
+    name: str
+    make: Any
+
+
+WAYS = (
+    _Way("eager", lambda run: run),
+    _Way("jit", jax.jit),
+    _Way("vmap", lambda run: lambda leaves, x: jax.vmap(run, (None, 0))(leaves, x[None])),
+    _Way("scan", lambda run: lambda leaves, x: jax.lax.scan(lambda carry, each: (carry, run(leaves, each)), 0.0, x[None])[1]),
+    _Way("remat", jax.checkpoint),
+    _Way("jit of remat", lambda run: jax.jit(jax.checkpoint(run))),
+    _Way("jit of vmap of jit", lambda run: jax.jit(lambda leaves, x: jax.vmap(jax.jit(run), (None, 0))(leaves, x[None]))),
+)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+@pytest.mark.parametrize("library", MAKERS)
+def test_transformed_functions_follow_the_rules_of_the_moment(library: str, way: _Way) -> None:
+    network, of = MAKERS[library](), OF[library]
+    run, leaves = _pure(network)
+    made = way.make(run)
+
+    def function(x: Any) -> Any:
+        return made(leaves, x)
+
+    assert of.dtypes(function) == ALL_LOW
+    for _ in range(2):
+        with unamp.layer_policies(network, RULE):
+            assert of.dtypes(function) == EXPECTED
+        assert of.dtypes(function) == ALL_LOW
+        with unamp.layer_policies(network, {"**.wi": F32}):
+            assert of.dtypes(function) == [F32, BF16, F32, BF16]
+    with unamp.layer_policies(network, {"**.wi": LOW}):
+        assert of.dtypes(function, region=False) == [BF16, F32, BF16, F32]
+    assert of.dtypes(function, region=False) == [F32] * 4
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_gradients_are_those_of_the_rules(library: str) -> None:
+    network = MAKERS[library]()
+    run, leaves = _pure(network)
+
+    def loss(leaves: Any) -> Any:
+        with unamp.autocast(dtype="bfloat16"):
+            return sum(jnp.sum(jnp.float32(result) ** 2) for result in run(leaves, X))
+
+    def exact_loss(leaves: Any) -> Any:
+        return sum(jnp.sum(result**2) for result in run(leaves, X))
+
+    def gradients(of: Any) -> list[Any]:
+        return jax.tree.leaves(of(leaves))
+
+    exact, low = gradients(jax.grad(exact_loss)), gradients(jax.grad(loss))
+    assert not all(np.array_equal(own, other) for own, other in zip(low, exact, strict=True))
+    for way in (jax.grad(loss), jax.jit(jax.grad(loss)), jax.grad(jax.checkpoint(loss))):
+        with unamp.layer_policies(network, {"**": F32}):
+            found = gradients(way)
+        assert all(leaf.dtype == jnp.float32 for leaf in found)
+        for own, other in zip(found, exact, strict=True):
+            np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-5)
+        assert all(np.array_equal(own, other) for own, other in zip(gradients(jax.grad(loss)), low, strict=True))
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_a_function_is_compiled_once_for_each_set_of_rules(library: str) -> None:
+    network = MAKERS[library]()
+    run, leaves = _pure(network)
+    traced = []
+
+    @jax.jit
+    def function(leaves: Any, x: Any) -> Any:
+        traced.append(None)
+        return run(leaves, x)
+
+    for _ in range(3):
+        function(leaves, X)
+        with unamp.layer_policies(network, RULE):
+            function(leaves, X)
+    assert len(traced) == 2
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_rules_hold_in_other_threads_and_for_this_network_alone(library: str) -> None:
+    network, of = MAKERS[library](), OF[library]
+    other, found = nnx.Linear(4, 4, rngs=nnx.Rngs(0)), []
+    with unamp.layer_policies(network, RULE):
+        thread = threading.Thread(target=lambda: found.extend(of.dtypes(network)))
+        thread.start()
+        thread.join()
+        with unamp.autocast(dtype="bfloat16"):
+            assert other(X).dtype == jnp.bfloat16
+    assert found == EXPECTED
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_a_file_of_rules(library: str, tmp_path: Path) -> None:
+    network, path = MAKERS[library](), tmp_path / "precision.toml"
+    path.write_text(unamp.Precision(unamp.Policy(dtype="bfloat16"), unamp.LayerRules(RULE)).to_toml(), "utf-8")
+    found = unamp.Precision.read(path)
+    with unamp.layer_policies(network, found.layers), unamp.policy_region(found.policy):
+        assert [str(result.dtype) for result in network(X)] == EXPECTED
+
+
+def test_copies_of_a_network_have_its_rules_until_they_are_removed() -> None:
+    network = _equinox()
+    rules = unamp.layer_policies(network, RULE)
+    trained = jax.tree.map(lambda leaf: leaf * 2, network)
+    assert OF["equinox"].dtypes(trained) == EXPECTED
+    rules.remove()
+    assert OF["equinox"].dtypes(trained) == ALL_LOW
+
+
+class _Listed(nnx.Module):
+    def __init__(self) -> None:
+        self.blocks = nnx.List([_Nnx(), _Nnx()])
+
+
+def test_a_mere_list_of_layers_is_refused() -> None:
+    with pytest.raises(ValueError, match="'blocks', a List, which is never called itself"):
+        unamp.layer_policies(_Listed(), {"blocks": F32})
+
+
+class _Checkpointed(eqx.Module):
+    blocks: list[_Equinox]
+
+    def __call__(self, x: Any) -> Any:
+        return sum((eqx.filter_checkpoint(lambda block, x: block(x))(block, x) for block in self.blocks), ())
+
+
+def test_a_layer_that_a_transformation_makes_again_is_found_or_it_is_refused() -> None:
+    inside = _equinox()
+    network = _Checkpointed([inside.first, inside.second])
+    of = OF["equinox"]
+    with unamp.layer_policies(network, RULE):
+        assert of.dtypes(eqx.filter_jit(network)) == EXPECTED
+    with (
+        unamp.layer_policies(network, {"blocks.0.wo": F32}),
+        pytest.raises(unamp.NotExpressible, match=r"'blocks.0' and 'blocks.1' have different rules"),
+    ):
+        of.dtypes(network)
+    assert of.dtypes(network) == ALL_LOW
+
+
+class _Lifted(linen.Module):
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        return (*linen.jit(_Linen)(name="first")(x), *linen.jit(linen.remat(_Linen))(name="second")(x))
+
+
+def test_lifted_transformations_of_linen() -> None:
+    made = _Lifted()
+    variables = made.init(KEY, X)
+    with unamp.layer_policies(made.bind(variables), {"second.wo": F32}):
+        for run in (made.apply, jax.jit(made.apply)):
+            assert OF["linen"].dtypes(lambda x, run=run: run(variables, x)) == [BF16, BF16, BF16, F32]
+
+
+def test_predict_follows_rules() -> None:
+    network = _keras()
+    with unamp.autocast(dtype="bfloat16"):
+        for _ in range(2):
+            with unamp.layer_policies(network, RULE):
+                assert [str(result.dtype) for result in network.predict(np.asarray(X), verbose=0)] == EXPECTED
+            assert [str(result.dtype) for result in network.predict(np.asarray(X), verbose=0)] == ALL_LOW
