@@ -33,7 +33,7 @@ DISTRIBUTIONS = {
 
 #: What torch lists from a version on that is later than the presets'; torch's own autocast is left to it. (2.15: for CPU
 #: and CUDA alike, in float32.)
-NEWER = {"linalg_matrix_sqrth": (2, 15)}
+NEWER = {"linalg_matrix_sqrth": (2, 14)}
 
 #: The words for operations that torch had until a version.
 GONE = {"cholesky": (2, 15), "qr": (2, 15)}

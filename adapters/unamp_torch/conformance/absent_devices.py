@@ -124,7 +124,7 @@ def _name(tensor: Tensor) -> str:
 
 def _kind(kernel: str) -> Kind | None:
     name = _KERNELS.get(kernel, kernel)
-    bare = name.removeprefix("_").removeprefix("native_").removeprefix("cudnn_").removesuffix("_legit")
+    bare = name.replace("legit", "").strip("_").removeprefix("native_").removeprefix("cudnn_")
     operation = vocabulary().get(bare)
     if bare in _TRANSCENDENTAL:
         return "transcendental"
