@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SLOW",
+    "called_apart",
     "follows_the_region",
     "graph_ran",
     "has_no_hook",
@@ -213,6 +214,15 @@ def has_no_hook(framework: str, library: str, name: str) -> None:
         ("has_no_hook", framework, library, name),
         f"{library} has no {name}, which unamp replaces while a region is open: what calls it may lose the policy there, or "
         "raise; update unamp, or install a version of the library that has it",
+    )
+
+
+def called_apart(layer: str, network: str, name: str) -> None:
+    """Warn where a layer is called by itself whose network may have a rule for it, which holds in the network's call alone."""
+    _once(
+        ("called apart", layer, network, name),
+        f"a {layer} was called by itself, and {network} has a rule for {name!r}, which is one: on JAX a rule for a layer holds "
+        f"inside a call of its network alone. Call the {network}, or decorate what calls the layer with a region",
     )
 
 

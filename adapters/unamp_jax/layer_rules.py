@@ -20,6 +20,7 @@ import jax
 from unamp.adapter.keras_layers import KerasLayers
 from unamp.adapter.layers import LayerRegion, RulesInForce
 from unamp.adapter.patching import Patches, find
+from unamp.amp_warnings import called_apart
 from unamp.errors import NotExpressible
 from unamp_jax.networks import named_layers
 from unamp_jax.training import layer_calls
@@ -179,6 +180,7 @@ class _InForce:
 
     def __init__(self) -> None:
         self.rules: Rules = {}
+        self.kinds: Mapping[type, tuple[str, str]] = {}  # of layers with rules: a network's class, and the layer's name in it
         self._places: dict[_Layer, LayerRegion] = {}  # keeps what carries the rules
         self._keras = RulesInForce()
 
@@ -192,6 +194,8 @@ class _InForce:
         for each, own in self._places.items():
             rules.setdefault(each.structure, {}).update(dict.fromkeys(each.names, own))
         self.rules = rules
+        named = [(each.kind, (each.structure[0].__name__, each.names[0])) for each in self._places if each.names[0]]
+        self.kinds = {kind: where for kind, where in named if kind is not None}
         self._set_key()
         if bool(self._places) is not before:
             (_calls.release if before else _calls.acquire)()
@@ -211,9 +215,15 @@ _in_force = _InForce()
 
 
 class _Inside(threading.local):
-    """The network with rules that a thread is inside of, innermost; None outside."""
+    """The place where a thread is.
+
+    Attributes:
+        network: the network with rules that it is inside of, innermost; None outside.
+        others: how many calls of layers it is inside of, one in another, outside of such networks.
+    """
 
     network: _Network | None = None
+    others: int = 0
 
 
 class _Network:
@@ -295,7 +305,7 @@ def _following(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         network = _entered(args[0])
         if network is None:
-            return original(*args, **kwargs)
+            return _apart(original, args, kwargs)
         name = network.name(args[0])
         region = network.region(name)
         outer, _inside.network = _inside.network, network
@@ -309,6 +319,18 @@ def _following(original: Callable[..., Any]) -> Callable[..., Any]:
         return region.finished(result, args[1:], kwargs)
 
     return call
+
+
+def _apart(original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a layer outside of every network with rules, with a warning where it may be a layer of one."""
+    kind = type(args[0])
+    if _inside.others == 0 and kind in _in_force.kinds:
+        called_apart(kind.__name__, *_in_force.kinds[kind])
+    _inside.others += 1
+    try:
+        return original(*args, **kwargs)
+    finally:
+        _inside.others -= 1
 
 
 def _keyed(network: _Network, name: str | None) -> AbstractContextManager[Any]:

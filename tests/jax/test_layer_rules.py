@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from ruled import BF16, EXPECTED, F32, LOW, RULE
 from unamp_jax import layer_rules
 
 import unamp
+from unamp import amp_warnings
 
 KEY = jax.random.key(0)
 X = jnp.linspace(-1, 1, 8).reshape(2, 4)
@@ -374,3 +376,18 @@ def test_predict_follows_rules() -> None:
             with unamp.layer_policies(network, RULE):
                 assert [str(result.dtype) for result in network.predict(np.asarray(X), verbose=0)] == EXPECTED
             assert [str(result.dtype) for result in network.predict(np.asarray(X), verbose=0)] == ALL_LOW
+
+
+@pytest.mark.parametrize("make", [_equinox, _NnxNet])
+def test_a_layer_that_is_called_by_itself_is_warned_of(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amp_warnings, "_given", set())
+    net = make()
+    with unamp.layer_policies(net, {"first": "float32"}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            net(X)  # in the network's call the rule holds
+        with pytest.warns(unamp.AmpWarning, match="was called by itself, and .* has a rule for 'first'"):
+            net.first(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net.first(X)

@@ -11,9 +11,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -47,8 +46,14 @@ def as_pattern(pattern: object) -> str:
 
 def matches(pattern: str, name: str, layer: Any) -> bool:
     """Return whether a pattern is one for a layer, by one of its names."""
-    classes = ((each.__name__, f"{each.__module__}.{each.__qualname__}") for each in layer.__class__.__mro__)
-    return matches_names(pattern, name, itertools.chain.from_iterable(classes))
+    return matches_names(pattern, name, _class_names(layer))
+
+
+def _class_names(layer: Any) -> Iterator[str]:
+    """Give the names of a layer's classes, once somebody asks: not every layer has a class yet (flax.linen)."""
+    for kind in layer.__class__.__mro__:
+        yield kind.__name__
+        yield f"{kind.__module__}.{kind.__qualname__}"
 
 
 def matches_names(pattern: str, name: str, classes: Iterable[str] | None) -> bool:
