@@ -21,6 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Programs
 from unamp.vocabulary import vocabulary
+from unamp_torch.conformance import second_device
 from unamp_torch.observing import WIDENING
 from unamp_torch.plans import accelerator
 
@@ -41,7 +42,7 @@ _KERNELS = {"nll_loss_forward": "nll_loss", "_thnn_fused_lstm_cell": "lstm_cell"
 
 def absent_devices() -> tuple[AbsentDevice, ...]:
     """Return the devices that this build of PyTorch knows, of which it has none here."""
-    if accelerator() is not None:
+    if accelerator() not in (None, second_device.NAME):
         return ()
     known = [name for name in ("cuda", "mps", "xpu", "hpu") if hasattr(torch, name)]
     return tuple(
