@@ -49,6 +49,8 @@ class Example(NamedTuple):
             exec(program, names)
             for name in [name for name in names if name.startswith("test_")]:  # with the fixtures that unamp's plugin offers
                 names[name](**{each: getattr(unamp.testing, each) for each in signature(names[name]).parameters})
+        for op in [each.name for each in unamp.vocabulary().values() if each.is_added]:  # the next example has its own
+            unamp.vocabulary().remove(op)
         if self.prints is not None:
             assert _without_margin(printed.getvalue()) == _without_margin(self.prints)
 

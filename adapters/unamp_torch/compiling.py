@@ -34,6 +34,7 @@ from unamp_torch.state import Token, dispatch_key, lock, thread
 __all__ = [
     "cache_key",
     "call_while_tracing",
+    "call_registered_while_tracing",
     "calling_registered",
     "enter",
     "is_recorded",
@@ -129,11 +130,21 @@ def call_while_tracing(function: Callable[..., Any]) -> None:
         _called_while_tracing.add(function)
 
 
-def calling_registered(original: Any) -> Any:
-    """Do so for every registered operation, once dynamo is there; what it is called with is returned as it is."""
+def call_registered_while_tracing() -> None:
+    """Have dynamo do so with every registered operation."""
     for function in CALLED_AS_THEY_ARE:
         call_while_tracing(function)
-    return original
+
+
+def calling_registered(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function of dynamo's, as soon as that is imported: it learns of registered operations then."""
+    call_registered_while_tracing()
+
+    @functools.wraps(original)
+    def allow_in_graph(function: Any) -> Any:
+        return original(function)
+
+    return allow_in_graph
 
 
 # --- inside a compiled function ---------------------------------------------------------------------------------------------
@@ -206,4 +217,4 @@ def _allow_in_graph() -> None:
     for node in (enter, leave):
         torch._dynamo.allow_in_graph(node)
         torch.fx.has_side_effect(node)
-    calling_registered(None)
+    call_registered_while_tracing()

@@ -77,7 +77,8 @@ def how(adapter: Adapter, op: str, policy: Policy, device: str) -> How:
         return adapter.how(op, policy, device)
     if not isinstance(adapter, CarriesOutRegistered):
         return How.ABSENT
-    rule = policy.rules[op]
+    stated = policy.delegated(adapter.framework, device)
+    rule = Rule.UNTOUCHED if stated is None else stated.rules[op]
     if rule is Rule.LOW and adapter.support(device, policy.dtype) is Support.EMULATED:
         return How.EMULATED
     return How.NATIVE if rule is Rule.UNTOUCHED else How.INTERCEPTED
