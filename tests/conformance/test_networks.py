@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 from pretenders import Pretender, honest
-from unamp_conformance.netchecks import _misjudged
+from unamp_conformance.netchecks import misjudged
 from unamp_conformance.netruns import run
 from unamp_conformance.networks import NETWORKS
 
@@ -36,5 +36,5 @@ def test_every_parameter_has_a_gradient(name):
 def test_an_emulated_operation_without_a_floating_result_computed_in_the_low_dtype():
     for rule, wrong in ((Rule.LOW, None), (Rule.FP32, ("argmax", "float32", "float16"))):
         record = OpRecord("argmax", "argmax", rule, ("float32",), "float32", None, emulated=True)
-        found = _misjudged(Policy(dtype="float16"), rule, record)
+        found = misjudged(Policy(dtype="float16"), rule, record)
         assert (found and found[1:]) == wrong
