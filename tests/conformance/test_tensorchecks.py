@@ -122,5 +122,5 @@ def test_a_run_walks_every_kind_and_operation(monkeypatch):
     asked = [
         (item.way, item.subject, *item.policies) for item in planned(Subject("torch", "cpu"), Selection(checks=("tensors",)))
     ]
-    policies = ("allow float16", "allow bfloat16", "deny float16", "deny bfloat16")
+    policies = ("allow float16", "deny float16", "allow bfloat16", "deny bfloat16")
     assert asked == [("sparse", "mul", *policies), ("sparse", "exp", *policies), ("ragged", "mul", *policies)]
