@@ -33,8 +33,8 @@ from unamp_torch.state import Token, dispatch_key, lock, thread
 
 __all__ = [
     "cache_key",
-    "call_while_tracing",
     "call_registered_while_tracing",
+    "call_while_tracing",
     "calling_registered",
     "enter",
     "is_recorded",
