@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from unamp.adapter import Adapter
-from unamp.adapter.arguments import mapped
+from unamp.adapter.arguments import cast_eligible
 from unamp.adapter.registry import owner
-from unamp.dtypes import ELIGIBLE
 from unamp.errors import unknown
 from unamp.policy import Policy
 from unamp.regions import policy_region
@@ -66,18 +65,11 @@ def call_under(adapter: Adapter, policy: Policy, call: Callable[..., Any], *args
 
     For adapters, to carry out `Adapter.wrap`.
     """
-
-    def cast(value: Any, dtype: str) -> Any:
-        return mapped(value, adapter.is_tensor, lambda tensor: adapter.cast(tensor, dtype) if eligible(tensor) else tensor)
-
-    def eligible(tensor: Any) -> bool:
-        return adapter.dtype_of(tensor) in ELIGIBLE
-
     if policy.level in ("O2", "O3"):
-        args, kwargs = cast(args, policy.dtype), cast(kwargs, policy.dtype)
+        args, kwargs = cast_eligible(adapter, args, policy.dtype), cast_eligible(adapter, kwargs, policy.dtype)
     with policy_region(policy, framework=adapter.framework):
         result = call(*args, **kwargs)
-    return cast(result, "float32") if returns_float32(policy) else result
+    return cast_eligible(adapter, result, "float32") if returns_float32(policy) else result
 
 
 def returns_float32(policy: Policy) -> bool:

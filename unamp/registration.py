@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.adapter import Adapter, Support
-from unamp.adapter.arguments import mapped
+from unamp.adapter.arguments import cast_eligible, mapped
 from unamp.adapter.observing import unreported
 from unamp.adapter.performing import target
 from unamp.adapter.records import OpRecord
@@ -363,12 +363,7 @@ class _Call(NamedTuple):
 
     def _cast(self, value: Any, dtype: str | None) -> Any:
         """Return some arguments with their eligible tensors in a dtype; None leaves them."""
-        adapter = self.adapter
-
-        def cast(tensor: Any) -> Any:
-            return adapter.cast(tensor, dtype) if adapter.dtype_of(tensor) in ELIGIBLE else tensor
-
-        return value if dtype is None else mapped(value, adapter.is_tensor, cast)
+        return value if dtype is None else cast_eligible(self.adapter, value, dtype)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ of the frameworks that presets come from. An adapter of another framework brings
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -97,6 +98,7 @@ class Vocabulary(Mapping[str, Operation]):
 
     def __init__(self, operations: Mapping[str, Operation]) -> None:
         self.generation = 0
+        self._changing = threading.Lock()
         self._operations = dict(operations)
         self._spelled: dict[str, dict[str, str]] = {framework: {} for framework in FRAMEWORKS}
         for op in self._operations.values():
@@ -122,18 +124,19 @@ class Vocabulary(Mapping[str, Operation]):
             for word in spellings:
                 if (known := self.spelled(framework).get(word, operation.name)) != operation.name:
                     raise ValueError(f"{framework}.{word} is the operation {known!r} already")
-        # Another thread may be in the middle of a loop over the old ones.
-        self._operations = {**self._operations, operation.name: operation}
-        for framework, spellings in operation.spellings.items():
-            self._spelled[framework] = {**self.spelled(framework), **dict.fromkeys(spellings, operation.name)}
-        self.generation += 1
+        with self._changing:  # another thread may be in the middle of a loop over the old ones
+            self._operations = {**self._operations, operation.name: operation}
+            for framework, spellings in operation.spellings.items():
+                self._spelled[framework] = {**self.spelled(framework), **dict.fromkeys(spellings, operation.name)}
+            self.generation += 1
 
     def remove(self, name: str) -> None:
         """Forget an operation that was added."""
-        self._operations = {known: operation for known, operation in self._operations.items() if known != name}
-        for framework, table in self._spelled.items():
-            self._spelled[framework] = {word: known for word, known in table.items() if known != name}
-        self.generation += 1
+        with self._changing:
+            self._operations = {known: operation for known, operation in self._operations.items() if known != name}
+            for framework, table in self._spelled.items():
+                self._spelled[framework] = {word: known for word, known in table.items() if known != name}
+            self.generation += 1
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-__all__ = ["Nesting", "mapped", "nesting"]
+from unamp.dtypes import ELIGIBLE
+
+if TYPE_CHECKING:
+    from unamp.adapter.contract import Adapter
+
+__all__ = ["Nesting", "cast_eligible", "mapped", "nesting"]
 
 
 def mapped(value: Any, is_tensor: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
@@ -18,6 +23,15 @@ def mapped(value: Any, is_tensor: Callable[[Any], bool], change: Callable[[Any],
         items = [mapped(item, is_tensor, change) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
+
+
+def cast_eligible(adapter: Adapter, value: Any, dtype: str) -> Any:
+    """Return a value with its eligible tensors of a framework in a dtype; gradients flow back through the casts."""
+
+    def cast(tensor: Any) -> Any:
+        return adapter.cast(tensor, dtype) if adapter.dtype_of(tensor) in ELIGIBLE else tensor
+
+    return mapped(value, adapter.is_tensor, cast)
 
 
 class Nesting(NamedTuple):
