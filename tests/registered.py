@@ -157,6 +157,22 @@ def it_is_undone(framework: str) -> None:
         unamp.Policy(deny=NAME)
 
 
+def calling(x: Any, w: Any) -> Any:
+    """Call `product`, for a compiler to read or trace."""
+    return product(x, w)
+
+
+def a_compiled_function_follows(framework: str, compiled: Callable[..., Any]) -> None:
+    """What a framework's compiler made of a function is another program in each region, and the plain one outside."""
+    with registered(framework, "low") as ops:
+        calls, x, w = compiled(calling), ops.tensor(X), ops.tensor(W)
+        assert ops.dtype(calls(x, w)) == "float32"
+        with unamp.autocast(dtype=LOW):
+            assert ops.dtype(calls(x, w)) == LOW
+        with unamp.autocast(dtype=LOW, deny=NAME):
+            assert ops.dtype(calls(x, w)) == "float32"
+
+
 def promises(framework: str) -> list[Any]:
     """Return the promises, each ready to be asked of a framework."""
     rules = [pytest.param(partial(its_rule_decides, framework, *case), id=f"rule {n}") for n, case in enumerate(CASES)]

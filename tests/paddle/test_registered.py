@@ -26,20 +26,9 @@ class Product(paddle.autograd.PyLayer):
         return gradient @ w.t(), x.t() @ gradient
 
 
-def both(x, w):
-    return registered.product(x, w)
-
-
 @pytest.mark.parametrize("full_graph", [True, False])
 def test_compiled_functions(full_graph):
-    with registered.registered("paddle", "low") as ops:
-        calls = paddle.jit.to_static(both, full_graph=full_graph)
-        x, w = ops.tensor(registered.X), ops.tensor(registered.W)
-        assert calls(x, w).dtype == paddle.float32
-        with unamp.autocast(dtype="bfloat16"):
-            assert calls(x, w).dtype == paddle.bfloat16
-        with unamp.autocast(dtype="bfloat16", deny=registered.NAME):
-            assert calls(x, w).dtype == paddle.float32
+    registered.a_compiled_function_follows("paddle", lambda call: paddle.jit.to_static(call, full_graph=full_graph))
 
 
 def test_a_layer_with_a_gradient_of_its_own():

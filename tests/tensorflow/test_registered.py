@@ -20,14 +20,7 @@ def doubled(x):
 
 
 def test_graphs():
-    with registered.registered("tensorflow", "low") as ops:
-        calls = tf.function(lambda x, w: registered.product(x, w))
-        x, w = ops.tensor(registered.X), ops.tensor(registered.W)
-        assert calls(x, w).dtype == tf.float32
-        with unamp.autocast(dtype="bfloat16"):
-            assert calls(x, w).dtype == tf.bfloat16
-        with unamp.autocast(dtype="bfloat16", deny=registered.NAME):
-            assert calls(x, w).dtype == tf.float32
+    registered.a_compiled_function_follows("tensorflow", tf.function)
 
 
 def test_a_function_with_a_gradient_of_its_own():
