@@ -46,6 +46,7 @@ class Options:
         timeout: after how many seconds a check hangs.
         keep: the folder that keeps results of finished items while the run is under way; None keeps nothing.
         resume: use what an interrupted run has left there.
+        imports: modules of the user's own, or files, that register operations.
         command: what starts a worker.
         progress: told before every item.
     """
@@ -54,6 +55,7 @@ class Options:
     timeout: float = 300.0
     keep: Path | None = None
     resume: bool = False
+    imports: Sequence[str] = ()
     command: Sequence[str] = WORKER
     progress: Progress = lambda *_: None
 
@@ -87,7 +89,7 @@ def _runs(subjects: Sequence[tuple[str, str]], selection: Selection, options: Op
 
 def _task(framework: str, device: str, selection: Selection, options: Options) -> Task:
     kept = Kept(options.keep, framework, device) if options.keep else None
-    return Task(framework, device, selection, kept, options.resume)
+    return Task(framework, device, selection, kept, options.resume, options.imports)
 
 
 class _Crew:

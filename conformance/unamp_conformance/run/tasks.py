@@ -39,12 +39,19 @@ class Task:
         framework, device, selection: what to run.
         kept: where results of finished items are kept; None where they are not.
         resume: use those that are there.
+        imports: the modules that its workers import, for the operations that these register.
     """
 
     def __init__(
-        self, framework: str, device: str, selection: Selection, kept: Kept | None = None, resume: bool = False
+        self,
+        framework: str,
+        device: str,
+        selection: Selection,
+        kept: Kept | None = None,
+        resume: bool = False,
+        imports: Sequence[str] = (),
     ) -> None:
-        self.framework, self.device, self.selection = framework, device, selection
+        self.framework, self.device, self.selection, self.imports = framework, device, selection, imports
         self.version = "unknown"
         self.facts: dict[str, Fact] = {}  #: what the framework computes with; see `unamp.adapter.machine.facts`
         self.variables: dict[str, str] = {}  #: the environment variables that change it
@@ -62,7 +69,8 @@ class Task:
 
     def orders(self) -> dict[str, Any]:
         """Return the orders for a worker that opens the framework."""
-        return {"framework": self.framework, "device": self.device, "selection": self.selection.as_dict()}
+        said = {"framework": self.framework, "device": self.device, "selection": self.selection.as_dict()}
+        return {**said, "imports": list(self.imports)}
 
     def order(self, item: int) -> dict[str, Any]:
         """Return the order for a worker that is to do an item: which one, and the policies that are done already."""

@@ -22,12 +22,13 @@ from typing import Any
 
 from unamp.adapter import Operations, machine
 from unamp.adapter.absent_devices import Unreadable
+from unamp.cli.functions import module_named
 from unamp.policy import Policy, Rule
 from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary
 from unamp_conformance.check.absentchecks import check_program
 from unamp_conformance.check.behaviours import BEHAVIOURS
-from unamp_conformance.check.cases import cases
+from unamp_conformance.check.cases import Case, cases
 from unamp_conformance.check.layerchecks import check_layers
 from unamp_conformance.check.netchecks import Outcome, check_network
 from unamp_conformance.check.networks import NETWORKS, Lacking
@@ -40,7 +41,7 @@ from unamp_conformance.check.ways import check_way
 from unamp_conformance.results import Finding, Result, sayable
 from unamp_conformance.run.drawing import drawn, told
 from unamp_conformance.run.plan import Item, Selection, items, items_to_read
-from unamp_conformance.subjects import SECOND, Subject
+from unamp_conformance.subjects import SECOND, Subject, WithExamples
 
 __all__ = ["main", "perform", "planned", "probe_of"]
 
@@ -58,8 +59,11 @@ def main() -> None:
 
     warnings.simplefilter("ignore")  # what a framework warns about is not what is checked here
     subject = Subject(orders["framework"], orders["device"])
-    selection = Selection.from_dict(orders["selection"])
     try:
+        _ = subject.adapter
+        for module in orders["imports"]:
+            module_named(module)
+        selection = Selection.from_dict(orders["selection"])
         _ = subject.operations  # which may have to say something to the framework before it computes
         facts = {"facts": machine.facts(subject.adapter), "variables": machine.variables()}
         there = {"present": subject.present(), "devices": subject.devices(), "missing": subject.missing()}
@@ -200,9 +204,10 @@ def probe_of(operations: Operations, device: str, op: str) -> tuple[Probe | None
     """Return an operation's probe, or why there is none."""
     if op not in operations.names():
         return None, f"the adapter binds no function for {op}"
-    if op not in cases():
+    case = _case(operations, op)
+    if case is None:
         return None, f"there is no example call for {op}"
-    probe = Probe(cases()[op], operations, device)
+    probe = Probe(case, operations, device)
     try:
         probe.ready()
     except Unsuitable as error:
@@ -210,6 +215,14 @@ def probe_of(operations: Operations, device: str, op: str) -> tuple[Probe | None
     except Exception as error:
         return None, f"its example call fails outside any region: {type(error).__name__}: {error}"
     return probe, ""
+
+
+def _case(operations: Operations, op: str) -> Case | None:
+    """Return the example call of an operation, a registered one's too; None where there is none."""
+    if isinstance(operations, WithExamples) and op in operations.examples:
+        example = operations.examples[op]
+        return Case(op, example.args, example.attributes)
+    return cases().get(op)
 
 
 def _network(subject: Subject, item: Item, policy: Policy) -> Outcomes:
