@@ -46,7 +46,7 @@ def test_an_example_is_probed(tmp_path, framework):
 def test_an_operation_that_does_not_follow_its_rule_is_a_failure(tmp_path):
     (tmp_path / "mine.py").write_text(MODULE.format(framework="torch", call=ITS_PARTS))
     done = ask(tmp_path, "torch", "--import", "mine.py", "--op", "mine::scores", "--output", "out")
-    assert done.returncode == Verdict.FAILED, done.stdout + done.stderr
+    assert done.returncode == Verdict.DOES_NOT_CONFORM, done.stdout + done.stderr
     (run,) = load(tmp_path / "out/results.json").runs
     failed = {result.policy for result in run.results if result.status == "failed"}
     assert {"deny bfloat16", "deny float16"} <= failed
