@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -73,7 +74,7 @@ def main() -> int:
         print("\n".join(missing))
         return 1
     NAMES.write_text(new, "utf-8")
-    print(NAMES.relative_to(ROOT))
+    print(f"written: {NAMES}")
     return 0
 
 
@@ -331,7 +332,9 @@ def named_changes(changelog: str, head: str = r"[^\n]*") -> str:
 
 
 def newest_tag(home: Path) -> str | None:
-    """Return the newest release that git knows of, by its tag; None in a clone without tags, or outside of one."""
+    """Return the newest release that git knows of, by its tag; None in a clone without tags, and where there is no clone."""
+    if not (home / ".git").exists() or shutil.which("git") is None:
+        return None
     command = ["git", "-C", str(home), "describe", "--tags", "--abbrev=0", "--match", "v*"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else None

@@ -139,6 +139,13 @@ def test_the_citation_is_of_this_version() -> None:
     assert (citation["abstract"], citation["authors"]) == (project["description"], project["authors"])
 
 
+def test_the_same_source_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    (again,) = tmp_path.iterdir()
+    assert (again.name, again.read_bytes()) == (wheel.name, wheel.read_bytes())
+
+
 def test_the_bill_of_materials_is_of_this_wheel(wheel: Path) -> None:
     bill = json.loads(told(wheel, "sboms/unamp.cdx.json"))
     assert (bill["bomFormat"], bill["specVersion"], bill["version"]) == ("CycloneDX", "1.6", 1)

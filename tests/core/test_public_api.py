@@ -112,6 +112,20 @@ def test_only_what_is_not_released_names_a_change() -> None:
     assert named_changes("# Changelog\n\n## Unreleased\n\n- `a`\n\n" + released, "Unreleased") == ""
 
 
+def test_a_release_writes_the_names_that_the_changelog_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded, changelog = tmp_path / "names.txt", tmp_path / "CHANGELOG.md"
+    monkeypatch.setattr(public_api, "NAMES", recorded)
+    monkeypatch.setattr(public_api, "CHANGELOG", changelog)
+    old = current().replace("unamp conformance --seed = 0", "unamp conformance --seed = 7")
+    recorded.write_text(old, "utf-8")
+    changelog.write_text("# Changelog\n\n## 1.0.0\n\n### Public names\n\n- Nothing.\n", "utf-8")
+    assert public_api.main() == 1
+    assert recorded.read_text("utf-8") == old
+    changelog.write_text(changelog.read_text("utf-8").replace("Nothing", "`unamp conformance --seed` is 0"), "utf-8")
+    assert public_api.main() == 0
+    assert recorded.read_text("utf-8") == current()
+
+
 def test_a_command_and_its_options_are_lines() -> None:
     lines = list(public_api.commands())
     assert "unamp diff BEFORE = required" in lines
