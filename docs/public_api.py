@@ -45,7 +45,6 @@ _SPECIAL = ("__init__", "__call__")
 #: A name, or the words of a command; and what is said of it.
 _LINE = re.compile(r"(?P<form>class |def |)(?P<name>.+?)(?P<rest>(?:\(|: | = | is ).*|)")
 
-
 _HEAD = (
     "# What is public, as the last release had it. docs/public-api.md says what is promised; `make api` writes this file for a",
     "# release, and a test has every change since then named in CHANGELOG.md.",
@@ -107,10 +106,10 @@ def _names(root: griffe.Module, modules: Iterable[str], seen: dict[str, str]) ->
 
 def _expanded(root: griffe.Module, modules: Iterable[str]) -> Iterator[griffe.Module]:
     for name in modules:
-        inner = name.partition(".")[2].removesuffix(".*").removesuffix("*")
+        inner = name.removesuffix(".*").partition(".")[2]
         module = root[inner] if inner else root
         yield module
-        if name.endswith("*"):
+        if name.endswith(".*"):
             yield from _below(module)
 
 

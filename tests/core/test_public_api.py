@@ -50,6 +50,11 @@ def test_what_breaks_code_for_the_last_tag_is_in_the_changelog() -> None:
             assert unnamed(broken_since(ROOT, tag, folder, modules), NAMED) == []
 
 
+def test_the_page_says_what_is_promised_for_each_module() -> None:
+    page = (ROOT / "docs" / "public-api.md").read_text("utf-8")
+    assert [name for modules in public_api.PUBLIC.values() for name in modules if name.removesuffix(".*") not in page] == []
+
+
 def test_a_name_is_a_line(tmp_path: Path) -> None:
     assert made(tmp_path).splitlines() == [
         "class tiny.Point(NamedTuple)",
