@@ -70,7 +70,10 @@ def conformance(
         typer.Option(min=1, help="Draw so many items, where a brief run takes too long."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many processes at a time.")] = min(cores(), 8),
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", "-j", min=1, show_default="as many as cores, 8 at most", help="How many processes at a time."),
+    ] = min(cores(), 8),
     timeout: Annotated[float, typer.Option(min=1.0, help="After how many seconds a check hangs.")] = 300.0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run of the same checks was.")] = False,
     output: Annotated[Path, typer.Option(help="The folder for report.html, results.json and junit.xml.")] = Path(
