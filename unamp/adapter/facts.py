@@ -1,4 +1,4 @@
-"""Facts about a framework's operations, which an adapter keeps as a data file: ``data/operators.toml`` in its package."""
+"""Data files of an adapter's package: ``data/operators.toml``, facts about operations, and ``data/gaps.toml``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from importlib import resources
 from typing import Any, TypeVar
 
 from unamp._data import parse_table
+from unamp.adapter.contract import Gap
 from unamp.errors import AdapterError
 
-__all__ = ["read_facts"]
+__all__ = ["read_facts", "read_gaps"]
 
 T = TypeVar("T")
 
@@ -41,6 +42,27 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
         raise AdapterError(f"{package}/{file}: there is no key {min(absent)!r}")
     types = typing.get_type_hints(kind)
     return kind(**{name: _as(types[name], value) for name, value in data.items()})
+
+
+def read_gaps(package: str, file: str = "data/gaps.toml") -> tuple[Gap, ...]:
+    """Return the gaps in a data file, in its order: tables ``[[gap]]`` with the fields of `Gap`.
+
+    Args:
+        package: the adapter's package, which is imported already.
+        file: where the file is in it.
+
+    Raises:
+        AdapterError: for anything else in the file; the message names it.
+    """
+    data = parse_table(resources.files(package).joinpath(file).read_text("utf-8"))
+    tables = data.get("gap")
+    if data.keys() != {"gap"} or not isinstance(tables, list):
+        raise AdapterError(f"{package}/{file} must hold tables [[gap]] and nothing else; it has {', '.join(sorted(data))}")
+    for table in tables:
+        strings = isinstance(table, dict) and all(isinstance(value, str) for value in table.values())
+        if not strings or not {"what", "reason"} <= table.keys() <= set(Gap._fields):
+            raise AdapterError(f"{package}/{file}: a gap has the strings what and reason, and may have a link; got {table}")
+    return tuple(Gap(**table) for table in tables)
 
 
 def _as(wanted: Any, value: Any) -> Any:
