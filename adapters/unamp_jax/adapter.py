@@ -60,7 +60,7 @@ class JaxAdapter(BaseAdapter):
     def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
         def acquire() -> Plan:
             patches.acquire()
-            return plans.without_policy()
+            return plans.JaxPlan.without_policy(reporting=True)
 
         def layers() -> Any:
             return patches.layer_patches(spellings.libraries())

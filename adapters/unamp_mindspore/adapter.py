@@ -76,7 +76,7 @@ class MindSporeAdapter(BaseAdapter):
     def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
         def unchanging() -> plans.Plan:
             patches.acquire()
-            return plans.without_policy(reporting=True)
+            return plans.Plan.without_policy(reporting=True)
 
         return observing.observe(sink, values, unchanging, patches.release)
 

@@ -78,7 +78,7 @@ class PaddleAdapter(BaseAdapter):
         return Activation(plan)
 
     def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
-        plan = plans.without_policy(reporting=True)
+        plan = plans.Plan.without_policy(reporting=True)
 
         def unchanging() -> plans.Plan:
             patches.acquire(plan)

@@ -71,7 +71,7 @@ class TensorFlowAdapter(BaseAdapter):
 
     def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
         def acquire() -> Plan:
-            plan = plans.without_policy()
+            plan = plans.TensorFlowPlan.without_policy(reporting=True)
             patches.acquire(plan)
             return plan
 

@@ -14,7 +14,7 @@ from typing import cast
 import torch
 
 from unamp.adapter import How, major_minor
-from unamp.adapter.plans import ban_message
+from unamp.adapter.plans import ban_message, is_listed
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset, preset_versions, without_version
@@ -377,8 +377,7 @@ def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
 def only_chooses(policy: Policy, op: str) -> bool:
     """Return whether an operation only chooses between others, by an argument, whose rules hold: `pad`, by its mode."""
     chosen = facts().chooses.get(op, ())
-    named = op in policy.allow or op in policy.deny
-    return not named and any(policy.rules[other] is not policy.rules[op] for other in chosen)
+    return not is_listed(policy, op) and any(policy.rules[other] is not policy.rules[op] for other in chosen)
 
 
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
