@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,31 +16,15 @@ from unamp.adapter.layers import Layered
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_torch import compiling, observing, patches, plans, probing, scaling, spellings, state
+from unamp_torch import compiling, devices, observing, patches, plans, probing, scaling, spellings, state
 from unamp_torch.activation import activation
 from unamp_torch.compiled import build_hint, library
-from unamp_torch.state import CUDA, autocast_key, dispatch_key, dtype_name, excluded, set_excluded, thread
+from unamp_torch.state import CUDA, autocast_key, dtype_name, excluded, thread
 
 __all__ = ["TorchAdapter"]
 
-#: What asks oneDNN for instructions of this CPU, and how many times slower than float32 a dtype is without.
-_HAS_INSTRUCTIONS = {"float16": "_is_mkldnn_fp16_supported", "bfloat16": "_is_mkldnn_bf16_supported"}
-_FALLBACK = {"float16": 28.0, "bfloat16": 22.0}
-
-
-@cache
-def _has_instructions(dtype: str) -> bool | None:
-    """Return whether oneDNN finds instructions of this CPU for a dtype; None where it cannot be asked."""
-    ask = getattr(torch.ops.mkldnn, _HAS_INSTRUCTIONS[dtype], None)
-    if ask is None:
-        return None
-    tracer = dispatch_key("Tracer")  # `torch.jit.trace` cannot record the question
-    off = excluded(tracer)
-    set_excluded(tracer, True)
-    try:
-        return bool(ask())
-    finally:
-        set_excluded(tracer, off)
+#: How many times slower than float32 a dtype is on a CPU without instructions for it.
+_WITHOUT_INSTRUCTIONS = {"float16": 28.0, "bfloat16": 22.0}
 
 
 def _keras() -> Any:
@@ -60,6 +44,9 @@ class TorchAdapter(BaseAdapter):
         "cannot be converted to type|c10::"
     )
 
+    device_names = staticmethod(devices.names)
+    device_kind = staticmethod(devices.kind_of)
+    device_of = staticmethod(devices.on)
     how = staticmethod(plans.how)
     scale_loss = staticmethod(scaling.scale_loss)
     all_finite = staticmethod(scaling.all_finite)
@@ -77,38 +64,24 @@ class TorchAdapter(BaseAdapter):
         """Compute a little in a region; the names that regions need were looked at when this package was imported."""
         probing.probe_effects()
 
-    def device_names(self) -> Mapping[str, str]:
-        """Return PyTorch's word for every device that a region can cover here, by its kind."""
-        found = plans.accelerator()
-        return {"cpu": "cpu", **({} if found is None else {"gpu": found}), "meta": "meta"}
-
-    def device_kind(self, device: object) -> str | None:
-        """Return the kind of a `torch.device`, or of the string for one; None where it is neither."""
-        if isinstance(device, str):
-            try:
-                device = torch.device(device)
-            except RuntimeError:
-                return None
-        return plans.device_kind(device.type) if isinstance(device, torch.device) else None
-
     def support(self, device: str, dtype: str) -> Support:
         """Return native for the CPU (where single operators are emulated), and for a GPU what CUDA says."""
         if device == "cpu":
             return Support.NATIVE
-        if plans.accelerator() is None:
+        if devices.accelerator() is None:
             return Support.UNSUPPORTED
-        if plans.accelerator() != CUDA:
+        if devices.accelerator() != CUDA:
             return Support.NATIVE  # where single operators are emulated, as on the CPU
         emulated = dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False)
         return Support.EMULATED if emulated else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:
         """Return 1 where the CPU has instructions for the dtype and oneDNN uses them; else how slow a fallback is."""
-        return _FALLBACK[dtype] if device == "cpu" and _has_instructions(dtype) is False else 1.0
+        return _WITHOUT_INSTRUCTIONS[dtype] if device == "cpu" and devices.has_instructions(dtype) is False else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
         """``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this adapter's are written."""
-        asked = {dtype: _has_instructions(dtype) for dtype in _HAS_INSTRUCTIONS}
+        asked = {dtype: devices.has_instructions(dtype) for dtype in _WITHOUT_INSTRUCTIONS}
         return {
             "build": f"cuda {torch.version.cuda}" if torch.version.cuda else "cpu",
             "capability": torch.backends.cpu.get_cpu_capability(),
@@ -120,7 +93,7 @@ class TorchAdapter(BaseAdapter):
         }
 
     def faster(self) -> str | None:
-        return build_hint(on_gpu=plans.accelerator() is not None)
+        return build_hint(on_gpu=devices.accelerator() is not None)
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         return activation(plans.plan(policy, device))
@@ -140,12 +113,8 @@ class TorchAdapter(BaseAdapter):
     def dtype_of(self, tensor: Any) -> str:
         return dtype_name(tensor.dtype)
 
-    def device_of(self, tensor: Any) -> str:
-        kind: str = tensor.device.type
-        return plans.device_kind(kind)
-
     def native_policy(self, device: str) -> Policy | None:
-        kind = plans.device_type(device)
+        kind = devices.device_type(device)
         plan = thread.plan
         if (plan is not None and kind in plan.devices) or autocast_key(kind) is None or not torch.is_autocast_enabled(kind):
             return None

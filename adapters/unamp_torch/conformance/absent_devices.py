@@ -22,8 +22,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, result_of
 from unamp.vocabulary import vocabulary
 from unamp_torch.conformance import second_device
+from unamp_torch.devices import accelerator
 from unamp_torch.observing import WIDENING
-from unamp_torch.plans import accelerator
 
 __all__ = ["absent_devices"]
 
