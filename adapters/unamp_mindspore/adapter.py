@@ -33,6 +33,7 @@ class MindSporeAdapter(BaseAdapter):
     holds_gradients = False
     dtype_errors = r"d(ata )?type|input type must be same|but got .*Float|type of .* must be"
 
+    probe = staticmethod(compiling.install)  # hooks were looked at before they were imported
     device_names = staticmethod(devices.names)
     device_kind = staticmethod(devices.kind_of)
     faster = staticmethod(compiled.build_hint)
@@ -45,10 +46,6 @@ class MindSporeAdapter(BaseAdapter):
     decorate = staticmethod(decoration.decorate)
     report_registered = staticmethod(observing.report_registered)
     spelling = staticmethod(spellings.spelling)
-
-    def probe(self) -> None:
-        """Have graphs compiled under policies; that the private hooks are there was looked at before they were imported."""
-        compiling.install()
 
     def support(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if device == "cpu" else Support.NATIVE

@@ -44,6 +44,7 @@ class TorchAdapter(BaseAdapter):
         "cannot be converted to type|c10::"
     )
 
+    probe = staticmethod(probing.probe_effects)  # names were looked at when this package was imported
     device_names = staticmethod(devices.names)
     device_kind = staticmethod(devices.kind_of)
     device_of = staticmethod(devices.on)
@@ -59,10 +60,6 @@ class TorchAdapter(BaseAdapter):
     enter_captured = staticmethod(compiling.enter)
     leave_captured = staticmethod(compiling.leave)
     compiling = staticmethod(compiling.compiling)  # asked for every region that is made
-
-    def probe(self) -> None:
-        """Compute a little in a region; the names that regions need were looked at when this package was imported."""
-        probing.probe_effects()
 
     def support(self, device: str, dtype: str) -> Support:
         """Return native for the CPU (where single operators are emulated), and for a GPU what CUDA says."""
