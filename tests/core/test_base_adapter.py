@@ -19,7 +19,7 @@ from unamp.errors import AdapterError
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Makes the folder of an adapter's package, which can be imported."""
     folder = tmp_path / "adapter_of_a_test"
-    (folder / "data").mkdir(parents=True)
+    folder.mkdir()
     (folder / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     yield folder
@@ -27,26 +27,30 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_gaps_are_read_in_their_order(package: Path) -> None:
-    text = '[[gap]]\nwhat = "b"\nreason = "it is so"\nlink = "https://example.org"\n\n[[gap]]\nwhat = "a"\nreason = "so too"\n'
-    (package / "data/gaps.toml").write_text(text, "utf-8")
+    first = '[[declared]]\nwhat = "b"\nreason = "it is so"\nlink = "https://example.org"\n'
+    text = f'{first}\n[[gap]]\ncheck = "probe"\n\n[[declared]]\nwhat = "a"\nreason = "so too"\n'
+    (package / "gaps.toml").write_text(text, "utf-8")
     assert read_gaps(package.name) == (Gap("b", "it is so", "https://example.org"), Gap("a", "so too"))
+
+
+def test_without_a_file_nothing_is_declared(package: Path) -> None:
+    assert read_gaps(package.name) == ()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "must hold tables"),
-        ("gap = 1", "must hold tables"),
-        ('[[gap]]\nwhat = "a"\nreason = "b"\n[other]\n', "it has gap, other"),
-        ('[[gap]]\nwhat = "a"\n', "has the strings what and reason"),
-        ('[[gap]]\nwhat = "a"\nreason = "b"\ncheck = "probe"\n', "has the strings what and reason"),
-        ('[[gap]]\nwhat = "a"\nreason = 3\n', "has the strings what and reason"),
-        ("gap = [1]", "has the strings what and reason"),
+        ("declared = 1", "must hold tables"),
+        ('[[declared]]\nwhat = "a"\nreason = "b"\n[other]\n', "it has declared, other"),
+        ('[[declared]]\nwhat = "a"\n', "has strings what and reason"),
+        ('[[declared]]\nwhat = "a"\nreason = "b"\ncheck = "probe"\n', "has strings what and reason"),
+        ('[[declared]]\nwhat = "a"\nreason = 3\n', "has strings what and reason"),
+        ("declared = [1]", "has strings what and reason"),
     ],
 )
 def test_a_bad_file_of_gaps_is_named(package: Path, text: str, message: str) -> None:
-    (package / "data/gaps.toml").write_text(text, "utf-8")
-    with pytest.raises(AdapterError, match=rf"adapter_of_a_test/data/gaps\.toml.*{message}"):
+    (package / "gaps.toml").write_text(text, "utf-8")
+    with pytest.raises(AdapterError, match=rf"adapter_of_a_test/gaps\.toml.*{message}"):
         read_gaps(package.name)
 
 

@@ -55,7 +55,7 @@ class BaseAdapter(CapturesNothing, PlanDecides):
         return 1.0
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Return the gaps of ``data/gaps.toml`` in the adapter's package."""
+        """Return the gaps that ``gaps.toml`` in the adapter's package declares."""
         return read_gaps(type(self).__module__.partition(".")[0])
 
     def native_policy(self, device: str) -> Policy | None:

@@ -1,4 +1,4 @@
-"""Data files of an adapter's package: ``data/operators.toml``, facts about operations, and ``data/gaps.toml``."""
+"""Data files of an adapter's package: ``data/operators.toml``, facts about operations, and ``gaps.toml``."""
 
 from __future__ import annotations
 
@@ -44,24 +44,28 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
     return kind(**{name: _as(types[name], value) for name, value in data.items()})
 
 
-def read_gaps(package: str, file: str = "data/gaps.toml") -> tuple[Gap, ...]:
-    """Return the gaps in a data file, in its order: tables ``[[gap]]`` with the fields of `Gap`.
+def read_gaps(package: str) -> tuple[Gap, ...]:
+    """Return the gaps that an adapter declares: the tables ``[[declared]]`` of ``gaps.toml``, with the fields of `Gap`.
+
+    The file's tables ``[[gap]]`` are those of conformance.
 
     Args:
-        package: the adapter's package, which is imported already.
-        file: where the file is in it.
+        package: the adapter's package, which is imported already; without a file it declares none.
 
     Raises:
         AdapterError: for anything else in the file; the message names it.
     """
-    data = parse_table(resources.files(package).joinpath(file).read_text("utf-8"))
-    tables = data.get("gap")
-    if data.keys() != {"gap"} or not isinstance(tables, list):
-        raise AdapterError(f"{package}/{file} must hold tables [[gap]] and nothing else; it has {', '.join(sorted(data))}")
+    path = resources.files(package).joinpath("gaps.toml")
+    data = parse_table(path.read_text("utf-8")) if path.is_file() else {}
+    tables = data.get("declared", [])
+    if not data.keys() <= {"declared", "gap"} or not isinstance(tables, list):
+        raise AdapterError(f"{package}/gaps.toml must hold tables [[declared]] and [[gap]]; it has {', '.join(sorted(data))}")
     for table in tables:
         strings = isinstance(table, dict) and all(isinstance(value, str) for value in table.values())
         if not strings or not {"what", "reason"} <= table.keys() <= set(Gap._fields):
-            raise AdapterError(f"{package}/{file}: a gap has the strings what and reason, and may have a link; got {table}")
+            raise AdapterError(
+                f"{package}/gaps.toml: what is declared has strings what and reason, maybe a link; not {table}"
+            )
     return tuple(Gap(**table) for table in tables)
 
 
