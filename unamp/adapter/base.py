@@ -1,4 +1,4 @@
-"""What most adapters answer alike: an adapter derives from `BaseAdapter`, and says what differs.
+"""The answers that most adapters give alike: an adapter derives from `BaseAdapter`, and says what differs.
 
 The rest of the contract are functions of the modules beside it, which the body of its class names one by one::
 
@@ -42,7 +42,7 @@ class BaseAdapter(CapturesNothing, PlanDecides):
         return str(sys.modules[self.framework].__version__)
 
     def devices(self: NamesDevices) -> tuple[str, ...]:
-        """Return those of `DEVICES` that the framework has a word for here."""
+        """Return the kinds of device, of `DEVICES`, that the framework has a word for here."""
         present = self.device_names()
         return tuple(kind for kind in DEVICES if kind in present)
 
