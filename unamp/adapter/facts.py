@@ -63,9 +63,7 @@ def read_gaps(package: str) -> tuple[Gap, ...]:
     for table in tables:
         strings = isinstance(table, dict) and all(isinstance(value, str) for value in table.values())
         if not strings or not {"what", "reason"} <= table.keys() <= set(Gap._fields):
-            raise AdapterError(
-                f"{package}/gaps.toml: what is declared has strings what and reason, maybe a link; not {table}"
-            )
+            raise AdapterError(f"{package}/gaps.toml: what is declared has strings what and reason, maybe a link; not {table}")
     return tuple(Gap(**table) for table in tables)
 
 
