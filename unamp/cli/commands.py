@@ -17,6 +17,7 @@ from unamp.cli.arguments import AsJson
 from unamp.cli.doctor import examine_all
 from unamp.cli.doctor_tables import show_frameworks, show_gaps, show_machine
 from unamp.cli.drift import drift
+from unamp.cli.export_lists import export_lists_command
 from unamp.cli.migrate import migrate
 from unamp.cli.onnx import onnx_command
 from unamp.cli.printing import print_json
@@ -76,6 +77,7 @@ app.command("compare")(traces.compare)
 app.command("tune")(tune_command)
 app.command("migrate")(migrate)
 app.command("onnx")(onnx_command)
+app.command("export-lists")(export_lists_command)
 
 
 def _mount_commands() -> None:

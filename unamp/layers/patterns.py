@@ -18,7 +18,7 @@ from typing import Any
 
 from unamp.errors import shortened
 
-__all__ = ["as_pattern", "matches", "matches_names", "nothing_matches"]
+__all__ = ["as_pattern", "expression", "matches", "matches_names", "nothing_matches"]
 
 _CLASS = ":"
 
@@ -63,11 +63,12 @@ def matches_names(pattern: str, name: str, classes: Iterable[str] | None) -> boo
         return False
     if not names:
         return bool(colon)
-    return bool(name) and _expression(names).fullmatch(name) is not None  # the network itself has no name
+    return bool(name) and expression(names).fullmatch(name) is not None  # the network itself has no name
 
 
 @lru_cache(maxsize=1024)
-def _expression(names: str) -> re.Pattern[str]:
+def expression(names: str) -> re.Pattern[str]:
+    """Return the regular expression for the names that a pattern without a class matches."""
     *above, last = names.split(".")
     parts = [r"(?:[^.]+\.)*" if name == "**" else _one(name) + r"\." for name in above]
     return re.compile("".join(parts) + (r"[^.]+(?:\.[^.]+)*" if last == "**" else _one(last)))

@@ -15,7 +15,7 @@ from unamp.policy import Policy, Rule
 from unamp.precision import Precision
 from unamp.vocabulary import vocabulary
 
-__all__ = ["DIFFERS", "FOLLOWS", "INVALID", "UNCLEAR", "WIDER_INSIDE", "CheckedNode", "Judge"]
+__all__ = ["DIFFERS", "FOLLOWS", "INVALID", "UNCLEAR", "WIDER_INSIDE", "CheckedNode", "Judge", "agreed"]
 
 FOLLOWS, DIFFERS, INVALID = "follows", "differs", "invalid"
 WIDER_INSIDE, UNCLEAR = "wider inside", "unclear"
@@ -158,13 +158,8 @@ class Judge:
         values, kinds = self._graph.values, node.kinds
         first = next((kind for number, kind in zip(node.inputs, kinds, strict=True) if values[number].dtype in PRECISIONS), "")
         alike = [number for number, kind in zip(node.inputs, kinds, strict=True) if kind == first]
-        sources = {self._source(number) for number in alike} & {*ELIGIBLE}
-        low = sources & {*LOW_DTYPES}
-        if not sources or (rule is Rule.NARROWEST and len(low) > 1):
-            return _ANY
-        if rule is Rule.NARROWEST:
-            return str(next(iter(low or sources)))
-        return str(next(iter(sources))) if len(sources) == 1 else FLOAT32
+        sources = {str(self._source(number)) for number in alike} & {*ELIGIBLE}
+        return agreed(rule, sources) or _ANY
 
     def _source(self, number: int) -> str | None:
         """Return the dtype of a value before casts that are not the network's own.
@@ -181,6 +176,16 @@ class Judge:
         # Whoever flipped a node and cast its result back flipped that node, and none behind it.
         actual = self._graph.values[number].dtype
         return actual if number == first else self._meant.get(number, actual)
+
+
+def agreed(rule: Rule, sources: set[str]) -> str | None:
+    """Return the dtype that a rule says for inputs of some eligible dtypes: the widest, or the narrowest; None for any."""
+    low = sources & {*LOW_DTYPES}
+    if not sources or (rule is Rule.NARROWEST and len(low) > 1):
+        return None
+    if rule is Rule.NARROWEST:
+        return next(iter(low or sources))
+    return next(iter(sources)) if len(sources) == 1 else FLOAT32
 
 
 def _innermost(around: list[Layer] | None) -> str | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from unamp._data import load_table
 from unamp.dtypes import PRECISIONS, dtype_name
 
-__all__ = ["CONTRIBUTED", "STANDARD", "input_kinds", "refusal", "result_dtypes", "type_operations"]
+__all__ = ["CONTRIBUTED", "STANDARD", "input_kinds", "operator_types", "refusal", "result_dtypes", "type_operations"]
 
 #: The domain of ONNX Runtime's own operators.
 CONTRIBUTED = "com.microsoft"
@@ -33,6 +34,16 @@ def type_operations(domain: str, kind: str) -> tuple[str, ...]:
     ours = domain in STANDARD and kind not in _MISPLACED
     found: Any = _tables()["operators" if ours else "contributed"].get(kind, ())
     return (found,) if isinstance(found, str) else tuple(found)
+
+
+@cache
+def operator_types() -> Mapping[str, frozenset[str]]:
+    """Return for every operator type the operations that it may be in any domain; none where the vocabulary has none."""
+    found: dict[str, frozenset[str]] = dict.fromkeys(_tables()["unnamed"], frozenset())
+    for table in ("operators", "contributed"):
+        for kind, ops in _tables()[table].items():
+            found[kind] = found.get(kind, frozenset()) | frozenset((ops,) if isinstance(ops, str) else ops)
+    return MappingProxyType(found)
 
 
 def result_dtypes(

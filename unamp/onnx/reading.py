@@ -57,6 +57,7 @@ class Node(NamedTuple):
         classes: the classes of those layers, and the exporter's name of the operation.
         graph: the number of the graph that it is in.
         refusal: why ONNX does not allow it inputs of such dtypes; empty where it does.
+        named: whether its name is the file's own.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Node(NamedTuple):
     classes: tuple[str, ...]
     graph: int
     refusal: str
+    named: bool
 
 
 class Graph(NamedTuple):
@@ -204,6 +206,7 @@ class _Reader:
                 classes=classes,
                 graph=place.number,
                 refusal=refusal(node, given, self._opsets),
+                named=bool(node.name),
             )
         )
 

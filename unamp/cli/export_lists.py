@@ -1,0 +1,45 @@
+"""The command `export-lists`: a policy in the words of a tool that converts exported models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unamp.cli import printing
+from unamp.cli.arguments import AsJson
+from unamp.cli.precisions import read_precision
+from unamp.exporting import TOOLS, export_lists
+from unamp.onnx import BadModel
+
+__all__ = ["export_lists_command"]
+
+
+def export_lists_command(
+    policy: Annotated[Path, typer.Argument(help="A precision.toml.")],
+    tool: Annotated[str, typer.Option("--for", help=f"The tool that is to convert: {', '.join(TOOLS)}.")],
+    model: Annotated[Path | None, typer.Option(help="The float32 ONNX file to convert: names its nodes, not only types.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the arguments with which another tool converts a model by a policy, as Python.
+
+    Exits with 1 where the policy says something that the arguments do not; what, is said in front of them.
+    """
+    precision = read_precision(policy)
+    try:
+        lists = export_lists(precision, tool, model)
+    except OSError as error:
+        raise typer.BadParameter(f"{model}: {error.strerror or error}") from error
+    except BadModel as error:
+        raise typer.BadParameter(f"{model}: {error}") from error
+    except (ModuleNotFoundError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+    if as_json:
+        printing.print_json({"tool": lists.tool, "arguments": lists.arguments, "unsaid": lists.unsaid})
+    else:
+        for sentence in lists.unsaid:  # a name in it could break the line, and the rest would be code
+            print(f"# not said: {sentence if sentence.isprintable() else ascii(sentence)[1:-1]}")
+        print(lists.code, end="")
+    if lists.unsaid:
+        raise typer.Exit(1)

@@ -1,0 +1,174 @@
+"""The arguments of tools that convert ONNX files: types of operators and names of nodes that stay in float32."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from pprint import pformat
+from typing import NamedTuple
+
+from unamp.exporting.policies import ExportLists, low_dtype, results_unsaid, sorted_types
+from unamp.onnx.operators import operator_types
+from unamp.onnx.planning import PlannedGraph, plan
+from unamp.onnx.reading import Graph, Node, read_graph
+from unamp.precision import Precision
+
+__all__ = ["modelopt", "onnxconverter_common", "openvino"]
+
+
+class _Kept(NamedTuple):
+    """What stays in float32: types of operators, names of nodes; and what these do not say."""
+
+    types: list[str]
+    names: list[str]
+    unsaid: list[str]
+
+
+def onnxconverter_common(precision: Precision, model: Path | None) -> ExportLists:
+    """Return the arguments of `onnxconverter_common.float16.convert_float_to_float16`."""
+    tool = "onnxconverter-common"
+    low = low_dtype(precision, tool, ("float16",))
+    planned = None if model is None else _planned(precision, model, tool)
+    kept = _kept(precision, planned, low)
+    if planned is not None:
+        kept.unsaid.extend(_shared(*planned))
+    arguments: dict[str, object] = {
+        "op_block_list": kept.types,
+        "node_block_list": kept.names,
+        "min_positive_val": 2.0**-24,  # float16 ends here, and not at the 1e-7 and 1e4 that the function has by itself
+        "max_finite_val": 65504.0,
+        "keep_io_types": True,
+    }
+    head = "import onnx\nfrom onnxconverter_common.float16 import convert_float_to_float16\n"
+    call = f"model = convert_float_to_float16(\n    onnx.load({_path(model)}),\n{_written(arguments)})\n"
+    return ExportLists(tool, arguments, f"{head}\n{call}", kept.unsaid)
+
+
+def modelopt(precision: Precision, model: Path | None) -> ExportLists:
+    """Return the arguments of `modelopt.onnx.autocast.convert_to_mixed_precision`."""
+    low = low_dtype(precision, "modelopt", ("bfloat16", "float16"))
+    kept = _kept(precision, None if model is None else _planned(precision, model, "modelopt"), low)
+    arguments: dict[str, object] = {
+        "low_precision_type": {"float16": "fp16", "bfloat16": "bf16"}[low],
+        "nodes_to_exclude": [f"{re.escape(name)}$" for name in kept.names],
+        "op_types_to_exclude": kept.types,
+        "data_max": None,  # what the numbers of an example are like is no part of a policy
+        "init_max": None,
+        "keep_io_types": True,
+    }
+    head = "from modelopt.onnx.autocast import convert_to_mixed_precision\n"
+    call = f"model = convert_to_mixed_precision(\n    {_path(model)},\n{_written(arguments)})\n"
+    return ExportLists("modelopt", arguments, f"{head}\n{call}", kept.unsaid)
+
+
+def openvino(precision: Precision, model: Path | None) -> ExportLists:
+    """Return the results of the nodes that OpenVINO is to compute in float32, and the marks that say so."""
+    low = low_dtype(precision, "openvino", ("bfloat16", "float16"))
+    if model is None:
+        raise ValueError("openvino knows operations by the names of their results alone: say --model")
+    graph, planned = _planned(precision, model, "openvino")
+    results = [graph.values[each].name for node in planned.float32 for each in node.outputs if graph.values[each].name]
+    arguments: dict[str, object] = {
+        "float32": results,
+        "INFERENCE_PRECISION_HINT": {"float16": "f16", "bfloat16": "bf16"}[low],
+    }
+    unsaid = [
+        *_unclear(planned, precision),
+        f"whether the rest runs in {low} is up to the device: INFERENCE_PRECISION_HINT is a hint",
+    ]
+    code = _OPENVINO.format(names=_listed(results, 0), model=_path(model), hint=arguments["INFERENCE_PRECISION_HINT"])
+    return ExportLists("openvino", arguments, code, unsaid)
+
+
+#: The mark is a private one, which OpenVINO reads from a file and not from memory: hence the file.
+_OPENVINO = """\
+import openvino
+
+FLOAT32 = {names}
+
+model = openvino.convert_model({model})
+for operation in model.get_ordered_ops():
+    if any(name in FLOAT32 for output in operation.outputs() for name in output.names):
+        operation.get_rt_info()["precise_0"] = ""
+openvino.save_model(model, "model.xml", compress_to_fp16=False)
+compiled = openvino.compile_model("model.xml", "AUTO", {{"INFERENCE_PRECISION_HINT": "{hint}"}})
+"""
+
+
+def _kept(precision: Precision, planned: tuple[Graph, PlannedGraph] | None, low: str) -> _Kept:
+    return _kept_of_any(precision, low) if planned is None else _kept_of(planned[1], precision)
+
+
+def _kept_of_any(precision: Precision, low: str) -> _Kept:
+    """Return what stays in float32 in whatever model: only types can be said."""
+    types = sorted_types(precision.policy, operator_types())
+    said = [
+        ("they run in the dtype of their inputs, which only --model tells; here they run in {low}", types.following),
+        ("the policy says different things for the operations that they may be; here they stay in float32", types.mixed),
+        ("no operation of the vocabulary is of these types; here they stay in float32", types.unnamed),
+        ("rules for layers, which only --model finds the nodes of", [repr(rule.pattern) for rule in precision.layers]),
+    ]
+    unsaid = [f"{why.format(low=low)}: {', '.join(which)}" for why, which in said if which]
+    return _Kept(sorted([*types.float32, *types.mixed, *types.unnamed]), [], unsaid)
+
+
+def _planned(precision: Precision, model: Path, tool: str) -> tuple[Graph, PlannedGraph]:
+    graph = read_graph(model)
+    if inner := next((node for node in graph.nodes if node.graph), None):
+        raise ValueError(f"{model} has graphs inside control flow, with {inner.kind} in one; lists for {tool} cannot name what is inside")
+    return graph, plan(graph, precision)
+
+
+def _kept_of(planned: PlannedGraph, precision: Precision) -> _Kept:
+    """Return what stays in float32 in a model: a type where all of its nodes do, else names."""
+    low_types, low_names = {node.kind for node in planned.rest}, {node.name for node in planned.rest}
+    types = {node.kind for node in planned.float32} - low_types
+    single = [node for node in planned.float32 if node.kind not in types]
+    unsaid = _unclear(planned, precision)
+    if nameless := [node for node in single if not node.named]:
+        unsaid.append(f"nodes without a name cannot be on a list; here they run low: {_kinds(nameless)}")
+    if twice := sorted({node.name for node in single if node.named} & low_names):
+        unsaid.append(f"nodes that are to run low have these names, too, and stay in float32: {', '.join(twice)}")
+    names = dict.fromkeys(node.name for node in single if node.named)
+    return _Kept(sorted(types), list(names), unsaid)
+
+
+def _unclear(planned: PlannedGraph, precision: Precision) -> list[str]:
+    found: dict[str, list[Node]] = {}
+    for node, why in planned.unclear:
+        found.setdefault(why, []).append(node)
+    said = [f"{why}; here they stay in float32: {_kinds(nodes)}" for why, nodes in found.items()]
+    said += [f"the rule for layers {pattern!r} matches no layer of the model" for pattern in planned.unmatched]
+    return said + results_unsaid(precision)
+
+
+def _shared(graph: Graph, planned: PlannedGraph) -> list[str]:
+    """Return a sentence about weights that nodes of both kinds take: this tool stores them in one dtype."""
+    low, wide = _weights(graph, planned.rest), _weights(graph, planned.float32)
+    if both := [name for name in low if name in wide]:
+        return [f"weights that nodes in float32 and in float16 take are stored once, and the result is invalid: {', '.join(both)}"]
+    return []
+
+
+def _weights(graph: Graph, nodes: Iterable[Node]) -> dict[str, None]:
+    values = (graph.values[each] for node in nodes for each in node.inputs)
+    return {value.name: None for value in values if value.numbers is not None and value.dtype == "float32"}
+
+
+def _kinds(nodes: Sequence[Node]) -> str:
+    counted = Counter(node.kind for node in nodes)
+    return ", ".join(f"{times} {kind}" for kind, times in sorted(counted.items()))
+
+
+def _path(model: Path | None) -> str:
+    return repr("model.onnx" if model is None else str(model))
+
+
+def _written(arguments: dict[str, object]) -> str:
+    return "".join(f"    {name}={_listed(value, 4)},\n" for name, value in arguments.items())
+
+
+def _listed(value: object, indent: int) -> str:
+    return pformat(value, width=110, compact=True).replace("\n", "\n" + " " * (indent + 4))

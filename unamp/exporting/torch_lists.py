@@ -1,0 +1,135 @@
+"""The arguments of tools that convert a network of PyTorch's: operators and names of layers that stay in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pprint import pformat
+
+from unamp._data import load_table
+from unamp.exporting.policies import ExportLists, layer_expressions, low_dtype, sorted_types
+from unamp.policy import Policy, Rule
+from unamp.precision import Precision
+from unamp.vocabulary import vocabulary
+
+__all__ = ["coremltools", "torch_tensorrt"]
+
+
+def torch_tensorrt(precision: Precision) -> ExportLists:
+    """Return the arguments of `torch_tensorrt.dynamo.compile`."""
+    low = low_dtype(precision, "torch-tensorrt", ("bfloat16", "float16"))
+    layers, unsaid = layer_expressions(precision)
+    kept, following = _aten(precision.policy)
+    if following:
+        some = ", ".join(op for op in ("add", "mul", "relu", "cat") if op in following) or following[0]
+        unsaid.append(
+            f"{len(following)} operations run in the dtype of their inputs ({some} among them); torch-tensorrt runs in {low} "
+            "whatever is not excluded"
+        )
+    arguments: dict[str, object] = {
+        "use_explicit_typing": True,
+        "enable_autocast": True,
+        "autocast_low_precision_type": low,
+        "autocast_excluded_nodes": layers,
+        "autocast_excluded_ops": kept,
+        "autocast_max_output_threshold": float("inf"),
+    }
+    code = _TORCH_TENSORRT.format(operators=_listed(kept), layers=_listed(layers), low=low)
+    return ExportLists("torch-tensorrt", {**arguments, "autocast_max_output_threshold": "inf"}, code, unsaid)
+
+
+#: Operators are compared by their qualified names, which have the overload at the end.
+_TORCH_TENSORRT = """\
+import torch
+import torch_tensorrt
+
+OPERATORS = {operators}
+LAYERS = {layers}
+
+compiled = torch_tensorrt.dynamo.compile(
+    exported_program,
+    inputs=inputs,
+    use_explicit_typing=True,
+    enable_autocast=True,
+    autocast_low_precision_type=torch.{low},
+    autocast_excluded_nodes=set(LAYERS),
+    autocast_excluded_ops={{
+        f"torch.ops.aten.{{name}}.{{overload}}"
+        for name in OPERATORS
+        if hasattr(torch.ops.aten, name)
+        for overload in getattr(torch.ops.aten, name).overloads()
+    }},
+    autocast_max_output_threshold=float("inf"),
+)
+"""
+
+
+def _aten(policy: Policy) -> tuple[list[str], list[str]]:
+    """Return the names of operators that stay in float32, and the operations that run in a dtype of their inputs."""
+    kept, following = [], []
+    for op in vocabulary().values():
+        rule = policy.decide(op.name)
+        if rule in (Rule.FP32, Rule.BANNED):
+            kept += [name for name in op.spellings.get("torch", ()) if name.isidentifier()]
+        elif rule.leaves_agreeing and not op.keeps_its_meaning and not op.is_cast:
+            following.append(op.name)
+    return sorted(set(kept)), following
+
+
+def coremltools(precision: Precision) -> ExportLists:
+    """Return the selector of `coremltools.transform.FP16ComputePrecision`."""
+    low_dtype(precision, "coremltools", ("float16",))
+    layers, unsaid = layer_expressions(precision)
+    types = sorted_types(precision.policy, _mil_types())
+    if types.mixed:
+        which = ", ".join(types.mixed)
+        unsaid.append(f"the policy says different things for the operations that they may be; here they stay in float32: {which}")
+    arguments: dict[str, object] = {"float16": types.low, "following": types.following, "float32_layers": layers}
+    code = _COREMLTOOLS.format(low=_listed(types.low), following=_listed(types.following), layers=_listed(layers))
+    return ExportLists("coremltools", arguments, code, unsaid)
+
+
+_COREMLTOOLS = '''\
+import re
+
+import coremltools as ct
+from coremltools.converters.mil.mil.scope import ScopeSource
+
+FLOAT16 = {low}
+FOLLOWING = {following}
+LAYERS = {layers}
+
+
+def in_float16(op):
+    """Return whether an operation of a program runs in float16."""
+    if LAYERS and op.op_type != "const":
+        names = op.scopes.get(ScopeSource.TORCHSCRIPT_MODULE_NAME)
+        if names is None:
+            raise ValueError(f"{{op.name}} is in no layer that has a name: convert what torch.jit.trace returns")
+        if any(re.match(layer, ".".join(names[:-1])) for layer in LAYERS):
+            return False
+    if op.op_type not in FOLLOWING:
+        return op.op_type in FLOAT16
+    given = [each for value in op.inputs.values() for each in (value if isinstance(value, (list, tuple)) else [value])]
+    computed = [each for each in given if each.is_tensor_or_scalar_of(dtype="fp32") and each.val is None]
+    return bool(computed) and all(map(came_in_float16, computed))
+
+
+def came_in_float16(value):
+    """Return whether a value was float16 before it was cast."""
+    return value.op is not None and value.op.op_type == "cast" and value.op.x.is_tensor_or_scalar_of(dtype="fp16")
+
+
+compute_precision = ct.transform.FP16ComputePrecision(op_selector=in_float16)
+'''
+
+
+@cache
+def _mil_types() -> Mapping[str, tuple[str, ...]]:
+    table = load_table("coreml.toml")
+    named = {kind: (ops,) if isinstance(ops, str) else tuple(ops) for kind, ops in table["operators"].items()}
+    return {**dict.fromkeys(table["unnamed"], ()), **named}
+
+
+def _listed(value: object) -> str:
+    return pformat(value, width=110, compact=True)

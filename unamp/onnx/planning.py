@@ -1,0 +1,140 @@
+"""The dtype that each node of a float32 graph is to compute in, by a policy: before anybody converts the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from unamp.dtypes import ELIGIBLE, FLOAT32
+from unamp.onnx.casts import is_cast
+from unamp.onnx.judging import agreed
+from unamp.onnx.naming import layers, matching_patterns, operations, policies
+from unamp.onnx.reading import Graph, Node
+from unamp.policy import Policy, Rule
+from unamp.precision import Precision
+from unamp.vocabulary import vocabulary
+
+__all__ = ["PlannedGraph", "plan"]
+
+
+class PlannedGraph(NamedTuple):
+    """A graph of which each node has been given a dtype.
+
+    Attributes:
+        float32: the nodes that are to stay in float32.
+        rest: the others.
+        unclear: the nodes of which the file does not say enough, each with the reason; they stay in float32.
+        unmatched: the patterns of rules for layers that match no layer of the graph.
+    """
+
+    float32: list[Node]
+    rest: list[Node]
+    unclear: list[tuple[Node, str]]
+    unmatched: list[str]
+
+
+def plan(graph: Graph, precision: Precision) -> PlannedGraph:
+    """Return the dtype of each node under a policy, where the graph's inputs come in float32."""
+    planner = _Planner(graph, precision)
+    for number, node in enumerate(graph.nodes):
+        planner.take(number, node)
+    planner.settle_stored()
+    wide = [number in planner.wide for number in range(len(graph.nodes))]
+    return PlannedGraph(
+        [node for node, is_wide in zip(graph.nodes, wide, strict=True) if is_wide],
+        [node for node, is_wide in zip(graph.nodes, wide, strict=True) if not is_wide],
+        planner.unclear,
+        [rule.pattern for rule in precision.layers if rule.pattern not in planner.matched],
+    )
+
+
+class _Planner:
+    """One way through a graph.
+
+    Attributes:
+        wide: the numbers of the nodes that stay in float32.
+        unclear: the nodes of which the file does not say enough.
+        matched: the patterns of rules that matched a layer so far.
+    """
+
+    wide: set[int]
+    unclear: list[tuple[Node, str]]
+    matched: set[str]
+
+    def __init__(self, graph: Graph, precision: Precision) -> None:
+        self._graph, self._precision = graph, precision
+        self._labelled = any(node.scopes for node in graph.nodes)
+        # None is a dtype that asks for nothing: of constants that take the dtype of what they meet.
+        self._dtypes = [None if self._yields(number) else value.dtype for number, value in enumerate(graph.values)]
+        self._stored = {number for number, value in enumerate(graph.values) if value.numbers is not None}
+        self._only_stored: list[int] = []
+        self.wide, self.unclear, self.matched = set(), [], set()
+
+    def take(self, number: int, node: Node) -> None:
+        """Decide about a node. Those that it takes from have been decided about before."""
+        around = layers(node)
+        for layer in around or ():
+            self.matched |= matching_patterns(self._precision, layer)
+        ours = [each for each in node.outputs if self._graph.values[each].dtype == FLOAT32]
+        floating = [each for each in node.inputs if self._graph.values[each].dtype in ELIGIBLE]
+        if floating and not is_cast(node):
+            expected = self._expected(node, policies(self._precision, around))
+        else:  # made of nothing that a policy casts, or a cast: it says its dtype
+            expected = {FLOAT32} if ours else {None}
+        if len(expected) > 1:
+            self.unclear.append((node, _said(node, expected)))
+            expected = {FLOAT32}
+        dtype = expected.pop()
+        if all(each in self._stored for each in node.inputs) and node.kind != "Cast":
+            self._stored.update(node.outputs)
+            self._only_stored.append(number)
+            if node.kind == "Constant":
+                dtype = None
+        elif dtype == FLOAT32 and (ours or (floating and not _tells_a_shape(node))):
+            self.wide.add(number)
+        for each in ours:
+            self._dtypes[each] = dtype
+
+    def settle_stored(self) -> None:
+        """Keep in float32 what is made of constants alone and goes into a node that stays there."""
+        consumers: dict[int, set[int]] = {}
+        for number, node in enumerate(self._graph.nodes):
+            for each in node.inputs:
+                consumers.setdefault(each, set()).add(number)
+        for number in reversed(self._only_stored):
+            outputs = [each for each in self._graph.nodes[number].outputs if self._graph.values[each].dtype == FLOAT32]
+            if any(consumers.get(each, set()) & self.wide for each in outputs):
+                self.wide.add(number)
+
+    def _yields(self, number: int) -> bool:
+        """Return whether a stored value takes the dtype of what it meets: a single number, or any where nobody says whose."""
+        numbers = self._graph.values[number].numbers
+        return numbers is not None and (numbers == 1 or not self._labelled)
+
+    def _expected(self, node: Node, possible: list[Policy]) -> set[str | None]:
+        """Return the dtypes that the policies which may hold say for a node, over the operations that it may be."""
+        sources = {dtype for each in node.inputs if (dtype := self._dtypes[each]) in ELIGIBLE}
+        found = {_dtype(policy, op, {*map(str, sources)}) for op in operations(node) for policy in possible}
+        return found or {FLOAT32, None}
+
+
+def _dtype(policy: Policy, op: str, sources: set[str]) -> str | None:
+    rule = policy.decide(op)
+    if rule is Rule.LOW:
+        return policy.dtype
+    if rule in (Rule.FP32, Rule.BANNED):
+        return FLOAT32
+    return agreed(Rule.NARROWEST if rule is Rule.NARROWEST else Rule.WIDEST, sources)
+
+
+def _tells_a_shape(node: Node) -> bool:
+    return any(vocabulary()[op].keeps_its_meaning for op in operations(node))
+
+
+def _said(node: Node, expected: set[str | None]) -> str:
+    ops = operations(node)
+    if not ops:
+        return f"no operation of the vocabulary is a {node.kind}"
+    told = "its operation or its layer" if len(ops) > 1 else "its layer"
+    said = " or ".join(sorted(each or "any dtype" for each in expected))
+    return f"the file does not say {told}, and the policy says {said}"
