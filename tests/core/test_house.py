@@ -58,6 +58,7 @@ FLOORS = (
     ("tuning",),
     ("",),  # the face: what `import unamp` offers
     ("dialects", "migrate", "onnx"),  # thin, and built on what everybody can import
+    ("exporting",),  # which reads ONNX files with the floor below
     ("cli", "__main__"),
 )
 

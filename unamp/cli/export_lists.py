@@ -19,7 +19,7 @@ __all__ = ["export_lists_command"]
 def export_lists_command(
     policy: Annotated[Path, typer.Argument(help="A precision.toml.")],
     tool: Annotated[str, typer.Option("--for", help=f"The tool that is to convert: {', '.join(TOOLS)}.")],
-    model: Annotated[Path | None, typer.Option(help="The float32 ONNX file to convert: names its nodes, not only types.")] = None,
+    model: Annotated[Path | None, typer.Option(help="The float32 ONNX file to convert, to name its nodes.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the arguments with which another tool converts a model by a policy, as Python.

@@ -48,5 +48,5 @@ def export_lists(precision: Precision, tool: str, model: Path | None = None) -> 
     if tool not in _OF_PROGRAMS:
         raise ValueError(unknown("tool", tool, TOOLS))
     if model is not None:
-        raise ValueError(f"{tool} does not read ONNX files: leave the model out; layers are named by their names in the network")
+        raise ValueError(f"{tool} does not read ONNX files: leave --model out; it takes the network's own names")
     return _OF_PROGRAMS[tool](precision)

@@ -76,7 +76,8 @@ def openvino(precision: Precision, model: Path | None) -> ExportLists:
     }
     unsaid = [
         *_unclear(planned, precision),
-        f"whether the rest runs in {low} is up to the device: INFERENCE_PRECISION_HINT is a hint",
+        f"whether the rest runs in {low} and whether the marks of float32 outlive fusion is up to the device; "
+        "compiled.get_runtime_model() tells",
     ]
     code = _OPENVINO.format(names=_listed(results, 0), model=_path(model), hint=arguments["INFERENCE_PRECISION_HINT"])
     return ExportLists("openvino", arguments, code, unsaid)
@@ -106,7 +107,7 @@ def _kept_of_any(precision: Precision, low: str) -> _Kept:
     types = sorted_types(precision.policy, operator_types())
     said = [
         ("they run in the dtype of their inputs, which only --model tells; here they run in {low}", types.following),
-        ("the policy says different things for the operations that they may be; here they stay in float32", types.mixed),
+        ("the policy says different things for what they may be; here they stay in float32", types.mixed),
         ("no operation of the vocabulary is of these types; here they stay in float32", types.unnamed),
         ("rules for layers, which only --model finds the nodes of", [repr(rule.pattern) for rule in precision.layers]),
     ]
@@ -116,8 +117,8 @@ def _kept_of_any(precision: Precision, low: str) -> _Kept:
 
 def _planned(precision: Precision, model: Path, tool: str) -> tuple[Graph, PlannedGraph]:
     graph = read_graph(model)
-    if inner := next((node for node in graph.nodes if node.graph), None):
-        raise ValueError(f"{model} has graphs inside control flow, with {inner.kind} in one; lists for {tool} cannot name what is inside")
+    if any(node.graph for node in graph.nodes):
+        raise ValueError(f"{model} has graphs inside control flow, whose nodes lists for {tool} cannot name")
     return graph, plan(graph, precision)
 
 
@@ -147,8 +148,8 @@ def _unclear(planned: PlannedGraph, precision: Precision) -> list[str]:
 def _shared(graph: Graph, planned: PlannedGraph) -> list[str]:
     """Return a sentence about weights that nodes of both kinds take: this tool stores them in one dtype."""
     low, wide = _weights(graph, planned.rest), _weights(graph, planned.float32)
-    if both := [name for name in low if name in wide]:
-        return [f"weights that nodes in float32 and in float16 take are stored once, and the result is invalid: {', '.join(both)}"]
+    if both := ", ".join(name for name in low if name in wide):
+        return [f"weights that nodes of both dtypes take are stored once, and the result is invalid: {both}"]
     return []
 
 

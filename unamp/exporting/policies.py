@@ -87,7 +87,7 @@ def layer_expressions(precision: Precision) -> tuple[list[str], list[str]]:
     found, unsaid = [], []
     for rule in precision.layers:
         if rule.policy != "float32":
-            unsaid.append(f"the rule for layers {rule.pattern!r} has a policy of its own, which one list for all layers cannot say")
+            unsaid.append(f"the rule for layers {rule.pattern!r} has a policy of its own, which one list cannot say")
         elif ":" in rule.pattern:
             unsaid.append(f"the rule for layers {rule.pattern!r} asks for a class; only names can be said")
         else:

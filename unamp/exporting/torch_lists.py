@@ -83,32 +83,29 @@ def coremltools(precision: Precision) -> ExportLists:
     types = sorted_types(precision.policy, _mil_types())
     if types.mixed:
         which = ", ".join(types.mixed)
-        unsaid.append(f"the policy says different things for the operations that they may be; here they stay in float32: {which}")
+        unsaid.append(f"the policy says different things for what they may be; here they stay in float32: {which}")
     arguments: dict[str, object] = {"float16": types.low, "following": types.following, "float32_layers": layers}
-    code = _COREMLTOOLS.format(low=_listed(types.low), following=_listed(types.following), layers=_listed(layers))
+    code = _COREMLTOOLS.format(
+        head="import re\n\n" if layers else "",
+        scope="from coremltools.converters.mil.mil.scope import ScopeSource\n" if layers else "",
+        low=_listed(types.low),
+        following=_listed(types.following),
+        layers=_LAYERS.format(layers=_listed(layers)) if layers else "",
+        within='    if op.op_type != "const" and in_float32_layer(op):\n        return False\n' if layers else "",
+    )
     return ExportLists("coremltools", arguments, code, unsaid)
 
 
 _COREMLTOOLS = '''\
-import re
-
-import coremltools as ct
-from coremltools.converters.mil.mil.scope import ScopeSource
-
+{head}import coremltools as ct
+{scope}
 FLOAT16 = {low}
 FOLLOWING = {following}
-LAYERS = {layers}
-
+{layers}
 
 def in_float16(op):
     """Return whether an operation of a program runs in float16."""
-    if LAYERS and op.op_type != "const":
-        names = op.scopes.get(ScopeSource.TORCHSCRIPT_MODULE_NAME)
-        if names is None:
-            raise ValueError(f"{{op.name}} is in no layer that has a name: convert what torch.jit.trace returns")
-        if any(re.match(layer, ".".join(names[:-1])) for layer in LAYERS):
-            return False
-    if op.op_type not in FOLLOWING:
+{within}    if op.op_type not in FOLLOWING:
         return op.op_type in FLOAT16
     given = [each for value in op.inputs.values() for each in (value if isinstance(value, (list, tuple)) else [value])]
     computed = [each for each in given if each.is_tensor_or_scalar_of(dtype="fp32") and each.val is None]
@@ -121,6 +118,36 @@ def came_in_float16(value):
 
 
 compute_precision = ct.transform.FP16ComputePrecision(op_selector=in_float16)
+'''
+
+#: A traced program names a layer without the lists that it stands in, which nobody calls.
+_LAYERS = '''\
+LAYERS = {layers}
+CONTAINERS = ("ModuleList", "ModuleDict")
+
+
+def name_in_program(name):
+    """Return the name that a program traced from the network has for a layer."""
+    parts = name.split(".")
+    above = [network.get_submodule(".".join(parts[: place + 1])) for place in range(len(parts))]
+    return ".".join(part for part, layer in zip(parts, above) if type(layer).__name__ not in CONTAINERS)
+
+
+names = {{True: set(), False: set()}}
+for name, layer in network.named_modules():
+    if type(layer).__name__ not in CONTAINERS:
+        names[any(re.match(pattern, name) for pattern in LAYERS)].add(name_in_program(name))
+if both := names[True] & names[False]:
+    raise ValueError(f"the program cannot tell layers in float32 from others of its names: {{sorted(both)}}")
+
+
+def in_float32_layer(op):
+    """Return whether an operation is in a layer that stays in float32."""
+    path = op.scopes.get(ScopeSource.TORCHSCRIPT_MODULE_NAME)
+    if path is None:
+        raise ValueError(f"{{op.name}} is in no layer that has a name: convert what torch.jit.trace returns")
+    return ".".join(path[:-1]) in names[True]
+
 '''
 
 
