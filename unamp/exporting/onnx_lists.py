@@ -31,9 +31,11 @@ def onnxconverter_common(precision: Precision, model: Path | None) -> ExportList
     tool = "onnxconverter-common"
     low = low_dtype(precision, tool, ("float16",))
     planned = None if model is None else _planned(precision, model, tool)
+    refused = {_FIXED} if planned is None else {node.kind for node in planned[1].rest} & {_FIXED}
     kept = _kept(precision, planned, low)
-    if planned is not None:
-        kept.unsaid.extend(_shared(*planned))
+    if refused - {*kept.types}:
+        kept.types[:] = sorted([*kept.types, _FIXED])
+        kept.unsaid.append(f"{tool} makes no valid {_FIXED} in float16; here all of them stay in float32")
     arguments: dict[str, object] = {
         "op_block_list": kept.types,
         "node_block_list": kept.names,
@@ -41,9 +43,39 @@ def onnxconverter_common(precision: Precision, model: Path | None) -> ExportList
         "max_finite_val": 65504.0,
         "keep_io_types": True,
     }
-    head = "import onnx\nfrom onnxconverter_common.float16 import convert_float_to_float16\n"
-    call = f"model = convert_float_to_float16(\n    onnx.load({_path(model)}),\n{_written(arguments)})\n"
-    return ExportLists(tool, arguments, f"{head}\n{call}", kept.unsaid)
+    shared = [] if planned is None else _shared(*planned)
+    copies = _COPIES.format(shared=_listed(shared, 0)) if shared else ""
+    code = _ONNXCONVERTER_COMMON.format(model=_path(model), arguments=_written(arguments), copies=copies)
+    return ExportLists(tool, arguments, code, kept.unsaid)
+
+
+#: The one type with an input that ONNX wants in float32 always, and that this tool casts.
+_FIXED = "Resize"
+
+_ONNXCONVERTER_COMMON = """\
+import onnx
+from onnxconverter_common.float16 import convert_float_to_float16
+
+model = onnx.load({model})
+arguments = dict(
+{arguments})
+stored = {{each.name: each for each in model.graph.initializer}}
+for each in list(model.graph.value_info):
+    if each.name in stored:  # or weights are rounded to float16 in front of nodes in float32
+        model.graph.value_info.remove(each)
+{copies}model = convert_float_to_float16(model, **arguments)
+"""
+
+#: The tool stores a weight in one dtype.
+_COPIES = """\
+for name in {shared}:  # nodes of both dtypes take these weights
+    copy = model.graph.initializer.add()
+    copy.CopyFrom(stored[name])
+    copy.name = f"{{name}} in float32"
+    for node in model.graph.node:
+        if node.op_type in arguments["op_block_list"] or node.name in arguments["node_block_list"]:
+            node.input[:] = [copy.name if each == name else each for each in node.input]
+"""
 
 
 def modelopt(precision: Precision, model: Path | None) -> ExportLists:
@@ -146,11 +178,9 @@ def _unclear(planned: PlannedGraph, precision: Precision) -> list[str]:
 
 
 def _shared(graph: Graph, planned: PlannedGraph) -> list[str]:
-    """Return a sentence about weights that nodes of both kinds take: this tool stores them in one dtype."""
+    """Return the weights that nodes of both dtypes take."""
     low, wide = _weights(graph, planned.rest), _weights(graph, planned.float32)
-    if both := ", ".join(name for name in low if name in wide):
-        return [f"weights that nodes of both dtypes take are stored once, and the result is invalid: {both}"]
-    return []
+    return [name for name in low if name in wide]
 
 
 def _weights(graph: Graph, nodes: Iterable[Node]) -> dict[str, None]:
