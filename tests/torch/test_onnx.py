@@ -158,3 +158,15 @@ def test_a_file_that_was_exported_outside_a_region_differs(tmp_path: Path) -> No
     path = exported(tmp_path, Precision(Policy("O0")))
     found = check(path, Policy("O1", "float16"))
     assert {node.operations for node in found.nodes if node.verdict == "differs"} == {("conv1d",), ("linear",)}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize(("newer", "verdict"), [(True, "wider inside"), (False, "differs")], ids=["exporter", "older exporter"])
+def test_what_has_no_low_kernel_where_it_is_exported(tmp_path: Path, newer: bool, verdict: str) -> None:
+    policy, path = Policy("O1", "float16"), tmp_path / "model.onnx"
+    with policy_region(policy):
+        torch.onnx.export(
+            nn.LSTM(8, 8).eval(), (torch.rand(3, 1, 8),), str(path), dynamo=newer, opset_version=20, verbose=False
+        )
+    (found,) = (node for node in check(path, policy).nodes if node.type == "LSTM")
+    assert (found.dtype, found.expected, found.verdict) == ("float32", "float16", verdict)
