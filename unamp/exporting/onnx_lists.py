@@ -19,7 +19,7 @@ __all__ = ["modelopt", "onnxconverter_common", "openvino"]
 
 
 class _Kept(NamedTuple):
-    """What stays in float32: types of operators, names of nodes; and what these do not say."""
+    """Types of operators and names of nodes that stay in float32, and what these do not say."""
 
     types: list[str]
     names: list[str]

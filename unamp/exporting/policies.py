@@ -1,4 +1,4 @@
-"""What the lists for every tool are made from: the low dtype of a precision, and types of operators by the rules for them."""
+"""The ground of the lists for every tool: the low dtype of a precision, and types of operators by the rules for them."""
 
 from __future__ import annotations
 
