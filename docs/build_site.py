@@ -32,6 +32,8 @@ _IN_SITE = {file: page for page, file in FROM_ROOT.items()}
 _WIDE = "---\nhide:\n  - toc\n---\n"
 
 _LINK = re.compile(r"(?<!!)\[([^]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_TAG = re.compile(r"<[^>]+>")
 #: A block of code that our tests write to a file; a fence with a word that Markdown does not know would be none.
 _FILE = re.compile(r"^(```\w+) file=(\S+)$", re.MULTILINE)
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
@@ -58,6 +60,17 @@ def led(markdown: str, source: str) -> str:
         return f"[{text}]({posixpath.relpath(to, posixpath.dirname(source) or '.')}{anchor})"
 
     return _FILE.sub(r'\1 title="\2"', _LINK.sub(link, markdown))
+
+
+def _named(table: re.Match[str]) -> str:
+    """Return a table whose cells say of which column they are: on a phone each stands under the name."""
+    columns = [_TAG.sub("", name).strip().replace(chr(34), "&quot;") for name in re.findall(r"<th\b[^>]*>(.*?)</th>", table[0], re.DOTALL)]
+
+    def row(match: re.Match[str]) -> str:
+        names = iter(columns)
+        return re.sub(r"<td\b", lambda cell: f'<td data-column="{name}"' if (name := next(names, "")) else cell[0], match[0])
+
+    return re.sub(r"<tr>.*?</tr>", row, table[0], flags=re.DOTALL)
 
 
 def write_pages(folder: Path) -> None:
@@ -94,6 +107,8 @@ def build(site: Path) -> str:
         # What griffe says of docstrings does not make a strict build fail.
         if done.returncode or re.search(r"^(griffe|Warning|Error|mkdocs)", said, re.MULTILINE):
             return said
+        for page in (folder / "site").rglob("*.html"):
+            page.write_text(_TABLE.sub(_named, page.read_text("utf-8")), "utf-8")
         shutil.rmtree(site, ignore_errors=True)
         shutil.copytree(folder / "site", site)
     return ""
