@@ -83,12 +83,11 @@ api: $(VENV)/.dev
 
 # A warning is an error: a link that leads nowhere, a page that no menu names, an argument that a docstring gets wrong.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
-	@echo "site/index.html"
+	$(RUN) docs/build_site.py
 
-# The tests look at the report in Chromium or Chrome. Where there is none, Debian's is installed by whoever may.
+# The tests look at pages in Chromium or Chrome. Where there is none, Debian's is installed by whoever may.
 browser: $(VENV)/.dev
-	@$(RUN) tests/conformance/browser.py
+	@$(RUN) tests/browser.py
 
 dist: $(VENV)/.dev
 	$(RUN) -m build --no-isolation

@@ -11,21 +11,12 @@ from pathlib import Path
 import browser
 import pytest
 import reports
+from browser import DESK, FLAGS, PHONE, overflow
 from playwright.sync_api import Browser, Page, sync_playwright
 from unamp_conformance.report.html import write
 
 from unamp import LayerRules, Policy, Tuned, TuneReport
 from unamp.tuning import PlaceReport, PresetReport, Trial
-
-#: Quiet ones: none of these tests needs anything from outside, and none may ask for it.
-FLAGS = [
-    f"--{flag}"
-    for flag in (
-        "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-component-update",
-        "disable-sync",
-    )
-]  # fmt: skip
-DESK, PHONE = (1280, 900), (390, 844)
 
 #: For every visible text: its contrast with what is painted under it, by the formula of WCAG 2.
 CONTRASTS = """() => {
@@ -99,11 +90,6 @@ def look(chromium: Browser, files: Callable[[str], Path]) -> Iterator[Callable[.
 
 def open_everything(page: Page) -> None:
     page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
-
-
-def overflow(page: Page) -> int:
-    """By how many pixels the page is wider than its window."""
-    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
 def background(page: Page) -> str:
