@@ -64,7 +64,10 @@ def led(markdown: str, source: str) -> str:
 
 def _named(table: re.Match[str]) -> str:
     """Return a table whose cells say of which column they are: on a phone each stands under the name."""
-    columns = [_TAG.sub("", name).strip().replace(chr(34), "&quot;") for name in re.findall(r"<th\b[^>]*>(.*?)</th>", table[0], re.DOTALL)]
+    columns = [
+        _TAG.sub("", name).strip().replace(chr(34), "&quot;")
+        for name in re.findall(r"<th\b[^>]*>(.*?)</th>", table[0], re.DOTALL)
+    ]
 
     def row(match: re.Match[str]) -> str:
         names = iter(columns)
@@ -75,7 +78,9 @@ def _named(table: re.Match[str]) -> str:
 
 def write_pages(folder: Path) -> None:
     """Write the pages, and the files that they show or name, into a folder."""
-    shutil.copytree(ROOT / "docs", folder, ignore=lambda at, names: [n for n in names if at == str(ROOT / "docs") and n.endswith(".py")])
+    shutil.copytree(
+        ROOT / "docs", folder, ignore=lambda at, names: [n for n in names if at == str(ROOT / "docs") and n.endswith(".py")]
+    )
     for page in folder.rglob("*.md"):
         page.write_text(led(page.read_text("utf-8"), page.relative_to(folder).as_posix()), "utf-8")
     for name, file in FROM_ROOT.items():
