@@ -32,11 +32,17 @@ def trace_command(
         if recorded.shadow is not None:
             lost = ((line, line.error if math.isfinite(line.error) else "inf") for line in recorded.shadow_summary())
             data["shadow"] = {"dtype": recorded.shadow, "lines": [{**line._asdict(), "error": error} for line, error in lost]}
+        if recorded.keeps_gradients:
+            lines = recorded.gradient_summary()
+            largest = (line.max_abs if math.isfinite(line.max_abs) else str(line.max_abs) for line in lines)
+            data["gradients"] = [line._asdict() | {"max_abs": each} for line, each in zip(lines, largest, strict=True)]
         print_json(data)
         return
     print(recorded.table())
     if recorded.shadow is not None:
         print(f"\n{recorded.shadow_table()}")
+    if recorded.keeps_gradients:
+        print(f"\n{recorded.gradient_table()}")
 
 
 def compare(
