@@ -164,7 +164,7 @@ def graph_ran(framework: str, what: str, instead: str) -> None:
 def no_step(steps: int) -> None:
     """Warn of a trace of chosen steps that recorded nothing: `step` was called too rarely, or what ran is nothing it sees."""
     _once(
-        ("steps", steps),
+        ("steps", str(steps)),
         f"unamp.trace(steps=...) recorded nothing: its step() was called {steps} times; call it at the end of every step",
     )
 

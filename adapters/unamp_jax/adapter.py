@@ -11,7 +11,7 @@ import jax
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.layers import Layered
-from unamp.adapter.observer import Observer
+from unamp.adapter.observer import Observer, Sink
 from unamp.adapter.registered import PlanDecides
 from unamp.adapter.state import ELSEWHERE
 from unamp.errors import NotExpressible
@@ -131,7 +131,7 @@ class JaxAdapter(CapturesNothing, PlanDecides):
     def how(self, op: str, policy: Policy, device: str) -> How:
         return plans.how(op, policy, device)
 
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         def acquire() -> Plan:
             patches.acquire()
             return plans.without_policy()

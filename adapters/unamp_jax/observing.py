@@ -18,7 +18,7 @@ import numpy as np
 from jax._src import core, source_info_util
 from jax._src.interpreters import batching
 
-from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import casts, reporting_to
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Values
@@ -57,7 +57,7 @@ def leaves_with_dtypes(value: Any) -> Iterator[Any]:
 
 @contextmanager
 def observe(
-    sink: Callable[[OpRecord], None],
+    sink: Sink,
     values: bool,
     layers: Callable[[], Patches | None],
     named: Callable[[Any], Any],

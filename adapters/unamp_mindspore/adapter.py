@@ -24,7 +24,7 @@ from unamp.adapter import (
     major_minor,
 )
 from unamp.adapter.layers import Layered
-from unamp.adapter.observer import Observer
+from unamp.adapter.observer import Observer, Sink
 from unamp.adapter.registered import PlanDecides
 from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
@@ -156,7 +156,7 @@ class MindSporeAdapter(CapturesNothing, PlanDecides):
     def how(self, op: str, policy: Policy, device: str) -> How:
         return plans.how(op, policy, device)
 
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         def unchanging() -> plans.Plan:
             patches.acquire()
             return plans.without_policy(reporting=True)

@@ -12,7 +12,7 @@ from paddle.base.framework import _dygraph_tracer
 
 from unamp.adapter import CapturesNothing, Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.layers import Layered
-from unamp.adapter.observer import Observer
+from unamp.adapter.observer import Observer, Sink
 from unamp.adapter.registered import PlanDecides
 from unamp.adapter.state import ELSEWHERE
 from unamp.adapter.wrapping import with_method
@@ -138,7 +138,7 @@ class PaddleAdapter(CapturesNothing, PlanDecides):
     def how(self, op: str, policy: Policy, device: str) -> How:
         return plans.how(op, policy, device)
 
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         plan = plans.without_policy(reporting=True)
 
         def unchanging() -> plans.Plan:

@@ -9,7 +9,7 @@ from typing import Any
 import paddle
 
 from unamp.adapter import observing
-from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
@@ -32,9 +32,7 @@ _layers = Patches(lambda: (_call,))
 
 
 @contextmanager
-def observe(
-    sink: Callable[[OpRecord], None], values: bool, unchanging: Callable[[], Any], release: Callable[[], None]
-) -> Iterator[None]:
+def observe(sink: Sink, values: bool, unchanging: Callable[[], Any], release: Callable[[], None]) -> Iterator[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer("paddle", sink, values, Layers(_named))
     with observing.observe(thread, observer, _layers, unchanging, release):

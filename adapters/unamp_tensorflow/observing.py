@@ -13,7 +13,7 @@ from tensorflow.python.eager.record import stop_recording
 
 from unamp._compiler_marks import not_converted
 from unamp.adapter import observing
-from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
@@ -41,9 +41,7 @@ def _no_names(network: Any) -> Iterable[tuple[str, Any]]:
 
 
 @contextmanager
-def observe(
-    sink: Callable[[OpRecord], None], values: bool, acquire: Callable[[], Plan], release: Callable[[], None]
-) -> Iterator[None]:
+def observe(sink: Sink, values: bool, acquire: Callable[[], Plan], release: Callable[[], None]) -> Iterator[None]:
     """Report the operations of this thread to `sink`.
 
     Args:

@@ -12,7 +12,7 @@ import torch
 from unamp.adapter import Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
 from unamp.adapter.keras_models import keras_on
 from unamp.adapter.layers import Layered
-from unamp.adapter.observer import Observer
+from unamp.adapter.observer import Observer, Sink
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
@@ -223,7 +223,7 @@ class TorchAdapter:
     def how(self, op: str, policy: Policy, device: str) -> How:
         return plans.how(op, policy, device)
 
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         plans.install_all()
         if thread.plan is not None:
             plans.install_traced(thread.plan)

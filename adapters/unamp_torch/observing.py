@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.keras_models import keras_on, library
-from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import casts, equation, reporting_to, traces, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shape, Values
@@ -100,7 +100,7 @@ class Held(Protocol):
 
 
 @contextmanager
-def observe(sink: Callable[[OpRecord], None], values: bool, patches: Held) -> Iterator[None]:
+def observe(sink: Sink, values: bool, patches: Held) -> Iterator[None]:
     """Report the operations of this thread to `sink`; an outer observer waits. See `unamp.adapter.Adapter.observe`.
 
     The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread. Layers of Keras
@@ -144,7 +144,8 @@ def report(
         finally:
             spy.step = _Step.AFTER
 
-    second = None if traces.shadow is None or traces.waiting else shadowing.SecondRun(operator, traces.shadow, low, args, kwargs)
+    dtype = None if traces.waiting else traces.shadow
+    second = None if dtype is None else shadowing.SecondRun(operator, dtype, low, args, kwargs)
     thread.emulated = False
     with unreported(thread) as observer:
         set_excluded(TRACED.key, True)  # what the operation is made of is not reported, nor is looking at its result

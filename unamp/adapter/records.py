@@ -139,8 +139,8 @@ class Gradient(NamedTuple):
         zeros: the share of its numbers that are zero.
         result: which of the operation's floating results it is of: the first is 0.
         record: the operation, by its place among the trace's records: the first is 0.
-        scale: the loss scale of the last loss that `unamp.GradScaler` scaled in the trace; None where it scaled none. Nothing here
-            is divided by it.
+        scale: the loss scale of the last loss that `unamp.GradScaler` scaled in the trace; None where it scaled none. Nothing
+            here is divided by it.
         left_out: why it is not known; empty where it is.
     """
 

@@ -33,9 +33,8 @@ def trace_command(
             lost = ((line, line.error if math.isfinite(line.error) else "inf") for line in recorded.shadow_summary())
             data["shadow"] = {"dtype": recorded.shadow, "lines": [{**line._asdict(), "error": error} for line, error in lost]}
         if recorded.keeps_gradients:
-            lines = recorded.gradient_summary()
-            largest = (line.max_abs if math.isfinite(line.max_abs) else str(line.max_abs) for line in lines)
-            data["gradients"] = [line._asdict() | {"max_abs": each} for line, each in zip(lines, largest, strict=True)]
+            found = ((line, line.max_abs if math.isfinite(line.max_abs) else "inf") for line in recorded.gradient_summary())
+            data["gradients"] = [{**line._asdict(), "max_abs": largest} for line, largest in found]
         print_json(data)
         return
     print(recorded.table())

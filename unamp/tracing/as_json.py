@@ -264,6 +264,6 @@ def _known(names: frozenset[str], version: int) -> frozenset[str]:
     return names.difference(*(new for since, new in _SINCE.items() if version < since))
 
 
-_FIELDS = frozenset({"format", "version", "unamp", "frameworks", "values", "shadow", "never_ran", "policies", "records", "gradients", "rank"})
+_FIELDS = frozenset("format version unamp frameworks values shadow never_ran policies rank records gradients".split())
 _OF_RECORD = frozenset(OpRecord._fields)
 _OF_VALUES = frozenset(Values._fields)

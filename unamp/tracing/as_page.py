@@ -74,7 +74,7 @@ class _Row(NamedTuple):
 
 def render(trace: Traced, title: str) -> str:
     """Return the page's text. Everything from outside is escaped: a layer may have any name."""
-    lines = trace.summary()
+    lines, low = trace.summary(), low_of(trace.gradients, None)
     return (
         _environment()
         .get_template("trace.html")
@@ -92,8 +92,8 @@ def render(trace: Traced, title: str) -> str:
             emulated=sum(line.times for line in lines if line.emulated),
             lost=trace.shadow_summary() if trace.shadow else [],
             gradients=trace.gradient_summary() if trace.keeps_gradients else [],
-            low=low_of(trace.gradients, None),
-            said=gradient_remarks(trace.records, trace.gradients, low_of(trace.gradients, None)) if trace.keeps_gradients else [],
+            low=low,
+            said=gradient_remarks(trace.records, trace.gradients, low) if trace.keeps_gradients else [],
             nonfinite=[r for r in trace.records if r.values is not None and r.values.nonfinite],
         )
     )

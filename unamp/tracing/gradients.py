@@ -47,7 +47,7 @@ def low_of(gradients: Iterable[Gradient], dtype: str | None) -> str:
 
 
 def gradient_lines(records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype: str) -> list[GradientLine]:
-    """Return the gradients by layer and operation: not finite first, then those that lose most numbers; at the end those left out."""
+    """Return the gradients by layer and operation: not finite first, then the most underflow; at the end those left out."""
     groups: dict[tuple[str | None, str, str, str], list[Gradient]] = {}
     for each in gradients:
         record = records[each.record]

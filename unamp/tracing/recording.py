@@ -224,7 +224,7 @@ class Trace:
     def nonfinite_gradients(self) -> list[Gradient]:
         """The gradients with an infinity or NaN, in the order in which backward passes computed them.
 
-        The first is of the result whose gradient was not finite first: the backward pass of what came after that operation made it.
+        The backward pass of an operation that used the first one's result made it.
 
         Raises:
             ValueError: where the trace kept no gradients.
