@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import unamp
 from unamp import OpRecord, Policy, Rule
-from unamp.adapter.records import Shadow, Underflow, Values
+from unamp.adapter.records import Gradient, Shadow, Underflow, Values
 from unamp.cli.commands import app
 
 POLICY = Policy("O2", "bfloat16", deny="softmax")
@@ -25,7 +25,7 @@ VALUES = Values((1, 3), 0, 2.0, 0.5, 3.0, (1.0, 2.0, -0.5), (Underflow("float16"
 
 def written() -> dict[str, Any]:
     """A whole trace, as data."""
-    trace = unamp.Trace(values=True, shadow="float16")
+    trace = unamp.Trace(values=True, shadow="float16", gradients=True)
     trace.frameworks["torch"] = "2.13.0"
     for op, layer in (("linear", "Net.0"), ("softmax", None), ("einsum", "Net.1")):
         trace.records.append(
@@ -49,6 +49,7 @@ def written() -> dict[str, Any]:
                 shadow=Shadow("float16", 0.25, 2, 0.5, 0.25, "it draws random numbers"),
             )
         )
+    trace.gradients.append(Gradient("float16", VALUES, 0.25, record=1, scale=65536.0))
     data: dict[str, Any] = json.loads(trace.to_json())
     return data
 
