@@ -29,8 +29,8 @@ def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> None:
         hook.leave_out("its result has no plain numbers (sparse, nested, inside of a transform of torch.func)", result)
         return
 
-    def arrived(gradient: torch.Tensor) -> None:
-        if not hook.wanted:
+    def arrived(gradient: torch.Tensor | None) -> None:
+        if gradient is None or not hook.wanted:  # None: of several results, this one was not used
             return
         if not has_numbers(gradient):
             hook.leave_out("its gradient has no plain numbers (sparse, nested, batched)", result)

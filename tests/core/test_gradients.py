@@ -278,5 +278,3 @@ def test_a_largest_number_that_is_infinite_is_printed_as_json(fake: Any, tmp_pat
     path.write_text(json.dumps(data), "utf-8")
     found = CliRunner().invoke(app, ["trace", str(path), "--json"])
     assert json.loads(found.output)["gradients"][0]["max_abs"] == "inf"
-
-
