@@ -15,8 +15,8 @@ from unamp_torch.state import TRACED, dtype_name, excluded, set_excluded, thread
 __all__ = ["follow"]
 
 
-def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> None:
-    """Tell a hook of the gradient of a result; one that needs no gradient gets none.
+def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> torch.Tensor:
+    """Tell a hook of the gradient of a result, and return it; one that needs no gradient gets none.
 
     Args:
         tensor: the result. Its hook sees the gradient before a change in place, too.
@@ -24,10 +24,10 @@ def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> None:
         result: which of the operation's floating results it is.
     """
     if not tensor.requires_grad:
-        return
+        return tensor
     if not has_numbers(tensor):
         hook.leave_out("its result has no plain numbers (sparse, nested, inside of a transform of torch.func)", result)
-        return
+        return tensor
 
     def arrived(gradient: torch.Tensor | None) -> None:
         if gradient is None or not hook.wanted:  # None: of several results, this one was not used
@@ -39,6 +39,7 @@ def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> None:
             hook.arrived(dtype_name(gradient.dtype), tuple(gradient.shape), rows([gradient])[0], result)
 
     hook.when_closed(tensor.register_hook(arrived).remove)
+    return tensor
 
 
 @contextmanager

@@ -30,6 +30,11 @@ class _Traces(threading.local):
         """Return whether no trace of this thread records what runs now."""
         return self.pauses > 0 or (self.innermost is not None and not self.innermost.recording)
 
+    @property
+    def gradients(self) -> bool:
+        """Return whether a trace of this thread wants the gradients of what runs now."""
+        return self.innermost is not None and not self.pauses and bool(self.innermost.following)
+
 
 traces = _Traces()
 

@@ -90,8 +90,8 @@ class Reporter:
         within: gives the tensors in a value, however deep.
         dtype: gives the name of a tensor's dtype.
         numbers: gives a tensor's values as one row of float64 numbers. Nothing that it runs may follow a policy or be reported.
-        follow: has something called with the gradient of a tensor, and gives the tensor to go on with; `hook` knows what to do
-            when the trace is closed. None where the framework tells of no gradients.
+        follow: tells a hook of the gradient of a floating result, given its place among them, and returns the tensor to go on
+            with; see `taking`. None where the adapter cannot.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Reporter:
         within: Callable[[Any], Iterable[Any]],
         dtype: Callable[[Any], str],
         numbers: Callable[[Any], Any],
-        follow: Callable[[Any, Callable[[Any], None], GradientHook], Any] | None = None,
+        follow: Callable[[Any, GradientHook, int], Any] | None = None,
     ) -> None:
         self._within = within
         self._dtype = dtype
@@ -158,19 +158,23 @@ class Reporter:
             shadow = self._shadow(dtype, record._replace(output=output), found, low)
         going_on = list(found)
 
+        put = self._follow
+
         def follow(hook: GradientHook) -> None:
-            for n, tensor in enumerate(found):
-                going_on[n] = self._follow(tensor, self._taking(hook, n), hook)  # type: ignore[misc]
+            if put is not None:
+                going_on[:] = [put(tensor, hook, n) for n, tensor in enumerate(found)]
 
         observer.report(
-            record, lambda: self._values(found), None if self._follow is None else follow,
+            record, lambda: self._values(found), None if put is None else follow,
             output=output, output_shape=shape, casts=count, cast_bytes=moved, shadow=shadow,
         )  # fmt: skip
         return going_on
 
-    def _taking(self, hook: GradientHook, result: int) -> Callable[[Any], None]:
+    def taking(self, hook: GradientHook, result: int) -> Callable[[Any], None]:
+        """Return the function that tells a hook of a gradient, a tensor; None stands for one that is not there."""
+
         def take(gradient: Any) -> None:
-            if hook.wanted:
+            if gradient is not None and hook.wanted:
                 hook.arrived(self._dtype(gradient), tuple(gradient.shape), self._numbers(gradient), result)
 
         return take

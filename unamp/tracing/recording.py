@@ -124,6 +124,12 @@ class Trace:
         return self._chosen or (outer is not None and outer.recording)
 
     @property
+    def following(self) -> bool:
+        """Return whether it, or a trace around it, wants the gradients of what runs now."""
+        outer = self._outer
+        return (self._gradients and self._chosen) or (outer is not None and outer.following)
+
+    @property
     def _outer(self) -> Trace | None:
         outer = self._open[-1][1] if self._open else None
         return None if outer is self else outer
