@@ -40,7 +40,7 @@ def _of(trace: unamp.Trace, op: str) -> Gradient:
 def gradients_are_those_of_numpy(framework: str) -> None:
     """Every operation's result has its gradient, linked to the record, with its numbers; a later one comes first."""
     trace, _, (gradient,) = _weighted(framework)
-    np.testing.assert_allclose(adapter_for(framework).operations().numpy(gradient), np.exp(X) * W, rtol=1e-6)
+    np.testing.assert_allclose(adapter_for(framework).operations().numpy(gradient), np.exp(X) * W, rtol=1e-5)
     assert [trace.records[each.record].op for each in trace.gradients] == ["sum", "mul", "exp"]
     for op, expected in (("sum", np.ones(())), ("mul", np.ones(100)), ("exp", W)):
         traced.values_are_those_of(_of(trace, op), expected)

@@ -10,6 +10,7 @@ import numpy as np
 from mindspore import nn
 
 from unamp.adapter import observing
+from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved, unreported
 from unamp.adapter.patching import Patches
@@ -112,6 +113,18 @@ def _numbers(tensor: Any) -> Any:
         return wide.asnumpy().astype("float64").reshape(-1)
 
 
-_reporter = Reporter(tensors, lambda tensor: dtype_name(tensor.dtype), _numbers)
+def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
+    """Tell a hook of the gradient of a result, where the function that ran it is differentiated."""
+    take = _reporter.taking(hook, result)
+
+    def passed_by(gradient: Any) -> Any:
+        take(gradient)
+        return gradient  # what a hook returns is the gradient from there on
+
+    hook.when_closed(tensor.register_hook(passed_by).remove)
+    return tensor
+
+
+_reporter = Reporter(tensors, lambda tensor: dtype_name(tensor.dtype), _numbers, _follow)
 
 report_registered = _reporter.report_registered
