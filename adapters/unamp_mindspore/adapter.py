@@ -57,6 +57,13 @@ class MindSporeAdapter(CapturesNothing, PlanDecides):
         """Return MindSpore's version."""
         return str(mindspore.__version__)
 
+    def rank(self) -> int | None:
+        """Return the number that `mindspore.communication` gave this process; None where it knows of no others."""
+        try:
+            return int(mindspore.communication.get_rank())
+        except RuntimeError:  # `mindspore.communication.init` was not called
+            return None
+
     def probe(self) -> None:
         """Have graphs compiled under policies; that the private hooks are there was looked at before they were imported."""
         compiling.install()

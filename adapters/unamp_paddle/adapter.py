@@ -47,6 +47,10 @@ class PaddleAdapter(CapturesNothing, PlanDecides):
         """Return PaddlePaddle's version."""
         return str(paddle.__version__)
 
+    def rank(self) -> int | None:
+        """Return the number that `paddle.distributed` gave this process; None where it knows of no others."""
+        return int(paddle.distributed.get_rank()) if paddle.distributed.is_initialized() else None
+
     def probe(self) -> None:
         """Check the private hooks and their effect; see `unamp.adapter.Adapter.probe`."""
         HOOKS.probe()

@@ -160,6 +160,12 @@ class TorchAdapter:
         """Return PyTorch's version, with its build."""
         return str(torch.__version__)
 
+    def rank(self) -> int | None:
+        """Return the number that `torch.distributed` gave this process; None where it knows of no others."""
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return None
+        return torch.distributed.get_rank()
+
     def probe(self) -> None:
         """Compute a little in a region; the names that regions need were looked at when this package was imported."""
         probing.probe_effects()

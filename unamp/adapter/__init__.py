@@ -25,6 +25,7 @@ they fit:
 `memory`              comparing the bytes of two tensors on the CPU
 `arguments`           tensors in arguments and results, however nested
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
+`gradient_hooks`      telling a trace of gradients; `Observer.report` and `Reporter` put the hooks on
 `shadowing`           computing a reported operation a second time, low: the optional part of reports
 `facts`               reading an adapter's data file about its framework's operations
 `spellings`           a framework's objects by their spellings
@@ -48,6 +49,7 @@ from unamp.adapter.contract import (
     Gap,
     Gradients,
     How,
+    KnowsRanks,
     MayBeFaster,
     NamesDevices,
     Realisation,
@@ -71,6 +73,7 @@ __all__ = [
     "Gap",
     "Gradients",
     "How",
+    "KnowsRanks",
     "MayBeFaster",
     "NamedOperations",
     "NamesDevices",
