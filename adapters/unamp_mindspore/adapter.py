@@ -9,6 +9,7 @@ from typing import Any
 import mindspore
 import numpy as np
 from mindspore import nn
+from mindspore.communication import get_group_size, get_rank
 
 from unamp.adapter import (
     CapturesNothing,
@@ -59,10 +60,7 @@ class MindSporeAdapter(CapturesNothing, PlanDecides):
 
     def rank(self) -> int | None:
         """Return the number that `mindspore.communication` gave this process; None where it knows of no others."""
-        try:
-            return int(mindspore.communication.get_rank())
-        except RuntimeError:  # `mindspore.communication.init` was not called
-            return None
+        return int(get_rank()) if get_group_size() > 1 else None
 
     def probe(self) -> None:
         """Have graphs compiled under policies; that the private hooks are there was looked at before they were imported."""

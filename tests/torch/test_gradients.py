@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import differentiated
 import pytest
 import torch
 import torch.nn.functional as F
+from ranks import said_by_ranks
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -161,3 +165,10 @@ def test_a_compiled_function_runs_eagerly_and_is_seen() -> None:
 
 def test_a_registered_operation_has_one() -> None:
     differentiated.a_registered_operation_has_one("torch")
+
+
+def test_the_chosen_rank_records(tmp_path: Path) -> None:
+    """What a launcher says goes for nothing where the processes were numbered since."""
+    script = Path(__file__).with_name("ranked.py")
+    commands = [["env", "RANK=0", sys.executable, str(script), str(rank), str(tmp_path / "store")] for rank in range(2)]
+    assert said_by_ranks(commands) == [[0, 0], [1, 1]]

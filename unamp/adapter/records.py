@@ -154,7 +154,7 @@ class Gradient(NamedTuple):
 
     @classmethod
     def of(cls, dtype: str, shape: Sequence[int], row: Any, result: int = 0) -> Gradient:
-        """Return what there is to say of a gradient; its numbers as `Values.of` takes them."""
+        """Return the statistics of a gradient, whose numbers are in one row as `Values.of` takes them."""
         zeros = int((row == 0).sum()) / len(row) if len(row) else 0.0
         return cls(dtype, Values.of(shape, [row]), zeros, result)
 
