@@ -73,6 +73,8 @@ def test_a_mutated_trace_is_read_or_refused_in_words(text: str) -> None:
     assert all(line.isprintable() for line in trace.table().splitlines())
     if trace.shadow is not None:
         assert all(line.isprintable() for line in trace.shadow_table().splitlines())
+    if trace.keeps_gradients:
+        assert all(line.isprintable() for line in trace.gradient_table().splitlines())
     assert unamp.Trace.from_json(trace.to_json()).to_json() == trace.to_json()  # NaN is not equal to itself
     unamp.compare_traces(trace, unamp.Trace.from_json(json.dumps(written()))).table()
 
