@@ -133,11 +133,10 @@ class OpTypeAction:
             given = [args[n] for n in positions]
             target, emulated = self._target(given)
             result = self._eager(ctx, name, args)
-            observing.report(
+            return observing.report(
                 thread.sink, op_type.op, op_type.name, self._stated, given, args, target, emulated, result,
                 lambda low: self._second(low, ctx, name, args),
             )  # fmt: skip
-            return result
         if self._may_agree:
             a, b = args[positions[0]], args[positions[1]]
             if type(a) is EagerTensor and type(b) is EagerTensor and a._datatype_enum() == b._datatype_enum():

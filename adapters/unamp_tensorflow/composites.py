@@ -155,8 +155,8 @@ def _perform(composite: Composite, plan: Plan, args: Args, kwargs: Kwargs) -> An
                 return _carry_out(composite, op, Rule.LOW, plan.low_alone(NAMES[dtype]), args, kwargs)[0]
 
             path = composite.path if composite.layers is None else layer_path(args[0], composite.path)
-            observing.report(observer, op, path, rule, given, (*args, *kwargs.values()), target, emulated, result, low)
-            return result
+            every = (*args, *kwargs.values())
+            return observing.report(observer, op, path, rule, given, every, target, emulated, result, low)
     return _carry_out(composite, op, rule, plan, args, kwargs)[0]
 
 

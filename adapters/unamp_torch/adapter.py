@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from unamp.adapter import Decoration, Fact, Gradients, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Decoration, Fact, Gradients, Operations, Realisation, Support
 from unamp.adapter.base import BaseAdapter
 from unamp.adapter.keras_models import keras_on
 from unamp.adapter.layers import Layered
+from unamp.adapter.observer import Sink
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
@@ -61,6 +62,12 @@ class TorchAdapter(BaseAdapter):
     leave_captured = staticmethod(compiling.leave)
     compiling = staticmethod(compiling.compiling)  # asked for every region that is made
 
+    def rank(self) -> int | None:
+        """Return the number that `torch.distributed` gave this process; None where it knows of no others."""
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return None
+        return torch.distributed.get_rank()
+
     def support(self, device: str, dtype: str) -> Support:
         """Return native for the CPU (where single operators are emulated), and for a GPU what CUDA says."""
         if device == "cpu":
@@ -95,7 +102,7 @@ class TorchAdapter(BaseAdapter):
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         return activation(plans.plan(policy, device))
 
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         plans.install_all()
         if thread.plan is not None:
             plans.install_traced(thread.plan)

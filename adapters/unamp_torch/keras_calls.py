@@ -32,6 +32,7 @@ from unamp.vocabulary import vocabulary
 from unamp_torch import backward
 from unamp_torch.casting import ELIGIBLE, cast
 from unamp_torch.functions import of_every_operation
+from unamp_torch.gradient_hooks import follow
 from unamp_torch.plans import to_the_letter
 from unamp_torch.state import DTYPES, dtype_name, include_kernels, thread
 
@@ -350,4 +351,4 @@ def _numbers(tensor: torch.Tensor) -> Any:
         return tensor.detach().double().reshape(-1)
 
 
-_reporter = Reporter(_tensors, lambda tensor: dtype_name(tensor.dtype), _numbers)
+_reporter = Reporter(_tensors, lambda tensor: dtype_name(tensor.dtype), _numbers, follow)

@@ -26,6 +26,7 @@ they fit:
 `memory`              comparing the bytes of two tensors on the CPU
 `arguments`           tensors in arguments and results, however nested
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
+`gradient_hooks`      telling a trace of gradients; `Observer.report` and `Reporter` put the hooks on
 `shadowing`           computing a reported operation a second time, low: the optional part of reports
 `facts`               reading an adapter's data files: facts about its framework's operations, and its gaps
 `spellings`           a framework's objects by their spellings
@@ -49,6 +50,7 @@ from unamp.adapter.contract import (
     Gap,
     Gradients,
     How,
+    KnowsRanks,
     MayBeFaster,
     NamesDevices,
     Realisation,
@@ -72,6 +74,7 @@ __all__ = [
     "Gap",
     "Gradients",
     "How",
+    "KnowsRanks",
     "MayBeFaster",
     "NamedOperations",
     "NamesDevices",

@@ -32,11 +32,16 @@ def trace_command(
         if recorded.shadow is not None:
             lost = ((line, line.error if math.isfinite(line.error) else "inf") for line in recorded.shadow_summary())
             data["shadow"] = {"dtype": recorded.shadow, "lines": [{**line._asdict(), "error": error} for line, error in lost]}
+        if recorded.keeps_gradients:
+            found = ((line, line.max_abs if math.isfinite(line.max_abs) else "inf") for line in recorded.gradient_summary())
+            data["gradients"] = [{**line._asdict(), "max_abs": largest} for line, largest in found]
         print_json(data)
         return
     print(recorded.table())
     if recorded.shadow is not None:
         print(f"\n{recorded.shadow_table()}")
+    if recorded.keeps_gradients:
+        print(f"\n{recorded.gradient_table()}")
 
 
 def compare(

@@ -4,12 +4,14 @@
 """
 
 from unamp.tracing.comparing import TraceComparison, compare_traces
+from unamp.tracing.gradients import GradientLine
 from unamp.tracing.recording import Trace, ran_under, trace
 from unamp.tracing.shadows import ShadowLine
 from unamp.tracing.tables import Line
 from unamp.tracing.work import Work, share, total_work, work_of
 
 __all__ = [
+    "GradientLine",
     "Line",
     "ShadowLine",
     "Trace",
