@@ -75,11 +75,7 @@ def build(out: Path, interpreters: Sequence[str]) -> Wheels:
         ValueError: what was built is not as it should be.
         subprocess.CalledProcessError: a compiler or the build failed; what it has to say is on the terminal.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    for old in (*out.glob("unamp-*.whl"), *out.glob("unamp-*.tar.gz")):
-        old.unlink()
-    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT))
-    (pure,) = out.glob("*.whl")
+    pure = build_pure(out)
     with tempfile.TemporaryDirectory(prefix="unamp-parts-") as folder:
         parts = compile_parts(Path(folder), interpreters)
         hook = {
@@ -89,10 +85,20 @@ def build(out: Path, interpreters: Sequence[str]) -> Wheels:
         }
         _run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(out), str(ROOT), **hook)
         sizes = {str(path.relative_to(folder)): path.stat().st_size for path in parts}
-    (compiled,) = set(out.glob("*.whl")) - {pure}
+    (compiled,) = set(out.glob("unamp-*.whl")) - {pure}
     wheels = Wheels(pure, compiled, sizes)
     check(wheels)
     return wheels
+
+
+def build_pure(out: Path) -> Path:
+    """Build the sdist, and from it the pure wheel, into a folder, which is emptied of older ones; return the wheel."""
+    out.mkdir(parents=True, exist_ok=True)
+    for old in (*out.glob("unamp-*.whl"), *out.glob("unamp-*.tar.gz")):
+        old.unlink()
+    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT))
+    (pure,) = out.glob("unamp-*.whl")
+    return pure
 
 
 def compile_parts(folder: Path, interpreters: Iterable[str]) -> list[Path]:
