@@ -25,7 +25,7 @@ help:
 	@echo "make tables        write docs/tables from the data and the adapters"
 	@echo "make docs          the guides and the API reference as a site, in site/"
 	@echo "make dist          sdist, pure wheel and wheel with compiled parts, in dist/; PYTHONS=\"PATH PATH\" names more environments with a torch"
-	@echo "make release-check   what a release must pass, from a fresh clone and in empty environments; uploads nothing (half an hour)"
+	@echo "make release-check   what a release must pass, from a fresh clone and in empty environments; uploads nothing (an hour)"
 	@echo "make clean         remove .venv and everything built"
 
 conformance: $(VENV)/.conformance
