@@ -17,16 +17,17 @@ from rich.console import Console
 
 from unamp.adapter import DEVICES
 from unamp.adapter.registry import installed
-from unamp_conformance import junit, runner, summary
-from unamp_conformance.compare import compare as compare_reports
 from unamp_conformance.machine import cores
-from unamp_conformance.plan import CHECKS, NOTHING_SELECTED, Selection
-from unamp_conformance.progress import Shown
 from unamp_conformance.reading import load
-from unamp_conformance.report import write as write_page
+from unamp_conformance.report import junit, summary
+from unamp_conformance.report.compare import compare as compare_reports
+from unamp_conformance.report.html import write as write_page
+from unamp_conformance.report.terminal import show_comparison, show_report
 from unamp_conformance.results import BadResults, Report, Verdict, save
+from unamp_conformance.run import runner
+from unamp_conformance.run.plan import CHECKS, NOTHING_SELECTED, Selection
+from unamp_conformance.run.progress import Shown
 from unamp_conformance.subjects import ABSENT, READABLE, SECOND
-from unamp_conformance.terminal import show_comparison, show_report
 
 __all__ = ["app"]
 

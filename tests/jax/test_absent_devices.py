@@ -1,11 +1,11 @@
 """What JAX would run on a GPU or a TPU that is not here: read from the program that it lowers for it, and judged."""
 
 import pytest
-from unamp_conformance.absentchecks import check_program
-from unamp_conformance.networks import NETWORKS
-from unamp_conformance.plan import Selection
+from unamp_conformance.check.absentchecks import check_program
+from unamp_conformance.check.networks import NETWORKS
+from unamp_conformance.run.plan import Selection
+from unamp_conformance.run.worker import perform, planned
 from unamp_conformance.subjects import Subject
-from unamp_conformance.worker import perform, planned
 from unamp_jax import plans
 from unamp_jax.composites import Composite
 from unamp_jax.state import CONTEXT
