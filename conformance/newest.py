@@ -41,7 +41,7 @@ EXTRAS = {
 COMPILED = {"torch": ("kernels", "C++"), "paddle": ("regions", "C"), "mindspore": ("regions", "C")}
 
 #: One low dtype: the other takes the same ways through a framework, and the suite of pinned versions has both.
-SELECTION = ("--device", "cpu", "--dtype", "bfloat16", "--thorough")
+SELECTION = ("--device", "cpu", "--dtype", "bfloat16")
 
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```$\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -57,7 +57,7 @@ def first_example(framework: str) -> tuple[str, str]:
     return next((code, prints) for code, prints in blocks if re.search(rf"^import {framework}\b", code, re.MULTILINE))
 
 
-def examine(framework: str, home: Path, requirement: str = "", wheel: Path | None = None) -> str:
+def examine(framework: str, home: Path, requirement: str = "", wheel: Path | None = None, *, brief: bool = False) -> str:
     """Install a release of a framework into a folder and run what users run; return what conformance said.
 
     Args:
@@ -65,6 +65,7 @@ def examine(framework: str, home: Path, requirement: str = "", wheel: Path | Non
         home: the folder, for an environment.
         requirement: the version for pip, such as ``torch==2.13.0``; the newest where it is empty.
         wheel: where unamp is taken from; the checkout where that is None.
+        brief: whether conformance draws a part of its checks, and does not run all.
 
     Raises:
         Failure: where one of the steps fails.
@@ -85,7 +86,7 @@ def examine(framework: str, home: Path, requirement: str = "", wheel: Path | Non
     if found["status"] != "ready":
         raise Failure(f"unamp doctor calls {framework} {found['status']}: {found['advice']}")
     runs = "" if wheel is None else _compiled(found, wheel)
-    selection = ("--framework", framework, *SELECTION)
+    selection = ("--framework", framework, *SELECTION, *(() if brief else ("--thorough",)))
     said = _step("conformance", command, "conformance", *selection, cwd=home, variables=variables)
     return f"{found['version']}: {runs}{_lines(said)[-1]}"
 
@@ -159,13 +160,17 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="The newest releases of the frameworks, as pip brings them today.")
     parser.add_argument("chosen", nargs="*", metavar="FRAMEWORK[==VERSION]", help="every framework, where none is named")
     parser.add_argument("--wheel", type=Path, metavar="PATH", help="take unamp from here, with no compiler on PATH")
+    parser.add_argument("--brief", action="store_true", help="let conformance draw a part of its checks")
     options = parser.parse_args(arguments)
     wheel = options.wheel.resolve(strict=True) if options.wheel else None
     passed = failed = 0
     for framework, requirement in _chosen(options.chosen):
         with tempfile.TemporaryDirectory(prefix=f"unamp-newest-{framework}-") as folder:
             try:
-                print(f"{framework} {examine(framework, Path(folder, 'environment'), requirement, wheel)}", flush=True)
+                print(
+                    f"{framework} {examine(framework, Path(folder, 'environment'), requirement, wheel, brief=options.brief)}",
+                    flush=True,
+                )
                 passed += 1
             except Failure as failure:
                 failed += 1

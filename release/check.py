@@ -2,9 +2,9 @@
 
 From a fresh clone of what is committed: the sdist and the wheels are built (`dist.py`); pip chooses between the wheels in an
 empty environment of each Python that is found here; every framework's newest release runs its first example, ``unamp doctor``
-and conformance from the wheel with compiled parts, in an environment without a compiler (``conformance/newest.py``), PyTorch
-first in the version that its kernels are built for; links in the documents lead somewhere. What is left for a person is printed
-at the end. All steps are run, also behind one that fails.
+and a brief conformance from the wheel with compiled parts, in an environment without a compiler (``conformance/newest.py``),
+PyTorch first in the version that its kernels are built for; links in the documents lead somewhere. What is left for a person
+is printed at the end. All steps are run, also behind one that fails.
 
 Arguments choose what ``newest.py`` runs: ``python release/check.py jax torch==2.13.0``; all, where none is named.
 """
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         wheel, pure = next(dist.glob("*-abi3-*.whl")), next(dist.glob("*-none-any.whl"))
         failed += [python for python in PYTHONS if not _installs(python, wheel, pure, Path(folder, python))]
         chosen = options.chosen or [*_built_for(), *("torch", "paddle", "mindspore", "tensorflow", "jax")]
-        if not _passes("frameworks", clone, "conformance/newest.py", "--wheel", str(wheel), *chosen):
+        if not _passes("frameworks", clone, "conformance/newest.py", "--brief", "--wheel", str(wheel), *chosen):
             failed.append("frameworks")
         if not _passes("links", clone, "-m", "pytest", "-q", "tests/core/test_docs.py", "-k", "links or named"):
             failed.append("links")
