@@ -19,7 +19,7 @@ from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp_torch import compiling, devices, observing, patches, plans, probing, scaling, spellings, state
 from unamp_torch.activation import activation
-from unamp_torch.compiled import build_hint, library
+from unamp_torch.compiled import build_hint, in_wheel, library
 from unamp_torch.state import CUDA, autocast_key, dtype_name, excluded, thread
 
 __all__ = ["TorchAdapter"]
@@ -84,12 +84,16 @@ class TorchAdapter(BaseAdapter):
         return _WITHOUT_INSTRUCTIONS[dtype] if device == "cpu" and devices.has_instructions(dtype) is False else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
-        """``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this adapter's are written."""
+        """``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this adapter's are written.
+
+        ``kernels_in_wheel`` says which versions of PyTorch those are for that an installed wheel brings.
+        """
         asked = {dtype: devices.has_instructions(dtype) for dtype in _WITHOUT_INSTRUCTIONS}
         return {
             "build": f"cuda {torch.version.cuda}" if torch.version.cuda else "cpu",
             "capability": torch.backends.cpu.get_cpu_capability(),
             "kernels": "Python" if library is None else "C++",
+            **({} if in_wheel() is None else {"kernels_in_wheel": str(in_wheel())}),
             "mkl": torch.backends.mkl.is_available(),
             "onednn": torch.backends.mkldnn.is_available(),
             **{f"onednn_{dtype}": answer for dtype, answer in asked.items() if answer is not None},

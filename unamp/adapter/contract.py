@@ -336,7 +336,7 @@ class CapturesNothing:
 
 @runtime_checkable
 class MayBeFaster(Protocol):
-    """The part of an adapter some of which runs compiled, where a user has had it built."""
+    """The part of an adapter some of which can run compiled: a wheel brings that, or a user has it built."""
 
     def faster(self) -> str | None:
         """Return a sentence about the part that could be faster here, with the command; None where nothing is to be done."""
