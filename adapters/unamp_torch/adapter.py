@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from unamp.adapter import Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
-from unamp.adapter.keras_models import keras_on
 from unamp.adapter.layers import Layered
 from unamp.adapter.observer import Observer
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_torch import compiling, observing, patches, plans, probing, scaling, state
+from unamp_torch import compiling, keras, observing, patches, plans, probing, scaling, state
 from unamp_torch.activation import activation
 from unamp_torch.compiled import build_hint, library
 from unamp_torch.spellings import made_by, spelling
@@ -130,12 +129,6 @@ def _has_instructions(dtype: str) -> bool | None:
         return bool(ask())
     finally:
         set_excluded(tracer, off)
-
-
-def _keras() -> Any:
-    from unamp_torch import keras_training  # few programs use it
-
-    return keras_training
 
 
 class TorchAdapter:
@@ -259,22 +252,21 @@ class TorchAdapter:
         return with_method(network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy))
 
     def is_optimizer(self, value: object) -> bool:
-        return isinstance(value, torch.optim.Optimizer) or (keras_on("torch") and _keras().is_optimizer(value))
+        return isinstance(value, torch.optim.Optimizer) or keras.is_optimizer(value)
 
     def scale_loss(self, loss: Any, scale: float) -> Any:
         return scaling.scale_loss(loss, scale)
 
     def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
         of_keras = not isinstance(optimizer, torch.optim.Optimizer)
-        return _keras().backward(compute, network, optimizer) if of_keras else scaling.backward(compute, optimizer)
+        return keras.backward(compute, network, optimizer) if of_keras else scaling.backward(compute, optimizer)
 
     def all_finite(self, tensors: Sequence[Any]) -> Any:
         return scaling.all_finite(tensors)
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         if not isinstance(optimizer, torch.optim.Optimizer):
-            of_keras: Gradients = _keras().KerasGradients(optimizer, given)
-            return of_keras
+            return keras.KerasGradients(optimizer, given)
         return scaling.TorchGradients(optimizer, given)
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
