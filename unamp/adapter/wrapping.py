@@ -1,4 +1,4 @@
-"""Classes derived from somebody's own, and a second object for a network: how most adapters wrap one."""
+"""Classes derived under their base's name, and a second object for a network: how most adapters wrap one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["derived_class", "with_method"]
 
 
 def derived_class(own: type, body: Mapping[str, Any], bases: tuple[type, ...] = ()) -> Any:
-    """Return a class derived from another under that one's name, so that nobody reads a strange one.
+    """Return a class derived from another under that one's name: it is what messages, saved files and `repr` show.
 
     Args:
         own: the class.
