@@ -179,7 +179,11 @@ def test_an_adapter_has_no_circle(adapter: Path) -> None:
 def _passing_the_door(room: str) -> list[str]:
     """The modules outside a package that import something behind its `__init__`."""
     outside = {name: path for name, path in modules().items() if not f"{name}.".startswith(f"{room}.")}
-    return [name for name, path in outside.items() if any(each.startswith(f"{room}.") and each in modules() for each in imports(path))]
+    return [
+        name
+        for name, path in outside.items()
+        if any(each.startswith(f"{room}.") and each in modules() for each in imports(path))
+    ]
 
 
 @pytest.mark.parametrize("room", ["unamp_torch.keras"])
