@@ -145,7 +145,8 @@ def check(wheels: Wheels) -> None:
 
 def _contents(wheel: zipfile.ZipFile) -> dict[str, int]:
     """Return the checksums of the files in a wheel, without those that say what the wheel is."""
-    return {file.filename: file.CRC for file in wheel.infolist() if not file.filename.endswith((".dist-info/WHEEL", "/RECORD", "/unamp.cdx.json"))}
+    about = (".dist-info/WHEEL", "/RECORD", "/unamp.cdx.json")
+    return {file.filename: file.CRC for file in wheel.infolist() if not file.filename.endswith(about)}
 
 
 def with_torch(interpreters: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 _FILE = "unamp.cdx.json"
 
 
-class BillOfMaterials(BuildHookInterface):
+class BillOfMaterials(BuildHookInterface[Any]):
     """Writes the bill of a wheel before it is packed."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
@@ -76,14 +76,14 @@ def _packages(itself: str, extras: Mapping[str, Iterable[str]]) -> Iterator[dict
             name = canonicalize_name(Requirement(requirement).name)
             if name != canonicalize_name(itself):
                 asked.setdefault(name, {}).setdefault(str(requirement), []).append(extra)
-    for name, requirements in sorted(asked.items()):
+    for package, requirements in sorted(asked.items()):
         always = any("" in extras for extras in requirements.values())
         properties = [
             {"name": f"python:requirement:{extra}" if extra else "python:requirement", "value": requirement}
             for requirement, extras in requirements.items()
             for extra in extras
         ]
-        yield {**_package(name), "scope": "required" if always else "optional", "properties": properties}
+        yield {**_package(package), "scope": "required" if always else "optional", "properties": properties}
 
 
 def _package(name: str, version: str | None = None, description: str | None = None) -> dict[str, Any]:

@@ -11,13 +11,12 @@ import torch
 
 from unamp.adapter import Decoration, Fact, Gradients, Operations, Realisation, Support
 from unamp.adapter.base import BaseAdapter
-from unamp.adapter.keras_models import keras_on
 from unamp.adapter.layers import Layered
 from unamp.adapter.observer import Sink
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_torch import compiling, devices, observing, patches, plans, probing, scaling, spellings, state
+from unamp_torch import compiling, devices, keras, observing, patches, plans, probing, scaling, spellings, state
 from unamp_torch.activation import activation
 from unamp_torch.compiled import build_hint, in_wheel, library
 from unamp_torch.state import CUDA, autocast_key, dtype_name, excluded, thread
@@ -26,12 +25,6 @@ __all__ = ["TorchAdapter"]
 
 #: How many times slower than float32 a dtype is on a CPU without instructions for it.
 _WITHOUT_INSTRUCTIONS = {"float16": 28.0, "bfloat16": 22.0}
-
-
-def _keras() -> Any:
-    from unamp_torch import keras_training  # few programs use it
-
-    return keras_training
 
 
 class TorchAdapter(BaseAdapter):
@@ -135,16 +128,15 @@ class TorchAdapter(BaseAdapter):
         return with_method(network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy))
 
     def is_optimizer(self, value: object) -> bool:
-        return isinstance(value, torch.optim.Optimizer) or (keras_on("torch") and _keras().is_optimizer(value))
+        return isinstance(value, torch.optim.Optimizer) or keras.is_optimizer(value)
 
     def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
         of_keras = not isinstance(optimizer, torch.optim.Optimizer)
-        return _keras().backward(compute, network, optimizer) if of_keras else scaling.backward(compute, optimizer)
+        return keras.backward(compute, network, optimizer) if of_keras else scaling.backward(compute, optimizer)
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         if not isinstance(optimizer, torch.optim.Optimizer):
-            of_keras: Gradients = _keras().KerasGradients(optimizer, given)
-            return of_keras
+            return keras.KerasGradients(optimizer, given)
         return scaling.TorchGradients(optimizer, given)
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:

@@ -35,7 +35,7 @@ they fit:
 `keras_policies`      dtype policies of Keras' layers in a region
 `layers`              rules for single layers: the optional part of an adapter; `keras_layers` has it for Keras
 `layered_networks`    networks with layers, as conformance takes them to check such rules
-`wrapping`            a second object for a network, with the same parameters and another method
+`wrapping`            classes derived under their base's name; a second object for a network, with another method
 ====================  ====================================================================================================
 """
 
