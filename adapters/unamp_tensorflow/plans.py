@@ -122,11 +122,11 @@ class TensorFlowPlan:
         return PatchGroup(composite.patch for composite in keras() if self._needs(composite))
 
     def _needs(self, composite: Composite) -> bool:
-        if composite.layers is not None:
+        if composite.layer:
             return True
         if self.follows_parts(composite.op):
             return composite.op in facts().coordinates
-        made_of = facts().made_of.get(composite.path)
+        made_of = facts().made_of.get(composite.name)
         if self._reporting or made_of is None:
             return True
         return any(self.rules[part] is not self.rules[composite.op] for part in made_of)
