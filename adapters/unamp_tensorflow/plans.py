@@ -20,7 +20,7 @@ from unamp_tensorflow.calls import OpTypeAction
 from unamp_tensorflow.composites import Composite
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.finding import functions, keras
-from unamp_tensorflow.listing import always_emulated, has_kernel, op_type, op_types
+from unamp_tensorflow.listing import has_kernel, op_type, op_types
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, FLOAT32, NAMES
 
@@ -95,18 +95,6 @@ class TensorFlowPlan:
         ban = self.ban(found.op) if rule is Rule.BANNED else ""
         made = OpTypeAction(found, rule, self.low, widen=self.policy.widen_results, ban=ban)
         return made if self._reporting or not made.needless else None
-
-    @cached_property
-    def cast_only(self) -> Mapping[str, int]:
-        """See `unamp_tensorflow.state.Plan`."""
-        if self.policy.widen_results:
-            return {}
-        targets = {Rule.LOW: self.low, Rule.FP32: FLOAT32}
-        return {
-            op: targets[rule]
-            for op, rule in self.rules.items()
-            if rule in targets and vocabulary()[op].group != "norm" and not always_emulated(op) and not self.follows_parts(op)
-        }
 
     @property
     def patches(self) -> tuple[PatchGroup, ...]:
