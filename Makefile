@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help browser clients clients-sample conformance conformance-emulated conformance-machines conformance-opinfo conformance-versions newest test bench bench-all lint format tables docs dist clean
+.PHONY: help api browser clients clients-sample conformance conformance-emulated conformance-machines conformance-opinfo conformance-versions newest test bench bench-all lint format tables docs dist clean
 
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
@@ -23,6 +23,7 @@ help:
 	@echo "make lint          ruff and mypy"
 	@echo "make format        let ruff rewrite what it can"
 	@echo "make tables        write docs/tables from the data and the adapters"
+	@echo "make api           write docs/api/names.txt, the public names of a release, anew"
 	@echo "make docs          the guides and the API reference as a site, in site/"
 	@echo "make dist          sdist and wheel in dist/"
 	@echo "make clean         remove .venv and everything built"
@@ -75,6 +76,10 @@ format: $(VENV)/.lint
 
 tables: $(VENV)/.dev
 	$(RUN) docs/tables.py
+
+# For a release: the names that the next one is compared with. Changes that CHANGELOG.md does not name are refused.
+api: $(VENV)/.dev
+	$(RUN) docs/public_api.py
 
 # A warning is an error: a link that leads nowhere, a page that no menu names, an argument that a docstring gets wrong.
 docs: $(VENV)/.docs

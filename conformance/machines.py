@@ -24,8 +24,8 @@ from pathlib import Path
 from emulation import NotHere, environment
 from machine_settings import FRAMEWORKS, SETTINGS, BadSettings, Death, Emulated, Setting, chosen, read
 from rows import ROOT, Rows, cells, commit, drawn_tests, keep, sentence, suite
-from unamp_conformance.evidence import ratio
 from unamp_conformance.reading import load
+from unamp_conformance.report.evidence import ratio
 from wheels import without_wheels
 
 from unamp.adapter import machine

@@ -1,7 +1,7 @@
 """Do what MkDocs does not do by itself: pages for the files at the root of the repository, and links that lead out of the site.
 
-README.md is the front page, CONTRIBUTING.md and CHANGELOG.md are pages. A link to any other file of the repository becomes its
-path: the site does not hold the source.
+README.md is the front page; CONTRIBUTING.md, SECURITY.md and CHANGELOG.md are pages. A link to any other file of the repository
+becomes its path: the site does not hold the source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 
 #: The pages that are files at the root, by their names in the site.
-FROM_ROOT = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+FROM_ROOT = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
+    "changelog.md": "CHANGELOG.md",
+}
 _IN_SITE = {file: page for page, file in FROM_ROOT.items()}
 
 #: The front page has few headings, and wide code.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from unamp_conformance.rounding import UNIT_ROUNDOFF, cast, round_to, spacing
+from unamp_conformance.check.rounding import UNIT_ROUNDOFF, cast, round_to, spacing
 from unamp_conformance.subjects import Subject
 
 import unamp

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from unamp_conformance.mutants import KINDS, MutableSubject
-from unamp_conformance.mutation import MANNERS, candidates, choose, pretending, probed, telling, verdicts
-from unamp_conformance.noticing import NOTICED, SAME, Bench
+from unamp_conformance.meta.mutants import KINDS, MutableSubject
+from unamp_conformance.meta.mutation import MANNERS, candidates, choose, pretending, probed, telling, verdicts
+from unamp_conformance.meta.noticing import NOTICED, SAME, Bench
+from unamp_conformance.meta.tightness import KINDS as PRECISIONS
+from unamp_conformance.meta.tightness import ratios, spoilt
 from unamp_conformance.subjects import Subject
-from unamp_conformance.tightness import KINDS as PRECISIONS
-from unamp_conformance.tightness import ratios, spoilt
 
 #: Operations that every framework has, and the ways in which an adapter may carry one out wrongly.
 OPS = ("matmul", "mul", "exp", "softmax")

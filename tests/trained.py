@@ -5,9 +5,9 @@ All networks, and 200 steps, are for `unamp conformance`.
 
 from __future__ import annotations
 
-from unamp_conformance.networks import NETWORKS
+from unamp_conformance.check.networks import NETWORKS
+from unamp_conformance.check.training import check_training
 from unamp_conformance.subjects import Subject
-from unamp_conformance.training import check_training
 
 from unamp.policy import Policy
 

@@ -17,7 +17,7 @@ from unamp.adapter.observing import unreported
 from unamp.adapter.performing import target
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import CALLED_AS_THEY_ARE, CarriesOutRegistered
-from unamp.adapter.registry import adapters_in_use, renew
+from unamp.adapter.registry import adapters_in_use, installed, renew
 from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
 from unamp.errors import shortened, unknown
 from unamp.lists import EVERYTHING, operation_name
@@ -25,7 +25,7 @@ from unamp.policy import Policy, Rule
 from unamp.regions import Region
 from unamp.vocabulary import NAMERS, OPERATORS, REGISTERED, Operation, vocabulary
 
-__all__ = ["OPERATION", "RegisteredRule", "Registration", "of_every_operation", "register_operation"]
+__all__ = ["OPERATION", "Example", "RegisteredRule", "Registration", "examples", "of_every_operation", "register_operation"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,6 +38,24 @@ RegisteredRule = Literal["low", "float32", "widest"]
 _RULES: tuple[str, ...] = get_args(RegisteredRule)
 
 _lock = threading.RLock()
+
+
+class Example(NamedTuple):
+    """An example call of a registered operation on one framework; see `Registration.example`."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    attributes: Mapping[str, Any]
+
+
+#: The example calls, by operation and framework.
+_examples: dict[tuple[str, str], Example] = {}
+
+
+def examples(framework: str) -> Mapping[str, Example]:
+    """Return the example calls of registered operations on a framework, by operation."""
+    with _lock:
+        return {name: example for (name, on), example in _examples.items() if on == framework}
 
 
 def register_operation(
@@ -126,6 +144,36 @@ class Registration:
             raise ValueError(f"{self.name!r} is no operation any more: register it again")
         return _under_its_rule(self, function)  # type: ignore[return-value]
 
+    def example(self, framework: str, function: Callable[..., Any], *args: object, **attributes: object) -> Registration:
+        """Give the conformance suite an example call, by which it probes the precision of the operation on a framework.
+
+            operation.example("torch", kernels.attention, "normal 2x4x8", "normal 2x4x8", "normal 2x4x8", causal=True)
+
+        Args:
+            framework: the framework, by its import name.
+            function: what is called: a function of this operation, or one that calls it.
+            args: positional arguments. A string such as ``"normal 4x8"`` is an array that the suite makes (a kind and a
+                shape; `unamp_conformance.check.arrays` has the kinds), a list of them a list of tensors, anything else is
+                passed on.
+            attributes: arguments by keyword, passed on.
+
+        Returns:
+            The registration itself.
+
+        Raises:
+            TypeError: for what is no function.
+            ValueError: for a framework that no adapter is installed for, and after `undo`.
+        """
+        if framework not in installed():
+            raise ValueError(unknown("framework", framework, installed()))
+        if not callable(function):
+            raise TypeError(f"an example calls a function, not {shortened(function)}")
+        with _lock:
+            if self._undone:
+                raise ValueError(f"{self.name!r} is no operation any more: register it again")
+            _examples[self.name, framework] = Example(function, args, attributes)
+        return self
+
     def undo(self) -> None:
         """Put functions back where they were, and forget the operation; decorated ones are as they would be without.
 
@@ -138,6 +186,8 @@ class Registration:
             self._undone = True
             for place, replacement in reversed(self._replaced):
                 place.put_back(replacement)
+            for key in [key for key in _examples if key[0] == self.name]:
+                del _examples[key]
             vocabulary().remove(self.name)
             _changed(self._operators)
 

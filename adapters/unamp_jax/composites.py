@@ -16,6 +16,7 @@ from jax import lax
 
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.observing import equation, traced
+from unamp.adapter.plans import is_listed
 from unamp.adapter.replacing import CodePatch
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
@@ -58,7 +59,7 @@ class Composite:
 
     def operation(self, args: Args, policy: Policy) -> str:
         """Return the operation that a call is; the one for every rank where a user's list names that."""
-        if not self._ranks or not args or self.op in policy.allow or self.op in policy.deny:
+        if not self._ranks or not args or is_listed(policy, self.op):
             return self.op
         return self._ranks.get(str(getattr(args[0], "ndim", None)), self.op)
 

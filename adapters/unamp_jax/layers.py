@@ -20,6 +20,7 @@ from unamp import amp_warnings
 from unamp.adapter.keras_policies import layer_path, states_float32
 from unamp.adapter.observing import equation, traced
 from unamp.adapter.patching import Patch
+from unamp.adapter.plans import is_listed
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
@@ -199,7 +200,7 @@ def _is_keras(layer: Any) -> bool:
 def _of_rank(op: str, layer: Any, policy: Policy) -> str:
     """Return the operation that a layer is where its class serves every rank, unless a user's list names that of all."""
     ranks = facts().ranks.get(op)
-    if ranks is None or op in policy.allow or op in policy.deny:
+    if ranks is None or is_listed(policy, op):
         return op
     rank = getattr(layer, "num_spatial_dims", None)
     if rank is None:

@@ -113,7 +113,8 @@ class _Performer(Performer[Plan, Operator]):
     def carry_out_rule(self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
         if rule is Rule.UNTOUCHED and operator.needs_float32() and (CPU_ONLY or not on_gpu(args)):
             rule = Rule.FP32
-        return super().carry_out_rule(plan, operator, rule, args, kwargs)
+        # Not super(): SOT simulates this code where a user calls Paddle's C functions, and loses `self` behind super().
+        return Performer.carry_out_rule(self, plan, operator, rule, args, kwargs)
 
     def change(self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
         changed = args[0] if args else kwargs.get("x")

@@ -17,16 +17,18 @@ from rich.console import Console
 
 from unamp.adapter import DEVICES
 from unamp.adapter.registry import installed
-from unamp_conformance import junit, runner, summary
-from unamp_conformance.compare import compare as compare_reports
+from unamp.cli.functions import module_named
 from unamp_conformance.machine import cores
-from unamp_conformance.plan import CHECKS, NOTHING_SELECTED, Selection
-from unamp_conformance.progress import Shown
 from unamp_conformance.reading import load
-from unamp_conformance.report import write as write_page
+from unamp_conformance.report import junit, summary
+from unamp_conformance.report.compare import compare as compare_reports
+from unamp_conformance.report.html import write as write_page
+from unamp_conformance.report.terminal import show_comparison, show_report
 from unamp_conformance.results import BadResults, Report, Verdict, save
+from unamp_conformance.run import runner
+from unamp_conformance.run.plan import CHECKS, NOTHING_SELECTED, Selection
+from unamp_conformance.run.progress import Shown
 from unamp_conformance.subjects import ABSENT, READABLE, SECOND
-from unamp_conformance.terminal import show_comparison, show_report
 
 __all__ = ["app"]
 
@@ -57,6 +59,10 @@ def conformance(
     check: Annotated[Names, typer.Option(help=f"A kind of check: {', '.join(CHECKS)}.")] = None,
     op: Annotated[Names, typer.Option(help="An operation in any spelling; * is a wildcard.")] = None,
     way: Annotated[Names, typer.Option(help="A way of a framework; * is a wildcard.")] = None,
+    imports: Annotated[
+        Names,
+        typer.Option("--import", help="A module or file of yours that registers operations with examples."),
+    ] = None,
     thorough: Annotated[bool, typer.Option("--thorough", help="Run all that a brief run draws from.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Probe every operation under every level of every preset.")] = False,
     sample: Annotated[
@@ -64,7 +70,10 @@ def conformance(
         typer.Option(min=1, help="Draw so many items, where a brief run takes too long."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many processes at a time.")] = min(cores(), 8),
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", "-j", min=1, show_default="as many as cores, 8 at most", help="How many processes at a time."),
+    ] = min(cores(), 8),
     timeout: Annotated[float, typer.Option(min=1.0, help="After how many seconds a check hangs.")] = 300.0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run of the same checks was.")] = False,
     output: Annotated[Path, typer.Option(help="The folder for report.html, results.json and junit.xml.")] = Path(
@@ -87,6 +96,10 @@ def conformance(
     present = [name for name in installed() if find_spec(name)]
     frameworks = _chosen("framework", framework, installed(), present)
     devices = _chosen("device", device, (*DEVICES, SECOND, *READABLE), (*DEVICES, SECOND, *ABSENT))
+    if imports and resume:
+        raise typer.BadParameter("--resume cannot tell whether what --import names is as it was; leave one of them out")
+    for module in imports or ():
+        module_named(module)
     try:
         chosen = {"levels": level, "dtypes": dtype, "presets": preset, "networks": network, "checks": check}
         chosen |= {"ops": op, "ways": way}
@@ -100,7 +113,7 @@ def conformance(
         print(f"{Verdict.NOTHING_SELECTED}: {NOTHING_SELECTED}", file=sys.stderr)
         raise typer.Exit(Verdict.NOTHING_SELECTED)
     _check_folder(output)
-    options = runner.Options(jobs, timeout, keep=output / _KEPT, resume=resume)
+    options = runner.Options(jobs, timeout, keep=output / _KEPT, resume=resume, imports=imports or ())
     report = _run(frameworks, devices, selection, options, quiet=as_json)
     output.mkdir(parents=True, exist_ok=True)  # it is there where anything was kept: not where no framework could be opened
     save(report, output / "results.json")

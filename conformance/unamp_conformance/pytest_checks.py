@@ -13,10 +13,10 @@ from unamp.adapter import machine
 from unamp.adapter.registry import installed
 from unamp.errors import AdapterError
 from unamp_conformance.gaps import KnownGap, gaps_of, in_vain, that_hold
-from unamp_conformance.plan import NOTHING_SELECTED, Item, Selection
 from unamp_conformance.results import Result
+from unamp_conformance.run.plan import NOTHING_SELECTED, Item, Selection
+from unamp_conformance.run.worker import perform, planned
 from unamp_conformance.subjects import Subject
-from unamp_conformance.worker import perform, planned
 
 __all__ = ["Check", "parameters"]
 

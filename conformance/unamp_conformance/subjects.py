@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, cast
 
 import unamp
 from unamp.adapter import Adapter, NamesDevices, Operations, Way
@@ -17,9 +18,10 @@ from unamp.adapter.tensor_kinds import TensorKind
 from unamp.errors import AdapterError
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
+from unamp.registration import Example, examples
 from unamp.vocabulary import vocabulary
 
-__all__ = ["ABSENT", "READABLE", "SECOND", "Subject", "is_absent", "policy_name"]
+__all__ = ["ABSENT", "READABLE", "SECOND", "Subject", "WithExamples", "is_absent", "policy_name"]
 
 #: A device beside the CPU that a framework can be given wherever there is one; see `Subject.present`.
 SECOND = "second"
@@ -42,6 +44,29 @@ def is_absent(device: str) -> bool:
 def policy_name(policy: Policy) -> str:
     """Return a policy's short name in results: level, dtype and preset."""
     return f"{policy.level} {policy.dtype} {policy.preset}"
+
+
+class WithExamples:
+    """A framework's operations, and beside them those that users registered.
+
+    Attributes:
+        examples: the example calls of registered operations.
+    """
+
+    def __init__(self, operations: Operations, examples: Mapping[str, Example]) -> None:
+        self._operations = operations
+        self.examples = examples
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._operations, name)
+
+    def names(self) -> frozenset[str]:
+        """See `Operations.names`."""
+        return self._operations.names() | self.examples.keys()
+
+    def __getitem__(self, op: str) -> Callable[..., Any]:
+        """See `Operations.__getitem__`."""
+        return self.examples[op].function if op in self.examples else self._operations[op]
 
 
 @dataclass(frozen=True)
@@ -68,8 +93,9 @@ class Subject:
 
     @cached_property
     def operations(self) -> Operations:
-        """The framework's operations."""
-        return self.adapter.operations()
+        """The framework's operations, with those that users registered and gave example calls for."""
+        known, registered = self.adapter.operations(), examples(self.framework)
+        return cast(Operations, WithExamples(known, registered)) if registered else known
 
     @cached_property
     def ways(self) -> Mapping[str, Way]:
@@ -120,9 +146,14 @@ class Subject:
         return f"no way is known to read what {self.framework} would run on a device that is not here"
 
     def spelled(self) -> list[str]:
-        """Return the operations that the framework has: those that the vocabulary says, and those that the adapter binds."""
+        """Return the operations that the framework has: those that the vocabulary says, and those that the adapter binds.
+
+        Of those that users registered, the ones that have an example call.
+        """
         bound = self.operations.names()
-        return [op.name for op in vocabulary().values() if self.framework in op.spellings or op.name in bound]
+        return [
+            op.name for op in vocabulary().values() if op.name in bound or (self.framework in op.spellings and not op.is_added)
+        ]
 
     def region(self, policy: Policy) -> AbstractContextManager[object]:
         """Return a region for a policy on this framework and device."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import reports
-from unamp_conformance import agreement, runner
-from unamp_conformance.compare import of_devices
-from unamp_conformance.pages import Page
-from unamp_conformance.plan import Selection
-from unamp_conformance.report import render
+from unamp_conformance.check import agreement
+from unamp_conformance.report.compare import of_devices
+from unamp_conformance.report.html import render
+from unamp_conformance.report.pages import Page
 from unamp_conformance.results import FrameworkRun, Report, Result, Verdict
+from unamp_conformance.run import runner
+from unamp_conformance.run.plan import Selection
 
 LOWERED = "lowered:cuda"
 DECIDED = Result("decisions", "mlp", "O1 bfloat16 unamp", LOWERED, "passed", details={"trace": reports.TRACE})

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import pytest
 from pretenders import Confused
-from unamp_conformance import agreement, runner, summary
-from unamp_conformance.cases import cases
-from unamp_conformance.compare import of_devices
-from unamp_conformance.plan import Selection, items
-from unamp_conformance.probes import Probe
-from unamp_conformance.report import render
+from unamp_conformance.check import agreement
+from unamp_conformance.check.cases import cases
+from unamp_conformance.check.probes import Probe
+from unamp_conformance.report import summary
+from unamp_conformance.report.compare import of_devices
+from unamp_conformance.report.html import render
 from unamp_conformance.results import FrameworkRun, Report, Result
+from unamp_conformance.run import runner
+from unamp_conformance.run.plan import Selection, items
 from unamp_torch.conformance.operations import TorchOperations
 
 TRACE = ["linear: low, float32 float32 float32 -> bfloat16 -> bfloat16", "softmax: float32, bfloat16 -> float32 -> float32"]

@@ -9,10 +9,10 @@ import reports
 from rich.console import Console
 from typer.testing import CliRunner
 from unamp_conformance.cli import app
-from unamp_conformance.plan import Selection
 from unamp_conformance.reading import load
+from unamp_conformance.report.terminal import show_report
 from unamp_conformance.results import FrameworkRun, Report, Result, Verdict
-from unamp_conformance.terminal import show_report
+from unamp_conformance.run.plan import Selection
 
 PASSED = Result("outputs", "mlp", "O1 bfloat16 unamp", "cpu", "passed")
 FAILED = Result("outputs", "mlp", "O1 float16 unamp", "cpu", "failed", "error 3, bound 1")

@@ -3,9 +3,9 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from unamp_conformance import arrays
-from unamp_conformance.classify import LOW, Prediction, explain, tells
-from unamp_conformance.rounding import on_grid, round_to, spacing
+from unamp_conformance.check import arrays
+from unamp_conformance.check.classify import LOW, Prediction, explain, tells
+from unamp_conformance.check.rounding import on_grid, round_to, spacing
 
 TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

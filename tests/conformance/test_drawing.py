@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from unamp_conformance.drawing import OPERATIONS, brief, drawn, met, sample, told
-from unamp_conformance.plan import Selection, items
+from unamp_conformance.run.drawing import OPERATIONS, brief, drawn, met, sample, told
+from unamp_conformance.run.plan import Selection, items
 
 from unamp.vocabulary import vocabulary
 

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from unamp_conformance import layerchecks
+from unamp_conformance.check import layerchecks
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

@@ -4,9 +4,9 @@ import zlib
 
 import pytest
 from pretenders import Pretender, honest
-from unamp_conformance.netchecks import misjudged
-from unamp_conformance.netruns import run
-from unamp_conformance.networks import NETWORKS
+from unamp_conformance.check.netchecks import misjudged
+from unamp_conformance.check.netruns import run
+from unamp_conformance.check.networks import NETWORKS
 
 from unamp.adapter import OpRecord
 from unamp.policy import Policy, Rule

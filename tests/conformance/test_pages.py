@@ -8,17 +8,17 @@ import pytest
 import reports
 from pretenders import Pretender, forgetful, relabelling
 from typer.testing import CliRunner
-from unamp_conformance.cases import cases
+from unamp_conformance.check.cases import cases
+from unamp_conformance.check.netchecks import check_network
+from unamp_conformance.check.networks import NETWORKS
+from unamp_conformance.check.opchecks import check_operation
+from unamp_conformance.check.probes import Probe
+from unamp_conformance.check.reference import Reference
 from unamp_conformance.cli import app
-from unamp_conformance.evidence import evidence, ratio
-from unamp_conformance.netchecks import check_network
-from unamp_conformance.networks import NETWORKS
-from unamp_conformance.opchecks import check_operation
-from unamp_conformance.pages import Page
-from unamp_conformance.plots import panels
-from unamp_conformance.probes import Probe
-from unamp_conformance.reference import Reference
-from unamp_conformance.report import write
+from unamp_conformance.report.evidence import evidence, ratio
+from unamp_conformance.report.html import write
+from unamp_conformance.report.pages import Page
+from unamp_conformance.report.plots import panels
 from unamp_conformance.results import Result, save
 from unamp_conformance.subjects import Subject
 

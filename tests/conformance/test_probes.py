@@ -4,9 +4,9 @@ from contextlib import nullcontext
 
 import pytest
 from pretenders import Pretender, emulating, forgetful, honest, mistaken, relabelling, rounding_inputs_only
-from unamp_conformance.cases import Case, cases
-from unamp_conformance.opchecks import check_operation, expected_precision
-from unamp_conformance.probes import Probe, Unsuitable
+from unamp_conformance.check.cases import Case, cases
+from unamp_conformance.check.opchecks import check_operation, expected_precision
+from unamp_conformance.check.probes import Probe, Unsuitable
 
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
@@ -158,8 +158,8 @@ def test_outside_every_region_torch_computes_in_float32():
 @pytest.mark.parametrize("rule", ["low", "float32", "kept"])
 def test_a_rule_that_is_broken_for_one_feed_alone_is_caught(rule, feed):
     """By the policies of a thorough run, whatever the dtype of the result says."""
-    from unamp_conformance.mutants import KINDS, MutableSubject
-    from unamp_conformance.noticing import NOTICED, Bench
+    from unamp_conformance.meta.mutants import KINDS, MutableSubject
+    from unamp_conformance.meta.noticing import NOTICED, Bench
 
     kind = KINDS[f"forward, {feed} inputs, rule {rule}"]
     assert dict(Bench(MutableSubject("torch", "cpu")).verdicts("atan2", [kind])) == {kind.name: NOTICED}
@@ -184,8 +184,8 @@ def test_float32_that_is_low_on_its_way_is_caught_where_values_only_move(op):
 
 
 def test_a_later_call_is_looked_at_where_numbers_are_random():
-    from unamp_conformance.mutants import KINDS, MutableSubject
-    from unamp_conformance.noticing import NOTICED, Bench
+    from unamp_conformance.meta.mutants import KINDS, MutableSubject
+    from unamp_conformance.meta.noticing import NOTICED, Bench
 
     kind = KINDS["second call"]
     assert dict(Bench(MutableSubject("torch", "cpu")).verdicts("normal", [kind])) == {kind.name: NOTICED}

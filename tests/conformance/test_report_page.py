@@ -12,7 +12,7 @@ import browser
 import pytest
 import reports
 from playwright.sync_api import Browser, Page, sync_playwright
-from unamp_conformance.report import write
+from unamp_conformance.report.html import write
 
 from unamp import LayerRules, Policy, Tuned, TuneReport
 from unamp.tuning import PlaceReport, PresetReport, Trial

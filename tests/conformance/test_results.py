@@ -11,11 +11,11 @@ from hostile import cut, spoilt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
-from unamp_conformance import junit
 from unamp_conformance.cli import app
-from unamp_conformance.compare import compare
 from unamp_conformance.reading import load
-from unamp_conformance.report import render
+from unamp_conformance.report import junit
+from unamp_conformance.report.compare import compare
+from unamp_conformance.report.html import render
 from unamp_conformance.results import READABLE, STATUSES, BadResults, FrameworkRun, Report, Result, save
 
 EVIL = "<script>alert(1)</script>\"'&\x00]]>"

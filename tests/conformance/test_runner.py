@@ -8,12 +8,12 @@ import textwrap
 
 import pytest
 from typer.testing import CliRunner
-from unamp_conformance import kept, processes
 from unamp_conformance.cli import app
-from unamp_conformance.plan import LISTED, Selection, items
 from unamp_conformance.reading import load
-from unamp_conformance.runner import OPENING_TIMEOUT, Options, run_framework
-from unamp_conformance.runner import run as run_all
+from unamp_conformance.run import kept, processes
+from unamp_conformance.run.plan import LISTED, Selection, items
+from unamp_conformance.run.runner import OPENING_TIMEOUT, Options, run_framework
+from unamp_conformance.run.runner import run as run_all
 
 from unamp.vocabulary import vocabulary
 
@@ -231,7 +231,7 @@ def test_other_code_is_another_run(tmp_path, monkeypatch):
 INTERRUPTED = """
 import signal, sys, threading
 from unamp_conformance.cli import app
-from unamp_conformance.kept import Kept
+from unamp_conformance.run.kept import Kept
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in what a shell runs in the background
 add, kept = Kept.add, []
 def adding(self, item, results):

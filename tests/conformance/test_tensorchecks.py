@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from unamp_conformance.plan import Selection
+from unamp_conformance.check.tensorchecks import check_tensors
+from unamp_conformance.run.plan import Selection
+from unamp_conformance.run.worker import planned
 from unamp_conformance.subjects import Subject
-from unamp_conformance.tensorchecks import check_tensors
-from unamp_conformance.worker import planned
 
 import unamp
 from unamp.adapter.tensor_kinds import TREATMENTS, TensorKind

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from unamp_conformance import training
-from unamp_conformance.networks import NETWORKS
+from unamp_conformance.check import training
+from unamp_conformance.check.networks import NETWORKS
+from unamp_conformance.check.training import State, check_training, train
 from unamp_conformance.subjects import Subject
-from unamp_conformance.training import State, check_training, train
 
 from unamp.loss_scale import LossScale
 from unamp.policy import Policy

@@ -13,6 +13,7 @@ from documents import FILES, FRAMEWORKS, ROOT, Example, every_command, every_exa
 
 from unamp.cli.commands import app
 
+AT_ROOT = [*FILES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 TABLES = sorted((ROOT / "docs" / "tables").glob("*.md"))
 
 
@@ -35,13 +36,13 @@ def test_an_excerpt_is_what_the_file_has(example: Example) -> None:
     assert [part for part in parts if f"\n{part}\n" not in text] == []
 
 
-@pytest.mark.parametrize("file", [*FILES, ROOT / "CONTRIBUTING.md"], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", AT_ROOT, ids=lambda file: file.name)
 def test_links_lead_somewhere(file) -> None:
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", file.read_text("utf-8")):
         assert target.startswith("https://") or (file.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("file", [*FILES, ROOT / "CONTRIBUTING.md"], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", AT_ROOT, ids=lambda file: file.name)
 def test_a_file_that_is_named_exists(file: Path) -> None:
     for name in re.findall(r"`((?:unamp|adapters|conformance|tests|benchmarks|docs)/[^`\s]*)`", file.read_text("utf-8")):
         assert list(ROOT.glob(re.sub(r"<\w+>", "*", name).rstrip("/"))), name

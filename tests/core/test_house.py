@@ -34,7 +34,7 @@ THIRD_PARTY = {
 
 #: The floors of the core, the ground first. A module imports from its own floor and from those below it.
 FLOORS = (
-    ("errors", "dtypes", "_version", "typing", "_data", "_entry_points", "_on_import", "_compiler_marks"),
+    ("errors", "dtypes", "_version", "typing", "_data", "_entry_points", "_on_import", "_compiler_marks", "_deprecation"),
     ("_argument_names", "_pages", "_region_decorator", "_spelling_files", "_strict_json", "_precision_toml", "_toml_editing"),
     ("vocabulary", "presets", "lists", "policy", "made_with"),
     ("adapter",),
@@ -60,6 +60,18 @@ FLOORS = (
     ("dialects", "migrate", "onnx"),  # thin, and built on what everybody can import
     ("cli", "__main__"),
 )
+
+#: The floors of the suite, likewise.
+SUITE = (
+    ("results", "reading", "subjects", "gaps", "machine"),
+    ("check",),
+    ("run",),
+    ("report", "meta"),
+    ("", "cli", "__main__", "pytest_checks", "pytest_plugin", "test_conformance"),
+)
+
+HOUSES = {"unamp": FLOORS, "unamp_conformance": SUITE}
+SUITE_FILES = sorted((ROOT / "conformance/unamp_conformance").rglob("*.py"))
 
 #: Arrows that run back up, with the reason in docs/architecture.md.
 BACK_UP = {("unamp", "unamp.dialects")}
@@ -102,9 +114,9 @@ def packages(path: Path) -> set[str]:
 
 
 def floor(name: str) -> int:
-    """The floor of a module of the core; -1 where it has none."""
-    inner = name.removeprefix("unamp").removeprefix(".").partition(".")[0]
-    return next((n for n, rooms in enumerate(FLOORS) if inner in rooms), -1)
+    """The floor of a module of the core or of the suite; -1 where it has none."""
+    package, _, rest = name.partition(".")
+    return next((n for n, rooms in enumerate(HOUSES[package]) if rest.partition(".")[0] in rooms), -1)
 
 
 def circles(names: set[str]) -> list[set[str]]:
@@ -142,11 +154,11 @@ def test_the_core_names_no_adapter(path: Path) -> None:
     assert not [name for name in (f"unamp_{framework}" for framework in FRAMEWORKS) if name in text]
 
 
-@pytest.mark.parametrize("path", CORE, ids=_name)
-def test_no_arrow_of_the_core_runs_back_up(path: Path) -> None:
-    own = floor(module(path))
+@pytest.mark.parametrize("path", [*CORE, *SUITE_FILES], ids=_name)
+def test_no_arrow_runs_back_up(path: Path) -> None:
+    package, own = module(path).partition(".")[0], floor(module(path))
     assert own >= 0, f"{module(path)} stands on no floor: give it one, here and in docs/architecture.md"
-    upward = [to for to in imports(path) if to.partition(".")[0] == "unamp" and floor(to) > own]
+    upward = [to for to in imports(path) if to.partition(".")[0] == package and floor(to) > own]
     assert [to for to in upward if (module(path), to) not in BACK_UP] == []
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import json
 import os
 import re
 import subprocess
@@ -10,9 +13,12 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from email.message import Message
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
 
 import unamp
 
@@ -59,6 +65,7 @@ def test_the_sdist_holds_all_that_is_needed_to_build_and_test(built: Path) -> No
         names = {name.partition("/")[2] for name in archive.getnames()}
     for needed in ("LICENSE", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt", "pyproject.toml", "tests/run.py"):
         assert needed in names
+    assert {"CITATION.cff", "SECURITY.md", "release/hatch_build.py", "docs/api/names.txt"} <= names
     assert any(name.startswith("conformance/unamp_conformance/") for name in names)
 
 
@@ -94,12 +101,79 @@ def test_every_place_names_the_same_versions_of_a_framework() -> None:
         assert cpu == {f"{package}{requires}"}
 
 
-def test_the_wheel_requires_nothing(wheel: Path) -> None:
+def told(wheel: Path, name: str) -> str:
+    """A file of the wheel's metadata."""
     with zipfile.ZipFile(wheel) as archive:
-        metadata = archive.read(f"unamp-{unamp.__version__}.dist-info/METADATA").decode()
-    required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
-    assert required == []
-    assert "License-Expression: Apache-2.0" in metadata
+        return archive.read(f"unamp-{unamp.__version__}.dist-info/{name}").decode()
+
+
+def metadata(wheel: Path) -> Message:
+    """What the wheel says of itself."""
+    return Parser().parsestr(told(wheel, "METADATA"))
+
+
+def test_the_wheel_requires_nothing(wheel: Path) -> None:
+    required = metadata(wheel).get_all("Requires-Dist", [])
+    assert required
+    assert [each for each in required if "extra ==" not in each] == []
+
+
+def test_the_wheel_says_whose_it_is_and_under_which_licence(wheel: Path) -> None:
+    said = metadata(wheel)
+    assert (said["Name"], said["Version"], said["Author"]) == ("unamp", unamp.__version__, "The unamp project")
+    assert (said["License-Expression"], said.get_all("License-File")) == ("Apache-2.0", ["LICENSE"])
+    assert told(wheel, "licenses/LICENSE") == (ROOT / "LICENSE").read_text("utf-8")
+    assert said["Description-Content-Type"] == "text/markdown"
+    classifiers = said.get_all("Classifier", [])
+    minors = [each.rpartition(".")[2] for each in classifiers if each.startswith("Programming Language :: Python :: 3.")]
+    assert minors == ["11", "12", "13", "14"]
+    assert said["Requires-Python"] == f">=3.{minors[0]}"
+    assert "Typing :: Typed" in classifiers
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert (citation["cff-version"], citation["type"], citation["title"]) == ("1.2.0", "software", project["name"])
+    assert (citation["version"], citation["license"]) == (unamp.__version__, project["license"])
+    assert (citation["abstract"], citation["authors"]) == (project["description"], project["authors"])
+
+
+def test_the_same_source_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    (again,) = tmp_path.iterdir()
+    assert (again.name, again.read_bytes()) == (wheel.name, wheel.read_bytes())
+
+
+def test_the_bill_of_materials_is_of_this_wheel(wheel: Path) -> None:
+    bill = json.loads(told(wheel, "sboms/unamp.cdx.json"))
+    assert (bill["bomFormat"], bill["specVersion"], bill["version"]) == ("CycloneDX", "1.6", 1)
+    itself = bill["metadata"]["component"]
+    assert (itself["name"], itself["version"], itself["purl"]) == (
+        *("unamp", unamp.__version__),
+        f"pkg:pypi/unamp@{unamp.__version__}",
+    )
+    assert itself["licenses"] == [{"expression": "Apache-2.0"}]
+    files = {each["name"]: each["hashes"][0] for each in bill["components"] if each["type"] == "file"}
+    recorded = {name: digest for name, digest, _ in csv.reader(told(wheel, "RECORD").splitlines()) if ".dist-info/" not in name}
+    assert files.keys() == recorded.keys()
+    for name, listed in files.items():
+        digest = base64.urlsafe_b64encode(bytes.fromhex(listed["content"])).decode().rstrip("=")
+        assert (listed["alg"], f"sha256={digest}") == ("SHA-256", recorded[name])
+    assert len({each["bom-ref"] for each in bill["components"]}) == len(bill["components"])
+
+
+def test_the_bill_of_materials_names_what_the_extras_ask_for(wheel: Path) -> None:
+    bill = json.loads(told(wheel, "sboms/unamp.cdx.json"))
+    packages = {each["name"]: each for each in bill["components"] if each["type"] == "library"}
+    required = metadata(wheel).get_all("Requires-Dist", [])
+    assert packages.keys() == {re.match(r"[\w.-]+", each)[0].lower().replace("_", "-") for each in required}  # type: ignore[index]
+    assert {each["scope"] for each in packages.values()} == {"optional"}
+    assert {"name": "python:requirement:torch", "value": "torch<3,>=2.10"} in packages["torch"]["properties"]
+    assert bill["dependencies"] == [
+        {"ref": f"pkg:pypi/unamp@{unamp.__version__}", "dependsOn": [each["bom-ref"] for each in packages.values()]}
+    ]
 
 
 def test_the_installed_package_works_with_nothing_else(python: Path) -> None:

@@ -28,7 +28,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_document_is_a_page(site: Path) -> None:
     documents = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
     pages = {path.relative_to(site) for path in site.rglob("*.html")}
-    assert pages == documents | {Path(name) for name in ("index.html", "contributing.html", "changelog.html", "404.html")}
+    at_root = ("index.html", "contributing.html", "security.html", "changelog.html", "404.html")
+    assert pages == documents | {Path(name) for name in at_root}
 
 
 def test_no_link_to_a_page_is_broken(site: Path) -> None:

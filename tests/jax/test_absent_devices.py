@@ -1,11 +1,11 @@
 """What JAX would run on a GPU or a TPU that is not here: read from the program that it lowers for it, and judged."""
 
 import pytest
-from unamp_conformance.absentchecks import check_program
-from unamp_conformance.networks import NETWORKS
-from unamp_conformance.plan import Selection
+from unamp_conformance.check.absentchecks import check_program
+from unamp_conformance.check.networks import NETWORKS
+from unamp_conformance.run.plan import Selection
+from unamp_conformance.run.worker import perform, planned
 from unamp_conformance.subjects import Subject
-from unamp_conformance.worker import perform, planned
 from unamp_jax import plans
 from unamp_jax.composites import Composite
 from unamp_jax.state import CONTEXT
@@ -38,7 +38,7 @@ def test_norms_that_are_low_add_up_in_float32_what_was_low_when_it_came() -> Non
 
 def test_a_rule_that_is_another_than_the_policys_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        plans, "_made", lambda policy, known: plans.JaxPlan((policy, "broken"), policy, {**policy.rules, "softmax": Rule.LOW})
+        plans, "_made", lambda policy, known: plans.JaxPlan(policy, {**policy.rules, "softmax": Rule.LOW}, key=("broken",))
     )
     wrong, _ = read("lowered:cuda", "transformer", Policy("O1", "bfloat16"))
     assert "softmax ran under low, the policy says float32" in wrong

@@ -10,9 +10,9 @@ from spoilt import (
     networks_in_another_dtype_are_noticed,
     wrong_operation_is_named,
 )
-from unamp_conformance.plan import Selection
+from unamp_conformance.run.plan import Selection
+from unamp_conformance.run.worker import perform, planned
 from unamp_conformance.subjects import Subject
-from unamp_conformance.worker import perform, planned
 from unamp_jax.composites import Composite
 from unamp_jax.state import FLOAT32
 

@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, helper
 from onnx_graphs import F16, F32, cast, model, node, saved, weight
 
 from unamp import LayerRule, LayerRules, Policy, Precision
-from unamp.onnx import Checked, CheckedNode, check
+from unamp.onnx import CheckedModel, CheckedNode, check
 
 O1 = Policy("O1", "float16")
 LINEAR = [("head", "torch.nn.modules.linear.Linear"), ("linear", "aten.linear.default")]
@@ -19,13 +19,13 @@ LINEAR = [("head", "torch.nn.modules.linear.Linear"), ("linear", "aten.linear.de
 
 @pytest.fixture
 def checked(tmp_path: Path) -> Any:
-    def make(made: ModelProto, precision: Precision | Policy = O1) -> Checked:
+    def make(made: ModelProto, precision: Precision | Policy = O1) -> CheckedModel:
         return check(saved(made, tmp_path), precision)
 
     return make
 
 
-def one(checked: Checked, name: str) -> CheckedNode:
+def one(checked: CheckedModel, name: str) -> CheckedNode:
     return next(node for node in checked.nodes if node.name == f"{name}_node")
 
 

@@ -93,6 +93,29 @@ def test_recurrent_layers_round_their_parameters(full_graph, kind):
         np.testing.assert_array_equal(found.astype("float32").numpy(), expected.astype("float32").numpy())
 
 
+def _own_rnn(x, h, weights):
+    """Call one of Paddle's C functions in a user's own code: SOT simulates what stands in for it."""
+    out, _, _ = paddle._C_ops.rnn(
+        x, [h], list(weights), None, paddle.zeros([0], "uint8"), 0.0, False, 4, 4, 1, "RNN_TANH", 0, False
+    )
+    return out
+
+
+@pytest.mark.parametrize("low", ["bfloat16", "float16"])
+def test_c_functions(full_graph, low):
+    x, h, weights = (
+        paddle.rand([3, 2, 4]),
+        paddle.zeros([1, 2, 4]),
+        [paddle.rand(shape) for shape in ([4, 4], [4, 4], [4], [4])],
+    )
+    static = paddle.jit.to_static(_own_rnn, full_graph=full_graph)
+    with unamp.autocast(dtype=low):
+        wanted, got = _own_rnn(x, h, weights), static(x, h, weights)
+    assert str(wanted.dtype) == f"paddle.{low}"
+    assert got.dtype == wanted.dtype
+    assert (got.astype("float32") == wanted.astype("float32")).all()
+
+
 def test_region_inside(full_graph):
     eager, static = pair(Inside, full_graph)
     x = paddle.rand([2, 3, 8, 8])

@@ -4,7 +4,7 @@ import paddle
 import pytest
 from paddle.amp import amp_lists
 from paddle.nn import functional as F
-from unamp_conformance.cases import cases
+from unamp_conformance.check.cases import cases
 from unamp_paddle.facts import facts
 
 import unamp

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from unamp_conformance.cases import cases
+from unamp_conformance.check.cases import cases
 
 import unamp
 from unamp.adapter.registry import adapter_for

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 
 import torch
-from unamp_conformance.cases import Case, cases
+from unamp_conformance.check.cases import Case, cases
 from unamp_torch.conformance import TorchOperations, second_device
 
 import unamp

@@ -1,12 +1,12 @@
 """What PyTorch would run on a device that is not here: read from what reaches kernels of fake tensors, and judged."""
 
 import pytest
-from unamp_conformance.absentchecks import check_program
-from unamp_conformance.networks import NETWORKS
-from unamp_conformance.plan import Selection
+from unamp_conformance.check.absentchecks import check_program
+from unamp_conformance.check.networks import NETWORKS
 from unamp_conformance.results import Result
+from unamp_conformance.run.plan import Selection
+from unamp_conformance.run.worker import perform, planned
 from unamp_conformance.subjects import Subject
-from unamp_conformance.worker import perform, planned
 from unamp_torch import plans
 
 from unamp import Policy

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
-from unamp_conformance.cases import Case, cases
+from unamp_conformance.check.cases import Case, cases
 from unamp_torch.conformance import TorchOperations
 
 import unamp

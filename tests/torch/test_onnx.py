@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import unamp
 from unamp import LayerRules, Policy, Precision, policy_region
-from unamp.onnx import Checked, check
+from unamp.onnx import CheckedModel, check
 
 NUMBERS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 
@@ -56,7 +56,7 @@ def exported(folder: Path, precision: Precision, network: nn.Module | None = Non
     return path
 
 
-def differing(checked: Checked) -> list[str]:
+def differing(checked: CheckedModel) -> list[str]:
     return [node.name for node in checked.nodes if node.verdict == "differs"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from unamp_conformance.cases import Case, cases
+from unamp_conformance.check.cases import Case, cases
 from unamp_torch.facts import facts
 from unamp_torch.listing import Operator, operators
 

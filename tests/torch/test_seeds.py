@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from unamp_conformance.cases import cases
+from unamp_conformance.check.cases import cases
 
 import unamp
 from unamp import Policy, Rule, custom_bwd, custom_fwd, policy_region

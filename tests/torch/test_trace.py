@@ -19,7 +19,7 @@ from traced import (
     values_are_those_of,
     work_is_counted,
 )
-from unamp_conformance.cases import cases
+from unamp_conformance.check.cases import cases
 
 import unamp
 from unamp import OpRecord, Policy, Rule, policy_region

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from unamp_conformance.mutation import forgetting_a_way
-from unamp_conformance.plan import Selection, items
+from unamp_conformance.check.ways import check_way
+from unamp_conformance.meta.mutation import forgetting_a_way
+from unamp_conformance.run.plan import Selection, items
+from unamp_conformance.run.worker import planned
 from unamp_conformance.subjects import Subject
-from unamp_conformance.ways import check_way
-from unamp_conformance.worker import planned
 
 import unamp
 from unamp import NotExpressible, Policy

@@ -5,6 +5,7 @@ they fit:
 
 ====================  ====================================================================================================
 `contract`            `Adapter` itself, with what it hands out and takes
+`base`                the class that adapters derive from: what most of them answer alike
 `operations`          the namespace that conformance is written against
 `ways`                the ways in which a framework runs a function: compiled, traced, exported, ...
 `absent_devices`      devices that are not here, whose programs a framework can write down: decisions are read
@@ -19,14 +20,14 @@ they fit:
 `replacing`           the kinds of patches: one function, method or attribute that is another
 `exchanging`          the loops over many functions and names, in Python and in C
 `building`            parts that are compiled where a user asks for it: where they are kept, built, found and refused
-`plans`               rules for plans, and the message of a ban: the same in every framework
+`plans`               what plans have in common: rules, the message of a ban, how a rule is carried out
 `registered`          operations that users register: the optional part of an adapter
 `performing`          what a rule comes to for one call
 `memory`              comparing the bytes of two tensors on the CPU
 `arguments`           tensors in arguments and results, however nested
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
 `shadowing`           computing a reported operation a second time, low: the optional part of reports
-`facts`               reading an adapter's data file about its framework's operations
+`facts`               reading an adapter's data files: facts about its framework's operations, and its gaps
 `spellings`           a framework's objects by their spellings
 `forwarding`          code that stands in for a function with the function's own signature
 `keras_models`        models of Keras, whatever it computes with; `keras_masters` are its optimizers' master weights

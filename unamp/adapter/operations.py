@@ -19,7 +19,7 @@ class Operations(Protocol):
     """The operation namespace that conformance is written against: NumPy in, the framework's tensors inside.
 
     Every operation has the canonical signature of its name (that of PyTorch's function): tensors first, attributes by
-    keyword. See `unamp_conformance.cases` for the signatures that are used.
+    keyword. See `unamp_conformance.check.cases` for the signatures that are used.
 
     Where the framework runs functions in other ways than eagerly, ``ways()`` returns them: see `unamp.adapter.ways`.
     Where it has tensors that are not one dense array, ``tensor_kinds()`` returns their kinds: see `unamp.adapter.tensor_kinds`.

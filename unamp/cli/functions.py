@@ -1,4 +1,4 @@
-"""Functions of a user's own that a command calls: `module:function`, or `file.py:function`."""
+"""Modules and functions of a user's own that a command imports and calls: `module:function`, or `file.py:function`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 
 from unamp.errors import shortened
 
-__all__ = ["function_named"]
+__all__ = ["function_named", "module_named"]
 
 
 def function_named(said: str) -> Callable[[], Any]:
@@ -22,14 +22,15 @@ def function_named(said: str) -> Callable[[], Any]:
     where, colon, name = said.rpartition(":")
     if not colon or not where or not name.isidentifier():
         raise typer.BadParameter(f"{shortened(said)} is none; name a function as module:function or file.py:function")
-    function = getattr(_module(where), name, None)
+    function = getattr(module_named(where), name, None)
     if not callable(function):
         raise typer.BadParameter(f"{where} has no function {name!r}")
     found: Callable[[], Any] = function
     return found
 
 
-def _module(where: str) -> Any:
+def module_named(where: str) -> Any:
+    """Return the module, or the file, that an argument of a command names; one that is not there is a message."""
     if where.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(where).stem, where)
         if spec is None or spec.loader is None or not Path(where).is_file():
@@ -45,4 +46,4 @@ def _module(where: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not (where == error.name or where.startswith(f"{error.name}.")):
             raise
-        raise typer.BadParameter(f"there is no module {where!r} here; name one, or a file (train.py:function)") from error
+        raise typer.BadParameter(f"there is no module {where!r} here; name one, or a file (train.py)") from error

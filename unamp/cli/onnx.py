@@ -14,7 +14,7 @@ from rich.text import Text
 from unamp.cli import printing
 from unamp.cli.arguments import AsJson
 from unamp.cli.precisions import read_precision
-from unamp.onnx import BadModel, Checked, CheckedNode, check
+from unamp.onnx import BadModel, CheckedModel, CheckedNode, check
 
 __all__ = ["onnx_command"]
 
@@ -55,7 +55,7 @@ def onnx_command(
         raise typer.Exit(1)
 
 
-def _show(checked: Checked, every: bool) -> None:
+def _show(checked: CheckedModel, every: bool) -> None:
     counted = Counter(node.verdict for node in checked.nodes)
     told = [f"{counted[verdict]} {many}" for verdict, (_, many) in _VERDICTS.items() if counted[verdict]]
     printing.say(f"{len(checked.nodes)} nodes compute with floating numbers: {', '.join(told) or 'none of them'}")

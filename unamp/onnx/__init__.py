@@ -3,9 +3,19 @@
 What is read with the package `onnx` comes with the extra ``onnx``.
 """
 
+from typing import TYPE_CHECKING
+
+from unamp._deprecation import Deprecation, deprecated_names
 from unamp.onnx.casts import IdleCast, WideWeight
-from unamp.onnx.checking import Checked, check
+from unamp.onnx.checking import CheckedModel, check
 from unamp.onnx.judging import CheckedNode
 from unamp.onnx.reading import BadModel
 
-__all__ = ["BadModel", "Checked", "CheckedNode", "IdleCast", "WideWeight", "check"]
+__all__ = ["BadModel", "CheckedModel", "CheckedNode", "IdleCast", "WideWeight", "check"]
+
+if TYPE_CHECKING:
+    Checked = CheckedModel
+else:  # `unamp.Checked` is another class
+    __getattr__ = deprecated_names(
+        __name__, {"Checked": Deprecation(since="1.0.0", until="2.0.0", instead="unamp.onnx.CheckedModel")}
+    )

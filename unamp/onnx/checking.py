@@ -12,10 +12,10 @@ from unamp.onnx.reading import read_graph
 from unamp.policy import Policy
 from unamp.precision import Precision
 
-__all__ = ["Checked", "check"]
+__all__ = ["CheckedModel", "check"]
 
 
-class Checked(NamedTuple):
+class CheckedModel(NamedTuple):
     """The result of `check`.
 
     Attributes:
@@ -46,7 +46,7 @@ class Checked(NamedTuple):
         }
 
 
-def check(path: str | os.PathLike[str], precision: Precision | Policy) -> Checked:
+def check(path: str | os.PathLike[str], precision: Precision | Policy) -> CheckedModel:
     """Return the verdict on every node of an ONNX file, by a policy. Nothing is computed, and no other file is opened.
 
     Args:
@@ -68,4 +68,4 @@ def check(path: str | os.PathLike[str], precision: Precision | Policy) -> Checke
     judge = Judge(graph, precision)
     nodes = [judged for node in graph.nodes if (judged := judge.judged(node)) is not None]
     unmatched = [rule.pattern for rule in precision.layers if rule.pattern not in judge.matched]
-    return Checked(nodes, idle_casts(graph), wide_weights(graph), unmatched)
+    return CheckedModel(nodes, idle_casts(graph), wide_weights(graph), unmatched)

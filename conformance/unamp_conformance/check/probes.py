@@ -1,0 +1,492 @@
+"""The precision probe: run one operation and decide from the numbers in which precision it computed, forward and backward.
+
+Every prediction comes from the framework itself, in float64 outside any region: float64 is never cast. Where the framework
+has an operation in no higher precision than float32, the predictions are made in that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from unamp.adapter import Operations
+from unamp.dtypes import LOW_DTYPES
+from unamp_conformance.check import arrays
+from unamp_conformance.check.cases import Case
+from unamp_conformance.check.classify import PRECISIONS, Prediction, explain, only_moves, tells
+from unamp_conformance.check.rounding import Low, cast, round_to
+
+__all__ = ["FEEDS", "Finding", "Probe", "Unsuitable"]
+
+#: In which dtypes eligible inputs are handed over: all float32, all low, or the first low and the others float32.
+FEEDS = ("float32", "low", "mixed")
+
+_ENOUGH = 24  # elements that a verdict rests on
+_SAMPLE = 16  # numbers by which frameworks are held against each other
+_DRAWS = 64  # at most so many calls to collect them
+_AGAIN = 4  # times as many, where no precision explains them
+
+Region = Callable[[], AbstractContextManager[object]]
+Fed = Sequence[np.ndarray | Low]
+Prepare = Callable[[list[np.ndarray]], Fed]  # what becomes of the inputs before they are tensors
+
+
+class Unsuitable(Exception):
+    """A case's inputs do not tell the precisions apart."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one look at an operation.
+
+    Attributes:
+        what: ``"forward"``, ``"backward of input n"`` or ``"forward of a later call"``.
+        precisions: those that the numbers are consistent with; None where the numbers cannot tell.
+        dtype: the tag on the tensor.
+        note: what was wrong with numbers that no precision explains.
+        size: how many numbers the result of a first call has where they cannot tell.
+    """
+
+    what: str
+    precisions: frozenset[str] | None
+    dtype: str
+    note: str = ""
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The outcome of one call: the result's values and the gradients of eligible inputs, with their dtypes."""
+
+    values: np.ndarray
+    dtype: str
+    gradients: tuple[np.ndarray | None, ...] = ()
+    gradient_dtypes: tuple[str, ...] = ()
+
+
+class Probe:
+    """One operation on one framework and device.
+
+    Args:
+        case: its example call.
+        operations: the framework's namespace.
+        device: ``"cpu"`` or ``"gpu"``.
+    """
+
+    def __init__(self, case: Case, operations: Operations, device: str = "cpu") -> None:
+        self.case = case
+        self._operations = operations
+        self._device = device
+        self._predicted: dict[tuple[str, str, range, bool], list[Prediction | None]] = {}
+        self._made: dict[int, list[np.ndarray]] = {}
+        self._outside: dict[tuple[str, str, str], tuple[str, int] | None] = {}
+        self._wholes: dict[str, Callable[..., Any] | None] = {}
+
+    @cached_property
+    def castable(self) -> int:
+        """Return the number of inputs a policy casts."""
+        return len(self.case.eligible(self._inputs(0)))
+
+    @cached_property
+    def outside(self) -> _Run:
+        """The operation in float32, outside any region."""
+        return self._run(0, lambda a: a, "float32", nullcontext)
+
+    def kind_outside(self, precision: str, feed: str, low: str) -> tuple[str, int] | None:
+        """Return the dtype and size of the result outside any region, for what is fed and cast to a precision.
+
+        None where the framework has no such kernel.
+        """
+        key = precision, feed, low
+        if key not in self._outside:
+            try:
+                run = self._run(0, _feeder_in(self.case, feed, low, precision), "float32", nullcontext)
+                self._outside[key] = run.dtype, run.values.size
+            except Exception:
+                self._outside[key] = None
+        return self._outside[key]
+
+    @cached_property
+    def moves(self) -> bool:
+        """Return whether the operation only moves values: a cast of a result in another precision is the right one."""
+        if not self._sensitive:
+            return False
+        prediction = self._predictions("float32", "float32", self._draws)[0]
+        return prediction is not None and only_moves(prediction)
+
+    def ready(self) -> None:
+        """Make sure that the inputs tell the precisions apart.
+
+        Raises:
+            Unsuitable: where they do not.
+        """
+        if self._sensitive and self._flushed:
+            raise Unsuitable(f"{self.case.op}: its inputs tell by subnormal numbers, which the framework may take for zeros")
+        _ = self._draws if self._sensitive else self.outside
+
+    def look(self, region: Region, feed: str = "float32", low: str = "bfloat16") -> list[Finding]:
+        """Run the operation inside a region and report what the numbers say.
+
+        Args:
+            region: makes the region that is open during the operation (and closed before the backward pass).
+            feed: one of `FEEDS`.
+            low: the low dtype of inputs that are fed low.
+
+        Raises:
+            Unsuitable: where the case's inputs do not tell the precisions apart.
+        """
+        if not self._sensitive:
+            run = self._run(0, _feeder(self.case, feed, low), "float32", region)
+            return [Finding("forward", None, run.dtype, size=run.values.size)]
+        findings = self._findings(region, feed, low, self._draws)
+        # Where a kernel rounds its sums on the way, luck decides to which prediction a few numbers are nearer: one look in 30
+        # at a recurrent layer in TensorFlow without oneDNN, in none of 160 with twice the numbers. What is so stays so.
+        if any(finding.note and not finding.precisions for finding in findings):
+            return self._findings(region, feed, low, range(_AGAIN * len(self._draws)))
+        return findings
+
+    def look_again(self, region: Region) -> list[Finding]:
+        """Call the operation again and again in one open region, and report what the numbers of the later calls say.
+
+        Shapes, dtypes and, where the framework can change a tensor in place, the tensors are those of the first call. Only
+        the values are others: a cast that is kept for too long shows.
+
+        Args:
+            region: makes the region, which stays open.
+        """
+        if not self._sensitive:
+            _, dtype = self._changed_in_place(region, range(1, 2))
+            return [Finding("forward of a later call", None, dtype)]
+        draws = range(1, len(self._draws) + 1)
+        for repeated in (draws, range(1, _AGAIN * len(draws) + 1)):  # see `look`
+            prediction = self._predictions("float32", "float32", repeated, backward=False)[0]
+            if prediction is None:
+                return []
+            values, dtype = self._changed_in_place(region, repeated)
+            precisions, note = explain(values, self._stored(prediction, dtype))
+            if precisions:
+                break
+        return [Finding("forward of a later call", precisions, dtype, note)]
+
+    def _changed_in_place(self, region: Region, draws: range) -> tuple[np.ndarray, str]:
+        """Return the results of calls after the first ones of their regions, with their dtype."""
+        ops, case, runs = self._operations, self.case, []
+        for draw in draws:
+            before, after = self._inputs(draw - 1), self._inputs(draw)
+            kept = {n: ops.parameter(before[n], device=self._device) for n in self._parameters}  # type: ignore[attr-defined]
+            with region():
+                case.call(ops[case.op], [kept[n] if n in kept else self._tensor(a) for n, a in enumerate(before)])
+                for n, parameter in kept.items():
+                    ops.assign(parameter, after[n])  # type: ignore[attr-defined]
+                result = case.call(ops[case.op], [kept[n] if n in kept else self._tensor(a) for n, a in enumerate(after)])
+            runs.append(self._result(self._pick(result)))
+        return _flat([values for values, _ in runs]), runs[-1][1]
+
+    @cached_property
+    def _parameters(self) -> tuple[int, ...]:
+        """Return the places of inputs that are parameters where they change in place: all that rounding changes, or none."""
+        if not hasattr(self._operations, "assign"):
+            return ()
+        case, inputs = self.case, self._inputs(0)
+        places = tuple(case.differentiable(inputs)) if case.backward else ()
+        make = self._operations.parameter  # type: ignore[attr-defined]
+        given = [make(a, device=self._device) if n in places else self._tensor(a) for n, a in enumerate(inputs)]
+        try:
+            case.call(self._operations[case.op], given)
+        except Exception:  # not every function takes the framework's parameters
+            return ()
+        return places
+
+    def _stored(self, prediction: Prediction, dtype: str) -> Prediction:
+        """Return the prediction for results of a dtype: what the framework keeps in low is rounded to it."""
+        keeps = dtype == "complex32" or (self.case.own_dtype and dtype in LOW_DTYPES)
+        return replace(prediction, rounded=True) if keeps else prediction
+
+    def _findings(self, region: Region, feed: str, low: str, draws: range) -> list[Finding]:
+        predictions = self._predictions(feed, low, draws)
+        fed, gradients = _feeder(self.case, feed, low), len(predictions) > 1
+        runs = [self._run(n, fed, "float32", region, gradients=gradients) for n in draws]
+        observed = _streams(runs)
+        dtypes = [runs[0].dtype, *runs[0].gradient_dtypes]
+        names = self._names()
+        findings = []
+        for name, values, dtype, prediction in zip(names, observed, dtypes, predictions, strict=False):
+            if prediction is None:
+                continue
+            if values is None:
+                findings.append(Finding(name, frozenset(), dtype, "no gradient arrived"))
+                continue
+            precisions, note = explain(values, self._stored(prediction, dtype) if name == "forward" else prediction)
+            findings.append(Finding(name, precisions, dtype, note))
+        return findings
+
+    def numbers(self, region: Region, feed: str, low: str) -> list[np.ndarray | None]:
+        """Return the results of a look as they are, and for float32 inputs the gradients, of all its draws."""
+        gradients = self.case.backward and feed == "float32"
+        draws = self._draws if self._sensitive else range(1)
+        return _streams([self._run(n, _feeder(self.case, feed, low), "float32", region, gradients=gradients) for n in draws])
+
+    def sample(self) -> dict[str, Any]:
+        """Return the number of numbers a result has outside any region, and a few; empty where they mean nothing elsewhere."""
+        values = _flat([self.outside.values])
+        chosen = values[np.linspace(0, values.size - 1, min(values.size, _SAMPLE)).round().astype(int)]
+        if self.case.undetermined or self._flushed or not np.isfinite(chosen).all():
+            return {}
+        return {"count": values.size, "sample": [float(f"{v:.9g}") for v in chosen]}
+
+    def _names(self) -> list[str]:
+        return ["forward", *(f"backward of input {n}" for n in self.case.differentiable(self._inputs(0)))]
+
+    @cached_property
+    def _reference(self) -> str:
+        """The precision that predictions are made in."""
+        given = self.case.reference
+        if given == "float64":
+            widened = _rounder(self.case, lambda a: a, "float32", given)
+            try:
+                self._run(0, widened, given, nullcontext, gradients=self.case.backward)
+            except Exception:
+                return "float32"
+        return given
+
+    @property
+    def _sensitive(self) -> bool:
+        return not self.case.insensitive and self.castable > 0
+
+    @property
+    def _flushed(self) -> bool:
+        """Return whether the framework may take some of the inputs for zeros, in one call and not in the next."""
+        return self.case.subnormal and not getattr(self._operations, "subnormals", True)
+
+    @cached_property
+    def _draws(self) -> range:
+        """As many draws as it takes until every precision gives recognisably different numbers."""
+        collected: dict[str, list[_Run]] = {p: [] for p in ("calibration", *PRECISIONS)}
+        for draw in range(_DRAWS):
+            self._collect(collected, draw, "float32", "float32", self.case.backward)
+            if sum(run.values.size for run in collected["float32"]) < _ENOUGH:
+                continue
+            found = [p for p in self._compare(collected) if p is not None]
+            if all(tells(prediction, calibration) for prediction, calibration in found):
+                self._predicted["float32", "float32", range(draw + 1), True] = [p and p[0] for p in self._compare(collected)]
+                return range(draw + 1)
+        names = self._names()
+        dull = [
+            name for name, pair in zip(names, self._compare(collected), strict=False) if pair is not None and not tells(*pair)
+        ]
+        raise Unsuitable(f"{self.case.op}: its inputs do not tell the precisions apart ({', '.join(dull)})")
+
+    def _predictions(self, feed: str, low: str, draws: range, *, backward: bool = True) -> list[Prediction | None]:
+        key = (feed, low if feed != "float32" else "float32", draws, backward)
+        if key not in self._predicted:
+            collected: dict[str, list[_Run]] = {p: [] for p in ("calibration", *PRECISIONS)}
+            for draw in draws:
+                self._collect(collected, draw, feed, low, self.case.backward and backward and feed == "float32")
+            self._predicted[key] = [pair and pair[0] for pair in self._compare(collected)]
+        return self._predicted[key]
+
+    def _collect(self, collected: dict[str, list[_Run]], draw: int, feed: str, low: str, gradients: bool) -> None:
+        fed = _feeder(self.case, feed, low)
+        up = self._reference
+        for precision in PRECISIONS:
+            rounded = _rounder(self.case, fed, precision, up)
+            collected[precision].append(self._run(draw, rounded, up, nullcontext, precision, gradients))
+        plain = _rounder(self.case, fed, "float32", "float32")
+        collected["calibration"].append(self._run(draw, plain, "float32", nullcontext, "float32", gradients))
+
+    def _run(
+        self,
+        draw: int,
+        prepare: Prepare,
+        work_dtype: str,
+        region: Region,
+        precision: str = "float32",
+        gradients: bool = False,
+    ) -> _Run:
+        """Call once on prepared inputs; the gradient is that of the result's product with a fixed array."""
+        ops, case = self._operations, self.case
+        inputs = prepare(self._inputs(draw))
+        tensors = [self._tensor(array) for array in inputs]
+        function = ops[case.op]
+        places = case.differentiable(self._inputs(draw))
+        if not (gradients and places):
+            with region():
+                result = case.call(function, tensors)
+            return _Run(*self._result(self._pick(result)))
+
+        leaves = [tensors[place] for place in places]
+        cotangent = partial(self._cotangent, draw, work_dtype, precision)
+        if region is nullcontext and (whole := self._whole(work_dtype)):
+            with suppress(Exception):  # it needs numbers to go on
+                return self._run_of(*whole(leaves, tensors, cotangent))
+            self._wholes[work_dtype] = None
+        seen: list[Any] = []
+
+        def weighed(*leaves: Any) -> Any:
+            with region():
+                seen.append(self._pick(case.call(function, _put(leaves, places, tensors))))
+            real = self._real(seen[-1], work_dtype)
+            return ops["sum"](ops["mul"](real, cotangent(real, seen[-1])))
+
+        _, grads = ops.value_and_grad(weighed, leaves)
+        return self._run_of(seen[-1], grads)
+
+    def _whole(self, work_dtype: str) -> Callable[..., Any] | None:
+        """Return the operation with its gradient outside of regions, where the framework makes one program of both."""
+        if work_dtype not in self._wholes:
+            ops, case, places = self._operations, self.case, self.case.differentiable(self._inputs(0))
+
+            def weighed(leaves: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, Any]:
+                result = self._pick(case.call(ops[case.op], _put(leaves, places, tensors)))
+                return self._real(result, work_dtype), result
+
+            self._wholes[work_dtype] = ops.pull_back(weighed) if hasattr(ops, "pull_back") else None
+        return self._wholes[work_dtype]
+
+    def _real(self, result: Any, dtype: str) -> Any:
+        ops = self._operations
+        return ops["cast"](ops["real"](result) if ops.dtype(result).startswith("complex") else result, dtype)
+
+    def _run_of(self, result: Any, grads: Sequence[Any]) -> _Run:
+        ops = self._operations
+        values, dtype = self._result(result)
+        arrived = tuple(None if g is None else self._read(g)[0] for g in grads)
+        return _Run(values, dtype, arrived, tuple("none" if g is None else ops.dtype(g) for g in grads))
+
+    def _inputs(self, draw: int) -> list[np.ndarray]:
+        """Return the arrays of a draw, made once: every policy looks at the same ones."""
+        if draw not in self._made:
+            self._made[draw] = self.case.inputs(draw)
+            for array in self._made[draw]:
+                array.flags.writeable = False
+        return self._made[draw]
+
+    def _tensor(self, given: np.ndarray | Low) -> Any:
+        if isinstance(given, Low):
+            return self._operations["cast"](self._operations.tensor(given.values, device=self._device), given.dtype)
+        return self._operations.tensor(given, device=self._device)
+
+    def _cotangent(self, draw: int, work_dtype: str, precision: str, real: Any, result: Any) -> Any:
+        """Return the cotangent of a result, whose real part in the working dtype is given too."""
+        shape = tuple(real.shape)
+        spec = f"normal {'x'.join(map(str, shape or (1,)))}"
+        array = arrays.make(spec, f"{self.case.op}/{draw}/cotangent", 0).reshape(shape)
+        # A low result receives its gradient in low.
+        if precision != "float32" and not self._operations.dtype(result).startswith("complex"):
+            array = round_to(array, precision)
+        return self._operations.tensor(cast(array, work_dtype), device=self._device)
+
+    def _compare(self, collected: dict[str, list[_Run]]) -> list[tuple[Prediction, np.ndarray] | None]:
+        """Return for each stream its prediction and what the framework gives in float32; None where nothing is to be seen."""
+        streams = {name: _streams(runs) for name, runs in collected.items()}
+        first = collected["float32"][0]
+        found: list[tuple[Prediction, np.ndarray] | None] = []
+        for n, calibration in enumerate(streams["calibration"]):
+            values = {p: v for p in PRECISIONS if (v := streams[p][n]) is not None}
+            if calibration is None or len(values) < len(PRECISIONS):
+                found.append(None)
+                continue
+            # What is false in float32 may be true in low: `isinf` of a large number.
+            if any(v.size != calibration.size for v in values.values()) or not any(np.any(v) for v in values.values()):
+                found.append(None)
+                continue
+            exact = n == 0 and first.values.dtype.kind in "biu"
+            rounded = n > 0 or not (np.iscomplexobj(first.values) or self.case.own_dtype)
+            found.append((Prediction(values, _tolerance(values["float32"], calibration), exact, rounded), calibration))
+        return found
+
+    def _pick(self, result: Any) -> Any:
+        """Return the result that is looked at: the one named by the case, or the first floating one, or the first."""
+        results = list(_flatten(result))
+        if self.case.out is not None:
+            return results[self.case.out]
+        floating = (r for r in results if hasattr(r, "shape") and "float" in self._operations.dtype(r))
+        return next(floating, results[0])
+
+    def _result(self, tensor: Any) -> tuple[np.ndarray, str]:
+        values, dtype = self._read(tensor)
+        if self.case.unordered:
+            values = np.sort(values.reshape(-1, tensor.shape[-1]), axis=-1).ravel()
+        return values, dtype
+
+    def _read(self, tensor: Any) -> tuple[np.ndarray, str]:
+        if not hasattr(tensor, "shape"):  # a Python number: what `equal` and `allclose` return
+            return np.atleast_1d(np.asarray(tensor)), type(tensor).__name__
+        return np.atleast_1d(self._operations.numpy(tensor)).ravel(), self._operations.dtype(tensor)
+
+
+def _feeder(case: Case, feed: str, low: str) -> Prepare:
+    """Return the function that hands inputs over in the dtypes of a feed."""
+
+    def fed(inputs: list[np.ndarray]) -> Fed:
+        places = {"float32": 0, "low": None, "mixed": 1}[feed]
+        lowered = case.eligible(inputs)[:places]
+        return [Low(round_to(a, low), low) if n in lowered else a for n, a in enumerate(inputs)]
+
+    return fed
+
+
+def _feeder_in(case: Case, feed: str, low: str, precision: str) -> Prepare:
+    """Return the function that casts the numbers of a feed to a precision."""
+
+    def fed(inputs: list[np.ndarray]) -> Fed:
+        given = [a.values if isinstance(a, Low) else a for a in _feeder(case, feed, low)(inputs)]
+        lowered = case.eligible(inputs) if precision != "float32" else []
+        return [Low(round_to(a, precision), precision) if n in lowered else a for n, a in enumerate(given)]
+
+    return fed
+
+
+def _rounder(case: Case, fed: Prepare, precision: str, up: str) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+    """Return the function that rounds the inputs of a feed to a precision, kept in the precision of the reference."""
+
+    def rounded(inputs: list[np.ndarray]) -> list[np.ndarray]:
+        eligible = case.eligible(inputs)
+        given = [a.values if isinstance(a, Low) else a for a in fed(inputs)]
+        given = [round_to(a, precision) if n in eligible else a for n, a in enumerate(given)]
+        return [cast(a, up) if a.dtype == np.float32 else a for a in given]
+
+    return rounded
+
+
+def _put(leaves: Sequence[Any], places: Sequence[int], tensors: Sequence[Any]) -> list[Any]:
+    """Return the tensors with leaves in some places."""
+    given = list(tensors)
+    for place, leaf in zip(places, leaves, strict=True):
+        given[place] = leaf
+    return given
+
+
+def _flatten(result: Any) -> Iterator[Any]:
+    if isinstance(result, (tuple, list)):
+        for part in result:
+            yield from _flatten(part)
+    else:
+        yield result
+
+
+def _streams(runs: Sequence[_Run]) -> list[np.ndarray | None]:
+    """Return the values of several draws joined: the results first, then the gradients of each input."""
+    joined: list[np.ndarray | None] = [_flat([run.values for run in runs])]
+    for parts in zip(*(run.gradients for run in runs), strict=True):
+        joined.append(None if any(p is None for p in parts) else _flat(parts))
+    return joined
+
+
+def _flat(parts: Sequence[np.ndarray]) -> np.ndarray:
+    joined = np.concatenate(parts)
+    return joined.view(joined.real.dtype).astype(np.float64) if np.iscomplexobj(joined) else joined.astype(np.float64)
+
+
+def _tolerance(exact: np.ndarray, float32: np.ndarray) -> np.ndarray:
+    """Return the distance by which float32 may be off: as here with room to spare, for another order of its sums."""
+    finite = np.isfinite(exact) & np.isfinite(float32)
+    off = float(np.max(np.abs(float32 - exact), where=finite, initial=0.0))
+    size = float(np.max(np.abs(exact), where=finite, initial=0.0))
+    allowed: np.ndarray = min(8.0 * off + 2.0**-22 * size, 2.0**-13 * size) + 2.0**-22 * np.abs(np.nan_to_num(exact))
+    return allowed

@@ -1,0 +1,125 @@
+"""A network in float64, and how far a precision may lead from it, on any machine. docs/conformance.md derives the bound."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from importlib import resources
+
+import numpy as np
+
+from unamp.dtypes import PRECISIONS
+from unamp_conformance.check.netruns import NetworkRun, run
+from unamp_conformance.check.networks import Network
+from unamp_conformance.check.reference.operations import NumpyOperations
+from unamp_conformance.check.reference.tape import Array
+
+__all__ = ["DRAWS", "FILE", "FIRST", "Drawn", "Reference", "relative_error"]
+
+#: How many runs with roundings at random a bound rests on. The next one lies beyond all of them once in so many times and one.
+DRAWS = 2048
+
+#: By how much a run may lie beyond the farthest draw: an operation may round in its midst, too.
+_MARGIN = 1.5
+#: And how much farther in float32. Sums are added up in it in an order that is the machine's, and its exp and tanh are what the
+#: library makes of them; low precisions do both in float32, where it does not show.
+_IN_FLOAT32 = 16.0
+
+#: What is kept of the draws: for every network, precision and entry of `Reference.errors` the largest of the first `FIRST`
+#: (whoever has doubts draws those again), and of all.
+FILE = resources.files("unamp_conformance").joinpath("data", "bounds.json")
+FIRST = 16
+
+Drawn = dict[str, tuple[float, float]]
+
+
+def relative_error(observed: Array, exact: Array, scale: float = 0.0) -> float:
+    """Return the error's norm over the exact value's; ``scale`` keeps what is nearly nothing from counting."""
+    return _norm(observed - exact) / (_norm(exact) + scale or 1.0)
+
+
+def _norm(values: Array) -> float:
+    return float(np.sqrt(np.sum(np.square(values))))
+
+
+class Roundings:
+    """Random roundings of relative size u, as a `Change` of every result and every cotangent.
+
+    Half of a change is alike for all numbers of an array: equal numbers are rounded alike, and in a sum that does not average
+    out.
+    """
+
+    def __init__(self, generator: np.random.Generator, u: float) -> None:
+        self._generator, self._u = generator, u
+
+    def __call__(self, array: Array) -> Array:
+        """Return the array, rounded at random."""
+        alike, each = self._generator.uniform(-1.0, 1.0), self._generator.uniform(-1.0, 1.0, array.shape)
+        changed: Array = array * (1.0 + self._u * (alike + each) / np.sqrt(2.0))
+        return changed
+
+
+class Reference:
+    """A network in float64, and how far a precision may lead from it; the same whatever framework is held against it.
+
+    Args:
+        network: the network.
+        drawn: what `draw` gave for each precision, where it is not to be read from `FILE`.
+    """
+
+    def __init__(self, network: Network, drawn: Mapping[str, Drawn] | None = None) -> None:
+        self.network = network
+        self._drawn = drawn
+
+    @cached_property
+    def exact(self) -> NetworkRun:
+        """The float64 run."""
+        return run(self.network, NumpyOperations(), dtype="float64")
+
+    @cached_property
+    def _biased(self) -> NetworkRun:
+        """The same with running variances as some frameworks keep them: divided by n, not by n - 1."""
+        return run(self.network, NumpyOperations(unbiased=False), dtype="float64")
+
+    def errors(self, observed: NetworkRun) -> dict[str, float]:
+        """Return the relative error of output, loss, buffers and every gradient."""
+        exact = self.exact
+        # A gradient that is nothing beside the others (a bias before a batch norm has none at all) is held to their size.
+        whole = np.sqrt(sum(_norm(g) ** 2 for g in exact.gradients.values()) / len(exact.gradients))
+        found = {
+            "output": relative_error(observed.output, exact.output),
+            "loss": relative_error(observed.loss, exact.loss),
+        }
+        for n, seen in observed.buffers.items():
+            found[f"buffer {n}"] = min(relative_error(seen, known.buffers[n]) for known in (exact, self._biased))
+        found |= {
+            f"gradient of {n}": relative_error(observed.gradients.get(n, np.zeros_like(g)), g, 0.1 * whole)
+            for n, g in exact.gradients.items()
+        }
+        return found
+
+    def bounds(self, precision: str) -> dict[str, float]:
+        """Return the bounds that a precision allows, for every entry of `errors`."""
+        drawn = _kept()[self.network.name] if self._drawn is None else self._drawn
+        factor = _MARGIN * (1.0 if PRECISIONS[precision].low else _IN_FLOAT32)
+        return {entry: factor * farthest for entry, (_, farthest) in drawn[precision].items()}
+
+    def draws(self, precision: str, seed: int = 0) -> Iterator[dict[str, float]]:
+        """Yield without end the `errors` of float64 runs with every rounding of a precision drawn at random."""
+        stream = zlib.crc32(f"{self.network.name}/{precision}".encode())
+        roundings = Roundings(np.random.default_rng([stream, seed]), PRECISIONS[precision].unit_roundoff)
+        while True:
+            yield self.errors(run(self.network, NumpyOperations(roundings), dtype="float64"))
+
+    def draw(self, precision: str, seed: int = 0, count: int = DRAWS) -> Drawn:
+        """Return for every entry of `errors` the largest of the first `FIRST` draws, and of so many."""
+        found = [errors for errors, _ in zip(self.draws(precision, seed), range(count), strict=False)]
+        return {entry: (max(e[entry] for e in found[:FIRST]), max(e[entry] for e in found)) for entry in found[0]}
+
+
+@cache
+def _kept() -> Mapping[str, Mapping[str, Drawn]]:
+    kept: Mapping[str, Mapping[str, Drawn]] = json.loads(FILE.read_text("utf-8"))["networks"]
+    return kept

@@ -1,0 +1,1 @@
+"""The suite itself under test: which defects of an adapter it notices, and how tight its bounds are."""

@@ -1,0 +1,372 @@
+"""The plan of a run: the items to do, in an order, from what the user selected."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import product
+from types import MappingProxyType
+from typing import Any
+
+from unamp.adapter.layered_networks import LAYER_WAYS
+from unamp.dtypes import LOW_DTYPES, low_dtype
+from unamp.errors import unknown
+from unamp.lists import read
+from unamp.policy import LEVELS, Policy, Rule
+from unamp.presets import PRESETS, preset
+from unamp.typing import DtypeLike, Level, PresetName
+from unamp.vocabulary import vocabulary
+from unamp_conformance.check.agreement import NEEDED, NEEDED_OF_OPERATIONS
+from unamp_conformance.check.behaviours import BEHAVIOURS
+from unamp_conformance.check.layerchecks import LAYER_CASES
+from unamp_conformance.check.netchecks import NETWORK_CHECKS
+from unamp_conformance.check.networks import NETWORKS
+from unamp_conformance.check.programs import OPERATIONS
+from unamp_conformance.check.training import QUICK
+from unamp_conformance.subjects import policy_name
+
+__all__ = ["CHECKS", "LISTED", "NOTHING_SELECTED", "Item", "Selection", "items", "items_to_read", "left_out"]
+
+#: Every kind of check, with what it asks.
+CHECKS: Mapping[str, str] = {
+    "coverage": "has every operation of the framework an example call whose numbers tell the precision?",
+    "probe": "does an operation compute in the precision that the policy says, judged by the numbers alone?",
+    "decisions": "does the trace of a network agree with the policy, operation by operation?",
+    "outputs": "are outputs and loss within the dtype's bound of float64?",
+    "gradients": "are gradients within the dtype's bound of float64?",
+    "dtypes": "do float32 parameters keep their dtype and get float32 gradients?",
+    "statistics": "are running statistics updated, and in float32?",
+    "agreement": "do frameworks, each in a process of its own, come to the same decisions and numbers, operation by operation?",
+    "behaviour": "nesting, exceptions, threads, the cache of casts",
+    "ways": "is a policy followed in every way in which a framework runs a function, or refused before it computes?",
+    "layers": "does a rule for layers hold by the numbers, eagerly, compiled and exported, and is it gone once it is removed?",
+    "tensors": "are kinds of tensor that are not one dense array followed, refused or left alone, as the adapter says?",
+    "training": "does training with loss scaling come to the loss of float32 training, through an overflow and a restart?",
+}
+
+
+#: The presets that have lists to hold a framework against. Under `none` there are only the user's, which every run probes;
+#: `torch-mps` is `torch-cuda` but for a dozen operations, and runs where it is asked for.
+LISTED = tuple(name for name in PRESETS if name not in ("none", "torch-mps"))
+
+
+#: What to say of a selection that no check fits.
+NOTHING_SELECTED = (
+    "no check fits all that was asked for: operations have the checks coverage and probe, networks all others, and only those "
+    "that keep statistics have that one"
+)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The selection of what to run; an empty tuple means all.
+
+    Attributes:
+        levels, presets, networks: names of them.
+        dtypes: low dtypes, in any spelling.
+        checks: kinds of check.
+        ways: names of ways of a framework, with ``*`` as a wildcard.
+        ops: operations, in any spelling; with ``*`` as a wildcard, or a group (``group:norm``). Kept by canonical names.
+            Where networks or operations are named, nothing else is run; both can be.
+        full: probe every operation under every policy, not only under those that can show a rule broken; with every feed
+            where the lists are the user's or the default's. And train every network, not only some and for a few steps.
+        brief: of all that fits, the whole matrix of networks under the default preset, and a draw of the rest; see
+            `unamp_conformance.run.drawing`.
+        sample: how many items of the plan to draw, see there; 0 for all.
+        seed: of the draw.
+
+    Raises:
+        ValueError: for a name that nothing has.
+    """
+
+    levels: tuple[Level, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    presets: tuple[PresetName, ...] = ()
+    networks: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    full: bool = False
+    ways: tuple[str, ...] = ()
+    brief: bool = False
+    sample: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        valid = {"levels": LEVELS, "presets": PRESETS, "networks": NETWORKS, "checks": CHECKS}
+        for name, known in valid.items():
+            if wrong := [value for value in getattr(self, name) if value not in known]:
+                raise ValueError(unknown(name[:-1], wrong[0], known))
+        object.__setattr__(self, "dtypes", tuple(dict.fromkeys(map(low_dtype, self.dtypes))))
+        ops = read("op", self.ops, casts=True)
+        object.__setattr__(self, "ops", () if ops.everything else tuple(sorted(ops.named | ops.meant)))
+
+    @property
+    def whole(self) -> bool:
+        """Return whether nothing was left out."""
+        named = (self.levels, self.dtypes, self.presets, self.networks, self.checks, self.ops, self.ways)
+        return not any(named) and not self.draws
+
+    @property
+    def draws(self) -> bool:
+        """Return whether items are drawn from the plan."""
+        return self.brief or self.sample > 0
+
+    def nothing(self) -> bool:
+        """Return whether no framework has a check that fits.
+
+        Which ways and kinds of tensor there are only a framework's adapter knows.
+        """
+        ops = tuple(vocabulary())
+        return next(items(self, ops, self.ways or ("any",), tensor_kinds={"any": ops}), None) is None
+
+    def wants(self, check: str) -> bool:
+        """Return whether a kind of check is selected. Whoever names ways asks for these alone."""
+        return check in self.checks if self.checks else check == "ways" or not self.ways
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the selection for results and for the worker; `from_dict` is the inverse."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Selection:
+        """Return the selection that `as_dict` said."""
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One piece of work, done by the worker in one go.
+
+    Attributes:
+        kind: ``"operation"``, ``"network"``, ``"behaviour"``, ``"training"``, ``"way"``, ``"layers"`` or ``"tensors"``.
+        subject: the operation, network, behaviour or case of rules for layers.
+        policies: the policies, by their names in results.
+        checks: the kinds of check that it gives results for.
+        way: the name of the way of the framework in which it runs, where the kind is ``"way"`` or ``"layers"``; of the kind of
+            tensor, where it is ``"tensors"``.
+    """
+
+    kind: str
+    subject: str
+    policies: Mapping[str, Policy]
+    checks: tuple[str, ...]
+    way: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the item for the runner, to which a policy is its name."""
+        return {**vars(self), "policies": list(self.policies), "checks": list(self.checks)}
+
+
+def items(
+    selection: Selection,
+    spelled: Sequence[str],
+    ways: Iterable[str] = (),
+    dear: Collection[str] = (),
+    tensor_kinds: Mapping[str, Collection[str]] = MappingProxyType({}),
+    *,
+    sparing: bool = False,
+    beside: bool = False,
+) -> Iterator[Item]:
+    """Yield the items of a selection.
+
+    Args:
+        selection: what to run.
+        spelled: the operations that the framework has.
+        ways: the names of the ways in which it runs functions.
+        dear: those of which a run takes seconds.
+        tensor_kinds: the operations of its kinds of tensor, by their names.
+        sparing: look at each operation and network under one low dtype only, unless the run is a full one.
+        beside: draw fewer, for a device whose numbers and decisions are held against those of another: a thorough run leaves
+            ways out unless they are asked for, and probes an operation under the user's lists and the default preset's, in one
+            dtype, another than the next.
+    """
+    sparing, fewer = sparing and not selection.full, beside and not selection.full
+    if selection.wants("behaviour") and not (selection.ops or selection.networks):
+        for name in BEHAVIOURS:
+            for dtype in (_with_one_dtype(selection, name) if sparing else selection).dtypes or LOW_DTYPES:
+                yield Item("behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",))
+    if "training" in selection.checks or not (selection.checks or selection.ops or selection.networks or selection.ways):
+        for name in NETWORKS if selection.full else QUICK:
+            if name in (selection.networks or NETWORKS):
+                for policy in _trained(_with_one_dtype(selection, name) if sparing else selection):
+                    yield Item("training", name, {policy_name(policy): policy}, ("training",))
+    compared = (*NEEDED, *NEEDED_OF_OPERATIONS) if "agreement" in selection.checks else ()
+    networks = tuple(check for check in NETWORK_CHECKS if selection.wants(check) or check in compared)
+    if networks and (selection.networks or not selection.ops):
+        for name, network in NETWORKS.items():
+            if name in (selection.networks or NETWORKS):
+                checks = tuple(c for c in networks if c != "statistics" or network.buffers)
+                chosen = _with_one_dtype(selection, name) if sparing else selection
+                for policy in _matrix(chosen) if checks else ():
+                    yield Item("network", name, {policy_name(policy): policy}, checks)
+    if selection.wants("layers") and not (selection.ops or selection.networks or beside):  # their network is on the CPU
+        yield from _layers(selection)
+    if selection.wants("tensors") and not (selection.networks or beside):
+        yield from _tensors(selection, tensor_kinds, sparing=sparing)
+    asked = "ways" in selection.checks or selection.ways
+    if selection.wants("ways") and (asked or not (selection.ops or selection.networks or fewer)):
+        yield from _ways(selection, spelled, ways, dear)
+    checks = tuple(check for check in ("coverage", "probe") if selection.wants(check) or check in compared)
+    if checks and (selection.ops or not selection.networks):
+        for number, op in enumerate(spelled):
+            if not selection.ops or op in selection.ops:
+                chosen = _with_one_dtype(selection, op) if sparing else selection
+                dtypes = chosen.dtypes or LOW_DTYPES
+                probed = replace(chosen, dtypes=(dtypes[number % len(dtypes)],)) if fewer else chosen
+                yield Item("operation", op, _probed(probed, op, fewer=fewer), checks)
+
+
+def items_to_read(selection: Selection, *, sparing: bool = False) -> Iterator[Item]:
+    """Yield the items of a selection for a device that is not here: the decisions of every network.
+
+    Args:
+        selection: what to run.
+        sparing: as of `items`.
+    """
+    if not selection.wants("decisions") or (selection.ops and not selection.networks):
+        return
+    for name in selection.networks or NETWORKS:
+        chosen = _with_one_dtype(selection, name) if sparing and not selection.full else selection
+        for policy in _matrix(chosen):
+            yield Item("network", name, {policy_name(policy): policy}, ("decisions",))
+
+
+def _with_one_dtype(selection: Selection, subject: str) -> Selection:
+    dtypes = selection.dtypes or LOW_DTYPES
+    return replace(selection, dtypes=(dtypes[zlib.crc32(subject.encode()) % len(dtypes)],))
+
+
+def _layers(selection: Selection) -> Iterator[Item]:
+    """Yield the cases of rules for layers in every way; in a thorough run each under one dtype, another than the next."""
+    dtypes = selection.dtypes or LOW_DTYPES
+    for number, (way, case) in enumerate(product(LAYER_WAYS, LAYER_CASES)):
+        chosen = dtypes if selection.full or way == "eager" else [dtypes[number % len(dtypes)]]
+        yield Item("layers", case, {f"O1 {dtype} unamp": Policy("O1", dtype) for dtype in chosen}, ("layers",), way)
+
+
+def _tensors(selection: Selection, kinds: Mapping[str, Collection[str]], *, sparing: bool) -> Iterator[Item]:
+    """Yield each operation of each kind of tensor, allowed and denied: the user's own lists, which no level or preset is."""
+    if selection.levels or selection.presets:
+        return
+    for kind, ops in kinds.items():
+        for op in ops:
+            if op in (selection.ops or ops):
+                dtypes = (_with_one_dtype(selection, op) if sparing else selection).dtypes or LOW_DTYPES
+                policies = {name: policy for dtype in dtypes for name, policy in _listing(op, dtype).items()}
+                yield Item("tensors", op, policies, ("tensors",), kind)
+
+
+def _listing(op: str, dtype: DtypeLike) -> dict[str, Policy]:
+    """Return the policies with an operation on the user's own lists; the default one for a cast, which can be on none."""
+    if vocabulary()[op].is_cast:
+        return {policy_name(default := Policy("O1", dtype)): default}
+    return {f"allow {dtype}": Policy("O1", dtype, allow=(op,)), f"deny {dtype}": Policy("O1", dtype, deny=(op,))}
+
+
+def _matrix(selection: Selection) -> Iterator[Policy]:
+    for level in selection.levels or LEVELS:
+        for dtype in selection.dtypes or LOW_DTYPES:
+            # O0 touches nothing, whatever the preset.
+            presets = selection.presets or LISTED
+            for name in presets if level != "O0" else presets[:1]:
+                yield Policy(level, dtype, preset=name)
+
+
+def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dear: Collection[str]) -> Iterator[Item]:
+    """Yield for every way its networks and operations, each with the policies under which it is run.
+
+    A full run has all of them under every level and dtype. A thorough one goes round: under one level and dtype a way meets a
+    network, under the next two operations, others each time, and others than the next way does. A dear way meets one operation.
+    """
+    networks = [name for name in NETWORKS if name in selection.networks or not (selection.networks or selection.ops)]
+    ops = [op for op in OPERATIONS if op in spelled and (op in selection.ops or not (selection.networks or selection.ops))]
+    levels = selection.levels or tuple(level for level in LEVELS if selection.full or level != "O0")
+    cells = [(level, dtype) for level in levels for dtype in selection.dtypes or LOW_DTYPES]
+    presets = selection.presets or LISTED
+    for way in ways:
+        if selection.ways and not any(fnmatchcase(way, pattern) for pattern in selection.ways):
+            continue
+        start, found = zlib.crc32(way.encode()), defaultdict[str, dict[str, Policy]](dict)
+        for number, (level, dtype) in enumerate(cells, start):
+            # Half of the policies are the default preset's, the others go round.
+            policy = Policy(level, dtype, preset=presets[number // 4 % len(presets)] if number // 2 % 2 else presets[0])
+            chosen = [*networks, *ops] if selection.full or selection.networks or selection.ops else _met(networks, ops, number)
+            if way in dear and not selection.full:
+                chosen = (
+                    (ops or networks)[start % len(ops or networks) :][:1] if number - start == start // 2 % len(cells) else []
+                )
+            for subject in chosen:
+                found[subject][policy_name(policy)] = policy
+        for subject, policies in found.items():
+            yield Item("way", subject, policies, ("ways",), way)
+
+
+def _met(networks: Sequence[str], ops: Sequence[str], number: int) -> list[str]:
+    """Return one network for an even number, two operations for an odd one, others for each number."""
+    chosen = [(ops, number - 1), (ops, number)] if number % 2 else [(networks, number // 2)]
+    return [every[n % len(every)] for every, n in chosen if every]
+
+
+def _trained(selection: Selection) -> Iterator[Policy]:
+    for level in ("O1", "O2"):
+        for dtype in selection.dtypes or LOW_DTYPES:
+            if level in (selection.levels or LEVELS) and "unamp" in (selection.presets or PRESETS):
+                yield Policy(level, dtype)
+
+
+def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, Policy]:
+    """Return the policies under which an operation is probed: the user's own lists first, then the presets'.
+
+    Args:
+        selection: what to run.
+        op: the operation.
+        fewer: of the presets the default alone.
+    """
+    found: dict[str, Policy] = {}
+    chosen = bool(selection.levels or selection.presets)
+    for dtype in selection.dtypes or LOW_DTYPES:
+        if not chosen:
+            found |= _listing(op, dtype)
+    levels = selection.levels or (tuple(LEVELS) if selection.full else ("O1",))
+    policies = _matrix(Selection(levels, selection.dtypes, selection.presets or PRESETS[:1] if fewer else selection.presets))
+    for policy in policies if chosen or selection.full else (*_telling(op, policies), *_deeper(selection, op, fewer=fewer)):
+        found[policy_name(policy)] = policy
+    return found
+
+
+def _deeper(selection: Selection, op: str, *, fewer: bool) -> Iterator[Policy]:
+    """Yield the default preset's policies at the levels above O1, each in one dtype, another than the next level's."""
+    dtypes = selection.dtypes or LOW_DTYPES
+    levels: tuple[Level, ...] = () if fewer else ("O2", "O3")
+    for number, level in enumerate(levels, zlib.crc32(op.encode())):
+        yield Policy(level, dtypes[number % len(dtypes)])
+
+
+def _telling(op: str, policies: Iterable[Policy]) -> Iterator[Policy]:
+    """Yield the policies, of those at one level, that a thorough run probes an operation under.
+
+    These are the default preset's, the framework's own, the first to give the operation another rule, and one more, another
+    for each operation, so that every list is looked at.
+    """
+    drawn = _DRAWN[zlib.crc32(op.encode()) % len(_DRAWN)]
+    rules: set[Rule] = set()
+    for policy in policies:
+        always = policy.preset in _ALWAYS
+        if always or (policy.preset, policy.dtype) == drawn or policy.decide(op) not in rules:
+            yield policy
+            if not preset(policy.preset).delegates:
+                rules.add(policy.decide(op))
+
+
+#: The presets under which a thorough run probes every operation, and what it draws the others from.
+_ALWAYS = (PRESETS[0], "native")
+_DRAWN = [(name, dtype) for name in LISTED for dtype in LOW_DTYPES if name not in _ALWAYS]
+
+
+def left_out(selection: Selection, ops: Sequence[str], ways: Sequence[str] = ()) -> Iterator[Item]:
+    """Return the items of a full run under the same selection, where this one is not full."""
+    return iter(()) if selection.full else items(replace(selection, full=True), ops, ways)

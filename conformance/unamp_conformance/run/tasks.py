@@ -1,0 +1,222 @@
+"""One framework and device of a run: what there is to do, what is being done, and what has been found."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from unamp.adapter import Fact
+from unamp_conformance import gaps
+from unamp_conformance.results import FrameworkRun, Result
+from unamp_conformance.run.kept import Kept, fingerprint
+from unamp_conformance.run.plan import Selection, left_out
+from unamp_conformance.subjects import SECOND, is_absent
+
+__all__ = ["Task"]
+
+
+class Planned(NamedTuple):
+    """An item of the plan, as the runner knows it: policies by their names."""
+
+    kind: str
+    subject: str
+    policies: tuple[str, ...]
+    checks: tuple[str, ...]
+    way: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name, for people."""
+        policy = self.policies[0] if len(self.policies) == 1 else ""
+        return " ".join(filter(None, (self.subject, policy, self.way)))
+
+
+class Task:
+    """See the module. It outlives every process that works on it.
+
+    Args:
+        framework, device, selection: what to run.
+        kept: where results of finished items are kept; None where they are not.
+        resume: use those that are there.
+        imports: the modules that its workers import, for the operations that these register.
+    """
+
+    def __init__(
+        self,
+        framework: str,
+        device: str,
+        selection: Selection,
+        kept: Kept | None = None,
+        resume: bool = False,
+        imports: Sequence[str] = (),
+    ) -> None:
+        self.framework, self.device, self.selection, self.imports = framework, device, selection, imports
+        self.version = "unknown"
+        self.facts: dict[str, Fact] = {}  #: what the framework computes with; see `unamp.adapter.machine.facts`
+        self.variables: dict[str, str] = {}  #: the environment variables that change it
+        self.ended = ""  #: how it ended; empty while it has not
+        self.items: list[Planned] = []
+        self.planned = False
+        self.workers = 0
+        self.alone = False  #: whether a further worker has failed to open it
+        self.restarts = 0
+        self.seconds = 0.0
+        self._kept, self._resume = kept, resume
+        self._todo: deque[int] = deque()
+        self._doing: dict[int, dict[str, Any]] = {}
+        self._found: dict[int, list[Result]] = {}
+
+    def orders(self) -> dict[str, Any]:
+        """Return the orders for a worker that opens the framework."""
+        said = {"framework": self.framework, "device": self.device, "selection": self.selection.as_dict()}
+        return {**said, "imports": list(self.imports)}
+
+    def order(self, item: int) -> dict[str, Any]:
+        """Return the order for a worker that is to do an item: which one, and the policies that are done already."""
+        return {"item": item, "without": sorted({result.policy for result in self._found.get(item, ())} - {"-"})}
+
+    def left(self) -> int:
+        """Return the number of items nobody has begun."""
+        return len(self._todo)
+
+    def done(self) -> int:
+        """Return the number of items are finished."""
+        return len(self.items) - len(self._todo) - len(self._doing)
+
+    def goes_on(self) -> bool:
+        """Return whether there is anything left to begin."""
+        return not self.ended and (not self.planned or bool(self._todo))
+
+    def take(self) -> int | None:
+        """Return the next item to do; None where there is none, which ends the task once all are finished."""
+        if self._todo and not self.ended:
+            item = self._todo.popleft()
+            self._doing[item] = {}
+            return item
+        if not self._doing and not self.ended:
+            self.ended = "finished"
+        return None
+
+    def hear(self, item: int | None, fact: Mapping[str, Any]) -> None:
+        """Take in one report of a worker.
+
+        Args:
+            item: the one that it is doing.
+            fact: what it says.
+        """
+        event = fact["event"]
+        if event == "opened":
+            self.version = fact["version"]
+            self.facts, self.variables = fact.get("facts", {}), fact.get("variables", {})
+            if not fact["present"]:
+                self.be_absent(self.version, fact.get("missing", ""))
+        elif event == "unusable":
+            self.ended = f"not usable: {fact['why']}"
+        elif event == "planned" and not self.planned:
+            self._plan(fact["items"])
+            if fact.get("draw"):
+                self.facts = {**self.facts, "drawn": fact["draw"]}
+        elif item is None:
+            return
+        elif event == "begun":
+            self._doing[item] = dict(fact)
+        elif event == "found":
+            self._found.setdefault(item, []).extend(Result(**result) for result in fact["results"])
+        elif event == "finished":
+            self._finish(item)
+
+    def be_absent(self, version: str, why: str) -> None:
+        """End the task, for there is no such device here: who opened the framework for another one may have told.
+
+        Args:
+            version: the framework's.
+            why: why nothing is read either, of a device that is not here.
+        """
+        self.version, self.ended = version, "not run"
+        if is_absent(self.device):
+            self.facts = {**self.facts, "not run": why}
+
+    def lose(self, item: int | None, status: str, message: str) -> None:
+        """Record that the process of an item died or hangs: so did the checks that it had begun, and the rest is left to do."""
+        self.restarts += 1
+        if item is None:
+            return
+        begun = self._doing.pop(item)
+        if begun:
+            way = self.items[item].way
+            lost = (
+                Result(c, begun["subject"], begun["policy"], self.device, status, message, way=way) for c in begun["checks"]
+            )
+            self._found.setdefault(item, []).extend(lost)
+        policies = {result.policy for result in self._found.get(item, ())}
+        if (not begun or begun["policy"] != "-") and not policies.issuperset(self.items[item].policies):
+            self._todo.appendleft(item)
+        else:
+            self._end_where_done()
+
+    def abandon(self, why: str) -> None:
+        """End the task, and keep a result of what was not reached."""
+        self.ended = why
+        for item in self._todo:
+            missing = Result(
+                "item", self.items[item].name, "-", self.device, "not run", "the framework's process kept ending early"
+            )
+            self._found.setdefault(item, []).append(missing)
+        self._todo.clear()
+
+    def outcome(self) -> FrameworkRun:
+        """Return the outcome of it, with the known gaps marked."""
+        found = [result for item in sorted(self._found) for result in self._found[item]]
+        useless: tuple[str, ...] = ()
+        if self.ended == "finished":
+            own = [gap for gap in gaps.gaps_of(self.framework) if gap.check != "agreement"]
+            marked, useless = gaps.apply(
+                own,
+                found,
+                self.version,
+                self.facts,
+                whole=self.selection.whole and self.device != SECOND and not is_absent(self.device),
+                others=self._left_out,
+            )
+            found = list(marked)
+        return FrameworkRun(
+            self.framework,
+            self.version,
+            self.device,
+            self.ended or "interrupted",
+            tuple(found),
+            useless,
+            round(self.seconds, 1),
+            self.facts,
+            self.variables,
+        )
+
+    def _plan(self, items: Sequence[Mapping[str, Any]]) -> None:
+        self.items = [
+            Planned(i["kind"], i["subject"], tuple(i["policies"]), tuple(i["checks"]), i.get("way", "")) for i in items
+        ]
+        self.planned = True
+        if self._kept is not None:
+            plan = {"selection": self.selection.as_dict(), "items": items}
+            key = fingerprint(self.framework, self.version, self.device, plan)
+            self._found = self._kept.start(key, resume=self._resume)
+        self._todo.extend(number for number in range(len(items)) if number not in self._found)
+
+    def _left_out(self) -> Iterator[Result]:
+        """Yield the results of checks that a full run has and this one has not."""
+        ops = [item.subject for item in self.items if item.kind == "operation"]
+        ways = list(dict.fromkeys(item.way for item in self.items if item.kind == "way"))
+        for item in left_out(self.selection, ops, ways):
+            for check in item.checks:
+                for policy in item.policies:
+                    yield Result(check, item.subject, policy, self.device, "not run", way=item.way)
+
+    def _finish(self, item: int) -> None:
+        del self._doing[item]
+        if self._kept is not None and not any(r.status in ("crashed", "hung") for r in self._found.get(item, ())):
+            self._kept.add(item, self._found.get(item, []))
+
+    def _end_where_done(self) -> None:
+        if not self._todo and not self._doing and not self.ended:
+            self.ended = "finished"

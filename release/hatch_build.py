@@ -1,0 +1,85 @@
+"""What the build of a wheel adds: a bill of materials, in CycloneDX's JSON, in the folder that PEP 770 has for it.
+
+It lists each file of the wheel with its SHA-256, and each package that an extra asks for. It has no time and no serial number:
+the same source gives the same wheel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+_FILE = "unamp.cdx.json"
+
+
+class BillOfMaterials(BuildHookInterface):
+    """Writes the bill of a wheel before it is packed."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Hand the bill over; an editable install, whose files are those of the checkout, has none."""
+        if version == "editable":
+            return
+        builder, core = self.build_config.builder, self.metadata.core
+        with builder.config.set_build_data(build_data):  # so that files which other hooks add are in it
+            files = {file.distribution_path: Path(file.path) for file in builder.recurse_included_files()}
+        itself = _package(core.name, version=self.metadata.version, description=core.description)
+        itself["licenses"] = [{"expression": core.license_expression}]
+        packages = list(_packages(core.name, {"": core.dependencies, **core.optional_dependencies}))
+        self._folder = tempfile.TemporaryDirectory()
+        path = Path(self._folder.name) / _FILE
+        path.write_text(json.dumps(bill(itself, files, packages), indent=1) + "\n", "utf-8")
+        build_data["sbom_files"].append(str(path))
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the copy outside the wheel."""
+        if version != "editable":
+            self._folder.cleanup()
+
+
+def bill(itself: Mapping[str, Any], files: Mapping[str, Path], packages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the bill: what the wheel is, the files in it, the packages that it can use."""
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"lifecycles": [{"phase": "build"}], "component": itself},
+        "components": [*(_file(name, path) for name, path in sorted(files.items())), *packages],
+        "dependencies": [{"ref": itself["bom-ref"], "dependsOn": [each["bom-ref"] for each in packages]}],
+    }
+
+
+def _file(name: str, path: Path) -> dict[str, Any]:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"type": "file", "bom-ref": f"file:{name}", "name": name, "hashes": [{"alg": "SHA-256", "content": digest}]}
+
+
+def _packages(itself: str, extras: Mapping[str, Iterable[str]]) -> Iterator[dict[str, Any]]:
+    """Yield each package once, with the requirements that name it: ``""`` is what is always installed."""
+    asked: dict[str, dict[str, list[str]]] = {}
+    for extra, requirements in extras.items():
+        for requirement in requirements:
+            name = canonicalize_name(Requirement(requirement).name)
+            if name != canonicalize_name(itself):
+                asked.setdefault(name, {}).setdefault(str(requirement), []).append(extra)
+    for name, requirements in sorted(asked.items()):
+        always = any("" in extras for extras in requirements.values())
+        properties = [
+            {"name": f"python:requirement:{extra}" if extra else "python:requirement", "value": requirement}
+            for requirement, extras in requirements.items()
+            for extra in extras
+        ]
+        yield {**_package(name), "scope": "required" if always else "optional", "properties": properties}
+
+
+def _package(name: str, version: str | None = None, description: str | None = None) -> dict[str, Any]:
+    purl = f"pkg:pypi/{canonicalize_name(name)}" + (f"@{version}" if version else "")
+    found = {"type": "library", "bom-ref": purl, "name": name, "version": version, "description": description, "purl": purl}
+    return {key: value for key, value in found.items() if value is not None}
