@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.adapter import shadowing
+from unamp.adapter.keeping import Keeper
 from unamp.adapter.observer import Observer
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Shape, Values
@@ -186,11 +187,13 @@ class _Traces(threading.local):
         innermost: the `unamp.trace` that was opened last; None where none is open.
         pauses: how many contexts are open in which nothing is recorded.
         shadow: the low dtype in which operations are computed a second time; None where no open trace asks for that.
+        keeper: keeps what operations are called with; None where no open trace asks for that.
     """
 
     innermost: Any = None
     pauses: int = 0
     shadow: str | None = None
+    keeper: Keeper | None = None
 
 
 traces = _Traces()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unamp.dtypes import LOW_DTYPES, PRECISIONS, Precision
 from unamp.policy import Policy, Rule
 
-__all__ = ["SAMPLE", "OpRecord", "Shadow", "Shape", "Underflow", "Values"]
+__all__ = ["SAMPLE", "Call", "OpRecord", "Shadow", "Shape", "Underflow", "Values"]
 
 #: The sizes of a tensor's dimensions; None for one that is not known.
 Shape = tuple[int | None, ...]
@@ -130,6 +130,22 @@ class Shadow(NamedTuple):
         return cls(dtype, error, overflow, subnormal / count, flushed / count)
 
 
+class Call(NamedTuple):
+    """What an operation was called with, in its canonical signature, for `unamp.trace(keep=...)`.
+
+    Attributes:
+        file: the file with its tensors, in the folder of the trace; empty where the call was left out.
+        args, kwargs: the arguments. ``{"tensor": 0}`` stands for the file's first tensor, ``{"number": "inf"}`` for a number
+            that JSON has no other word for.
+        left_out: why the call was not kept; empty where it was.
+    """
+
+    file: str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = {}
+    left_out: str = ""
+
+
 class OpRecord(NamedTuple):
     """One operation as it really ran, for `unamp.trace`.
 
@@ -153,6 +169,7 @@ class OpRecord(NamedTuple):
         output_shape: the shape of its first floating result; None where it has none.
         equation: the equation of an einsum, which its shapes do not tell; None for everything else.
         shadow: its own error in a low dtype, where the trace was asked for it.
+        call: what it was called with, where the trace was asked to keep that.
     """
 
     op: str
@@ -172,6 +189,7 @@ class OpRecord(NamedTuple):
     output_shape: Shape | None = None
     equation: str | None = None
     shadow: Shadow | None = None
+    call: Call | None = None
 
     @property
     def computed_in(self) -> str | None:

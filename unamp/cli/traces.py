@@ -10,11 +10,11 @@ from typing import Annotated, TypeVar
 import typer
 
 from unamp import tracing
-from unamp.cli.arguments import AsJson, checked
+from unamp.cli.arguments import AsJson, checked, import_framework
 from unamp.cli.printing import print_json
-from unamp.tracing import LayerMapping, Trace, compare_traces
+from unamp.tracing import LayerMapping, Trace, compare_traces, replay
 
-__all__ = ["compare", "read_trace", "trace_command"]
+__all__ = ["compare", "read_trace", "replay_command", "trace_command"]
 
 T = TypeVar("T")
 
@@ -71,6 +71,29 @@ def compare(
     else:
         print(compared.table(limit))
     if not compared.within:
+        raise typer.Exit(1)
+
+
+def replay_command(
+    trace: Annotated[Path, typer.Argument(help="What Trace.to_json() wrote, in the folder that the trace kept its calls in.")],
+    number: Annotated[int, typer.Argument(help="The operation: 1 is the first record.")],
+    framework: Annotated[str | None, typer.Option(help="Run it in this framework; else in the one that it ran in.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one operation of a trace again, alone, from the inputs that it had: in float64, float32 and low.
+
+    Exits with 1 where the result of the run is further from float64 than its precision explains.
+    """
+    recorded = read_trace(trace)
+    used = framework or (recorded.records[number - 1].framework if 1 <= number <= len(recorded.records) else "")
+    if used:
+        import_framework(used)
+    again = checked(lambda: replay(recorded, number, trace.parent, framework=framework))
+    if as_json:
+        print_json(again.to_data())
+    else:
+        print(again.table())
+    if not again.within:
         raise typer.Exit(1)
 
 

@@ -6,6 +6,7 @@
 from unamp.tracing.comparing import TraceComparison, compare_traces, propose_layers
 from unamp.tracing.layer_mapping import LayerMapping
 from unamp.tracing.recording import Trace, ran_under, trace
+from unamp.tracing.replaying import Replay, replay
 from unamp.tracing.shadows import ShadowLine
 from unamp.tracing.tables import Line
 from unamp.tracing.work import Work, share, total_work, work_of
@@ -13,6 +14,7 @@ from unamp.tracing.work import Work, share, total_work, work_of
 __all__ = [
     "LayerMapping",
     "Line",
+    "Replay",
     "ShadowLine",
     "Trace",
     "TraceComparison",
@@ -20,6 +22,7 @@ __all__ = [
     "compare_traces",
     "propose_layers",
     "ran_under",
+    "replay",
     "share",
     "total_work",
     "trace",

@@ -19,7 +19,7 @@ from unamp.tracing.layer_mapping import LayerMapping, propose
 from unamp.tracing.recording import Trace
 from unamp.tracing.tables import text_table
 
-__all__ = ["Compared", "TraceComparison", "compare_traces", "propose_layers"]
+__all__ = ["Compared", "TraceComparison", "bound_of", "compare_traces", "finite", "propose_layers"]
 
 #: How many times the root of the sum of the squares of all roundings so far an error may be: an independent sum of roundings
 #: stays within with a probability of 1 - 2 exp(-8), which is 0.9993.
@@ -130,7 +130,7 @@ class TraceComparison:
                     "op": c.reference.op,
                     "layer": c.reference.layer,
                     "layer_in_other": c.other.layer,
-                    "error": _finite(c.error),
+                    "error": finite(c.error),
                     "bound": c.bound,
                     "within": c.within,
                     "position": c.position,
@@ -149,9 +149,10 @@ def compare_traces(reference: Trace, other: Trace, *, layers: LayerMapping | Non
     """Hold two traces against each other, operation by operation.
 
     In each layer (by `layers`, else by its name without the class of the network), and outside of layers, the two runs are
-    aligned by operation and shape, in the order in which they ran; where one has more than the other, by the size of the numbers too. What is left
-    over then, because layers are named differently, is aligned in the same way. What has no partner is listed. So is what ran
-    outside of layers and regions in a run that has regions: gradients are clipped there, each framework in its own way.
+    aligned by operation and shape, in the order in which they ran; where one has more than the other, by the size of the
+    numbers too. What is left over then, because layers are named differently, is aligned in the same way. What has no partner
+    is listed. So is what ran outside of layers and regions in a run that has regions: gradients are clipped there, each
+    framework in its own way.
 
     An error is allowed to be 4 times the root of the sum of the squares of all roundings of both runs up to that operation:
     twice the unit roundoff for one that computed low (its inputs and its result), eight times for one in float32. That is how
@@ -328,7 +329,7 @@ def _row(c: Compared) -> tuple[str, ...]:
 def _first(c: Compared) -> dict[str, Any]:
     """Return the first difference for JSON: the operation, and on each side where it ran, in what, and why."""
     sides = {name: _rule(record) for name, record in (("reference", c.reference), ("other", c.other))}
-    return {"op": c.other.op, "error": _finite(c.error), "bound": c.bound, **sides}
+    return {"op": c.other.op, "error": finite(c.error), "bound": c.bound, **sides}
 
 
 def _rule(record: OpRecord) -> dict[str, Any]:
@@ -351,7 +352,12 @@ def _side(name: str, record: OpRecord) -> str:
     return f"  {name}: {ran}{where}, computed in {_dtype(record)}, rule {said['rule']}: {said['reason']}"
 
 
-def _finite(error: float | None) -> float | str | None:
+def bound_of(compute: str) -> float:
+    """Return the error that the roundings of one operation explain, computed in a dtype."""
+    return _bound(_rounding(compute) ** 2)
+
+
+def finite(error: float | None) -> float | str | None:
     """Return an error as JSON can hold it."""
     return error if error is None or math.isfinite(error) else str(error)
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from unamp import amp_warnings
 from unamp.adapter import registry
+from unamp.adapter.keeping import LIMIT, Keeper
 from unamp.adapter.observing import traced, traces
-from unamp.adapter.records import OpRecord, Shadow
+from unamp.adapter.records import Call, OpRecord, Shadow
 from unamp.dtypes import LOW_DTYPES, low_dtype
+from unamp.errors import shortened
 from unamp.policy import Policy
 from unamp.regions import current_policy
 from unamp.tracing.shadows import ShadowLine, shadow_lines, shadow_table, worst
@@ -34,18 +38,29 @@ class Trace:
             same inputs, and its own error kept (see `unamp.adapter.records.Shadow`). The network's results, gradients, random
             numbers and statistics stay what they are. It takes about twice the time, and that of looking at every result.
 
+        keep: a folder, which is made: what every operation was called with is written there, and what came out, so that each
+            can run again alone (see `unamp.tracing.replay`). Write `to_json` into that folder, too.
+        keep_limit: how many bytes of tensors are kept at most; what runs after that is recorded without.
+
     Attributes:
         records: one `OpRecord` for every operation of the vocabulary that ran, in order.
         frameworks: the frameworks that were watched, with their versions.
     """
 
-    def __init__(self, *, values: bool = False, shadow: Any = None) -> None:
+    def __init__(
+        self, *, values: bool = False, shadow: Any = None, keep: str | PathLike[str] | None = None, keep_limit: int = LIMIT
+    ) -> None:
         if not isinstance(values, bool):
             raise TypeError(f"values must be True or False, not {type(values).__name__}")
+        if keep is not None and not isinstance(keep, (str, PathLike)):
+            raise TypeError(f"keep must be the path of a folder, not {type(keep).__name__}")
+        if isinstance(keep_limit, bool) or not isinstance(keep_limit, int) or keep_limit < 1:
+            raise ValueError(f"keep_limit must be a number of bytes, 1 or more, not {shortened(keep_limit)}")
         self.records: list[OpRecord] = []
         self.frameworks: dict[str, str] = {}
         self._values = values
         self._shadow = None if shadow is None else low_dtype(shadow)
+        self._keeper = None if keep is None else Keeper(Path(keep), keep_limit)
         self._open: list[tuple[ExitStack, Trace | None]] = []
         self._ran_under: dict[Policy, set[str]] = {}
         self._never_ran: tuple[str, ...] = ()
@@ -58,6 +73,7 @@ class Trace:
         values = self._values or (outer is not None and outer._values)
         with ExitStack() as stack:
             stack.enter_context(_shadowing(self._shadow))
+            stack.enter_context(_keeping(self._keeper))
             for adapter in registry.adapters_in_use():
                 stack.enter_context(adapter.observe(self._take, values))
                 self.frameworks[adapter.framework] = adapter.version()
@@ -80,8 +96,11 @@ class Trace:
         shadow = None
         if self._shadow is not None:
             shadow = record.shadow or Shadow(self._shadow, left_out=f"the adapter for {record.framework} computes no shadow")
-        same = policy is record.policy and kept is record.values and shadow is record.shadow
-        self.records.append(record if same else record._replace(policy=policy, values=kept, shadow=shadow))
+        call = None
+        if self._keeper is not None:
+            call = record.call or Call("", left_out=f"the adapter for {record.framework} keeps no call of this kind")
+        same = policy is record.policy and kept is record.values and shadow is record.shadow and call is record.call
+        self.records.append(record if same else record._replace(policy=policy, values=kept, shadow=shadow, call=call))
         if policy is not None and policy.allow:
             self._ran_under.setdefault(policy, set()).add(record.op)
         outer = self._open[-1][1] if self._open else None
@@ -236,9 +255,24 @@ def _shadowing(dtype: str | None) -> Iterator[None]:
         traces.shadow = before
 
 
-def trace(*, values: bool = False, shadow: Any = None) -> Trace:
+@contextmanager
+def _keeping(keeper: Keeper | None) -> Iterator[None]:
+    """Have this thread's adapters keep what operations are called with; None leaves what a trace around asks for."""
+    before = traces.keeper
+    if keeper is not None and before is not None and keeper is not before:
+        raise ValueError("a trace around this one keeps calls already; one thread keeps each call once")
+    traces.keeper = keeper or before
+    try:
+        yield
+    finally:
+        traces.keeper = before
+
+
+def trace(
+    *, values: bool = False, shadow: Any = None, keep: str | PathLike[str] | None = None, keep_limit: int = LIMIT
+) -> Trace:
     """Return a context manager that records every operation that this thread runs inside it; see `Trace`."""
-    return Trace(values=values, shadow=shadow)
+    return Trace(values=values, shadow=shadow, keep=keep, keep_limit=keep_limit)
 
 
 def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:
