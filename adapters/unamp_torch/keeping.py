@@ -17,7 +17,14 @@ from unamp_torch.numbers import flat, has_numbers
 __all__ = ["after", "before"]
 
 #: Operators whose arguments stand in another order than those of PyTorch's function.
-_ORDER = {"batch_norm": ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")}
+_ORDER = {
+    "batch_norm": ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
+    "embedding": ("indices", "weight", "padding_idx"),
+}
+#: Operators that take a list of tensors where PyTorch's function takes each by itself.
+_ONE_BY_ONE = frozenset({"block_diag", "broadcast_tensors", "cartesian_prod", "chain_matmul", "einsum"})
+#: The words of PyTorch's functions for the numbers of its operators.
+_REDUCTIONS = ("none", "mean", "sum")
 #: Attributes that the canonical signature has by keyword, also where they must be given.
 _BY_KEYWORD = frozenset({"dim", "dims", "training", "momentum", "reduction"})
 
@@ -43,14 +50,19 @@ def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any
     schema = {argument.name: argument for argument in operator.overload._schema.arguments if not argument.is_out}
     given = {**dict(zip(schema, args, strict=False)), **{name: value for name, value in kwargs.items() if name in schema}}
     names = [name for name in _ORDER.get(operator.op, tuple(schema)) if name in schema]
-    if operator.op == "einsum":
-        return [given["equation"], *given["tensors"]], {}
+    if operator.op in _ONE_BY_ONE:
+        texts = [given["equation"]] if operator.op == "einsum" else []
+        return [*texts, *next(value for value in given.values() if isinstance(value, (list, tuple)))], {}
     last = max((n for n, name in enumerate(names) if next(flat((given.get(name),)), None) is not None), default=-1)
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for n, name in enumerate(names):
         argument = schema[name]
         value = given.get(name, argument.default_value)
+        if name == "reduction" and value in range(len(_REDUCTIONS)):
+            if value == argument.default_value:
+                continue
+            value = _REDUCTIONS[value]
         if n <= last or not (argument.has_default_value() or argument.kwarg_only or name in _BY_KEYWORD or named):
             positional.append(value)
         elif name not in _KERNELS_CHOICE and not (argument.has_default_value() and _same(value, argument.default_value)):
