@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from unamp.adapter.keeping import Kept
+from unamp.adapter.keeping import Kept, one_number
 from unamp.adapter.observing import traces
 from unamp.adapter.records import Call
 from unamp.adapter.shadowing import LeftOut
@@ -23,6 +23,8 @@ _ORDER = {
 }
 #: Operators that take a list of tensors where PyTorch's function takes each by itself.
 _ONE_BY_ONE = frozenset({"block_diag", "broadcast_tensors", "cartesian_prod", "chain_matmul", "einsum"})
+#: Attributes that are one number for every dimension, or several.
+_BY_DIMENSION = frozenset({"dilation", "kernel_size", "output_padding", "padding", "stride"})
 #: The words of PyTorch's functions for the numbers of its operators.
 _REDUCTIONS = ("none", "mean", "sum")
 #: Attributes that the canonical signature has by keyword, also where they must be given.
@@ -63,6 +65,8 @@ def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any
             if value == argument.default_value:
                 continue
             value = _REDUCTIONS[value]
+        if name in _BY_DIMENSION:
+            value = one_number(value)
         if n <= last or not (argument.has_default_value() or argument.kwarg_only or name in _BY_KEYWORD or named):
             positional.append(value)
         elif name not in _KERNELS_CHOICE and not (argument.has_default_value() and _same(value, argument.default_value)):

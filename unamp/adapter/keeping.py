@@ -14,8 +14,9 @@ from typing import Any
 
 from unamp.adapter.records import Call
 from unamp.adapter.shadowing import DRAWING, DRAWS, LeftOut
+from unamp.vocabulary import vocabulary
 
-__all__ = ["KEPT_DTYPES", "LIMIT", "RESULT", "Keeper", "Kept"]
+__all__ = ["KEPT_DTYPES", "LIMIT", "RESULT", "Arguments", "Keeper", "Kept", "one_number", "written"]
 
 #: How many bytes a trace keeps unless it is told.
 LIMIT = 1 << 30
@@ -28,6 +29,45 @@ KEPT_DTYPES = (
 )
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+
+
+#: Groups whose functions have the same signature everywhere, as far as they take tensors alone.
+_ALIKE = frozenset({"elementwise", "activation"})
+#: Operations that take a number for their second tensor.
+_NUMBERS = frozenset({"add", "div", "mul", "pow", "sub"})
+
+
+def written(
+    op: str, signatures: Mapping[str, Callable[..., Arguments]], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Arguments:
+    """Return a call in the canonical signature.
+
+    Args:
+        op: the operation.
+        signatures: for operations whose arguments differ: a function with the framework's own parameters that returns the
+            canonical arguments, or raises `LeftOut`.
+        args, kwargs: the call, as the framework has it.
+
+    Raises:
+        LeftOut: where there is no such function, and the call has more than tensors.
+    """
+    if (signature := signatures.get(op)) is not None:
+        try:
+            return signature(*args, **kwargs)
+        except TypeError as error:
+            raise LeftOut(f"its arguments have no canonical form here: {error}") from error
+    given = [*args, *(value for name, value in kwargs.items() if name != "name")]
+    numbers = sum(type(value) in (int, float) for value in given)
+    tensors = sum(hasattr(value, "dtype") and hasattr(value, "shape") for value in given)
+    if vocabulary()[op].group not in _ALIKE or tensors + numbers < len(given) or (numbers and op not in _NUMBERS):
+        raise LeftOut(f"the arguments of {op} have no canonical form here")
+    return given, {}
+
+
+def one_number(value: Any) -> Any:
+    """Return the number that a list of equal ones stands for, of a convolution's stride say; anything else as it is."""
+    several = isinstance(value, (list, tuple)) and len(value) > 0 and all(type(each) is int for each in value)
+    return value[0] if several and len(set(value)) == 1 else value
 
 
 class Keeper:

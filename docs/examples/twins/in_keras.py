@@ -15,9 +15,7 @@ class Encoder(keras.Model):
 
     def call(self, x):
         h = self.before(x)
-        q, k, v = (
-            ops.transpose(ops.reshape(p(h), (2, 6, 4, 8)), (0, 2, 1, 3)) for p in (self.query, self.key, self.value)
-        )
+        q, k, v = (ops.transpose(ops.reshape(p(h), (2, 6, 4, 8)), (0, 2, 1, 3)) for p in (self.query, self.key, self.value))
         scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))) * 8**-0.5
         mixed = ops.matmul(ops.softmax(scores, axis=-1), v)
         x = x + self.merge(ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (2, 6, 32)))
