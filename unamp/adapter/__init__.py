@@ -26,6 +26,7 @@ they fit:
 `arguments`           tensors in arguments and results, however nested
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
 `shadowing`           computing a reported operation a second time, low: the optional part of reports
+`keeping`             writing down what an operation was called with, to run it again: the optional part of reports
 `facts`               reading an adapter's data file about its framework's operations
 `spellings`           a framework's objects by their spellings
 `forwarding`          code that stands in for a function with the function's own signature

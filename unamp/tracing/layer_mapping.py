@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from unamp import _strict_json as strict
 from unamp.adapter.records import OpRecord
-from unamp.errors import shortened, unknown
+from unamp.errors import shortened
 from unamp.tracing.aligning import aligned
 
 __all__ = ["LayerMapping", "propose"]
@@ -65,8 +65,9 @@ class LayerMapping:
             layers = dict.fromkeys(record.layer for record in records)
             for pair in self.pairs:
                 if pair[side] not in layers:
-                    valid = sorted(_spelled(layer) for layer in layers)
-                    raise ValueError(unknown(f"layer of {name}", _spelled(pair[side]), valid, f"the layers of {name}"))
+                    near = difflib.get_close_matches(_spelled(pair[side]), map(_spelled, layers), 3)
+                    hint = f"did you mean {', '.join(map(repr, near))}?" if near else "`unamp trace` shows its layers"
+                    raise ValueError(f"{name} has no layer {shortened(_spelled(pair[side]))}; {hint}")
 
     def to_toml(self) -> str:
         """Return the text of a file.
