@@ -177,7 +177,8 @@ def test_traces_from_files_compare_like_those_in_memory() -> None:
         "first": {"op": "exp", "error": compared.error, "bound": compared.bound, "reference": side, "other": side},
         "operations": [
             {
-                "op": "exp", "layer": None, "layer_in_other": None, "error": compared.error, "bound": compared.bound, "within": False, "position": 0,
+                "op": "exp", "layer": None, "layer_in_other": None,
+                "error": compared.error, "bound": compared.bound, "within": False, "position": 0,
                 "reference": "float32", "other": "float32",
             }
         ],
