@@ -1,4 +1,4 @@
-"""Keeping what an operator was called with, in the canonical signature of its operation, for `unamp.trace(keep=...)`."""
+"""Keeping the arguments of calls, in the canonical signature of its operation, for `unamp.trace(keep=...)`."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trace]:
     return {network: record("torch", network, folder / f"{network}.json") for network in ("transformer", "lenet5")}
 
 
-@pytest.mark.parametrize("framework", ["paddle", "keras", "flax"])
+@pytest.mark.parametrize("framework", ["paddle", "mindspore", "keras", "flax"])
 def test_every_layer_of_a_twin_is_proposed_and_no_operation_differs(
     framework: str, reference: dict[str, Trace], tmp_path: Path
 ) -> None:

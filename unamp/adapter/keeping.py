@@ -1,4 +1,4 @@
-"""Keeping what an operation was called with, for `unamp.trace(keep=...)` and `unamp replay`.
+"""Keeping the arguments of operations, for `unamp.trace(keep=...)` and `unamp replay`.
 
 A call is kept in the canonical signature of its operation (see `unamp.adapter.operations.Operations`), in which every framework
 can be asked for it again. Its tensors are in a file of safetensors, the rest is in the record. Whoever calls this module is an

@@ -131,7 +131,7 @@ class Shadow(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What an operation was called with, in its canonical signature, for `unamp.trace(keep=...)`.
+    """The arguments of an operation, in its canonical signature, for `unamp.trace(keep=...)`.
 
     Attributes:
         file: the file with its tensors, in the folder of the trace; empty where the call was left out.

@@ -198,7 +198,7 @@ def compare_traces(reference: Trace, other: Trace, *, layers: LayerMapping | Non
 
 
 def propose_layers(reference: Trace, other: Trace) -> LayerMapping:
-    """Return which layers of two runs are probably the same, for a person to correct: see `LayerMapping.to_toml`.
+    """Return the layers of two runs that are probably the same, for a person to correct: see `LayerMapping.to_toml`.
 
     Two layers are held to be the same by the operations that both have, with results of the same size; by the order in which
     both runs had them; and, least, by their names.

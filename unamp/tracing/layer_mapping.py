@@ -1,4 +1,4 @@
-"""Which layer of one run is which of another, where their names differ: proposed, and read from a file that a person corrects.
+"""The layers of two runs that are the same, where their names differ: proposed, and read from a file that a person corrects.
 
 The format of the file is described in docs/tracing.md.
 """
@@ -234,7 +234,7 @@ def _why(each: _Candidate, has: Counter[Any], together: int) -> str:
 
 
 def _similar(a: Layer, b: Layer) -> float:
-    """Return how alike two names are, from 0 to 1, without the classes of their networks."""
+    """Return the similarity of two names, from 0 to 1, without the classes of their networks."""
     if a is None or b is None:
         return 1.0 if a is b else 0.0
     words = [re.findall(r"[a-z]+|\d+", name.partition(".")[2].lower()) for name in (a, b)]

@@ -99,7 +99,7 @@ class Replay(NamedTuple):
 
 
 def replay(trace: Trace, number: int, folder: str | Path, *, framework: str | None = None) -> Replay:
-    """Return what one operation of a trace gives when it runs again, alone, from the inputs that it had.
+    """Return the results of one operation of a trace that runs again, alone, from the inputs that it had.
 
     It runs in float64, in float32, and in each low dtype under a region that allows it. The framework must be imported. This
     asks for the adapter's namespace of operations, which may set what PyTorch computes matrix products in: do it in a process
@@ -261,7 +261,7 @@ _DTYPES = {
 
 
 def _tensors(value: Any) -> int:
-    """Return how many tensors the arguments of a call have."""
+    """Return the number of tensors in the arguments of a call."""
     if isinstance(value, Mapping):
         return 1 if value.keys() == {"tensor"} else sum(map(_tensors, value.values()))
     return sum(map(_tensors, value)) if isinstance(value, (list, tuple)) else 0
