@@ -24,7 +24,9 @@ CONFORMANCE = sorted((ROOT / "conformance").rglob("*.py"))
 THIRD_PARTY = {
     "unamp.cli": {"typer", "rich"},
     "unamp._pages": {"jinja2"},
+    "unamp.adapter.keeping": {"numpy", "safetensors"},
     "unamp.tracing.as_page": {"jinja2"},
+    "unamp.tracing.replaying": {"ml_dtypes", "numpy", "safetensors"},
     "unamp.tuning.as_page": {"jinja2"},
     "unamp.tuning.progress": {"rich"},
     "unamp.migrate": {"libcst"},

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.keeping import Keeper
 from unamp.adapter.records import OpRecord, Values
 
 __all__ = ["Layers", "Observer", "traces"]
@@ -19,11 +20,13 @@ class _Traces(threading.local):
         innermost: the `unamp.trace` that was opened last; None where none is open.
         pauses: how many contexts are open in which nothing is recorded.
         shadow: the low dtype in which operations are computed a second time; None where no open trace asks for that.
+        keeper: keeps what operations are called with; None where no open trace asks for that.
     """
 
     innermost: Any = None
     pauses: int = 0
     shadow: str | None = None
+    keeper: Keeper | None = None
 
     @property
     def waiting(self) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unamp.dtypes import LOW_DTYPES, PRECISIONS, Precision
 from unamp.policy import Policy, Rule
 
-__all__ = ["SAMPLE", "Gradient", "OpRecord", "Shadow", "Shape", "Underflow", "Values"]
+__all__ = ["SAMPLE", "Call", "Gradient", "OpRecord", "Shadow", "Shape", "Underflow", "Values"]
 
 #: The sizes of a tensor's dimensions; None for one that is not known.
 Shape = tuple[int | None, ...]
@@ -159,6 +159,22 @@ class Gradient(NamedTuple):
         return cls(dtype, Values.of(shape, [row]), zeros, result)
 
 
+class Call(NamedTuple):
+    """The arguments of an operation, in its canonical signature, for `unamp.trace(keep=...)`.
+
+    Attributes:
+        file: the file with its tensors, in the folder of the trace; empty where the call was left out.
+        args, kwargs: the arguments. ``{"tensor": 0}`` stands for the file's first tensor, ``{"number": "inf"}`` for a number
+            that JSON has no other word for.
+        left_out: why the call was not kept; empty where it was.
+    """
+
+    file: str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = {}
+    left_out: str = ""
+
+
 class OpRecord(NamedTuple):
     """One operation as it really ran, for `unamp.trace`.
 
@@ -183,6 +199,7 @@ class OpRecord(NamedTuple):
         equation: the equation of an einsum, which its shapes do not tell; None for everything else.
         shadow: its own error in a low dtype, where the trace was asked for it.
         step: the step of the trace in which it ran: how often `unamp.tracing.Trace.step` had been called.
+        call: what it was called with, where the trace was asked to keep that.
     """
 
     op: str
@@ -203,6 +220,7 @@ class OpRecord(NamedTuple):
     equation: str | None = None
     shadow: Shadow | None = None
     step: int = 0
+    call: Call | None = None
 
     @property
     def computed_in(self) -> str | None:

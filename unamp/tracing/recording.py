@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from unamp import amp_warnings
 from unamp.adapter import registry
 from unamp.adapter.gradient_hooks import Arrivals, GradientHook
+from unamp.adapter.keeping import LIMIT, Keeper
 from unamp.adapter.observing import traced, traces
-from unamp.adapter.records import Gradient, OpRecord, Shadow
+from unamp.adapter.records import Call, Gradient, OpRecord, Shadow
 from unamp.dtypes import LOW_DTYPES, low_dtype
+from unamp.errors import shortened
 from unamp.policy import Policy
 from unamp.regions import current_policy
 from unamp.tracing.gradients import GradientLine, gradient_lines, gradient_remarks, gradient_table, low_of
@@ -40,6 +44,9 @@ class Trace:
             (see `unamp.adapter.records.Gradient`). A gradient that comes later is not recorded.
         steps: which steps are recorded, ``range(10, 20)`` say; all where not given. `step` ends one; the first is 0.
         ranks: the processes that record, of those that share work; all where not given. The others record nothing.
+        keep: a folder, which is made: what every operation was called with is written there, and what came out, so that each
+            can run again alone (see `unamp.tracing.replay`). Write `to_json` into that folder, too.
+        keep_limit: how many bytes of tensors are kept at most; what runs after that is recorded without.
 
     Attributes:
         records: one `OpRecord` for every operation of the vocabulary that ran, in order.
@@ -56,10 +63,16 @@ class Trace:
         gradients: bool = False,
         steps: Iterable[int] | None = None,
         ranks: Iterable[int] | None = None,
+        keep: str | PathLike[str] | None = None,
+        keep_limit: int = LIMIT,
     ) -> None:
         for name, flag in (("values", values), ("gradients", gradients)):
             if not isinstance(flag, bool):
                 raise TypeError(f"{name} must be True or False, not {type(flag).__name__}")
+        if keep is not None and not isinstance(keep, (str, PathLike)):
+            raise TypeError(f"keep must be the path of a folder, not {type(keep).__name__}")
+        if isinstance(keep_limit, bool) or not isinstance(keep_limit, int) or keep_limit < 1:
+            raise ValueError(f"keep_limit must be a number of bytes, 1 or more, not {shortened(keep_limit)}")
         self.records: list[OpRecord] = []
         self.gradients: list[Gradient] = []
         self.rank: int | None = None
@@ -72,6 +85,7 @@ class Trace:
         self._step = 0
         self._scale: float | None = None
         self._arrivals = Arrivals(self._arrive)
+        self._keeper = None if keep is None else Keeper(Path(keep), keep_limit)
         self._open: list[tuple[ExitStack, Trace | None]] = []
         self._ran_under: dict[Policy, set[str]] = {}
         self._never_ran: tuple[str, ...] = ()
@@ -88,6 +102,7 @@ class Trace:
         values = self._values or (outer is not None and outer._values)
         with ExitStack() as stack:
             stack.enter_context(_shadowing(self._shadow))
+            stack.enter_context(_keeping(self._keeper))
             for adapter in registry.adapters_in_use():
                 stack.enter_context(adapter.observe(self._take, values))
                 self.frameworks[adapter.framework] = adapter.version()
@@ -170,9 +185,10 @@ class Trace:
         shadow = None
         if self._shadow is not None:
             shadow = record.shadow or Shadow(self._shadow, left_out=f"the adapter for {record.framework} computes no shadow")
-        same = policy is record.policy and kept is record.values and shadow is record.shadow and not self._step
-        new = record if same else record._replace(policy=policy, values=kept, shadow=shadow, step=self._step)
-        self.records.append(new)
+        call = None
+        if self._keeper is not None:
+            call = record.call or Call("", left_out=f"the adapter for {record.framework} keeps no call of this kind")
+        self.records.append(record._replace(policy=policy, values=kept, shadow=shadow, call=call, step=self._step))
         if policy is not None and policy.allow:
             self._ran_under.setdefault(policy, set()).add(record.op)
 
@@ -373,6 +389,19 @@ def _shadowing(dtype: str | None) -> Iterator[None]:
         traces.shadow = before
 
 
+@contextmanager
+def _keeping(keeper: Keeper | None) -> Iterator[None]:
+    """Have this thread's adapters keep what operations are called with; None leaves what a trace around asks for."""
+    before = traces.keeper
+    if keeper is not None and before is not None and keeper is not before:
+        raise ValueError("a trace around this one keeps calls already; one thread keeps each call once")
+    traces.keeper = keeper or before
+    try:
+        yield
+    finally:
+        traces.keeper = before
+
+
 def _numbers(name: str, given: Iterable[int] | None) -> Collection[int] | None:
     """Return the steps or ranks that were chosen; None where none were given.
 
@@ -400,9 +429,11 @@ def trace(
     gradients: bool = False,
     steps: Iterable[int] | None = None,
     ranks: Iterable[int] | None = None,
+    keep: str | PathLike[str] | None = None,
+    keep_limit: int = LIMIT,
 ) -> Trace:
     """Return a context manager that records every operation that this thread runs inside it; see `Trace`."""
-    return Trace(values=values, shadow=shadow, gradients=gradients, steps=steps, ranks=ranks)
+    return Trace(values=values, shadow=shadow, gradients=gradients, steps=steps, ranks=ranks, keep=keep, keep_limit=keep_limit)
 
 
 def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:
