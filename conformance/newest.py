@@ -97,7 +97,7 @@ def _without_compiler(home: Path) -> dict[str, str]:
 
 
 def _compiled(found: Mapping[str, Any], wheel: Path) -> str:
-    """Return how the part of an adapter runs that may be compiled.
+    """Return the language of an adapter's part that may be compiled.
 
     Raises:
         Failure: where it runs in Python, although the wheel brings it.
