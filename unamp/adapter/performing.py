@@ -137,7 +137,7 @@ class Casts(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What is to become of that which an operation is made of: code of a framework's computes with several operations.
+    """The cast that what an operation is made of goes on with: the code of a framework's function calls several operations.
 
     Attributes:
         parameters: the parameters that are not among the arguments, by their ids. A norm's are left out: they stay as they are.
