@@ -7,7 +7,7 @@ What JAX's own idiom asks for besides: `loss_scaling`, pure functions for `jax.j
 import jax
 
 from unamp import amp_warnings
-from unamp.adapter import check_version
+from unamp.adapter import Adapter, check_version
 from unamp_jax.hooks import HOOKS
 
 __all__ = ["REQUIRES", "adapter", "loss_scaling", "low_parameters", "with_master_weights"]
@@ -22,4 +22,4 @@ from unamp_jax import loss_scaling  # noqa: E402
 from unamp_jax.adapter import JaxAdapter  # noqa: E402
 from unamp_jax.masters import low_parameters, with_master_weights  # noqa: E402
 
-adapter = JaxAdapter(REQUIRES)
+adapter: Adapter = JaxAdapter(REQUIRES)

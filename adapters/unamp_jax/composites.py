@@ -16,6 +16,7 @@ from jax import lax
 
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.observing import equation, traced
+from unamp.adapter.plans import is_listed
 from unamp.adapter.replacing import CodePatch
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
@@ -58,7 +59,7 @@ class Composite:
 
     def operation(self, args: Args, policy: Policy) -> str:
         """Return the operation that a call is; the one for every rank where a user's list names that."""
-        if not self._ranks or not args or self.op in policy.allow or self.op in policy.deny:
+        if not self._ranks or not args or is_listed(policy, self.op):
             return self.op
         return self._ranks.get(str(getattr(args[0], "ndim", None)), self.op)
 
@@ -104,7 +105,7 @@ class Composite:
         if thread.sink is not None and traced(op):
             given = shapes((args, kwargs))[: 1 if activation_only else None]
             written = equation(op, args, kwargs)
-            observing.report(thread.sink, op, self.path, rule, given, wanted, result, emulated=emulated, written=written)
+            return observing.report(thread.sink, op, self.path, rule, given, wanted, result, emulated=emulated, written=written)
         return result
 
     def _target(self, plan: Plan, rule: Rule, found: list[Any], args: Args, kwargs: Kwargs) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 from unamp.adapter import How
 from unamp.adapter.observing import traced
-from unamp.adapter.plans import ban_message, with_synonyms
+from unamp.adapter.plans import BasePlan, how_by_calls, is_listed, with_synonyms
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
@@ -16,35 +16,36 @@ from unamp_jax.facts import facts
 from unamp_jax.spellings import libraries, primitives
 from unamp_jax.state import DTYPES, PrimitiveRule
 
-__all__ = ["JaxPlan", "how", "plan", "without_policy"]
+__all__ = ["JaxPlan", "how", "plan"]
 
 #: Groups that keep their meaning inside of a layer. (Moving its parameters about is a part of the layer.)
 _UNCHANGED = frozenset({"creation", "random", "cast", "comparison"})
 
 
-class JaxPlan:
+class JaxPlan(BasePlan):
     """A policy made ready for JAX; see `unamp_jax.state.Plan`.
 
     JAX's caches tell traces apart by plans. Those of one policy are equal, however often they are made again: what was traced
     for a policy is found as long as JAX remembers it.
 
     Args:
-        key: tells what the plan is made of, beside its rules.
         policy: the policy.
         rules: the rules for operations, before synonyms.
+        key: tells what the plan is made of, beside the policy.
+        reporting: whether all operations are reported.
 
     Attributes:
-        policy: the policy.
-        low: its low dtype.
-        rules: the rule for every operation of the vocabulary.
+        low: the policy's low dtype.
     """
 
-    def __init__(self, key: tuple[Hashable, ...], policy: Policy, rules: Mapping[str, Rule]) -> None:
-        self._key = key
-        self._hash = hash(key)
-        self.policy = policy
+    def __init__(
+        self, policy: Policy, rules: Mapping[str, Rule], *, key: tuple[Hashable, ...] = (), reporting: bool = False
+    ) -> None:
+        super().__init__(policy, with_synonyms(policy, rules, facts().synonyms), reporting=reporting)
         self.low = DTYPES[policy.dtype]
-        self.rules = with_synonyms(policy, rules, facts().synonyms)
+        self._parts = key
+        self._key = (policy, reporting, *key)
+        self._hash = hash(self._key)
         self._within: dict[tuple[str, Rule, bool], JaxPlan] = {}
 
     def __hash__(self) -> int:
@@ -53,23 +54,15 @@ class JaxPlan:
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, JaxPlan) and self._hash == other._hash and self._key == other._key)
 
-    def rule(self, op: str) -> Rule:
-        """Return the rule in force for an operation."""
-        return self.rules[op]
-
     def follows_parts(self, op: str, path: str) -> bool:
         """Return whether the parts of an operation follow their own rules, and it has none."""
         known = facts()
         if op in known.transparent or path in known.transparent:
-            return op not in self.policy.allow and op not in self.policy.deny
+            return not is_listed(self.policy, op)
         return op in known.divisible and op not in self.policy.deny and self._denies_part(op)
 
     def _denies_part(self, op: str) -> bool:
         return any(part in self.policy.deny for part in vocabulary()[op].parts)
-
-    def ban(self, op: str) -> str:
-        """Return the text of the error for a banned operation."""
-        return ban_message(self.policy, op)
 
     @cached_property
     def primitives(self) -> Mapping[str, PrimitiveRule]:
@@ -79,7 +72,7 @@ class JaxPlan:
     @cached_property
     def observed(self) -> JaxPlan:
         """The same plan once more: what was traced for it reports."""
-        return JaxPlan((*self._key, "observed"), self.policy, self.rules)
+        return JaxPlan(self.policy, self.rules, key=(*self._parts, "observed"), reporting=True)
 
     def within(self, op: str, rule: Rule, activated: bool = False) -> JaxPlan:
         """Return the plan inside a layer that is one operation, whose parameters are not among its arguments."""
@@ -92,7 +85,7 @@ class JaxPlan:
                 for name, known in vocabulary().items()
                 if not known.is_added
             }  # fmt: skip
-            self._within[key] = JaxPlan((*self._key, key), self.policy, rules)
+            self._within[key] = JaxPlan(self.policy, rules, key=(*self._parts, key), reporting=self.reporting)
         return self._within[key]
 
 
@@ -108,14 +101,7 @@ def plan(policy: Policy) -> JaxPlan | None:
 
 @lru_cache(maxsize=256)
 def _made(policy: Policy, known: tuple[str, ...]) -> JaxPlan:
-    return JaxPlan((policy, known), policy, policy.rules)
-
-
-@lru_cache(maxsize=1)
-def without_policy() -> JaxPlan:
-    """Return the plan of a thread in which no policy is in force, but operations are reported."""
-    policy = Policy(enabled=False)
-    return JaxPlan((policy, "observed"), policy, policy.rules)
+    return JaxPlan(policy, policy.rules, key=known)
 
 
 def how(op: str, policy: Policy, device: str) -> How:
@@ -123,9 +109,4 @@ def how(op: str, policy: Policy, device: str) -> How:
     if "jax" not in vocabulary()[op].spellings:
         return How.ABSENT
     made = plan(policy)
-    if made is None or vocabulary()[op].group == "cast":
-        return How.NATIVE
-    rule = made.rules[op]
-    if rule is Rule.LOW and emulates(op):
-        return How.EMULATED
-    return How.NATIVE if rule is Rule.UNTOUCHED else How.INTERCEPTED
+    return how_by_calls(op, None if made is None else made.rules, partial(emulates, op))

@@ -3,7 +3,7 @@
 import mindspore
 
 from unamp import amp_warnings
-from unamp.adapter import check_version
+from unamp.adapter import Adapter, check_version
 from unamp_mindspore.hooks import HOOKS
 
 __all__ = ["REQUIRES", "adapter"]
@@ -16,4 +16,4 @@ HOOKS.probe()
 amp_warnings.newer_than_examined("mindspore", mindspore.__version__, HOOKS.examined)
 from unamp_mindspore.adapter import MindSporeAdapter  # noqa: E402
 
-adapter = MindSporeAdapter(REQUIRES)
+adapter: Adapter = MindSporeAdapter(REQUIRES)

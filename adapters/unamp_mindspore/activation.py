@@ -8,7 +8,7 @@ from unamp_mindspore import patches
 from unamp_mindspore.capturing import go_on, pause
 from unamp_mindspore.compiling import check_not_traced
 from unamp_mindspore.own_amp import switch_off, switch_on
-from unamp_mindspore.plans import Plan, without_policy
+from unamp_mindspore.plans import Plan
 from unamp_mindspore.state import thread
 
 __all__ = ["Activation"]
@@ -29,7 +29,7 @@ class Activation:
         if plan is None:
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
-                thread.plan = without_policy(reporting=thread.sink is not None)
+                thread.plan = Plan.without_policy(reporting=thread.sink is not None)
             return outer, weights, masked
         try:
             check_not_traced()

@@ -31,7 +31,7 @@ from unamp_mindspore.entries import function
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.moved import api
 from unamp_mindspore.own_amp import own_hooks
-from unamp_mindspore.plans import without_policy
+from unamp_mindspore.plans import Plan
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
 __all__ = ["acquire", "installed", "release"]
@@ -50,7 +50,7 @@ def _assisted() -> Iterator[None]:
     """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
     acquire()
     plan, weights = thread.plan, thread.weights
-    thread.plan, thread.weights = without_policy(), None
+    thread.plan, thread.weights = Plan.without_policy(), None
     try:
         yield
     finally:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
 from unamp.adapter import How
+from unamp.adapter.plans import BasePlan, how_by_calls, is_listed
 from unamp.policy import KEPT_POLICIES, Policy, Rule
-from unamp.vocabulary import vocabulary
 from unamp_mindspore.calls import carry_out, quick
 from unamp_mindspore.facts import facts
 from unamp_mindspore.listing import covers, operators
@@ -20,43 +20,30 @@ from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import DTYPES
 from unamp_mindspore.state import device as device_in_use
 
-__all__ = ["Plan", "how", "plan", "without_policy"]
+__all__ = ["Plan", "how", "plan"]
 
 
-class Plan:
+class Plan(BasePlan):
     """A policy made ready for MindSpore.
 
     Attributes:
-        policy: the policy, with lists of its own.
-        low: its low dtype.
-        rules: the rule for every operation of the vocabulary.
-        reporting: whether all operations are reported.
+        low: the policy's low dtype.
         changes_float32: the operations, by MindSpore's name, whose rule changes float32 inputs, or that are being reported.
         inside: the plan for what an operation is made of.
     """
 
     # Asked for with every operation: in slots Python finds them at once.
-    __slots__ = ("__dict__", "changes_float32", "inside", "low", "policy", "reporting", "rules")
+    __slots__ = ("changes_float32", "inside", "low", "policy", "reporting", "rules")
 
-    def __init__(self, policy: Policy, *, reporting: bool = False) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy, rules: Mapping[str, Rule], *, reporting: bool = False) -> None:
+        super().__init__(policy, rules, reporting=reporting)
         self.low = DTYPES[policy.dtype]
-        self.rules = policy.rules
-        self.reporting = reporting
         self.changes_float32 = frozenset(operator.name for operator in operators() if self._may_change_float32(operator))
-        self.inside = without_policy() if policy.active or reporting else self
-
-    def rule(self, op: str) -> Rule:
-        """Return the rule in force for an operation."""
-        return self.rules[op]
+        self.inside = Plan.without_policy() if policy.active or reporting else self
 
     def passes(self, op: str) -> bool:
         """Return whether an operation's parts follow their own rules."""
-        return op in facts().transparent and op not in self.policy.allow and op not in self.policy.deny
-
-    def low_alone(self, dtype: str) -> Plan:
-        """Return a plan under which everything is computed in a low dtype, whatever this one says."""
-        return _all_low(dtype)
+        return op in facts().transparent and not is_listed(self.policy, op)
 
     carry_out = carry_out
 
@@ -77,12 +64,7 @@ class Plan:
     @cached_property
     def observed(self) -> Plan:
         """The same plan, for a thread whose operations are reported."""
-        return Plan(self.policy, reporting=True)
-
-
-@lru_cache(maxsize=2)
-def _all_low(dtype: str) -> Plan:
-    return Plan(Policy("O3", dtype))
+        return Plan(self.policy, self.rules, reporting=True)
 
 
 @lru_cache(KEPT_POLICIES)
@@ -94,13 +76,7 @@ def plan(policy: Policy, device: str | None) -> Plan | None:
     if not policy.active or (device is not None and device != device_in_use()):
         return None
     stated = policy.delegated("mindspore", device_in_use())
-    return None if stated is None else Plan(stated)
-
-
-@lru_cache(maxsize=2)
-def without_policy(*, reporting: bool = False) -> Plan:
-    """Return the plan without a policy, under which low tensors can be computed with, or operations are reported."""
-    return Plan(Policy(enabled=False), reporting=reporting)
+    return None if stated is None else Plan(stated, stated.rules)
 
 
 def how(op: str, policy: Policy, device: str) -> How:
@@ -108,9 +84,5 @@ def how(op: str, policy: Policy, device: str) -> How:
     if not covers(op):
         return How.ABSENT
     stated = policy.delegated("mindspore", device)
-    if stated is None or not stated.active or vocabulary()[op].group == "cast":
-        return How.NATIVE
-    rule = stated.rules[op]
-    if rule is Rule.LOW and device == "cpu":
-        return How.INTERCEPTED if op in facts().views else How.EMULATED
-    return How.NATIVE if rule is Rule.UNTOUCHED else How.INTERCEPTED
+    rules = stated.rules if stated is not None and stated.active else None
+    return how_by_calls(op, rules, lambda: device == "cpu" and op not in facts().views)

@@ -27,7 +27,7 @@ def scale_loss(loss: Any, scale: float) -> Any:
     return _mul(cast(loss, FLOAT32), _number(scale))
 
 
-def backward(compute: Callable[[], tuple[Any, Any]], optimizer: Any) -> tuple[Any, Any]:
+def backward(compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
     """See `unamp.adapter.Adapter.backward`.
 
     In GRAPH_MODE too it computes as in PyNative mode: what computes the loss is any function, which MindSpore may be unable to

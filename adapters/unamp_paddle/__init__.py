@@ -3,7 +3,7 @@
 import paddle
 
 from unamp import amp_warnings
-from unamp.adapter import check_version
+from unamp.adapter import Adapter, check_version
 from unamp_paddle.hooks import HOOKS
 
 __all__ = ["REQUIRES", "adapter"]
@@ -17,4 +17,4 @@ amp_warnings.newer_than_examined("paddle", paddle.__version__, HOOKS.examined)
 # Not before: other versions do not have what these import.
 from unamp_paddle.adapter import PaddleAdapter  # noqa: E402
 
-adapter = PaddleAdapter(REQUIRES)
+adapter: Adapter = PaddleAdapter(REQUIRES)

@@ -9,7 +9,7 @@ import paddle
 from unamp.adapter.state import suspended
 from unamp_paddle import patches
 from unamp_paddle.native import switched_off
-from unamp_paddle.plans import Plan, without_policy
+from unamp_paddle.plans import Plan
 from unamp_paddle.programs import check_ir
 from unamp_paddle.state import CPU_ONLY, expects_gpu, thread
 
@@ -41,7 +41,7 @@ class Activation:
             patches.compilers.acquire()
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
-                thread.plan = without_policy(reporting=thread.sink is not None)
+                thread.plan = Plan.without_policy(reporting=thread.sink is not None)
             return outer, None if CPU_ONLY and in_dynamic_mode else switched_off()
         if not in_dynamic_mode:
             check_ir()

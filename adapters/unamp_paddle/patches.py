@@ -25,7 +25,7 @@ from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.compiled import exchange
 from unamp_paddle.listing import COMPARISONS, tensor_operators
-from unamp_paddle.plans import Plan, without_policy
+from unamp_paddle.plans import Plan
 from unamp_paddle.state import DTYPES, FLOAT32, Tensor, dtype_of, thread
 
 __all__ = ["acquire", "compilers", "installed", "release"]
@@ -36,7 +36,7 @@ __all__ = ["acquire", "compilers", "installed", "release"]
 @contextmanager
 def _assisted() -> Iterator[None]:
     """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
-    helping = without_policy()
+    helping = Plan.without_policy()
     acquire(helping)
     plan, thread.plan = thread.plan, helping
     try:

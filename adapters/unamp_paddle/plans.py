@@ -13,7 +13,7 @@ from typing import Any
 
 from unamp.adapter import How
 from unamp.adapter.patching import Patch
-from unamp.adapter.plans import all_widest, with_synonyms
+from unamp.adapter.plans import BasePlan, all_widest, how_by_calls, is_listed, with_synonyms
 from unamp.adapter.replacing import PatchGroup
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -26,21 +26,18 @@ from unamp_paddle.facts import facts
 from unamp_paddle.operators import Operator
 from unamp_paddle.state import CPU_ONLY, DTYPES
 
-__all__ = ["Plan", "followed_natively", "how", "plan", "without_policy"]
+__all__ = ["Plan", "followed_natively", "how", "plan"]
 
 _KEEPS = (Rule.UNTOUCHED, Rule.WIDEST)
 _CHANGES = (Rule.LOW, Rule.BANNED)  # float32 inputs, too
 
 
-class Plan:
+class Plan(BasePlan):
     """A policy made ready for PaddlePaddle.
 
     Attributes:
-        policy: the policy, with lists of its own.
-        low: its low dtype.
-        rules: the rule for every operation of the vocabulary.
+        low: the policy's low dtype.
         changes_float32: the operations, by Paddle's name, of which a call with float32 inputs alone must be looked at, too.
-        reporting: whether all operations are reported.
         delegated: whether Paddle's own AMP is put in force instead (preset ``native`` on a GPU).
         natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU; what is written in Python
             (`conv2d` with its bias, say) is still one operation.
@@ -57,10 +54,8 @@ class Plan:
         delegated: bool = False,
         natively: bool = False,
     ) -> None:
-        self.policy = policy
+        super().__init__(policy, with_synonyms(policy, rules, facts().synonyms), reporting=reporting)
         self.low = DTYPES[policy.dtype]
-        self.rules = with_synonyms(policy, rules, facts().synonyms)
-        self.reporting = reporting
         self.delegated = delegated
         self.natively = natively
         self.layer_rule = layer_rule
@@ -100,7 +95,7 @@ class Plan:
         op = operator.op
         assert op is not None
         if op in facts().transparent or operator.sparse:
-            return op in self.policy.allow or op in self.policy.deny
+            return is_listed(self.policy, op)
         rule = self.rule(op)
         if operator.in_programs:  # a low tensor is computed with in float32, whatever the rule
             return True
@@ -149,10 +144,6 @@ class Plan:
         """The same plan, where Paddle's own AMP cannot be in force beside it."""
         return Plan(self.policy, self.rules, layer_rule=self.layer_rule)
 
-    def low_alone(self, dtype: str) -> Plan:
-        """Return a plan under which everything is computed in a low dtype, whatever this one says."""
-        return _all_low(dtype)
-
     def inside(self, rule: Rule) -> Plan:
         """Return the plan for what a composite with this rule computes with."""
         return self._inside[rule]
@@ -160,12 +151,6 @@ class Plan:
     @cached_property
     def _inside(self) -> Mapping[Rule, Plan]:
         return {rule: Plan(self.policy, all_widest(), layer_rule=rule) for rule in Rule}
-
-
-@lru_cache(maxsize=2)
-def _all_low(dtype: str) -> Plan:
-    policy = Policy("O3", dtype)
-    return Plan(policy, policy.rules)
 
 
 @lru_cache(KEPT_POLICIES)
@@ -198,12 +183,6 @@ def followed_natively(policy: Policy, device: str | None, *, gpu: bool) -> bool:
     return gpu and device != "cpu" and own and not (policy.allow or policy.deny or policy.widen_results)
 
 
-@lru_cache(maxsize=8)
-def without_policy(*, reporting: bool = False) -> Plan:
-    """Return the plan without a policy, under which low tensors can be computed with, or operations are reported."""
-    return Plan(Policy(enabled=False), Policy(enabled=False).rules, reporting=reporting)
-
-
 def how(op: str, policy: Policy, device: str) -> How:
     """Return the way in which a rule is carried out on a device, for `unamp.explain`."""
     found = [operator for operator in listing.operators() if operator.op == op]
@@ -212,11 +191,7 @@ def how(op: str, policy: Policy, device: str) -> How:
     stated = policy.delegated("paddle", device)
     if stated is None or not stated.active or stated is not policy:
         return How.NATIVE
-    if vocabulary()[op].group == "cast":
-        return How.NATIVE
     if followed_natively(policy, device, gpu=device == "gpu") and not any(operator.composite for operator in found):
         return How.NATIVE
-    rule = stated.rules[op]
-    if rule is Rule.LOW and device == "cpu":
-        return How.INTERCEPTED if found and all(operator.view for operator in found) else How.EMULATED
-    return How.NATIVE if rule is Rule.UNTOUCHED else How.INTERCEPTED
+    is_view = bool(found) and all(operator.view for operator in found)
+    return how_by_calls(op, stated.rules, lambda: device == "cpu" and not is_view)

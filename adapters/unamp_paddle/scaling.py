@@ -24,7 +24,7 @@ def scale_loss(loss: Any, scale: float) -> Any:
     return (loss.cast(FLOAT32) if dtype_of(loss) in LOW else loss) * scale
 
 
-def backward(compute: Callable[[], tuple[Any, Any]], optimizer: Any) -> tuple[Any, None]:
+def backward(compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, None]:
     """See `unamp.adapter.Adapter.backward`."""
     optimizer.clear_grad()
     scaled, loss = compute()

@@ -3,7 +3,7 @@
 import tensorflow
 
 from unamp import amp_warnings
-from unamp.adapter import check_version
+from unamp.adapter import Adapter, check_version
 from unamp_tensorflow.hooks import HOOKS
 
 __all__ = ["REQUIRES", "adapter"]
@@ -17,4 +17,4 @@ amp_warnings.newer_than_examined("tensorflow", tensorflow.__version__, HOOKS.exa
 # Not before: other versions do not have what these import.
 from unamp_tensorflow.adapter import TensorFlowAdapter  # noqa: E402
 
-adapter = TensorFlowAdapter(REQUIRES, HOOKS)
+adapter: Adapter = TensorFlowAdapter(REQUIRES)

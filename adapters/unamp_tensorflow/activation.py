@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unamp_tensorflow import patches
-from unamp_tensorflow.plans import without_policy
+from unamp_tensorflow.plans import TensorFlowPlan
 from unamp_tensorflow.state import Plan, thread
 
 __all__ = ["Activation"]
@@ -31,7 +31,7 @@ class Activation:
         else:
             patches.acquire(plan)
         if thread.sink is not None:
-            plan = without_policy() if plan is None else plan.observed
+            plan = TensorFlowPlan.without_policy(reporting=True) if plan is None else plan.observed
         thread.plan = plan
         return outer
 

@@ -11,7 +11,7 @@ from functools import cache, cached_property, lru_cache
 
 from unamp.adapter import How
 from unamp.adapter.keras_models import facts as keras_facts
-from unamp.adapter.plans import all_widest, ban_message, with_synonyms
+from unamp.adapter.plans import BasePlan, all_widest, is_listed, with_synonyms
 from unamp.adapter.replacing import PatchGroup
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -20,20 +20,18 @@ from unamp_tensorflow.calls import OpTypeAction
 from unamp_tensorflow.composites import Composite
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.finding import functions, keras
-from unamp_tensorflow.listing import always_emulated, has_kernel, op_type, op_types
+from unamp_tensorflow.listing import has_kernel, op_type, op_types
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, FLOAT32, NAMES
 
-__all__ = ["TensorFlowPlan", "how", "plan", "without_policy"]
+__all__ = ["TensorFlowPlan", "how", "plan"]
 
 
-class TensorFlowPlan:
+class TensorFlowPlan(BasePlan):
     """A policy made ready for TensorFlow; see `unamp_tensorflow.state.Plan`.
 
     Attributes:
-        policy: the policy, with lists of its own.
-        low: the number of its low dtype.
-        rules: the rule for every operation of the vocabulary.
+        low: the number of the policy's low dtype.
         within_composite: whether it is for the parts of a composite operation.
         key: what tells this plan's graphs from those of others.
     """
@@ -47,12 +45,10 @@ class TensorFlowPlan:
         within_composite: bool = False,
         reporting: bool = False,
     ) -> None:
-        self.policy = policy
+        super().__init__(policy, with_synonyms(policy, rules, facts().synonyms), reporting=reporting)
         self.low = DTYPES[policy.dtype]
-        self.rules = with_synonyms(policy, rules, facts().synonyms)
         self.within_composite = within_composite
         self.key = ("unamp", policy, key)
-        self._reporting = reporting
         self._for_coordinates: dict[str, TensorFlowPlan] = {}
         self._for_layers: dict[tuple[str, int], TensorFlowPlan] = {}
 
@@ -62,7 +58,7 @@ class TensorFlowPlan:
 
     def follows_parts(self, op: str) -> bool:
         """Return whether the parts of a composite operation follow their own rules, and it has none."""
-        return op in facts().transparent and op not in self.policy.allow and op not in self.policy.deny
+        return op in facts().transparent and not is_listed(self.policy, op)
 
     def for_parts_with_rules(self, op: str) -> TensorFlowPlan:
         """See `unamp_tensorflow.state.Plan`: of `interpolate` the operations that resize; the others compute coordinates."""
@@ -72,13 +68,13 @@ class TensorFlowPlan:
             group = vocabulary()[op].group
             rules = {name: self.rules[name] if vocabulary()[name].group == group else r for name, r in all_widest().items()}
             policy = Policy(self.policy.level, self.policy.dtype, widen_results=self.policy.widen_results)
-            self._for_coordinates[op] = TensorFlowPlan(policy, rules, key=(self.key, op), reporting=self._reporting)
+            self._for_coordinates[op] = TensorFlowPlan(policy, rules, key=(self.key, op), reporting=self.reporting)
         return self._for_coordinates[op]
 
     def ban(self, op: str | None) -> str:
         """Return the text of the error for a banned operation."""
         assert op is not None  # what the vocabulary has no name for is never banned
-        return ban_message(self.policy, op)
+        return super().ban(op)
 
     @cached_property
     def actions(self) -> Mapping[str, OpTypeAction | None]:
@@ -94,19 +90,7 @@ class TensorFlowPlan:
             return OpTypeAction(found, rule, 0)
         ban = self.ban(found.op) if rule is Rule.BANNED else ""
         made = OpTypeAction(found, rule, self.low, widen=self.policy.widen_results, ban=ban)
-        return made if self._reporting or not made.needless else None
-
-    @cached_property
-    def cast_only(self) -> Mapping[str, int]:
-        """See `unamp_tensorflow.state.Plan`."""
-        if self.policy.widen_results:
-            return {}
-        targets = {Rule.LOW: self.low, Rule.FP32: FLOAT32}
-        return {
-            op: targets[rule]
-            for op, rule in self.rules.items()
-            if rule in targets and vocabulary()[op].group != "norm" and not always_emulated(op) and not self.follows_parts(op)
-        }
+        return made if self.reporting or not made.needless else None
 
     @property
     def patches(self) -> tuple[PatchGroup, ...]:
@@ -122,12 +106,12 @@ class TensorFlowPlan:
         return PatchGroup(composite.patch for composite in keras() if self._needs(composite))
 
     def _needs(self, composite: Composite) -> bool:
-        if composite.layers is not None:
+        if composite.layer:
             return True
         if self.follows_parts(composite.op):
             return composite.op in facts().coordinates
-        made_of = facts().made_of.get(composite.path)
-        if self._reporting or made_of is None:
+        made_of = facts().made_of.get(composite.name)
+        if self.reporting or made_of is None:
             return True
         return any(self.rules[part] is not self.rules[composite.op] for part in made_of)
 
@@ -145,10 +129,6 @@ class TensorFlowPlan:
             return self
         policy = Policy(self.policy.level, self.policy.dtype)
         return TensorFlowPlan(policy, all_widest(), key="function", within_composite=True)
-
-    def low_alone(self, dtype: str) -> TensorFlowPlan:
-        """See `unamp_tensorflow.state.Plan`."""
-        return _all_low(dtype)
 
     def for_parts_of_layer(self, op: str, target: int) -> TensorFlowPlan:
         """Return the plan for the parts of a layer that computes in a dtype: its parameters are not among its inputs."""
@@ -189,12 +169,6 @@ def _unchanged(op: str) -> bool:
     return vocabulary()[op].group in ("creation", "random", "cast", "comparison") or op == "tensor_list"
 
 
-@lru_cache(maxsize=2)
-def _all_low(dtype: str) -> TensorFlowPlan:
-    policy = Policy("O3", dtype)
-    return TensorFlowPlan(policy, policy.rules)
-
-
 @lru_cache(KEPT_POLICIES)
 def plan(policy: Policy) -> TensorFlowPlan | None:
     """Return the plan for a policy; None where nothing is to be done: a policy that changes nothing, and preset ``native``.
@@ -204,13 +178,6 @@ def plan(policy: Policy) -> TensorFlowPlan | None:
     if not policy.active or preset(policy.preset).delegates:
         return None
     return TensorFlowPlan(policy, policy.rules)
-
-
-@lru_cache(maxsize=1)
-def without_policy() -> TensorFlowPlan:
-    """Return the plan of a thread in which no policy is in force, but operations are reported."""
-    policy = Policy(enabled=False)
-    return TensorFlowPlan(policy, policy.rules, reporting=True)
 
 
 def how(op: str, policy: Policy, device: str) -> How:

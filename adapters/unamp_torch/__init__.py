@@ -3,7 +3,7 @@
 import torch
 
 from unamp import amp_warnings
-from unamp.adapter import check_version
+from unamp.adapter import Adapter, check_version
 from unamp_torch.hooks import HOOKS
 
 __all__ = ["REQUIRES", "adapter"]
@@ -17,4 +17,4 @@ amp_warnings.newer_than_examined("torch", torch.__version__, HOOKS.examined)
 # Not before: other versions do not have what these import.
 from unamp_torch.adapter import TorchAdapter  # noqa: E402
 
-adapter = TorchAdapter(REQUIRES)
+adapter: Adapter = TorchAdapter(REQUIRES)

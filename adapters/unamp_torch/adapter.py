@@ -1,149 +1,34 @@
-"""The contract of `unamp.adapter` for PyTorch: each method is one of a module beside this one, which has the explanations."""
+"""The contract of `unamp.adapter` for PyTorch, carried out by the modules beside this one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 
-from unamp.adapter import Decoration, Fact, Gap, Gradients, How, Operations, OpRecord, Realisation, Support
-from unamp.adapter.keras_models import keras_on
+from unamp.adapter import Decoration, Fact, Gradients, Operations, Realisation, Support
+from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import Layered
-from unamp.adapter.observer import Observer
+from unamp.adapter.observer import Sink
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_torch import compiling, observing, patches, plans, probing, scaling, state
+from unamp_torch import compiling, devices, keras, observing, patches, plans, probing, scaling, spellings, state
 from unamp_torch.activation import activation
-from unamp_torch.compiled import build_hint, library
-from unamp_torch.spellings import made_by, spelling
-from unamp_torch.state import CUDA, autocast_key, dispatch_key, dtype_name, excluded, set_excluded, thread
+from unamp_torch.compiled import build_hint, in_wheel, library
+from unamp_torch.state import CUDA, autocast_key, dtype_name, excluded, thread
 
 __all__ = ["TorchAdapter"]
 
-
-GAPS = (
-    Gap(
-        "a region object made outside a compiled function and opened by name inside it",
-        "torch.compile cannot enter a context manager that it did not see being made: it breaks the graph there, or with "
-        "fullgraph=True raises; call unamp.autocast(...) inside the function, or decorate it",
-        "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0142.html",
-    ),
-    Gap(
-        "the backend 'eager' of torch.compile when an operation raises inside a region inside the compiled function",
-        "the graph has no try/finally: the region stays open in that thread, as PyTorch's own autocast does there",
-    ),
-    Gap(
-        "nn.AdaptiveLogSoftmaxWithLoss on a low input at O1, unless the policy names adaptive_log_softmax",
-        "PyTorch's layer writes its float32 parts into a result of its input's dtype, and raises, as under torch.autocast",
-    ),
-    Gap(
-        "bilinear in a function that is compiled or exported, under the preset torch-cpu or torch-cuda without other lists",
-        "PyTorch casts the parts of this operation below where graphs are recorded: it runs in float32, as under "
-        "torch.autocast; name it in allow",
-    ),
-    Gap(
-        "products of sparse tensors in a compressed layout (CSR, CSC, BSR) on a CPU",
-        "PyTorch has no low kernel for them, and its own autocast, which carries out its own lists, casts them: they raise, as "
-        "under torch.autocast; deny the operation, or use the COO layout",
-        "https://docs.pytorch.org/docs/stable/sparse.html",
-    ),
-    Gap(
-        "operations on torch.masked tensors whose rule is low, in bfloat16",
-        "masked tensors know float16, float32 and float64 alone: PyTorch raises before it computes; use float16, or deny the "
-        "operation",
-    ),
-    Gap(
-        "scaled_dot_product_attention of jagged tensors with widen_results, or of low ones where it is denied",
-        "PyTorch's cast of such a tensor has no backward pass where its gradient is not contiguous: it raises, as the "
-        "same cast does without a region",
-    ),
-    Gap(
-        "backward operators that are called by hand at O2 and O3 (aten::max_pool2d_with_indices_backward)",
-        "they follow no rule, and a low gradient beside a float32 input raises, as it does without a region",
-    ),
-    Gap(
-        "layers of torch.ao.quantization after an operation that runs low",
-        "their operators take float32 alone and are on nobody's list: they raise, as under torch.autocast; deny what comes "
-        "before, or widen its result",
-    ),
-    Gap(
-        "changing a parameter inside a region that stays open by what PyTorch does not see, and without a backward pass before "
-        "its next use",
-        "PyTorch sees its operators in that thread, custom_op's, and compiled functions; what writes through NumPy, DLPack, a "
-        "kernel of its own or in another thread is noticed at the next backward pass: close the region, or open it with "
-        "cache_enabled=False",
-    ),
-    Gap(
-        "a graph of torch.jit.script or torch.jit.trace that is run inside a region",
-        "TorchScript puts PyTorch's own autocast on it as well, which carries out its own lists for what the graph leaves "
-        "alone; run it outside of regions, with the policy in the traced function, or switch that off: "
-        "torch._C._jit_set_autocast_mode(False)",
-        "https://docs.pytorch.org/docs/stable/amp.html",
-    ),
-    Gap(
-        "meta tensors under torch.inference_mode in a region that names no device",
-        "there they have no dispatch key that a region could use for them alone: the first operation whose rule PyTorch's "
-        "autocast does not follow by itself (softmax, layer_norm, a loss) raises, and what runs before it or without one "
-        'computes in float32; open the region with unamp.autocast("meta")',
-    ),
-    Gap(
-        "the preset 'native' on another device than a CPU, CUDA's, Apple's or Intel's in explain and traces",
-        "PyTorch's lists for it are followed, but not known by name: every operation is told as untouched",
-    ),
-    Gap(
-        "decorate with master_grad under DistributedDataParallel",
-        "its buckets take gradients in the dtype of their parameters: the backward pass raises; leave master_grad out",
-    ),
-    Gap(
-        "decorate for modules of torch.distributed.fsdp",
-        "those keep float32 parameters, each rank its part, and cast them by their own MixedPrecision; a region serves as well",
-    ),
-    Gap(
-        "GradScaler with fused optimizers waits for the GPU once in every step",
-        "its step says whether it was taken; torch.amp.GradScaler leaves that to the optimizer's kernel, and does not know",
-    ),
-    Gap(
-        "backward in a low dtype on CUDA for an operator that has a low kernel forward but none backward",
-        "such operators are known for the CPU, where they were measured; deny the operation",
-    ),
-)
-
-#: What asks oneDNN for instructions of this CPU, and how many times slower than float32 a dtype is without.
-_HAS_INSTRUCTIONS = {"float16": "_is_mkldnn_fp16_supported", "bfloat16": "_is_mkldnn_bf16_supported"}
-_FALLBACK = {"float16": 28.0, "bfloat16": 22.0}
+#: How many times slower than float32 a dtype is on a CPU without instructions for it.
+_WITHOUT_INSTRUCTIONS = {"float16": 28.0, "bfloat16": 22.0}
 
 
-@cache
-def _has_instructions(dtype: str) -> bool | None:
-    """Return whether oneDNN finds instructions of this CPU for a dtype; None where it cannot be asked."""
-    ask = getattr(torch.ops.mkldnn, _HAS_INSTRUCTIONS[dtype], None)
-    if ask is None:
-        return None
-    tracer = dispatch_key("Tracer")  # `torch.jit.trace` cannot record the question
-    off = excluded(tracer)
-    set_excluded(tracer, True)
-    try:
-        return bool(ask())
-    finally:
-        set_excluded(tracer, off)
-
-
-def _keras() -> Any:
-    from unamp_torch import keras_training  # few programs use it
-
-    return keras_training
-
-
-class TorchAdapter:
-    """PyTorch, on the CPU and on CUDA.
-
-    Args:
-        requires: the versions of PyTorch that it works with.
-    """
+class TorchAdapter(BaseAdapter):
+    """PyTorch, on the CPU and on CUDA."""
 
     framework = "torch"
     thread = thread
@@ -153,57 +38,55 @@ class TorchAdapter:
         "cannot be converted to type|c10::"
     )
 
-    def __init__(self, requires: str) -> None:
-        self.requires = requires
+    probe = staticmethod(probing.probe_effects)  # names were looked at when this package was imported
+    device_names = staticmethod(devices.names)
+    device_kind = staticmethod(devices.kind_of)
+    device_of = staticmethod(devices.on)
+    how = staticmethod(plans.how)
+    scale_loss = staticmethod(scaling.scale_loss)
+    all_finite = staticmethod(scaling.all_finite)
+    report_registered = staticmethod(observing.report_registered)
+    operators_changed = staticmethod(plans.forget)
+    spelling = staticmethod(spellings.spelling)
+    made_by = staticmethod(spellings.made_by)
+    called_as_it_is = staticmethod(compiling.call_while_tracing)
+    make_capturable = staticmethod(compiling.make_capturable)
+    enter_captured = staticmethod(compiling.enter)
+    leave_captured = staticmethod(compiling.leave)
+    compiling = staticmethod(compiling.compiling)  # asked for every region that is made
 
-    def version(self) -> str:
-        """Return PyTorch's version, with its build."""
-        return str(torch.__version__)
-
-    def probe(self) -> None:
-        """Compute a little in a region; the names that regions need were looked at when this package was imported."""
-        probing.probe_effects()
-
-    def devices(self) -> tuple[str, ...]:
-        """Return the CPU, and a GPU where PyTorch finds an accelerator of whatever kind (see `device_names`)."""
-        return ("cpu",) if plans.accelerator() is None else ("cpu", "gpu")
-
-    def device_names(self) -> Mapping[str, str]:
-        """Return PyTorch's word for every device that a region can cover here, by its kind."""
-        found = plans.accelerator()
-        return {"cpu": "cpu", **({} if found is None else {"gpu": found}), "meta": "meta"}
-
-    def device_kind(self, device: object) -> str | None:
-        """Return the kind of a `torch.device`, or of the string for one; None where it is neither."""
-        if isinstance(device, str):
-            try:
-                device = torch.device(device)
-            except RuntimeError:
-                return None
-        return plans.device_kind(device.type) if isinstance(device, torch.device) else None
+    def rank(self) -> int | None:
+        """Return the number that `torch.distributed` gave this process; None where it knows of no others."""
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return None
+        return torch.distributed.get_rank()
 
     def support(self, device: str, dtype: str) -> Support:
         """Return native for the CPU (where single operators are emulated), and for a GPU what CUDA says."""
         if device == "cpu":
             return Support.NATIVE
-        if plans.accelerator() is None:
+        if devices.accelerator() is None:
             return Support.UNSUPPORTED
-        if plans.accelerator() != CUDA:
+        if devices.accelerator() != CUDA:
             return Support.NATIVE  # where single operators are emulated, as on the CPU
         emulated = dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False)
         return Support.EMULATED if emulated else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:
         """Return 1 where the CPU has instructions for the dtype and oneDNN uses them; else how slow a fallback is."""
-        return _FALLBACK[dtype] if device == "cpu" and _has_instructions(dtype) is False else 1.0
+        return _WITHOUT_INSTRUCTIONS[dtype] if device == "cpu" and devices.has_instructions(dtype) is False else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
-        """``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this adapter's are written."""
-        asked = {dtype: _has_instructions(dtype) for dtype in _HAS_INSTRUCTIONS}
+        """``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this adapter's are written.
+
+        ``kernels_in_wheel`` says which versions of PyTorch those are for that an installed wheel brings.
+        """
+        asked = {dtype: devices.has_instructions(dtype) for dtype in _WITHOUT_INSTRUCTIONS}
         return {
             "build": f"cuda {torch.version.cuda}" if torch.version.cuda else "cpu",
             "capability": torch.backends.cpu.get_cpu_capability(),
             "kernels": "Python" if library is None else "C++",
+            **({} if in_wheel() is None else {"kernels_in_wheel": str(in_wheel())}),
             "mkl": torch.backends.mkl.is_available(),
             "onednn": torch.backends.mkldnn.is_available(),
             **{f"onednn_{dtype}": answer for dtype, answer in asked.items() if answer is not None},
@@ -211,19 +94,12 @@ class TorchAdapter:
         }
 
     def faster(self) -> str | None:
-        return build_hint(on_gpu=plans.accelerator() is not None)
-
-    def gaps(self) -> tuple[Gap, ...]:
-        """Return the gaps: PyTorch lets it do none of these."""
-        return GAPS
+        return build_hint(on_gpu=devices.accelerator() is not None)
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         return activation(plans.plan(policy, device))
 
-    def how(self, op: str, policy: Policy, device: str) -> How:
-        return plans.how(op, policy, device)
-
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         plans.install_all()
         if thread.plan is not None:
             plans.install_traced(thread.plan)
@@ -238,19 +114,12 @@ class TorchAdapter:
     def dtype_of(self, tensor: Any) -> str:
         return dtype_name(tensor.dtype)
 
-    def device_of(self, tensor: Any) -> str:
-        kind: str = tensor.device.type
-        return plans.device_kind(kind)
-
     def native_policy(self, device: str) -> Policy | None:
-        kind = plans.device_type(device)
+        kind = devices.device_type(device)
         plan = thread.plan
         if (plan is not None and kind in plan.devices) or autocast_key(kind) is None or not torch.is_autocast_enabled(kind):
             return None
         return Policy("O1", dtype_name(torch.get_autocast_dtype(kind)), preset="native")
-
-    def check_compiled(self, policy: Policy, device: str) -> None:
-        """Do nothing: functions that torch.compile traces follow every policy."""
 
     def is_network(self, value: object) -> bool:
         return isinstance(value, torch.nn.Module)
@@ -259,22 +128,15 @@ class TorchAdapter:
         return with_method(network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy))
 
     def is_optimizer(self, value: object) -> bool:
-        return isinstance(value, torch.optim.Optimizer) or (keras_on("torch") and _keras().is_optimizer(value))
-
-    def scale_loss(self, loss: Any, scale: float) -> Any:
-        return scaling.scale_loss(loss, scale)
+        return isinstance(value, torch.optim.Optimizer) or keras.is_optimizer(value)
 
     def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
         of_keras = not isinstance(optimizer, torch.optim.Optimizer)
-        return _keras().backward(compute, network, optimizer) if of_keras else scaling.backward(compute, optimizer)
-
-    def all_finite(self, tensors: Sequence[Any]) -> Any:
-        return scaling.all_finite(tensors)
+        return keras.backward(compute, network, optimizer) if of_keras else scaling.backward(compute, optimizer)
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         if not isinstance(optimizer, torch.optim.Optimizer):
-            of_keras: Gradients = _keras().KerasGradients(optimizer, given)
-            return of_keras
+            return keras.KerasGradients(optimizer, given)
         return scaling.TorchGradients(optimizer, given)
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
@@ -296,34 +158,6 @@ class TorchAdapter:
         while plan is not None and device not in plan.devices:
             plan = plan.beside
         return None if plan is None else plan.policy
-
-    def operators_changed(self) -> None:
-        plans.forget()
-
-    def called_as_it_is(self, function: Callable[..., Any]) -> None:
-        compiling.call_while_tracing(function)
-
-    def report_registered(self, observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
-        observing.report_registered(observer, record, tensors, result)
-
-    def spelling(self, value: object) -> str | None:
-        """Return the spelling of one of PyTorch's functions, layer classes or operators."""
-        return spelling(value)
-
-    def made_by(self, tensor: Any) -> Iterator[str]:
-        """Give the operations of the graph that autograd recorded; without a gradient there is none."""
-        return made_by(tensor)
-
-    compiling = staticmethod(compiling.compiling)  # asked for every region that is made
-
-    def make_capturable(self, region: AbstractContextManager[Any, bool | None]) -> int:
-        return compiling.make_capturable(region)
-
-    def enter_captured(self, key: int) -> None:
-        compiling.enter(key)
-
-    def leave_captured(self, key: int) -> None:
-        compiling.leave(key)
 
     def operations(self) -> Operations:
         from unamp_torch.conformance import TorchOperations

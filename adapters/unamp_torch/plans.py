@@ -14,7 +14,7 @@ from typing import cast
 import torch
 
 from unamp.adapter import How, major_minor
-from unamp.adapter.plans import ban_message
+from unamp.adapter.plans import ban_message, is_listed
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset, preset_versions, without_version
@@ -24,6 +24,7 @@ from unamp_torch import calls, state
 from unamp_torch.calls import Action
 from unamp_torch.compiled import library
 from unamp_torch.compiling import token
+from unamp_torch.devices import accelerator, device_type
 from unamp_torch.facts import facts
 from unamp_torch.kernels import compiled_plan, install, install_on_meta, let_autocast_pass
 from unamp_torch.listing import Operator, name_operators_of_libraries, operators
@@ -31,9 +32,6 @@ from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, T
 
 __all__ = [
     "Plan",
-    "accelerator",
-    "device_kind",
-    "device_type",
     "explicit_action",
     "forget",
     "how",
@@ -128,27 +126,6 @@ class Plan:
         if library is None or not self.intercepts or self.key is TRACED:
             return None
         return compiled_plan(library, self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA), META in self.elsewhere)
-
-
-def accelerator() -> str | None:
-    """Return the device type of the accelerator that PyTorch finds; None where there is none.
-
-    ``"cuda"`` is ROCm's too; others are ``"mps"``, ``"xpu"``, and the name of any backend that somebody brought along.
-    """
-    if torch.cuda.is_available():
-        return CUDA
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return None if found is None else found.type
-
-
-def device_type(kind: str) -> str:
-    """Return PyTorch's device type for a kind of device: ``"gpu"`` is whatever accelerator there is."""
-    return (accelerator() or CUDA) if kind == "gpu" else kind
-
-
-def device_kind(device_type: str) -> str:
-    """Return the kind of device that a device type is."""
-    return "gpu" if device_type in (CUDA, accelerator()) else device_type
 
 
 def plan(policy: Policy, device: str | None) -> Plan:
@@ -377,8 +354,7 @@ def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
 def only_chooses(policy: Policy, op: str) -> bool:
     """Return whether an operation only chooses between others, by an argument, whose rules hold: `pad`, by its mode."""
     chosen = facts().chooses.get(op, ())
-    named = op in policy.allow or op in policy.deny
-    return not named and any(policy.rules[other] is not policy.rules[op] for other in chosen)
+    return not is_listed(policy, op) and any(policy.rules[other] is not policy.rules[op] for other in chosen)
 
 
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:

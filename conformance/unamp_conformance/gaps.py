@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -76,14 +75,13 @@ class KnownGap:
 
 
 def gaps_of(framework: str) -> tuple[KnownGap, ...]:
-    """Return a framework's known gaps: in this package, or ``gaps.toml`` beside a stranger's adapter; none without a file.
+    """Return a framework's known gaps, of ``gaps.toml`` beside its adapter; none without a file.
 
     Raises:
         BadGaps: where the file is wrong.
     """
-    ours = resources.files(__package__).joinpath(f"gaps/{framework}.toml")
-    file = ours if ours.is_file() else _beside_the_adapter(framework)
-    return parse(file.read_text("utf-8"), file.name) if file is not None and file.is_file() else ()
+    file = _beside_the_adapter(framework)
+    return parse(file.read_text("utf-8"), f"{file.parent.name}/{file.name}") if file is not None and file.is_file() else ()
 
 
 def _beside_the_adapter(framework: str) -> Path | None:

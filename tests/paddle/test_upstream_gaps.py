@@ -1,6 +1,6 @@
 """Failures of Paddle's own that the conformance suite lists as known gaps of its ways, each shown without unamp.
 
-Where one of these tests fails since Paddle has mended it, its gap in `conformance/unamp_conformance/gaps/paddle.toml` goes.
+Where one of these tests fails since Paddle has mended it, its gap in `adapters/unamp_paddle/gaps.toml` goes.
 """
 
 import numpy as np

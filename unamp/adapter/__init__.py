@@ -5,6 +5,7 @@ they fit:
 
 ====================  ====================================================================================================
 `contract`            `Adapter` itself, with what it hands out and takes
+`base`                the class that adapters derive from: what most of them answer alike
 `operations`          the namespace that conformance is written against
 `ways`                the ways in which a framework runs a function: compiled, traced, exported, ...
 `absent_devices`      devices that are not here, whose programs a framework can write down: decisions are read
@@ -19,21 +20,23 @@ they fit:
 `replacing`           the kinds of patches: one function, method or attribute that is another
 `exchanging`          the loops over many functions and names, in Python and in C
 `building`            parts that are compiled where a user asks for it: where they are kept, built, found and refused
-`plans`               rules for plans, and the message of a ban: the same in every framework
+`plans`               what plans have in common: rules, the message of a ban, how a rule is carried out
 `registered`          operations that users register: the optional part of an adapter
 `performing`          what a rule comes to for one call
 `memory`              comparing the bytes of two tensors on the CPU
 `arguments`           tensors in arguments and results, however nested
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
+`gradient_hooks`      telling a trace of gradients; `Observer.report` and `Reporter` put the hooks on
 `shadowing`           computing a reported operation a second time, low: the optional part of reports
-`facts`               reading an adapter's data file about its framework's operations
+`keeping`             writing down what an operation was called with, to run it again: the optional part of reports
+`facts`               reading an adapter's data files: facts about its framework's operations, and its gaps
 `spellings`           a framework's objects by their spellings
 `forwarding`          code that stands in for a function with the function's own signature
 `keras_models`        models of Keras, whatever it computes with; `keras_masters` are its optimizers' master weights
 `keras_policies`      dtype policies of Keras' layers in a region
 `layers`              rules for single layers: the optional part of an adapter; `keras_layers` has it for Keras
 `layered_networks`    networks with layers, as conformance takes them to check such rules
-`wrapping`            a second object for a network, with the same parameters and another method
+`wrapping`            classes derived under their base's name; a second object for a network, with another method
 ====================  ====================================================================================================
 """
 
@@ -48,6 +51,7 @@ from unamp.adapter.contract import (
     Gap,
     Gradients,
     How,
+    KnowsRanks,
     MayBeFaster,
     NamesDevices,
     Realisation,
@@ -71,6 +75,7 @@ __all__ = [
     "Gap",
     "Gradients",
     "How",
+    "KnowsRanks",
     "MayBeFaster",
     "NamedOperations",
     "NamesDevices",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["AbsentDevice", "Computed", "Kind", "Programs", "Read", "Unreadable"]
+__all__ = ["AbsentDevice", "Computed", "Kind", "Numbers", "Programs", "Read", "Unreadable", "entering", "result_of"]
 
 #: The kinds of operation that a precision shows in, and what a call gives to others. Others move numbers, or round each once.
 Kind = Literal["product", "reduction", "transcendental", "result"]
@@ -51,6 +51,38 @@ class Computed(NamedTuple):
     operands: tuple[str, ...]
     results: tuple[str, ...]
     entered: tuple[str, ...]
+
+
+class Numbers(NamedTuple):
+    """The numbers of a value: the place that made them, and the dtypes in which those that it made them of entered it.
+
+    A constant is made of none.
+    """
+
+    place: str
+    backward: bool
+    entered: frozenset[str]
+
+
+def entering(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> frozenset[str]:
+    """Return the dtypes in which the numbers of a value entered a place: its own where another made it, none of a constant.
+
+    Args:
+        made: what is known of the value; None where no operation of the program made it.
+        dtypes: the names of its floating dtypes.
+        place: the place.
+    """
+    return made.entered if made is not None and (made.place == place or not made.entered) else frozenset(dtypes)
+
+
+def result_of(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> tuple[Computed, ...]:
+    """Return the result of another place, which an operation at a place takes as an operand; arguments as `entering` has them.
+
+    Empty where the operand is none.
+    """
+    if made is None or made.place in ("", place) or made.backward or not dtypes:
+        return ()
+    return (Computed(made.place, False, "result", "result", dtypes, dtypes, dtypes),)
 
 
 class Programs(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from unamp.adapter.building import CompiledPart
 from unamp.adapter.patching import Patch
 
-__all__ = ["Exchange", "InC", "InPython", "Names", "part"]
+__all__ = ["Exchange", "InC", "InPython", "Names", "build_hint", "part"]
 
 _SOURCE = Path(__file__).with_suffix(".c")
 
@@ -111,4 +111,19 @@ class InC:
 
 def part(framework: str) -> CompiledPart:
     """Return the loops in C as a part of a framework's adapter; the module has what `Exchange` has."""
-    return CompiledPart.extension(framework, "the compiled exchange of functions", "unamp_exchanging", [_SOURCE])
+    return CompiledPart.extension(framework, "the compiled exchange of functions", "unamp_exchanging", _SOURCE)
+
+
+def build_hint(part: CompiledPart, times: str) -> str | None:
+    """Return the command that builds the loops, where they are not built and could be; None elsewhere, and where not wanted.
+
+    Args:
+        part: the loops.
+        times: how many times as long regions take without: ``"twice"``.
+    """
+    if not part.can_be_built():
+        return None
+    return (
+        f"unamp opens and closes regions in Python here, which takes {times} as long as in C: "
+        f"{part.command} builds that, once, in a second"
+    )

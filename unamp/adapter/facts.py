@@ -1,4 +1,4 @@
-"""Facts about a framework's operations, which an adapter keeps as a data file: ``data/operators.toml`` in its package."""
+"""Data files of an adapter's package: ``data/operators.toml``, facts about operations, and ``gaps.toml``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from importlib import resources
 from typing import Any, TypeVar
 
 from unamp._data import parse_table
+from unamp.adapter.contract import Gap
 from unamp.errors import AdapterError
 
-__all__ = ["read_facts"]
+__all__ = ["read_facts", "read_gaps"]
 
 T = TypeVar("T")
 
@@ -41,6 +42,29 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
         raise AdapterError(f"{package}/{file}: there is no key {min(absent)!r}")
     types = typing.get_type_hints(kind)
     return kind(**{name: _as(types[name], value) for name, value in data.items()})
+
+
+def read_gaps(package: str) -> tuple[Gap, ...]:
+    """Return the gaps that an adapter declares: the tables ``[[declared]]`` of ``gaps.toml``, with the fields of `Gap`.
+
+    The file's tables ``[[gap]]`` are those of conformance.
+
+    Args:
+        package: the adapter's package, which is imported already; without a file it declares none.
+
+    Raises:
+        AdapterError: for anything else in the file; the message names it.
+    """
+    path = resources.files(package).joinpath("gaps.toml")
+    data = parse_table(path.read_text("utf-8")) if path.is_file() else {}
+    tables = data.get("declared", [])
+    if not data.keys() <= {"declared", "gap"} or not isinstance(tables, list):
+        raise AdapterError(f"{package}/gaps.toml must hold tables [[declared]] and [[gap]]; it has {', '.join(sorted(data))}")
+    for table in tables:
+        strings = isinstance(table, dict) and all(isinstance(value, str) for value in table.values())
+        if not strings or not {"what", "reason"} <= table.keys() <= set(Gap._fields):
+            raise AdapterError(f"{package}/gaps.toml: what is declared has strings what and reason, maybe a link; not {table}")
+    return tuple(Gap(**table) for table in tables)
 
 
 def _as(wanted: Any, value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from unamp.policy import Policy
 
-__all__ = ["LAYER_WAYS", "LayeredNetworks", "Runner"]
+__all__ = ["LAYER_WAYS", "LayeredNetworks", "Runner", "eager"]
 
 #: The ways in which a network with rules is run.
 LAYER_WAYS = ("eager", "compiled", "exported")
@@ -38,3 +38,13 @@ class LayeredNetworks:
     network: Callable[[Sequence[Any]], Any]
     ways: Mapping[str, Callable[[Any], Runner] | str]
     refused: Callable[[str, Policy, bool], str] = lambda way, policy, narrowed: ""
+
+
+def eager(network: Any) -> Runner:
+    """Return the runner of a network that is called in a region: eagerly, or as whatever compiled it."""
+
+    def run(region: Any, x: Any) -> Any:
+        with region():
+            return network(x)
+
+    return run

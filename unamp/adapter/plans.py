@@ -1,14 +1,58 @@
-"""Rules for plans that are made in the same way in every framework."""
+"""The parts of plans that are the same in every framework: rules, bans, and how a rule is carried out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from typing import Self
 
+from unamp.adapter.contract import How
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 
-__all__ = ["all_widest", "ban_message", "with_synonyms"]
+__all__ = ["BasePlan", "all_widest", "ban_message", "how_by_calls", "is_listed", "with_synonyms"]
+
+
+class BasePlan:
+    """A policy made ready for a framework whose rules are carried out call by call; see `unamp.adapter.state.Plan`.
+
+    Args:
+        policy: the policy, with lists of its own.
+        rules: the rule for every operation of the vocabulary.
+        reporting: whether all operations are reported.
+    """
+
+    def __init__(self, policy: Policy, rules: Mapping[str, Rule], *, reporting: bool = False) -> None:
+        self.policy = policy
+        self.rules = rules
+        self.reporting = reporting
+
+    @classmethod
+    @lru_cache(maxsize=16)
+    def low_alone(cls, dtype: str) -> Self:
+        """Return the plan under which everything is computed in a low dtype."""
+        policy = Policy("O3", dtype)
+        return cls(policy, policy.rules)
+
+    @classmethod
+    @lru_cache(maxsize=16)
+    def without_policy(cls, *, reporting: bool = False) -> Self:
+        """Return the plan without a policy, under which low tensors can be computed with, or operations are reported."""
+        policy = Policy(enabled=False)
+        return cls(policy, policy.rules, reporting=reporting)
+
+    def rule(self, op: str) -> Rule:
+        """Return the rule in force for an operation."""
+        return self.rules[op]
+
+    def ban(self, op: str) -> str:
+        """Return the text of the error for a banned operation."""
+        return ban_message(self.policy, op)
+
+
+def is_listed(policy: Policy, op: str) -> bool:
+    """Return whether a user's lists name an operation."""
+    return op in policy.allow or op in policy.deny
 
 
 def with_synonyms(policy: Policy, rules: Mapping[str, Rule], synonyms: Mapping[str, str]) -> Mapping[str, Rule]:
@@ -21,7 +65,7 @@ def with_synonyms(policy: Policy, rules: Mapping[str, Rule], synonyms: Mapping[s
         rules: its rules.
         synonyms: operations that are one function of the framework's with another, and the other.
     """
-    named = {op: other for op, other in synonyms.items() if other in policy.allow or other in policy.deny}
+    named = {op: other for op, other in synonyms.items() if is_listed(policy, other)}
     known = vocabulary()
     own = {op: rule for op, rule in rules.items() if not known[op].is_added}
     return {**own, **{op: rules[other] for op, other in named.items()}}
@@ -37,3 +81,18 @@ def all_widest() -> Mapping[str, Rule]:
 def ban_message(policy: Policy, op: str) -> str:
     """Return the text of the error for a banned operation."""
     return f"{op} is banned by the policy in force. {policy.reason(op).advice}".rstrip()
+
+
+def how_by_calls(op: str, rules: Mapping[str, Rule] | None, is_emulated: Callable[[], bool]) -> How:
+    """Return the way in which rules for an operation that the framework has are carried out, call by call.
+
+    Args:
+        op: the operation.
+        rules: the rules in force; None where there are none.
+        is_emulated: whether the operation is emulated where its rule is low.
+    """
+    if rules is None or vocabulary()[op].group == "cast":
+        return How.NATIVE
+    if rules[op] is Rule.LOW and is_emulated():
+        return How.EMULATED
+    return How.NATIVE if rules[op] is Rule.UNTOUCHED else How.INTERCEPTED

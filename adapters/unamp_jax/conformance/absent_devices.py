@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax._src import config
 
-from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Programs
+from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, result_of
 from unamp_jax.conformance.layers import Statistic
 
 __all__ = ["absent_devices", "operations"]
@@ -66,15 +66,7 @@ def _read(
         return Programs(*(operations(program.compiler_ir("stablehlo")) for program in (there, cpu)))
 
 
-class _Numbers(NamedTuple):
-    """The numbers of a value: the call that made them, and the dtypes in which those entered it that they were made of."""
-
-    place: str
-    backward: bool
-    entered: frozenset[str]
-
-
-_Values = dict[Any, _Numbers]
+_Values = dict[Any, Numbers]
 
 
 def operations(module: Any) -> list[Computed]:
@@ -86,9 +78,10 @@ def operations(module: Any) -> list[Computed]:
 def _inside(operation: Any, functions: dict[str, Any], values: _Values, around: tuple[str, bool]) -> Iterator[Computed]:
     for inner in (op.operation for region in operation.regions for block in region for op in block):
         place, backward = _where(inner, around)
-        entered = [_entering(value, values, place) for value in inner.operands]
-        if not backward:
-            yield from _results(inner, values, place)
+        taken = [(values.get(value), _dtypes([value]), place) for value in inner.operands]
+        entered = [entering(*each) for each in taken]
+        for each in () if backward else taken:
+            yield from result_of(*each)
         kind = _kind(inner.name)
         called = functions[inner.attributes["callee"].value] if inner.name == "func.call" else inner
         if kind and (operands := _dtypes(inner.operands)):
@@ -100,7 +93,7 @@ def _inside(operation: Any, functions: dict[str, Any], values: _Values, around: 
         given = _dtypes(inner.operands)
         for value in inner.results:
             narrowed = inner.name == "stablehlo.convert" and _narrows(given, _dtypes([value]))
-            values[value] = _Numbers(place, backward, frozenset(_dtypes([value])) if narrowed else made)
+            values[value] = Numbers(place, backward, frozenset(_dtypes([value])) if narrowed else made)
 
 
 def _body(
@@ -109,23 +102,8 @@ def _body(
     """Yield the operations in the body of another one, whose arguments are the operands: of a function, a loop, a branch."""
     for block in (block for region in operation.regions for block in region):
         for argument, dtypes in zip(block.arguments, entered, strict=False):
-            values[argument] = _Numbers(*around, dtypes)
+            values[argument] = Numbers(*around, dtypes)
     yield from _inside(operation, functions, values, around)
-
-
-def _entering(value: Any, values: _Values, place: str) -> frozenset[str]:
-    """Return the dtypes of a value's numbers as they entered a place: its own where another made it, none of a constant."""
-    known = values.get(value)
-    inside = known is not None and (known.place == place or not known.entered)
-    return known.entered if known is not None and inside else frozenset(_dtypes([value]))
-
-
-def _results(operation: Any, values: _Values, place: str) -> Iterator[Computed]:
-    """Yield the results of other places that an operation takes."""
-    for value in operation.operands:
-        known = values.get(value)
-        if known is not None and known.place not in ("", place) and not known.backward and (dtypes := _dtypes([value])):
-            yield Computed(known.place, False, "result", "result", dtypes, dtypes, dtypes)
 
 
 def _narrows(given: tuple[str, ...], made: tuple[str, ...]) -> bool:

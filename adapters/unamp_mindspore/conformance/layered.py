@@ -10,7 +10,7 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
-from unamp.adapter.layered_networks import LayeredNetworks, Runner
+from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
 from unamp.policy import Policy
 
 __all__ = ["layered"]
@@ -36,20 +36,12 @@ class _Network(nn.Cell):  # type: ignore[misc]
         return self.block(x)
 
 
-def _eager(network: Any) -> Runner:
-    def run(region: Any, x: Any) -> Any:
-        with region():
-            return network(x)
-
-    return run
-
-
 def _compiled(network: Any) -> Runner:
     @mindspore.jit
     def graph(x):  # type: ignore[no-untyped-def]
         return network(x)
 
-    return _eager(graph)
+    return eager(graph)
 
 
 def _exported(network: Any) -> Runner:
@@ -69,4 +61,4 @@ def _refused(way: str, policy: Policy, narrowed: bool) -> str:
 
 def layered() -> LayeredNetworks:
     """Return the networks with layers, as conformance takes them."""
-    return LayeredNetworks(_Network, {"eager": _eager, "compiled": _compiled, "exported": _exported}, _refused)
+    return LayeredNetworks(_Network, {"eager": eager, "compiled": _compiled, "exported": _exported}, _refused)

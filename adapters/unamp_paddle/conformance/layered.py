@@ -9,7 +9,7 @@ from typing import Any
 
 import paddle
 
-from unamp.adapter.layered_networks import LayeredNetworks, Runner
+from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
 
 __all__ = ["layered"]
 
@@ -34,19 +34,11 @@ class _Network(paddle.nn.Layer):  # type: ignore[misc]
         return self.block(x)
 
 
-def _eager(network: Any) -> Runner:
-    def run(region: Any, x: Any) -> Any:
-        with region():
-            return network(x)
-
-    return run
-
-
 def _compiled(network: Any) -> Runner:
     def program(x: Any) -> Any:
         return network(x)
 
-    return _eager(paddle.jit.to_static(program, full_graph=True))
+    return eager(paddle.jit.to_static(program, full_graph=True))
 
 
 def _exported(network: Any) -> Runner:
@@ -65,4 +57,4 @@ def _exported(network: Any) -> Runner:
 
 def layered() -> LayeredNetworks:
     """Return the networks with layers, as conformance takes them."""
-    return LayeredNetworks(_Network, {"eager": _eager, "compiled": _compiled, "exported": _exported})
+    return LayeredNetworks(_Network, {"eager": eager, "compiled": _compiled, "exported": _exported})

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from unamp.adapter.layered_networks import LayeredNetworks, Runner
+from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
 
 __all__ = ["layered"]
 
@@ -45,16 +45,8 @@ def _network(weights: Sequence[Any]) -> Any:
     return network
 
 
-def _eager(network: Any) -> Runner:
-    def run(region: Any, x: Any) -> Any:
-        with region():
-            return network(x)
-
-    return run
-
-
 def _compiled(network: Any) -> Runner:
-    return _eager(tf.function(network))
+    return eager(tf.function(network))
 
 
 def _exported(network: Any) -> Runner:
@@ -73,4 +65,4 @@ def _exported(network: Any) -> Runner:
 
 def layered() -> LayeredNetworks:
     """Return the networks with layers, as conformance takes them."""
-    return LayeredNetworks(_network, {"eager": _eager, "compiled": _compiled, "exported": _exported})
+    return LayeredNetworks(_network, {"eager": eager, "compiled": _compiled, "exported": _exported})

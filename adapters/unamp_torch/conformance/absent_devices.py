@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Programs
+from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, result_of
 from unamp.vocabulary import vocabulary
 from unamp_torch.conformance import second_device
+from unamp_torch.devices import accelerator
 from unamp_torch.observing import WIDENING
-from unamp_torch.plans import accelerator
 
 __all__ = ["absent_devices"]
 
@@ -92,12 +92,9 @@ class _Kernels(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         place = _places[-1] if _places else ""
         given, made = _floating((args, kwargs)), _floating(result)
-        entered = {dtype for tensor in given for dtype in self._entering(tensor, place)}
-        for tensor in given:
-            source = self._made.get(tensor, ("", frozenset()))[0]
-            if source not in ("", place):
-                dtypes = (_name(tensor),)
-                self.found.append(Computed(source, False, "result", "result", dtypes, dtypes, dtypes))
+        taken = [(self._made.get(tensor), (_name(tensor),), place) for tensor in given]
+        entered = frozenset().union(*(entering(*each) for each in taken))
+        self.found += (result for each in taken for result in result_of(*each))
         name = func.overloadpacket.__name__
         if given and (kind := _kind(name)):
             looked_at = given if kind == "product" else given[:1]  # statistics and parameters of a norm stay in float32
@@ -107,12 +104,10 @@ class _Kernels(TorchDispatchMode):
             self.found.append(Computed(place, False, name, kind, operands, results, tuple(sorted(entered))))
         for tensor in made:
             narrowed = name == "_to_copy" and tensor.dtype in (torch.float16, torch.bfloat16)
-            self._made[tensor] = (place, frozenset({_name(tensor)}) if narrowed else frozenset(entered))
+            # What is made of nothing here, the state of a recurrent layer say, enters as if it had been handed over.
+            own = narrowed or not entered
+            self._made[tensor] = Numbers(place, False, frozenset({_name(tensor)}) if own else entered)
         return result
-
-    def _entering(self, tensor: Tensor, place: str) -> frozenset[str]:
-        source, entered = self._made.get(tensor, ("", frozenset()))
-        return entered if source == place and entered else frozenset({_name(tensor)})
 
 
 def _floating(value: Any) -> list[Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from unamp.adapter.layered_networks import LayeredNetworks, Runner
+from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
 
 __all__ = ["layered"]
 
@@ -33,16 +33,8 @@ class _Network(torch.nn.Module):
         return self.block(x)
 
 
-def _eager(network: torch.nn.Module) -> Runner:
-    def run(region: Any, x: Any) -> Any:
-        with region():
-            return network(x)
-
-    return run
-
-
 def _compiled(network: torch.nn.Module) -> Runner:
-    return _eager(torch.compile(network, backend="aot_eager", fullgraph=True))  # type: ignore[arg-type]
+    return eager(torch.compile(network, backend="aoteager", fullgraph=True))
 
 
 def _exported(network: torch.nn.Module) -> Runner:
@@ -56,4 +48,4 @@ def _exported(network: torch.nn.Module) -> Runner:
 
 def layered() -> LayeredNetworks:
     """Return the networks with layers, as conformance takes them."""
-    return LayeredNetworks(_Network, {"eager": _eager, "compiled": _compiled, "exported": _exported})
+    return LayeredNetworks(_Network, {"eager": eager, "compiled": _compiled, "exported": _exported})

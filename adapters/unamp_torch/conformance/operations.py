@@ -24,7 +24,7 @@ from unamp_torch.conformance.absent_devices import absent_devices
 from unamp_torch.conformance.layered import layered
 from unamp_torch.conformance.tensor_kinds import tensor_kinds
 from unamp_torch.conformance.ways import ways
-from unamp_torch.plans import accelerator, device_type
+from unamp_torch.devices import accelerator, device_type
 
 __all__ = ["TorchOperations"]
 

@@ -1,0 +1,67 @@
+"""The answers that most adapters give alike: an adapter derives from `BaseAdapter`, and says what differs.
+
+The rest of the contract are functions of the modules beside it, which the body of its class names one by one::
+
+    class ToyAdapter(BaseAdapter):
+        framework = "toy"
+        scale_loss = staticmethod(scaling.scale_loss)  # a function of the contract's name
+        gradients = scaling.ToyGradients               # a class: it is called
+        wrap = networks.wrap                           # a function whose first argument is the adapter
+
+A type checker holds them against `Adapter` where one is handed over as such, and the registry when it is registered.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from unamp.adapter.contract import DEVICES, Adapter, CapturesNothing, Gap, NamesDevices, Support
+from unamp.adapter.facts import read_gaps
+from unamp.adapter.registered import PlanDecides
+from unamp.policy import Policy
+
+__all__ = ["BaseAdapter"]
+
+
+class BaseAdapter(CapturesNothing, PlanDecides):
+    """The answers that most adapters give alike; those about compilers and registered operations are in its bases.
+
+    Args:
+        requires: the versions of the framework that the adapter works with.
+    """
+
+    framework: str
+
+    def __init__(self, requires: str) -> None:
+        self.requires = requires
+
+    def version(self) -> str:
+        """Return the framework's version, with its build."""
+        return str(sys.modules[self.framework].__version__)
+
+    def devices(self: NamesDevices) -> tuple[str, ...]:
+        """Return the kinds of device, of `DEVICES`, that the framework has a word for here."""
+        present = self.device_names()
+        return tuple(kind for kind in DEVICES if kind in present)
+
+    def support(self: Adapter, device: str, dtype: str) -> Support:
+        """Return native support on every device that is there; single operations without a kernel are emulated."""
+        return Support.NATIVE if device in self.devices() else Support.UNSUPPORTED
+
+    def slowdown(self, device: str, dtype: str) -> float:
+        """Return 1: no low dtype is known to be slower than float32."""
+        return 1.0
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Return the gaps that ``gaps.toml`` in the adapter's package declares."""
+        return read_gaps(type(self).__module__.partition(".")[0])
+
+    def native_policy(self, device: str) -> Policy | None:
+        """Return None: the framework has no AMP of its own that is in force in a thread."""
+        return None
+
+    def made_by(self, tensor: Any) -> Iterator[str]:
+        """Give nothing: what a tensor came from is not known."""
+        return iter(())
