@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -13,8 +14,11 @@ from benchmarks.results import Run
 __all__ = ["growth", "is_growth", "memory", "ratios", "where", "write"]
 
 _COLOURS = {"pass": "#2e7d32", "close": "#b26a00", "miss": "#c62828", "": "#607d8b"}
+#: Every picture is as wide as a phone shows without making its text small: words stand above what is drawn.
+_WIDTH, _LEFT = 420, 12
 _HEAD = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" role="img">'
+    '<svg xmlns="http://www.w3.org/2000/svg" width="{width}" viewBox="0 0 {width} {height}" '
+    'font-family="sans-serif" font-size="12" role="img">'
     '<title>{title}</title><rect width="{width}" height="{height}" fill="#fff"/>'
 )
 
@@ -58,61 +62,67 @@ def _name(title: str) -> str:
 
 def ratios(standings: Sequence[Standing], told: str) -> str:
     """Return a picture with a line for every contender that has a goal: its quartiles, its median, and the goal."""
-    rows = [(s.title, o) for s in standings for o in s.outcomes[1:] if o.goal is not None]
-    left, scale, height = 560, 180, 58 + 18 * len(rows)
-    most = 3.0
+    compared = [(s.title, asked) for s in standings if (asked := [o for o in s.outcomes[1:] if o.goal is not None])]
+    scale, most = 130, 3.0
+    height = 62 + sum(13 * len(_wrapped(title)) + 8 + 28 * len(asked) for title, asked in compared)
 
     def x(ratio: float) -> float:
-        return round(left + scale * min(ratio, most), 1)
+        return round(_LEFT + scale * min(ratio, most), 1)
 
-    lines = [
-        _HEAD.format(width=left + int(scale * most) + 60, height=height, title="Ratios to the baseline of each comparison")
-    ]
+    lines = [_HEAD.format(width=_WIDTH, height=height, title="Ratios to the baseline of each comparison")]
     for ratio in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0):
         colour = "#90a4ae" if ratio == 1.0 else "#eceff1"
         lines.append(f'<path d="M{x(ratio)} 24V{height - 26}" stroke="{colour}"/>')
         lines.append(f'<text x="{x(ratio)}" y="18" text-anchor="middle">{ratio:g}x</text>')
-    for number, (title, outcome) in enumerate(rows):
-        y, colour = 38 + 18 * number, _COLOURS[outcome.verdict]
-        label = escape(f"{title}: {outcome.name}")
-        first, third = outcome.quartiles
-        lines.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end" font-size="10">{label}</text>')
-        lines.append(f'<path d="M{x(first)} {y}H{x(third)}" stroke="{colour}" stroke-width="4" stroke-opacity=".4"/>')
-        lines.append(f'<circle cx="{x(outcome.ratio)}" cy="{y}" r="3.5" fill="{colour}"/>')
-        lines.append(f'<path d="M{x(outcome.goal or 0)} {y - 6}v12" stroke="#37474f" stroke-dasharray="2"/>')
-        lines.append(f'<text x="{x(most) + 8}" y="{y + 4}" font-size="10">{outcome.ratio:.2f}x</text>')
-    lines.append(f'<text x="{left}" y="{height - 8}" font-size="10">{escape(told)}</text>')
+    y = 26
+    for title, asked in compared:
+        y += 8
+        for line in _wrapped(title):
+            y += 13
+            lines.append(f'<text x="{_LEFT}" y="{y}" font-weight="bold" font-size="11">{escape(line)}</text>')
+        for outcome in asked:
+            colour, (first, third) = _COLOURS[outcome.verdict], outcome.quartiles
+            said = escape(f"{outcome.name}: {outcome.ratio:.2f}x")
+            lines.append(f'<text x="{_LEFT}" y="{y + 14}" font-size="11">{said}</text>')
+            y += 28
+            lines.append(f'<path d="M{x(first)} {y - 6}H{x(third)}" stroke="{colour}" stroke-width="4" stroke-opacity=".4"/>')
+            lines.append(f'<circle cx="{x(outcome.ratio)}" cy="{y - 6}" r="3.5" fill="{colour}"/>')
+            lines.append(f'<path d="M{x(outcome.goal or 0)} {y - 12}v12" stroke="#37474f" stroke-dasharray="2"/>')
+    lines.append(f'<text x="{_LEFT}" y="{height - 8}" font-size="10">{escape(told)}</text>')
     return "\n".join([*lines, "</svg>"])
 
 
 def memory(network: str, standings: Sequence[Standing], told: str) -> str:
     """Return a picture with a bar for every way to train a network: its peak memory, and the ratio to float32."""
-    left, right = 300, 660
+    longest = _WIDTH - 2 * _LEFT
     most = max(outcome.median for standing in standings for outcome in standing.outcomes)
-    height = 50 + sum(26 + 18 * len(standing.outcomes) for standing in standings)
-    lines = [_HEAD.format(width=right + 120, height=height, title=escape(f"Peak memory of training: {network}"))]
-    y = 8
+    height = 50 + sum(26 + 32 * len(standing.outcomes) for standing in standings)
+    lines = [_HEAD.format(width=_WIDTH, height=height, title=escape(f"Peak memory of training: {network}"))]
+    y = 0
     for standing in standings:
         y += 26
         framework = standing.title.partition(": ")[0].removeprefix("memory, ")
-        lines.append(f'<text x="{left - 8}" y="{y}" text-anchor="end" font-weight="bold">{escape(framework)}</text>')
+        lines.append(f'<text x="{_LEFT}" y="{y}" font-weight="bold">{escape(framework)}</text>')
         for number, outcome in enumerate(standing.outcomes):
-            y += 18
-            length = round((right - left) * outcome.median / most, 1)
+            length = round(longest * outcome.median / most, 1)
             colour = "#1565c0" if outcome.name.startswith("unamp") else "#90a4ae"
             ratio = f", {outcome.ratio:.2f}x" if number else ""
-            lines.append(f'<text x="{left - 8}" y="{y}" text-anchor="end" font-size="10">{escape(outcome.name)}</text>')
-            lines.append(f'<rect x="{left}" y="{y - 10}" width="{length}" height="12" fill="{colour}"/>')
-            said = f"{outcome.median / 1e6:.0f} MB{ratio}"
-            lines.append(f'<text x="{left + length + 6:.1f}" y="{y}" font-size="10">{said}</text>')
-    lines.append(f'<text x="{left}" y="{height - 8}" font-size="10">{escape(told)}</text>')
+            said = escape(f"{outcome.name}: {outcome.median / 1e6:.0f} MB{ratio}")
+            lines.append(f'<text x="{_LEFT}" y="{y + 16}" font-size="11">{said}</text>')
+            y += 32
+            lines.append(f'<rect x="{_LEFT}" y="{y - 12}" width="{length}" height="10" fill="{colour}"/>')
+    lines.append(f'<text x="{_LEFT}" y="{height - 8}" font-size="10">{escape(told)}</text>')
     return "\n".join([*lines, "</svg>"])
+
+
+def _wrapped(title: str) -> list[str]:
+    return textwrap.wrap(title, 62)
 
 
 def growth(standing: Standing) -> str:
     """Return a picture of seconds by size, both logarithmic, with the line of linear growth through the largest size."""
     points = [(float(outcome.name), outcome.median) for outcome in standing.outcomes]
-    width, height, edge = 420, 300, 56
+    width, height, edge = _WIDTH, 300, 56
     (low_x, high_x), (low_y, high_y) = (_decades([point[axis] for point in points]) for axis in (0, 1))
 
     def at(size: float, seconds: float) -> str:

@@ -1,8 +1,10 @@
 """Arguments of `unamp conformance` are checked before anything starts, and its exit status says how it ended."""
 
+import io
 import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import reports
@@ -10,7 +12,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 from unamp_conformance.cli import app
 from unamp_conformance.reading import load
-from unamp_conformance.report.terminal import show_report
+from unamp_conformance.report.compare import compare
+from unamp_conformance.report.terminal import show_comparison, show_report
 from unamp_conformance.results import FrameworkRun, Report, Result, Verdict
 from unamp_conformance.run.plan import Selection
 
@@ -135,3 +138,25 @@ def test_matrices_are_shown_to_whom_asks_and_fit_in_80_columns(tmp_path):
     heads = [line for line in lines if "fp16" in line]
     assert heads
     assert not any("\N{HORIZONTAL ELLIPSIS}" in line for line in heads)
+
+
+def test_long_names_are_folded_and_never_cut():
+    names = [f"torch.compile_of_a_region_in_a_function_of_a_module_{end}" for end in ("called_again", "called_once")]
+    results = [replace(PASSED, check="ways", way=name) for name in names]
+    console = Console(width=50, record=True, file=io.StringIO())
+    show_report(console, reports.report(reports.run("torch", *results)), Path("out"), matrices=True)
+    printed = "".join(console.export_text().replace("●", "").split())
+    assert [name for name in names if name not in printed] == []
+
+
+def test_a_comparison_cuts_no_name():
+    names = [f"a_network_with_a_long_name_that_ends_in_{end}" for end in ("one", "two")]
+    first, second = (
+        reports.report(reports.run("torch", *(replace(PASSED, subject=name, status=status) for name in names)))
+        for status in ("passed", "failed")
+    )
+    console = Console(width=70, record=True, file=io.StringIO())
+    (found,) = compare(first, second)
+    show_comparison(console, found)
+    columns = [line.split("│")[2].strip() for line in console.export_text().splitlines() if line.count("│") == 7]
+    assert [name for name in names if name not in "".join(columns)] == []

@@ -11,21 +11,13 @@ from pathlib import Path
 import browser
 import pytest
 import reports
+from browser import DESK, FLAGS, PHONE, overflow
 from playwright.sync_api import Browser, Page, sync_playwright
 from unamp_conformance.report.html import write
+from unamp_conformance.results import Result
 
-from unamp import LayerRules, Policy, Tuned, TuneReport
+from unamp import LayerRules, OpRecord, Policy, Rule, Trace, Tuned, TuneReport
 from unamp.tuning import PlaceReport, PresetReport, Trial
-
-#: Quiet ones: none of these tests needs anything from outside, and none may ask for it.
-FLAGS = [
-    f"--{flag}"
-    for flag in (
-        "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-component-update",
-        "disable-sync",
-    )
-]  # fmt: skip
-DESK, PHONE = (1280, 900), (390, 844)
 
 #: For every visible text: its contrast with what is painted under it, by the formula of WCAG 2.
 CONTRASTS = """() => {
@@ -99,11 +91,6 @@ def look(chromium: Browser, files: Callable[[str], Path]) -> Iterator[Callable[.
 
 def open_everything(page: Page) -> None:
     page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
-
-
-def overflow(page: Page) -> int:
-    """By how many pixels the page is wider than its window."""
-    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
 def background(page: Page) -> str:
@@ -305,3 +292,35 @@ def test_the_page_of_a_search_fits_and_can_be_read_in_the_dark_and_on_a_phone(ch
         boxes = [page.locator("svg.plot").bounding_box(), *(dot.bounding_box() for dot in page.locator("circle").all())]
         assert all(box and box["width"] > 0 and box["x"] >= 0 and box["x"] + box["width"] <= size[0] for box in boxes)
         page.close()
+
+
+def test_the_page_of_a_trace_cuts_nothing_on_a_phone(chromium: Browser) -> None:
+    layer = "encoder.layers.11." + "attention" * 12
+    recorded = Trace()
+    recorded.records = [
+        OpRecord(op, "n", Rule.LOW, ("float32",) * 3, "bfloat16", "bfloat16", layer=layer, casts=3, cast_bytes=1536)
+        for op in ("linear", "scaled_dot_product_attention")
+    ]
+    text = recorded.to_html(title=layer)
+    for size, scheme in ((DESK, "light"), (PHONE, "dark")):
+        page = chromium.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+        page.set_content(text)
+        assert overflow(page) == 0
+        wide = page.locator(".wide").evaluate("(table) => table.scrollWidth > table.clientWidth")
+        assert wide == (size != PHONE)  # on a desk a table scrolls
+        assert page.evaluate(CONTRASTS) == []
+        told = page.locator("td").nth(4).evaluate("(cell) => getComputedStyle(cell, '::before').content")
+        assert told == ('"computed in: "' if size == PHONE else "none")
+        page.close()
+
+
+def test_rows_of_a_matrix_show_their_whole_names(chromium: Browser, tmp_path: Path) -> None:
+    names = [f"torch.compile of a region in a function of a module that is {end}" for end in ("called again", "called once")]
+    results = [Result("ways", "mlp", "O1 bfloat16 unamp", "cpu", "passed", way=name) for name in names]
+    write(reports.report(reports.run("torch", *results)), tmp_path / "ways.html")
+    page = chromium.new_page(viewport={"width": PHONE[0], "height": PHONE[1]})
+    page.goto((tmp_path / "ways.html").as_uri())
+    shown = page.locator(".matrix th[scope=row] .name")
+    assert [text for text in shown.all_inner_texts() if text in names] == names
+    assert shown.evaluate_all("(all) => all.every((name) => name.scrollHeight <= name.clientHeight + 1)")
+    page.close()

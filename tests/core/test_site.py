@@ -1,28 +1,74 @@
-"""The site of `make docs`: it builds without a warning, holds the whole API, and asks for nothing from outside."""
+"""The site of `make docs`: it builds without a warning, holds the whole API, loads nothing from outside, and fits a phone."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import browser
 import pytest
+from browser import DESK, PHONE
 from documents import ROOT
+from playwright.sync_api import Browser, Page, sync_playwright
 
 import unamp
+
+#: What is cut, in the text of a page: it scrolls, or goes over the window's edge. A block of text is aligned, and may scroll.
+CUT = """() => [...document.querySelectorAll(".md-content *")].filter((element) =>
+  element.clientWidth && !element.closest(".language-text, svg") && (element.getBoundingClientRect().right > innerWidth
+  || (getComputedStyle(element).overflowX !== "visible" && element.scrollWidth > element.clientWidth + 1))
+).map((element) => `${element.tagName} ${element.textContent.trim().slice(0, 60)}`)"""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built strictly: a link that leads nowhere, a page that no menu names, and a wrong docstring are errors."""
-    out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    out = tmp_path_factory.mktemp("site") / "site"
+    command = [sys.executable, str(ROOT / "docs" / "build_site.py"), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
     return out
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """Where the site is served: a browser lets no file search other files."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    path = browser.find()
+    assert path is not None, browser.ADVICE
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=browser.FLAGS)
+        yield started
+        started.close()
+
+
+def opened(chromium: Browser, size: tuple[int, int], complaints: list[str], address: str, scheme: str = "light") -> Page:
+    """Return a page of the browser that writes down what goes wrong, and what is asked for elsewhere than at the address."""
+    page = chromium.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme).new_page()
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("response", lambda response: complaints.append(response.url) if response.status >= 400 else None)
+    page.on("request", lambda request: None if request.url.startswith(address) else complaints.append(request.url))
+    return page
 
 
 def test_every_document_is_a_page(site: Path) -> None:
@@ -30,6 +76,8 @@ def test_every_document_is_a_page(site: Path) -> None:
     pages = {path.relative_to(site) for path in site.rglob("*.html")}
     at_root = ("index.html", "contributing.html", "security.html", "changelog.html", "404.html")
     assert pages == documents | {Path(name) for name in at_root}
+    menu = (site / "index.html").read_text("utf-8")
+    assert [page for page in sorted(documents) if f'href="./{page.as_posix()}"' not in menu] == []
 
 
 def test_no_link_to_a_page_is_broken(site: Path) -> None:
@@ -48,6 +96,15 @@ def test_everything_that_is_public_is_in_the_reference(site: Path) -> None:
     assert "unamp.amp_guard" in page
 
 
+def test_a_fence_of_any_kind_is_code(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assert "```" not in page.read_text("utf-8"), page.relative_to(site)
+
+
+def test_a_page_says_its_version(site: Path) -> None:
+    assert f"unamp {unamp.__version__}</title>" in (site / "policies.html").read_text("utf-8")
+
+
 #: An address of another site (`//` with or without a scheme) where a browser loads what it finds.
 _OUTSIDE = r"""["']?(?:https?:)?//"""
 _LOADS = rf"<(?:script|img|iframe)[^>]*\ssrc={_OUTSIDE}|<link[^>]*\shref={_OUTSIDE}|url\({_OUTSIDE}"
@@ -56,3 +113,47 @@ _LOADS = rf"<(?:script|img|iframe)[^>]*\ssrc={_OUTSIDE}|<link[^>]*\shref={_OUTSI
 def test_nothing_is_loaded_from_outside(site: Path) -> None:
     for page in (*site.rglob("*.html"), *site.rglob("*.css")):
         assert not re.search(_LOADS, page.read_text("utf-8")), page.relative_to(site)
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK])
+def test_no_page_is_wider_than_the_window(site: Path, address: str, chromium: Browser, size: tuple[int, int]) -> None:
+    complaints: list[str] = []
+    page = opened(chromium, size, complaints, address)
+    wide, cut = {}, {}
+    for file in sorted(site.rglob("*.html")):
+        name = file.relative_to(site).as_posix()
+        page.goto(f"{address}/{name}")
+        if (more := browser.overflow(page)) > 0:
+            wide[name] = more
+        if size == PHONE and (parts := page.evaluate(CUT)):
+            cut[name] = parts
+    page.context.close()
+    assert (wide, cut, complaints) == ({}, {}, [])
+
+
+def test_on_a_phone_a_cell_says_of_which_column_it_is(address: str, chromium: Browser) -> None:
+    complaints: list[str] = []
+    page = opened(chromium, PHONE, complaints, address, "dark")
+    page.goto(f"{address}/moving.html")
+    cell = page.locator("td", has_text="unamp.amp_guard()").first
+    assert cell.evaluate("(cell) => getComputedStyle(cell, '::before').content") == '"write, on any framework: "'
+    assert not page.locator(".md-code__nav").first.is_visible()  # the icon to copy lies over no code
+    page.context.close()
+    assert complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESK, PHONE])
+def test_search_finds_a_page(address: str, chromium: Browser, size: tuple[int, int], scheme: str) -> None:
+    complaints: list[str] = []
+    page = opened(chromium, size, complaints, address, scheme)
+    page.goto(f"{address}/index.html")
+    page.locator("label[for=__search]:visible, .md-search__button:visible").first.click()
+    page.keyboard.type("with_master_weights")
+    found = page.locator("a", has_text="with_master_weights").first
+    found.wait_for()
+    found.click()
+    page.wait_for_url(re.compile(r"/(?!index\.html)[a-z/-]+\.html"))
+    assert "with_master_weights" in page.locator(".md-content").inner_text()
+    page.context.close()
+    assert complaints == []

@@ -43,6 +43,8 @@ def show(table: Table) -> None:
         title, table.title = table.title, None
         if title:
             console.print(title)
+    for column in table.columns:  # names that are cut can be those of two rows
+        column.overflow = "fold"
     if table.rows:
         console.print(table)
     elif table.title:

@@ -135,7 +135,7 @@ def _kept(precision: Precision, planned: tuple[Graph, PlannedGraph] | None, low:
 
 
 def _kept_of_any(precision: Precision, low: str) -> _Kept:
-    """Return what stays in float32 in whatever model: only types can be said."""
+    """Return the types of operators that stay in float32 in whatever model; names need a model."""
     types = sorted_types(precision.policy, operator_types())
     said = [
         ("they run in the dtype of their inputs, which only --model tells; here they run in {low}", types.following),
@@ -155,7 +155,7 @@ def _planned(precision: Precision, model: Path, tool: str) -> tuple[Graph, Plann
 
 
 def _kept_of(planned: PlannedGraph, precision: Precision) -> _Kept:
-    """Return what stays in float32 in a model: a type where all of its nodes do, else names."""
+    """Return the types of which all nodes in a model stay in float32, and the names of the other nodes that do."""
     low_types, low_names = {node.kind for node in planned.rest}, {node.name for node in planned.rest}
     types = {node.kind for node in planned.float32} - low_types
     single = [node for node in planned.float32 if node.kind not in types]

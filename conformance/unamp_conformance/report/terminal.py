@@ -134,7 +134,8 @@ def _heading(run: FrameworkRun) -> str:
 
 def _matrix(title: str, found: summary.Matrix) -> Table:
     table = Table(title=escape(title), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True, min_width=min(max(map(len, found.rows)), _WIDEST))
+    # Folded, for names that are cut can be those of two rows.
+    table.add_column(overflow="fold", min_width=min(max(map(len, found.rows)), _WIDEST))
     for column in found.columns:
         level, dtype = column.split()
         table.add_column(f"{level}\n{_SHORT[dtype]}", justify="center", no_wrap=True, min_width=len(_SHORT[dtype]))
@@ -180,15 +181,23 @@ def show_comparison(console: Console, found: Comparison) -> None:
         if differences:
             console.print(_differences(f"{len(differences)} {title}", differences))
     if found.errors:
-        table = Table("check", "compared", "median", "largest", "where", title="errors, second over first")
+        table = _table("errors, second over first", "check", "compared", "median", "largest", "where")
         for e in found.errors:
             table.add_row(_plain(e.check), str(e.compared), f"{e.median:.2f}", f"{e.largest:.2f}", _plain(e.where))
         console.print(table)
     console.print("they agree" if found.ok else "they do not agree")
 
 
+def _table(title: str, *headings: str) -> Table:
+    """Return a table that cuts nothing: a word that is wider than its column goes on in the next line."""
+    table = Table(title=title)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
 def _differences(title: str, differences: tuple[Difference, ...]) -> Table:
-    table = Table("check", "of", "policy", "first", "second", "message", title=title)
+    table = _table(title, "check", "of", "policy", "first", "second", "message")
     for d in differences[:_SHOWN]:
         table.add_row(*map(_plain, (d.check, d.subject, d.policy, d.first, d.second, d.message[:120])))
     if len(differences) > _SHOWN:

@@ -1,4 +1,4 @@
-"""The browser in which the tests look at the report: Chromium or Chrome, as it is installed.
+"""The browser in which the tests look at pages: Chromium or Chrome, as it is installed.
 
 `make test` runs this file first: where there is no browser it installs Debian's, or says what to install.
 """
@@ -9,14 +9,27 @@ import os
 import shutil
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+#: Quiet ones: nothing that the tests look at needs anything from outside, and nothing may ask for it.
+FLAGS = [
+    f"--{flag}"
+    for flag in (
+        "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-component-update",
+        "disable-sync",
+    )
+]  # fmt: skip
+DESK, PHONE = (1280, 900), (390, 844)
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ELSEWHERE = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
 )
 ADVICE = (
-    "the tests of the report need Chromium or Chrome, and there is none: install it (on Debian: apt-get install chromium; "
+    "the tests of pages need Chromium or Chrome, and there is none: install it (on Debian: apt-get install chromium; "
     "elsewhere: https://www.google.com/chrome), or say where it is: CHROMIUM=/path/to/chrome make test"
 )
 
@@ -26,6 +39,11 @@ def find() -> str | None:
     if named := os.environ.get("CHROMIUM"):
         return shutil.which(named)
     return next((path for name in (*NAMES, *ELSEWHERE) if (path := shutil.which(name))), None)
+
+
+def overflow(page: Page) -> int:
+    """By how many pixels the page is wider than its window."""
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
 def installs() -> bool:
@@ -43,7 +61,7 @@ def install() -> None:
 def main() -> None:
     """See to a browser, or end with what to do."""
     if find() is None and installs():
-        print("no browser: installing Debian's chromium for the tests of the report", flush=True)
+        print("no browser: installing Debian's chromium for the tests of pages", flush=True)
         try:
             install()
         except subprocess.CalledProcessError as error:

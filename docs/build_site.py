@@ -1,0 +1,126 @@
+"""Build the site: README.md, the other files for readers at the root, and docs/, with the API reference.
+
+`python docs/build_site.py [FOLDER]` writes to FOLDER, `site` unless it is given. README.md is the front page; CONTRIBUTING.md,
+SECURITY.md and CHANGELOG.md are pages. A link to any other file of the repository becomes its path: the site does not hold the
+source. Zensical builds it by `mkdocs.yml`, from a copy of the pages, and whatever it warns of is an error.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+
+#: The pages that are files at the root, by their names in the site.
+FROM_ROOT = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
+    "changelog.md": "CHANGELOG.md",
+}
+_IN_SITE = {file: page for page, file in FROM_ROOT.items()}
+
+#: The front page has few headings, and wide code.
+_WIDE = "---\nhide:\n  - toc\n---\n"
+
+_LINK = re.compile(r"(?<!!)\[([^]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_TAG = re.compile(r"<[^>]+>")
+#: A block of code that our tests write to a file; a fence with a word that Markdown does not know would be none.
+_FILE = re.compile(r"^(```\w+) file=(\S+)$", re.MULTILINE)
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
+
+
+def led(markdown: str, source: str) -> str:
+    """Return the text of a page whose relative links lead to pages of the site, or to none.
+
+    Args:
+        markdown: the text of the page.
+        source: the page's name in the site, as `api/index.md`.
+    """
+    folder = "" if source in FROM_ROOT else posixpath.dirname(f"docs/{source}")
+
+    def link(match: re.Match[str]) -> str:
+        text, target, anchor = match[1], match[2], match[3] or ""
+        if "://" in target:
+            return match[0]
+        at_root = posixpath.normpath(posixpath.join(folder, target))
+        to = _IN_SITE.get(at_root, at_root.removeprefix("docs/") if at_root.startswith("docs/") else None)
+        if to is None:
+            return text if text.strip("`") == at_root else f"{text} (`{at_root}`)"
+        return f"[{text}]({posixpath.relpath(to, posixpath.dirname(source) or '.')}{anchor})"
+
+    return _FILE.sub(r'\1 title="\2"', _LINK.sub(link, markdown))
+
+
+def _named(table: re.Match[str]) -> str:
+    """Return a table whose cells say of which column they are: on a phone each stands under the name."""
+    columns = [
+        _TAG.sub("", name).strip().replace(chr(34), "&quot;")
+        for name in re.findall(r"<th\b[^>]*>(.*?)</th>", table[0], re.DOTALL)
+    ]
+
+    def row(match: re.Match[str]) -> str:
+        names = iter(columns)
+        return re.sub(r"<td\b", lambda cell: f'<td data-column="{name}"' if (name := next(names, "")) else cell[0], match[0])
+
+    return re.sub(r"<tr>.*?</tr>", row, table[0], flags=re.DOTALL)
+
+
+def write_pages(folder: Path) -> None:
+    """Write the pages, and the files that they show or name, into a folder."""
+    shutil.copytree(
+        ROOT / "docs", folder, ignore=lambda at, names: [n for n in names if at == str(ROOT / "docs") and n.endswith(".py")]
+    )
+    for page in folder.rglob("*.md"):
+        page.write_text(led(page.read_text("utf-8"), page.relative_to(folder).as_posix()), "utf-8")
+    for name, file in FROM_ROOT.items():
+        text = led((ROOT / file).read_text("utf-8").replace('src="docs/', 'src="'), name)
+        (folder / name).write_text(_WIDE + text if name == "index.md" else text, "utf-8")
+
+
+def build(site: Path) -> str:
+    """Build the site, and return what the build complains of: nothing where all is well.
+
+    Args:
+        site: the folder to write to; what was in it goes.
+    """
+    version = _VERSION.findall((ROOT / "unamp/_version.py").read_text("utf-8"))[0]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_pages(folder / "pages")
+        config = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+        config |= {"docs_dir": "pages", "site_dir": "site", "site_name": f"unamp {version}"}
+        for plugin in config["plugins"]:
+            if isinstance(plugin, dict) and "mkdocstrings" in plugin:
+                python = plugin["mkdocstrings"]["handlers"]["python"]
+                python["paths"] = [str(ROOT / path) for path in python["paths"]]
+                python["options"]["extensions"] = [str(ROOT / file) for file in python["options"]["extensions"]]
+        (folder / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
+        command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(folder / "mkdocs.yml")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        said = _COLOR.sub("", done.stdout + done.stderr)
+        # What griffe says of docstrings does not make a strict build fail.
+        if done.returncode or re.search(r"^(griffe|Warning|Error|mkdocs)", said, re.MULTILINE):
+            return said
+        for page in (folder / "site").rglob("*.html"):
+            page.write_text(_TABLE.sub(_named, page.read_text("utf-8")), "utf-8")
+        shutil.rmtree(site, ignore_errors=True)
+        shutil.copytree(folder / "site", site)
+    return ""
+
+
+if __name__ == "__main__":
+    site = Path(sys.argv[1] if len(sys.argv) > 1 else "site")
+    if complaints := build(site):
+        sys.exit(complaints)
+    print(site / "index.html")
