@@ -15,7 +15,7 @@ from unamp.adapter.layers import Layered
 from unamp.adapter.state import ELSEWHERE
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
-from unamp_jax import casting, decoration, devices, networks, observing, patches, plans, probing, scaling, spellings
+from unamp_jax import casting, decoration, devices, networks, observing, patches, plans, probing, scaling, spellings, watching
 from unamp_jax.activation import Activation
 from unamp_jax.state import CONTEXT, DTYPES, Plan, thread
 
@@ -41,6 +41,10 @@ class JaxAdapter(BaseAdapter):
     gradients = scaling.JaxGradients
     decorate = staticmethod(decoration.decorate)
     report_registered = staticmethod(observing.report_registered)
+    named_gradients = staticmethod(watching.named_gradients)
+    numbers = staticmethod(watching.numbers)
+    total = staticmethod(watching.total)
+    fetched = staticmethod(watching.fetched)
     spelling = staticmethod(spellings.spelling)
 
     def probe(self) -> None:

@@ -55,7 +55,7 @@ FLOORS = (
         "results",
     ),
     ("tracing",),
-    ("tuning",),
+    ("tuning", "watching"),
     ("",),  # the face: what `import unamp` offers
     ("dialects", "migrate", "onnx"),  # thin, and built on what everybody can import
     ("cli", "__main__"),
