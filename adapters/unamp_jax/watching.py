@@ -27,7 +27,9 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(given, is_leaf=lambda value: value is None):
         if isinstance(leaf, jax.core.Tracer):
-            raise NotExpressible("unamp.watch looks at numbers, which are not there while JAX traces: step() is for outside jit")
+            raise NotExpressible(
+                "unamp.watch looks at numbers, which are not there while JAX traces: step() is for outside jit"
+            )
         if leaf is not None and jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             name = _name(path)
             found.append((name, held.get(name), leaf))
@@ -38,16 +40,16 @@ def _of_keras(network: Any, given: Sequence[Any]) -> list[tuple[str, Any, Any]]:
     variables = network.trainable_variables
     if len(variables) != len(given):
         raise ValueError(f"there are {len(given)} gradients for {len(variables)} trainable variables of the network")
-    return [
-        (variable.path.replace("/", "."), variable, gradient) for variable, gradient in zip(variables, given, strict=True)
-    ]
+    return [(variable.path.replace("/", "."), variable, gradient) for variable, gradient in zip(variables, given, strict=True)]
 
 
 def _held(network: Any) -> Iterator[tuple[str, Any]]:
     """Give the variables of an nnx module by the paths that they have in the gradients of `nnx.grad`."""
     nnx = find("flax", "nnx")
     if nnx is not None and isinstance(network, nnx.Module):
-        yield from ((".".join(map(str, path)), each) for path, each in nnx.iter_graph(network) if isinstance(each, nnx.Variable))
+        yield from (
+            (".".join(map(str, path)), each) for path, each in nnx.iter_graph(network) if isinstance(each, nnx.Variable)
+        )
 
 
 def _name(path: Sequence[Any]) -> str:

@@ -15,7 +15,19 @@ from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import Layered
 from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
-from unamp_mindspore import compiled, compiling, decoration, devices, networks, observing, patches, plans, scaling, spellings, watching
+from unamp_mindspore import (
+    compiled,
+    compiling,
+    decoration,
+    devices,
+    networks,
+    observing,
+    patches,
+    plans,
+    scaling,
+    spellings,
+    watching,
+)
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.probing import probe_effects

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import mindspore
 from mindspore import ops
 
 from unamp_mindspore.casting import cast
@@ -14,7 +15,7 @@ from unamp_mindspore.state import FLOAT32, Tensor
 __all__ = ["fetched", "named_gradients", "numbers", "total"]
 
 # The originals, not the names, behind which a region puts other things.
-_sum, _stack = ops.ReduceSum(), ops.Stack()
+_cast, _sum, _stack = ops.Cast(), ops.ReduceSum(), ops.Stack()
 
 
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
@@ -35,7 +36,7 @@ def numbers(tensor: Any) -> Any:
 
 def total(numbers: Any) -> Any:
     """See `unamp.adapter.NamesGradients.total`."""
-    return _sum(cast(numbers, FLOAT32))
+    return _cast(_sum(_cast(numbers, mindspore.int32) if numbers.dtype == mindspore.bool_ else numbers), mindspore.float64)
 
 
 def fetched(totals: Sequence[Any]) -> list[float]:

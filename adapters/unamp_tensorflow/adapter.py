@@ -13,7 +13,19 @@ from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import Layered
 from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
-from unamp_tensorflow import casting, decoration, devices, networks, observing, patches, plans, probing, scaling, spellings, watching
+from unamp_tensorflow import (
+    casting,
+    decoration,
+    devices,
+    networks,
+    observing,
+    patches,
+    plans,
+    probing,
+    scaling,
+    spellings,
+    watching,
+)
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.hooks import HOOKS

@@ -14,7 +14,7 @@ __all__ = ["fetched", "named_gradients", "numbers", "total"]
 
 
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
-    """See `unamp.adapter.NamesGradients.named_gradients`. They are in the order of the optimizer's variables, if it is built."""
+    """See `unamp.adapter.NamesGradients.named_gradients`. They are in the order of a built optimizer's variables."""
     if not tf.executing_eagerly():
         raise NotExpressible("unamp.watch looks at numbers, which a tf.function does not have yet: step() is for outside of it")
     variables = list(network.trainable_variables)
@@ -22,9 +22,9 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
         variables = stepped(optimizer)
     if not isinstance(given, (list, tuple)) or len(given) != len(variables):
         said = f"{len(given)}" if isinstance(given, (list, tuple)) else f"a {type(given).__name__}"
-        raise ValueError(f"gradients must be a list, one for each of the {len(variables)} variables that are trained; not {said}")
+        raise ValueError(f"gradients must be a list, one for each of {len(variables)} trained variables; not {said}")
     if any(isinstance(gradient, tf.distribute.DistributedValues) for gradient in given):
-        raise NotExpressible("unamp.watch takes gradients of one replica; in a strategy hand over strategy.local_results(...)[0]")
+        raise NotExpressible("unamp.watch takes gradients of one replica; in a strategy, of strategy.local_results(...)[0]")
     pairs = zip(variables, given, strict=True)
     return [(_name(variable), variable, gradient) for variable, gradient in pairs if variable.dtype in _FLOATING]
 

@@ -379,7 +379,7 @@ class NamesGradients(Protocol):
         """
 
     def numbers(self, tensor: Any) -> Any:
-        """Return a parameter's or a gradient's numbers as they are now, in float32 or wider, on its device, apart from any graph.
+        """Return the numbers that a parameter or gradient has now, in float32 or wider, on its device, apart from any graph.
 
         They are a copy where the tensor is low. Of a sparse one they are those that it holds, of a sharded one this process's.
         Python's operators compute with them, comparisons and ``&`` included.

@@ -68,6 +68,15 @@ class Measurement:
             if tuple(before.shape) == tuple(numbers.shape):  # of sparse gradients the rows alone are there
                 self._low.append(_Low(place, parameter, before, magnitudes > 0.0))
 
+    def check_updated(self, parameters: Sequence[Any]) -> None:
+        """Check that there are as many parameters after the step as there are gradients.
+
+        Raises:
+            ValueError: where there are not.
+        """
+        if len(parameters) != len(self._names):
+            raise ValueError(f"there are {len(parameters)} parameters after the step, and {len(self._names)} before it")
+
     def layers(self, *, stepped: bool, updated: Sequence[Any] | None = None) -> tuple[LayerSample, ...]:
         """Return the layers, after the step.
 

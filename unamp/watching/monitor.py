@@ -22,6 +22,9 @@ __all__ = ["Watch", "WatchedStep", "watch"]
 
 _LEAST_KEPT = 10
 
+#: A parameter's name, itself, and its gradient.
+_Named = tuple[str, Any, Any]
+
 
 def watch(
     network: Any,
@@ -146,15 +149,19 @@ class Watch:
         """Return the measurement of the step that begins."""
         if self._scaler is not None and is_unscaled(self._scaler, self._optimizer):
             raise RuntimeError("the gradients are unscaled already; write scaler.unscale_() inside of: with watch.step(): ...")
-        adapter: Any = self._adapter
-        found = adapter.named_gradients(self._network, self._optimizer, gradients)
+        found = self._named(gradients)
         if not any(gradient is not None for _, _, gradient in found):
             raise ValueError("no parameter has a gradient; the backward pass comes before step(), and zero_grad() after it")
         if parameters is not None:
-            found = _with_parameters(found, adapter.named_gradients(self._network, self._optimizer, parameters))
+            found = _with_parameters(found, self._named(parameters))
         low = PRECISIONS[self._dtype]
         updates = parameters is not None or (self._optimizer is not None and self._steps_low(gradients))
         return Measurement(self._adapter, found, low, updates=updates)
+
+    def _named(self, values: Any) -> list[_Named]:
+        """Return gradients, or parameters of their form, by name."""
+        assert isinstance(self._adapter, NamesGradients)
+        return self._adapter.named_gradients(self._network, self._optimizer, values)
 
     def _steps_low(self, gradients: Any) -> bool:
         """Return whether the optimizer steps low parameters as they are: with master weights its gradients are float32."""
@@ -206,9 +213,9 @@ class WatchedStep:
             raise RuntimeError("updated() needs the parameters before the step: watch.step(gradients, parameters=...)")
         self._told = True
         if self._measurement is not None:
-            watched, adapter = self._watch, self._watch._adapter
-            found = adapter.named_gradients(watched._network, watched._optimizer, parameters)  # type: ignore[attr-defined]
-            self._updated = [each for _, _, each in found]
+            found = [each for _, _, each in self._watch._named(parameters)]
+            self._measurement.check_updated(found)
+            self._updated = found
 
     def __enter__(self) -> WatchedStep:
         if self._watch._open is not self:
@@ -245,11 +252,10 @@ class WatchedStep:
         return Sample(self._watch.steps, self._scale, skipped, layers)
 
 
-def _with_parameters(gradients: list[tuple[str, Any, Any]], parameters: list[tuple[str, Any, Any]]) -> list[tuple[str, Any, Any]]:
-    names = [name for name, _, _ in gradients]
-    if names != [name for name, _, _ in parameters]:
-        raise ValueError("parameters must be of the form of the gradients")
-    return [(name, after, gradient) for (name, _, gradient), (_, _, after) in zip(gradients, parameters, strict=True)]
+def _with_parameters(gradients: list[_Named], parameters: list[_Named]) -> list[_Named]:
+    if [name for name, _, _ in gradients] != [name for name, _, _ in parameters]:
+        raise ValueError("parameters must be of the form of the gradients, with the same names")
+    return [(name, before, gradient) for (name, _, gradient), (_, _, before) in zip(gradients, parameters, strict=True)]
 
 
 def _adapter(network: Any, optimizer: Any) -> Adapter:
