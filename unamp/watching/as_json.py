@@ -89,6 +89,8 @@ def _read_layer(where: str, data: Any) -> LayerSample:
         raise strict.BadJSON(f"{where}: its shares are more than the whole")
     size, nonfinite = (strict.whole(f"{where}, {name}", data.get(name, 0)) for name in ("size", "nonfinite"))
     update = strict.optional(strict.number)(f"{where}, update", data.get("update"))
+    if update is not None and update < 0:
+        raise strict.BadJSON(f"{where}, update: must not be negative")
     return LayerSample(
         strict.plain_text(f"{where}, layer", data["layer"]),
         size,

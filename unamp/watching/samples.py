@@ -112,17 +112,16 @@ def summarised(samples: Iterable[Sample]) -> list[LayerSummary]:
 
 def _summary(name: str, samples: Sequence[LayerSample]) -> LayerSummary:
     finite = [each for each in samples if not each.nonfinite] or samples
-    zero, subnormal, flushed = (
-        _mean(each) or 0.0 for each in zip(*((s.zero, s.subnormal, s.flushed) for s in finite), strict=True)
-    )
-    swallowed, update = (_mean(each) for each in zip(*((s.swallowed, s.update) for s in finite), strict=True))
+    shares = ((each.zero, each.subnormal, each.flushed) for each in finite)
+    zero, subnormal, flushed = (_mean(each) or 0.0 for each in zip(*shares, strict=True))
+    swallowed, update = (_mean(each) for each in zip(*((each.swallowed, each.update) for each in finite), strict=True))
     nonfinite, dead = sum(1 for each in samples if each.nonfinite), sum(1 for each in samples if each.dead)
     return LayerSummary(name, samples[-1].size, zero, subnormal, flushed, swallowed, update, nonfinite, dead, len(samples))
 
 
 def _mean(numbers: Iterable[float | None]) -> float | None:
-    numbers = [each for each in numbers if each is not None]
-    return math.fsum(numbers) / len(numbers) if numbers else None
+    known = [each for each in numbers if each is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def findings(contents: Contents) -> list[str]:
