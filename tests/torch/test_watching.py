@@ -106,7 +106,7 @@ def test_a_bfloat16_parameter_tells_what_rounding_swallows() -> None:
 def test_with_master_weights_nothing_is_swallowed() -> None:
     network = nn.Linear(8, 4)
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-6)
-    unamp.decorate(network, optimizer, dtype="bfloat16")
+    unamp.decorate(network, optimizer, level="O2", dtype="bfloat16")
     watch = unamp.watch(network, optimizer, dtype="bfloat16")
     network(X.bfloat16()).float().square().mean().backward()
     with watch.step():
