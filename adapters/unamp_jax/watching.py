@@ -60,7 +60,8 @@ def _name(path: Sequence[Any]) -> str:
 def numbers(tensor: Any) -> Any:
     """See `unamp.adapter.NamesGradients.numbers`."""
     with CONTEXT(None):
-        array = jnp.asarray(getattr(tensor, "value", tensor))
+        read = getattr(tensor, "get_value", None)  # a variable of nnx's; Keras's, and older ones of nnx's, have `value`
+        array = jnp.asarray(getattr(tensor, "value", tensor) if read is None else read())
         return array if array.dtype == jnp.float64 else array.astype(jnp.float32)
 
 

@@ -80,7 +80,7 @@ def test_gradients_of_something_else() -> None:
         with pytest.raises(ValueError, match=said), watch.step(wrong):
             pass
 
-    @tf.function
+    @tf.function(autograph=False)  # which turns errors into those of its own
     def inside(x):
         with watch.step([x]):
             return x
