@@ -62,7 +62,9 @@ def test_parameters_that_are_values_are_told() -> None:
 
     @jax.jit
     def gradients_of(parameters):
-        return jax.grad(lambda p: jnp.mean((X.astype(jnp.bfloat16) @ p["dense"]["kernel"] + p["dense"]["bias"]) ** 2))(parameters)
+        return jax.grad(lambda p: jnp.mean((X.astype(jnp.bfloat16) @ p["dense"]["kernel"] + p["dense"]["bias"]) ** 2))(
+            parameters
+        )
 
     watch = unamp.watch(parameters, every=1, dtype="bfloat16")
     gradients = gradients_of(parameters)
@@ -77,7 +79,10 @@ def test_parameters_that_are_values_are_told() -> None:
     assert (sample.scale, layer.layer, layer.size) == (4.0, "dense", 72)
     assert layer.swallowed == pytest.approx(swallowed(*flat))
     assert 0.0 < layer.swallowed < 1.0
-    with pytest.raises(RuntimeError, match=r"say what became of them.*step\.updated"), watch.step(gradients, parameters=updated):
+    with (
+        pytest.raises(RuntimeError, match=r"say what became of them.*step\.updated"),
+        watch.step(gradients, parameters=updated),
+    ):
         pass
     with pytest.raises(ValueError, match="of the form of the gradients"), watch.step(gradients, parameters={"other": X}):
         pass

@@ -389,4 +389,4 @@ class NamesGradients(Protocol):
         """Return the sum of numbers, or how many of some booleans are true: one number, for which nobody waits."""
 
     def fetched(self, totals: Sequence[Any]) -> list[float]:
-        """Return what `total` gave, fetched from the device at once."""
+        """Return the numbers of `total` as floats, fetched from the device at once."""

@@ -15,7 +15,7 @@ _HEAD = ("layer", "numbers", "zero", "subnormal", "flushed", "swallowed", "updat
 
 
 class History(Contents):
-    """What a monitor kept of a training; see `unamp.watching.samples.Contents` for its fields."""
+    """The history of a training, as a monitor kept it; see `unamp.watching.samples.Contents` for its fields."""
 
     __slots__ = ()
 

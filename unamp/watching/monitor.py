@@ -122,7 +122,7 @@ class Watch:
 
     @property
     def history(self) -> History:
-        """What was seen so far, as a value."""
+        """The history so far, as a value."""
         skipped = self._skipped()
         return History(self._adapter.framework, self._dtype, self._every, self.steps, skipped, tuple(self._samples))
 
@@ -139,7 +139,7 @@ class Watch:
         return line(self._samples[-1], self._dtype) if self._samples else "no step yet"
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write what was seen to a file: a page for ``.html``, JSON for ``.json``; see `History.save`."""
+        """Write the history to a file: a page for ``.html``, JSON for ``.json``; see `History.save`."""
         self.history.save(path)
 
     def _skipped(self) -> int:
@@ -275,7 +275,7 @@ def _owners(leaves: Iterable[Any]) -> Iterator[Adapter]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Give what is in nested dictionaries: parameters without a network."""
+    """Give the leaves of nested dictionaries, which hold parameters without a network."""
     if isinstance(value, Mapping):
         for inner in value.values():
             yield from _leaves(inner) if isinstance(inner, Mapping) else (inner,)
