@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help api browser clients clients-sample conformance conformance-emulated conformance-machines conformance-opinfo conformance-versions newest test bench bench-all lint format tables docs dist clean
+.PHONY: help api browser clients clients-sample conformance conformance-emulated conformance-machines conformance-opinfo conformance-versions newest test bench bench-all lint format tables docs dist release-check clean
 
 help:
 	@echo "make conformance   hold every framework that has an adapter against the policy; writes conformance-report/"
@@ -25,7 +25,8 @@ help:
 	@echo "make tables        write docs/tables from the data and the adapters"
 	@echo "make api           write docs/api/names.txt, the public names of a release, anew"
 	@echo "make docs          the guides and the API reference as a site, in site/"
-	@echo "make dist          sdist and wheel in dist/"
+	@echo "make dist          sdist, pure wheel and wheel with compiled parts, in dist/; PYTHONS=\"PATH PATH\" names more environments with a torch"
+	@echo "make release-check   what a release must pass, from a fresh clone and in empty environments; uploads nothing (an hour)"
 	@echo "make clean         remove .venv and everything built"
 
 conformance: $(VENV)/.conformance
@@ -91,7 +92,10 @@ browser: $(VENV)/.dev
 	@$(RUN) tests/conformance/browser.py
 
 dist: $(VENV)/.dev
-	$(RUN) -m build --no-isolation
+	$(RUN) release/dist.py $(foreach python,$(PYTHONS),--python $(python))
+
+release-check: $(VENV)/.dev
+	$(RUN) release/check.py $(foreach python,$(PYTHONS),--python $(python)) $(ONLY)
 
 clean:
 	rm -rf $(VENV) .venv-emulated .venv-versions .venv-clients dist site conformance-report .hypothesis .mypy_cache .pytest_cache .ruff_cache

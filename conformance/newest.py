@@ -4,19 +4,27 @@ Each gets an environment of its own, without this project's pins. In it: the ins
 the framework's first example; that example, with what the document says that it prints; ``unamp doctor``; and conformance on
 the CPU. unamp itself is installed as a wheel: the checkout is on no path. The environment is deleted after its run.
 
-Arguments choose frameworks: ``python conformance/newest.py torch jax``. Anything that fails is a failure: a new release
-that breaks something breaks it for everybody who installs today.
+Arguments choose frameworks: ``python conformance/newest.py torch jax``, or a version of one: ``torch==2.13.0``. Anything that
+fails is a failure: a new release that breaks something breaks it for everybody who installs today.
+
+``--wheel PATH`` takes unamp from a wheel that is built already. No compiler is on PATH then, nothing that a user has built is
+found, and what the wheel brings compiled must run compiled.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import tomllib
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rows import ROOT
 from wheels import without_wheels
@@ -29,8 +37,11 @@ EXTRAS = {
     "tensorflow": ("tensorflow-cpu", "conformance"),  # the build without CUDA
     "jax": ("jax", "conformance,jax-libraries"),
 }
+#: Which fact of `unamp doctor` says in what a part runs that is compiled, and what it is then.
+COMPILED = {"torch": ("kernels", "C++"), "paddle": ("regions", "C"), "mindspore": ("regions", "C")}
+
 #: One low dtype: the other takes the same ways through a framework, and the suite of pinned versions has both.
-SELECTION = ("--device", "cpu", "--dtype", "bfloat16", "--thorough")
+SELECTION = ("--device", "cpu", "--dtype", "bfloat16")
 
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```$\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -46,8 +57,15 @@ def first_example(framework: str) -> tuple[str, str]:
     return next((code, prints) for code, prints in blocks if re.search(rf"^import {framework}\b", code, re.MULTILINE))
 
 
-def examine(framework: str, home: Path) -> str:
-    """Install the newest release of a framework into a folder and run what users run; return what conformance said.
+def examine(framework: str, home: Path, requirement: str = "", wheel: Path | None = None, *, brief: bool = False) -> str:
+    """Install a release of a framework into a folder and run what users run; return what conformance said.
+
+    Args:
+        framework: the framework.
+        home: the folder, for an environment.
+        requirement: the version for pip, such as ``torch==2.13.0``; the newest where it is empty.
+        wheel: where unamp is taken from; the checkout where that is None.
+        brief: whether conformance draws a part of its checks, and does not run all.
 
     Raises:
         Failure: where one of the steps fails.
@@ -55,32 +73,63 @@ def examine(framework: str, home: Path) -> str:
     library, suite = EXTRAS[framework]
     python = str(home / "bin/python")
     _step("make an environment", sys.executable, "-m", "venv", str(home))
-    _install(python, library)
+    variables = {} if wheel is None else _without_compiler(home)
+    _install(python, library, requirement, wheel, variables)
     code, prints = first_example(framework)
-    printed = _step("run the first example", python, "-c", code, cwd=home)
+    printed = _step("run the first example", python, "-c", code, cwd=home, variables=variables)
     if _lines(printed) != _lines(prints):
         raise Failure(f"the first example prints\n{printed}\nand not\n{prints}")
-    _install(python, suite)
+    _install(python, suite, requirement, wheel, variables)
     command = str(home / "bin/unamp")
-    doctor = json.loads(_step("unamp doctor", command, "doctor", "--json", cwd=home))
+    doctor = json.loads(_step("unamp doctor", command, "doctor", "--json", cwd=home, variables=variables))
     found = next(report for report in doctor["frameworks"] if report["framework"] == framework)
     if found["status"] != "ready":
         raise Failure(f"unamp doctor calls {framework} {found['status']}: {found['advice']}")
-    said = _step("conformance", command, "conformance", "--framework", framework, *SELECTION, cwd=home)
-    return f"{found['version']}: {_lines(said)[-1]}"
+    runs = "" if wheel is None else _compiled(found, wheel)
+    selection = ("--framework", framework, *SELECTION, *(() if brief else ("--thorough",)))
+    said = _step("conformance", command, "conformance", *selection, cwd=home, variables=variables)
+    return f"{found['version']}: {runs}{_lines(said)[-1]}"
 
 
-def _install(python: str, extras: str) -> None:
-    _step(f"pip install '.[{extras}]'", python, "-m", "pip", "install", "--quiet", "--no-compile", f"{ROOT}[{extras}]")
+def _without_compiler(home: Path) -> dict[str, str]:
+    """Return variables under which nothing but the environment's own programs is found, and nothing that a user has built."""
+    return {"PATH": str(home / "bin"), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": ""}
 
 
-def _step(what: str, *command: str, cwd: Path = ROOT) -> str:
+def _compiled(found: Mapping[str, Any], wheel: Path) -> str:
+    """Return the language of an adapter's part that may be compiled.
+
+    Raises:
+        Failure: where it runs in Python, although the wheel brings it.
+    """
+    framework, facts = found["framework"], found["runtime"]
+    if framework not in COMPILED:
+        return ""
+    fact, compiled = COMPILED[framework]
+    minor = ".".join(found["version"].split(".")[:2])
+    file = "unamp_exchanging"
+    if framework == "torch":
+        file = f"torch-{minor}/unamp_torch_kernels.cpython-{sys.version_info[0]}{sys.version_info[1]}-"
+    with zipfile.ZipFile(wheel) as archive:
+        brought = any(file in name and name.endswith(".so") for name in archive.namelist())
+    if brought and facts[fact] != compiled:
+        raise Failure(f"the wheel brings {file}, but unamp doctor says that {fact} are in {facts[fact]}: {facts}")
+    return f"{fact} in {facts[fact]}{'' if brought else ', of which the wheel brings none'}; "
+
+
+def _install(python: str, extras: str, requirement: str, wheel: Path | None, variables: Mapping[str, str]) -> None:
+    wanted = [f"{wheel or ROOT}[{extras}]", *([requirement] if requirement else [])]
+    command = (python, "-m", "pip", "install", "--quiet", "--no-compile", *wanted)
+    _step(f"pip install '{wheel.name if wheel else '.'}[{extras}]'", *command, variables=variables)
+
+
+def _step(what: str, *command: str, cwd: Path = ROOT, variables: Mapping[str, str] | None = None) -> str:
     """Run a command and return what it printed.
 
     Raises:
         Failure: where it fails.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=os.environ | dict(variables or {}))
     if done.returncode:
         raise Failure(f"{what}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -90,24 +139,38 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
-def _chosen(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the frameworks that are asked for, or all; those without a wheel for this Python are named and left out."""
-    if unknown := set(arguments) - EXTRAS.keys():
-        sys.exit(f"unknown framework {min(unknown)!r}; valid: {', '.join(EXTRAS)}")
-    for framework in arguments or EXTRAS:
+def _chosen(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the frameworks that are asked for, or all, and what pip is told of their versions.
+
+    Those without a wheel for this Python are named and left out.
+    """
+    named = {argument: argument.partition("==")[::2] for argument in arguments or EXTRAS}
+    if unknown := {framework for framework, _ in named.values()} - EXTRAS.keys():
+        sys.exit(f"unknown framework {min(unknown)!r}; valid: {', '.join(EXTRAS)}, and versions such as torch==2.13.0")
+    listed = tomllib.loads((ROOT / "conformance/versions.toml").read_text("utf-8"))
+    for framework, version in named.values():
         if framework in without_wheels():
             print(f"{framework}: left out, it offers no wheel for this Python")
         else:
-            yield framework
+            yield framework, f"{listed[framework]['package']}=={version}" if version else ""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Examine the chosen frameworks, one after the other; return 1 where one fails."""
+    parser = argparse.ArgumentParser(description="The newest releases of the frameworks, as pip brings them today.")
+    parser.add_argument("chosen", nargs="*", metavar="FRAMEWORK[==VERSION]", help="every framework, where none is named")
+    parser.add_argument("--wheel", type=Path, metavar="PATH", help="take unamp from here, with no compiler on PATH")
+    parser.add_argument("--brief", action="store_true", help="let conformance draw a part of its checks")
+    options = parser.parse_args(arguments)
+    wheel = options.wheel.resolve(strict=True) if options.wheel else None
     passed = failed = 0
-    for framework in _chosen(arguments):
+    for framework, requirement in _chosen(options.chosen):
         with tempfile.TemporaryDirectory(prefix=f"unamp-newest-{framework}-") as folder:
             try:
-                print(f"{framework} {examine(framework, Path(folder, 'environment'))}", flush=True)
+                print(
+                    f"{framework} {examine(framework, Path(folder, 'environment'), requirement, wheel, brief=options.brief)}",
+                    flush=True,
+                )
                 passed += 1
             except Failure as failure:
                 failed += 1

@@ -1,13 +1,14 @@
 """What the build of a wheel adds: a bill of materials, in CycloneDX's JSON, in the folder that PEP 770 has for it.
 
 It lists each file of the wheel with its SHA-256, and each package that an extra asks for. It has no time and no serial number:
-the same source gives the same wheel.
+the same source gives the same wheel. A wheel for this platform gets the compiled parts as well, which `dist.py` compiles.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,13 +21,19 @@ from packaging.utils import canonicalize_name
 _FILE = "unamp.cdx.json"
 
 
-class BillOfMaterials(BuildHookInterface):
+class BillOfMaterials(BuildHookInterface[Any]):
     """Writes the bill of a wheel before it is packed."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Hand the bill over; an editable install, whose files are those of the checkout, has none."""
         if version == "editable":
             return
+        if "UNAMP_COMPILED_PARTS" in os.environ:
+            folder = Path(os.environ["UNAMP_COMPILED_PARTS"])
+            build_data["pure_python"] = False
+            build_data["tag"] = os.environ["UNAMP_WHEEL_TAG"]
+            parts = {str(path): str(path.relative_to(folder)) for path in sorted(folder.rglob("*.so"))}
+            build_data["force_include"].update(parts)
         builder, core = self.build_config.builder, self.metadata.core
         with builder.config.set_build_data(build_data):  # so that files which other hooks add are in it
             files = {file.distribution_path: Path(file.path) for file in builder.recurse_included_files()}
@@ -69,14 +76,14 @@ def _packages(itself: str, extras: Mapping[str, Iterable[str]]) -> Iterator[dict
             name = canonicalize_name(Requirement(requirement).name)
             if name != canonicalize_name(itself):
                 asked.setdefault(name, {}).setdefault(str(requirement), []).append(extra)
-    for name, requirements in sorted(asked.items()):
+    for package, requirements in sorted(asked.items()):
         always = any("" in extras for extras in requirements.values())
         properties = [
             {"name": f"python:requirement:{extra}" if extra else "python:requirement", "value": requirement}
             for requirement, extras in requirements.items()
             for extra in extras
         ]
-        yield {**_package(name), "scope": "required" if always else "optional", "properties": properties}
+        yield {**_package(package), "scope": "required" if always else "optional", "properties": properties}
 
 
 def _package(name: str, version: str | None = None, description: str | None = None) -> dict[str, Any]:

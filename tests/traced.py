@@ -14,11 +14,11 @@ import pytest
 
 import unamp
 import unamp.tracing
-from unamp.adapter.records import OpRecord, Underflow, Values
+from unamp.adapter.records import Gradient, OpRecord, Underflow, Values
 from unamp.adapter.registry import adapter_for
 
 
-def values_are_those_of(record: OpRecord, result: np.ndarray) -> None:
+def values_are_those_of(record: OpRecord | Gradient, result: np.ndarray) -> None:
     """The statistics in a record, beside those that NumPy finds in the result."""
     flat = result.astype(np.float64).reshape(-1)
     places = [n * len(flat) // 64 for n in range(64)] if len(flat) > 64 else list(range(len(flat)))

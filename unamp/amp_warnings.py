@@ -161,6 +161,14 @@ def graph_ran(framework: str, what: str, instead: str) -> None:
     )
 
 
+def no_step(steps: int) -> None:
+    """Warn of a trace of chosen steps that recorded nothing: `step` was called too rarely, or what ran is nothing it sees."""
+    _once(
+        ("steps", str(steps)),
+        f"unamp.trace(steps=...) recorded nothing: its step() was called {steps} times; call it at the end of every step",
+    )
+
+
 def moves_statistics(layers: str) -> None:
     """Warn of a search that trains: its runs move running statistics, those that overflow too."""
     _once(

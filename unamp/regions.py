@@ -21,7 +21,7 @@ from unamp.devices import BARE, default_dtype, place
 from unamp.errors import shortened
 from unamp.lists import is_word, operation_name
 from unamp.policy import KEPT_POLICIES, Policy
-from unamp.typing import DtypeLike, Level, OperationsLike, PresetName
+from unamp.typing import DeviceLike, DtypeLike, Level, OperationsLike, PresetName
 
 __all__ = [
     "CapturedRegion",
@@ -189,7 +189,7 @@ def _leave(realisations: tuple[Realisation, ...], tokens: list[object]) -> None:
 
 @not_converted
 def autocast(
-    device_type: object = None,
+    device_type: DeviceLike | None = None,
     dtype: DtypeLike | None = None,
     enabled: bool = True,
     cache_enabled: bool | None = None,
@@ -344,7 +344,7 @@ def close_down_to(depth: int) -> None:
         _leave(*_state.open.pop()[1:])
 
 
-def _autocast(device_type: object, dtype: DtypeLike | None, *rest: Any) -> Region:
+def _autocast(device_type: DeviceLike | None, dtype: DtypeLike | None, *rest: Any) -> Region:
     level, allow, deny, preset, enabled, promote, cache, framework = rest
     device, owner, missing = place(device_type, framework)
     framework = framework or owner

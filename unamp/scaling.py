@@ -16,7 +16,7 @@ from typing import Any
 
 from unamp._argument_names import also_called
 from unamp.adapter import Adapter, Gradients, registry
-from unamp.adapter.observing import any_trace, untraced
+from unamp.adapter.observing import any_trace, traces, untraced
 from unamp.loss_scale import SMALLEST, LossScale, number
 from unamp.policy import Policy
 from unamp.regions import open_regions, policy_region
@@ -150,6 +150,8 @@ class GradScaler:
         """
         if not self._enabled:
             return outputs
+        if any_trace():
+            traces.innermost.scaled_by(self._loss_scale.scale)
         with no_policy():
             return self._scaled(outputs)
 

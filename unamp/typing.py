@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, TypeAlias
 
 __all__ = [
+    "DeviceLike",
     "DtypeLike",
     "DtypeName",
     "DtypeObject",
@@ -72,6 +73,31 @@ class _Scalar(Protocol):  # the dtypes of NumPy and ml_dtypes are also written a
 #: A dtype as every argument for one takes it. Its name is any string: it is a setting more often than a literal, and has
 #: more spellings (``"bf16"``, ``"torch.bfloat16"``) than a type can list.
 DtypeLike: TypeAlias = str | TorchDtype | DtypeObject | type[_Scalar]
+
+
+class _TorchDevice(Protocol):
+    @property
+    def type(self) -> str: ...
+    @property
+    def index(self) -> int: ...
+
+
+class _JaxDevice(Protocol):
+    @property
+    def platform(self) -> str: ...
+
+
+class _TensorFlowDevice(Protocol):  # physical and logical ones, and `DeviceSpec`
+    @property
+    def device_type(self) -> str | None: ...
+
+
+class _PaddlePlace(Protocol):
+    def is_cpu_place(self) -> bool: ...
+
+
+#: A device as every argument for one takes it: a word (``"gpu"``, ``"cuda:0"``, ``"mps"``), or a framework's own object.
+DeviceLike: TypeAlias = str | _TorchDevice | _JaxDevice | _TensorFlowDevice | _PaddlePlace
 
 #: An operation as every argument for one takes it: a name in any spelling, or the framework's own function, layer class or
 #: primitive, all of which can be called.

@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 
-from unamp.adapter import Fact, Operations, OpRecord, Realisation
+from unamp.adapter import Fact, Operations, Realisation
 from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import Layered
+from unamp.adapter.observer import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
@@ -47,6 +48,10 @@ class JaxAdapter(BaseAdapter):
     fetched = staticmethod(watching.fetched)
     spelling = staticmethod(spellings.spelling)
 
+    def rank(self) -> int | None:
+        """Return the number that `jax.distributed` gave this process; None where it knows of no others."""
+        return int(jax.process_index()) if jax.distributed.is_initialized() else None
+
     def probe(self) -> None:
         """Check the hooks, and that rules are followed; see `unamp.adapter.Adapter.probe`."""
         patches.probe()
@@ -61,7 +66,7 @@ class JaxAdapter(BaseAdapter):
             return ELSEWHERE
         return Activation(policy)
 
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         def acquire() -> Plan:
             patches.acquire()
             return plans.JaxPlan.without_policy(reporting=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from jax import lax
@@ -136,7 +137,8 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
         result = _widened(trace, result, primitive.multiple_results)
     if reported and thread.sink is not None:
         given = list(zip(found, shapes, strict=True))
-        observing.report(thread.sink, op, primitive.name, rule, given, wanted, result)
+        bind = partial(_bind_by, trace)
+        return observing.report(thread.sink, op, primitive.name, rule, given, wanted, result, bind=bind)
     return result
 
 
@@ -168,6 +170,10 @@ def _convert(trace: Any, value: Any, found: Any, wanted: Any) -> Any:
 def _rounded(trace: Any, value: Any) -> Any:
     """Return a float32 number that came from bfloat16, so that no compiler leaves out the rounding between the two."""
     return _bind(lax.reduce_precision_p, trace, value, {"exponent_bits": 8, "mantissa_bits": 7})
+
+
+def _bind_by(trace: Any, primitive: Any, value: Any, params: dict[str, Any]) -> Any:
+    return _bind(primitive, trace, value, params)
 
 
 def _bind(primitive: Any, trace: Any, value: Any, params: dict[str, Any]) -> Any:

@@ -105,7 +105,7 @@ class Composite:
         if thread.sink is not None and traced(op):
             given = shapes((args, kwargs))[: 1 if activation_only else None]
             written = equation(op, args, kwargs)
-            observing.report(thread.sink, op, self.path, rule, given, wanted, result, emulated=emulated, written=written)
+            return observing.report(thread.sink, op, self.path, rule, given, wanted, result, emulated=emulated, written=written)
         return result
 
     def _target(self, plan: Plan, rule: Rule, found: list[Any], args: Args, kwargs: Kwargs) -> Any:

@@ -103,8 +103,7 @@ class LayerCall:
                 thread.sink = sink
             if rule is Rule.LOW and plan.policy.widen_results:
                 result = mapped(cast, FLOAT32, result)
-            self._report(layer, op, path, rule, given, wanted, result)
-        return result
+            return self._report(layer, op, path, rule, given, wanted, result)
 
     def _keras_path(self, plan: Plan, layer: Any, rule: Rule, path: str) -> str:
         """Return a layer's name in a trace, and warn where it states float32 and becomes low."""
@@ -127,8 +126,7 @@ class LayerCall:
         finally:
             thread.sink = sink
         with CONTEXT(None):
-            self._report(layer, op, path, Rule.UNTOUCHED, given, dtype, result)
-        return result
+            return self._report(layer, op, path, Rule.UNTOUCHED, given, dtype, result)
 
     def _carry_out(self, plan: Plan, layer: Any, op: str, norm: bool, wanted: Any, args: Args, kwargs: Kwargs) -> Any:
         activated = op in facts().parts and _is_keras(layer)
@@ -151,13 +149,14 @@ class LayerCall:
         with CONTEXT(left_alone):
             result = self.original(layer, *args, **kwargs)
             if given:
-                self._report(layer, op, path, rule, given, None, result)
+                result = self._report(layer, op, path, rule, given, None, result)
         return result
 
-    def _report(self, layer: Any, op: str, path: str, rule: Rule, given: list[Given], wanted: Any, result: Any) -> None:
+    def _report(self, layer: Any, op: str, path: str, rule: Rule, given: list[Given], wanted: Any, result: Any) -> Any:
         if thread.sink is not None and traced(op):
             texts = [getattr(layer, "einsum_str", None)]
-            observing.report(thread.sink, op, path, rule, given, wanted, result, written=equation(op, texts))
+            return observing.report(thread.sink, op, path, rule, given, wanted, result, written=equation(op, texts))
+        return result
 
 
 def parameters(layer: Any) -> list[Given]:

@@ -18,11 +18,13 @@ import numpy as np
 from jax._src import core, source_info_util
 from jax._src.interpreters import batching
 
-from unamp.adapter.observer import Layers, Observer
-from unamp.adapter.observing import casts, reporting_to
+from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.observer import Layers, Observer, Sink
+from unamp.adapter.observing import casts, reporting_to, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Values
 from unamp.policy import Rule
+from unamp_jax.gradient_hooks import Bind, bind, followed
 from unamp_jax.state import CONTEXT, Plan, thread
 
 __all__ = ["JaxLayers", "leaves_with_dtypes", "observe", "report", "report_registered"]
@@ -57,7 +59,7 @@ def leaves_with_dtypes(value: Any) -> Iterator[Any]:
 
 @contextmanager
 def observe(
-    sink: Callable[[OpRecord], None],
+    sink: Sink,
     values: bool,
     layers: Callable[[], Patches | None],
     named: Callable[[Any], Any],
@@ -110,8 +112,9 @@ def report(
     *,
     emulated: bool = False,
     written: str | None = None,
-) -> None:
-    """Report one operation.
+    bind: Bind | None = bind,
+) -> Any:
+    """Report one operation, and return the result to go on with, whose gradient is told where a trace wants it.
 
     Args:
         observer: takes the report.
@@ -123,7 +126,10 @@ def report(
         result: what came out.
         emulated: whether the low dtype was emulated.
         written: the equation of an einsum.
+        bind: binds a primitive to a result; None where nobody goes on with another result.
     """
+    if traces.waiting:
+        return result
     inputs = tuple(_name(dtype) for dtype, _ in given)
     compute = _name(target) if target is not None else inputs[0] if inputs else None
     results = [leaf for leaf in leaves_with_dtypes(result) if "float" in _name(leaf.dtype)]
@@ -135,29 +141,41 @@ def report(
         input_shapes=tuple(shape for _, shape in given), output_shape=tuple(results[0].shape) if results else None,
         equation=written,
     )  # fmt: skip
+    going_on, later = followed(results, bind) if bind is not None and traces.gradients else (results, [])
+
+    def hooked(hook: GradientHook) -> None:
+        for each in later:
+            each.hook = hook
+
+    follow = None if bind is None else hooked
     if not observer.wants_values or not any(isinstance(leaf, core.Tracer) for leaf in results):
-        observer.report(record, lambda: _values(results))
+        observer.report(record, lambda: _values(results), follow)
     elif any(isinstance(leaf, batching.BatchTracer) for leaf in results):  # a callback would be called for each of a batch
-        observer.report(record, lambda: None)
+        observer.report(record, lambda: None, follow)
     else:
-        _report_later(observer, record, results)
+        _report_later(observer, record, results, follow)
+    others = {id(old): new for old, new in zip(results, going_on, strict=True) if new is not old}
+    return jax.tree.map(lambda leaf: others.get(id(leaf), leaf), result) if others else result
 
 
 def report_registered(observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
     """Report a call of a registered operation; see `unamp.adapter.registered`."""
     given = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
-    report(observer, record.op, record.native, record.rule, given, record.compute, result)
+    report(observer, record.op, record.native, record.rule, given, record.compute, result, bind=None)
 
 
-def _report_later(observer: Observer, record: OpRecord, results: list[Any]) -> None:
+def _report_later(
+    observer: Observer, record: OpRecord, results: list[Any], follow: Callable[[GradientHook], None] | None
+) -> None:
     """Report an operation when its numbers are there: inside of a transformation, or of a program that is being compiled."""
     placed = record._replace(layer=observer.layers.path)
 
     def arrived(*numbers: Any) -> None:
-        observer.report(placed, lambda: _values(numbers))
+        observer.report(placed, lambda: _values(numbers), follow)
 
     with CONTEXT(None):
         jax.debug.callback(arrived, *results)
+        jax.effects_barrier()  # the record belongs to this step of the trace, and comes before its gradient
 
 
 def _values(results: Any) -> Values | None:

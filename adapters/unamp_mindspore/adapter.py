@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import mindspore
 import numpy as np
 from mindspore import nn
+from mindspore.communication import get_group_size, get_rank
 
-from unamp.adapter import Fact, Operations, OpRecord, Realisation, Support, major_minor
+from unamp.adapter import Fact, Operations, Realisation, Support, major_minor
 from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import Layered
+from unamp.adapter.observer import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_mindspore import (
@@ -63,6 +65,10 @@ class MindSporeAdapter(BaseAdapter):
     fetched = staticmethod(watching.fetched)
     spelling = staticmethod(spellings.spelling)
 
+    def rank(self) -> int | None:
+        """Return the number that `mindspore.communication` gave this process; None where it knows of no others."""
+        return int(get_rank()) if get_group_size() > 1 else None
+
     def support(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if device == "cpu" else Support.NATIVE
 
@@ -86,7 +92,7 @@ class MindSporeAdapter(BaseAdapter):
         probe_effects()
         return Activation(plans.plan(policy, device), cache=policy.cache)
 
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         def unchanging() -> plans.Plan:
             patches.acquire()
             return plans.Plan.without_policy(reporting=True)

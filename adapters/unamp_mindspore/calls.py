@@ -14,7 +14,7 @@ from typing import Any
 
 from mindspore._c_expression import typing as _typing
 
-from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer, differing
+from unamp.adapter.performing import AS_IT_IS, EVERYTHING, Casts, Outcome, Parts, Performer, differing
 from unamp.policy import Policy, Rule
 from unamp_mindspore import observing
 from unamp_mindspore.casting import NESTING, cast, each, map_floats, rounded, to_low
@@ -90,38 +90,33 @@ def quick(operator: Operator, rule: Rule) -> Rule | None:
 class _Performer(Performer[Plan, Operator]):
     dtype_kind = _typing.Type
 
-    def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any) -> bool:
+    def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]) -> bool:
         return operator.casts or op is None or plan.passes(op)
 
     def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
         return operator.view or not on_cpu()
 
-    def call(self, operator: Operator, inner: Plan | None, args: Any, kwargs: dict[str, Any]) -> Any:
-        plan, thread.plan = thread.plan, inner
+    def call(self, plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
+        before, thread.plan = thread.plan, _ConvertedLayer(parts) if parts.parameters else None
         try:
             return operator.call(*args, **kwargs)
         finally:
-            thread.plan = plan
-
-    def within_layer(self, plan: Plan, parameters: Mapping[int, Any], to: Callable[[Any, Any], Any], dtype: Any) -> Plan:
-        return _ConvertedLayer(parameters, to, dtype)
+            thread.plan = before
 
     def activation(self, kwargs: dict[str, Any]) -> str | None:
         return next((name for name, value in kwargs.items() if isinstance(value, Tensor)), None)
 
-    def change(self, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
+    def change(self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
         changed = args[0]
         own = changed.dtype
         if operator.out_of_place is None or own is FLOAT32 or own not in NAMES or not on_cpu():
-            return self.call(operator, None, args, kwargs), seen[0], False
+            return self.call(plan, operator, args, kwargs), seen[0], False
         args, kwargs = self.converted(cast, FLOAT32, args, kwargs)
         return changed.copy_(cast(operator.out_of_place(*args, **kwargs), own)), own, True
 
     def report(
-        self, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
+        self, plan: Plan, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        plan = thread.plan
-        assert plan is not None
         return observing.report(
             op, operator, rule, run, args, kwargs, lambda low: self.compute_low(plan.low_alone(low), operator, args, kwargs)
         )
@@ -144,10 +139,8 @@ class _ConvertedLayer:
     changes_float32 = EVERYTHING
     quick: Mapping[Operator, Rule] = {}
 
-    def __init__(self, parameters: Mapping[int, Any], to: Callable[[Any, Any], Any], dtype: Any) -> None:
-        self._parameters = parameters
-        self._to = to
-        self._dtype = dtype
+    def __init__(self, parts: Parts) -> None:
+        self._parameters, self._to, self._dtype = parts
         self._converted: dict[int, Any] = {}
 
     def rule(self, op: str) -> Rule:
@@ -164,7 +157,7 @@ class _ConvertedLayer:
         if operator.layer:
             return operator.call(*args, **kwargs)
         args, kwargs = _performer.converted(self._own, self._dtype, args, kwargs)
-        return _performer.call(operator, None, args, kwargs)
+        return _performer.call(self, operator, args, kwargs)
 
     def _own(self, tensor: Any, dtype: Any) -> Any:
         key = id(tensor)

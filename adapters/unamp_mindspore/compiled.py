@@ -1,8 +1,8 @@
 """The part that runs in C: opening and closing the outermost region, which exchanges over a thousand functions and methods.
 
-It is optional. ``python -m unamp_mindspore`` builds it, which takes a second and a C compiler. From then on every process uses
-it. The environment can say that it must not (``UNAMP_MINDSPORE_COMPILED=0``), or that it must (``1``: an error where it is not
-built).
+It is optional. A wheel for a platform brings it; ``python -m unamp_mindspore`` builds it for this Python, which takes a second
+and a C compiler. From then on every process uses it. The environment can say that it must not
+(``UNAMP_MINDSPORE_COMPILED=0``), or that it must (``1``: an error where it is not built).
 """
 
 from __future__ import annotations

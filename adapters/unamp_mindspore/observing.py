@@ -10,7 +10,8 @@ import numpy as np
 from mindspore import nn
 
 from unamp.adapter import observing
-from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
@@ -33,9 +34,7 @@ _layers = Patches(lambda: (_call,))
 
 
 @contextmanager
-def observe(
-    sink: Callable[[OpRecord], None], values: bool, unchanging: Callable[[], Any], release: Callable[[], None]
-) -> Iterator[None]:
+def observe(sink: Sink, values: bool, unchanging: Callable[[], Any], release: Callable[[], None]) -> Iterator[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer("mindspore", sink, values, Layers(_named))
     with observing.observe(thread, observer, _layers, unchanging, release):
@@ -114,6 +113,18 @@ def _numbers(tensor: Any) -> Any:
         return wide.asnumpy().astype("float64").reshape(-1)
 
 
-_reporter = Reporter(tensors, lambda tensor: dtype_name(tensor.dtype), _numbers)
+def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
+    """Tell a hook of the gradient of a result, where the function that ran it is differentiated."""
+    take = _reporter.taking(hook, result)
+
+    def passed_by(gradient: Any) -> Any:
+        take(gradient)
+        return gradient  # what a hook returns is the gradient from there on
+
+    hook.when_closed(tensor.register_hook(passed_by).remove)
+    return tensor
+
+
+_reporter = Reporter(tensors, lambda tensor: dtype_name(tensor.dtype), _numbers, _follow)
 
 report_registered = _reporter.report_registered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 import paddle
 from paddle.base.framework import _dygraph_tracer
 
-from unamp.adapter import Decoration, Fact, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Decoration, Fact, Operations, Realisation, Support
 from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import Layered
+from unamp.adapter.observer import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
@@ -52,6 +53,10 @@ class PaddleAdapter(BaseAdapter):
     fetched = staticmethod(watching.fetched)
     spelling = staticmethod(spellings.spelling)
 
+    def rank(self) -> int | None:
+        """Return the number that `paddle.distributed` gave this process; None where it knows of no others."""
+        return int(paddle.distributed.get_rank()) if paddle.distributed.is_initialized() else None
+
     def probe(self) -> None:
         """Check the private hooks and their effect; see `unamp.adapter.Adapter.probe`."""
         HOOKS.probe()
@@ -81,7 +86,7 @@ class PaddleAdapter(BaseAdapter):
             raise NotExpressible("Paddle's own AMP has no level O3; use O2, or a preset with lists")
         return Activation(plan)
 
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         plan = plans.Plan.without_policy(reporting=True)
 
         def unchanging() -> plans.Plan:

@@ -14,7 +14,7 @@ from typing import Any
 
 import paddle
 
-from unamp.adapter.performing import EVERYTHING, Casts, Outcome, Performer
+from unamp.adapter.performing import AS_IT_IS, EVERYTHING, Casts, Outcome, Parts, Performer
 from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 from unamp_paddle import observing
@@ -73,7 +73,7 @@ def entry(operator: Operator) -> Callable[..., Any]:
 class _Performer(Performer[Plan, Operator]):
     dtype_kind = type(paddle.float32)
 
-    def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any) -> bool:
+    def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]) -> bool:
         if operator.sparse and op is not None:
             _check_sparse(plan, op, args)
             return True
@@ -89,17 +89,17 @@ class _Performer(Performer[Plan, Operator]):
             return True
         return operator.view and _in_dynamic_mode() and operator.runs_natively(dtype)
 
-    def call(self, operator: Operator, inner: Plan | None, args: Any, kwargs: dict[str, Any]) -> Any:
-        return _call(operator, inner, args, kwargs)
-
-    def call_native(
-        self, plan: Plan, operator: Operator, own: Mapping[int, Any], dtype: Any, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        inner = plan.inside(Rule.LOW) if own else plan.inside(Rule.UNTOUCHED) if operator.view else None
-        return _call(operator, inner, args, kwargs)
-
-    def within_layer(self, plan: Plan, parameters: Mapping[int, Any], to: Callable[[Any, Any], Any], dtype: Any) -> Plan:
-        return _RoundedLayer(parameters, dtype) if to is rounded else plan.inside(Rule.FP32)
+    def call(self, plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
+        if not operator.composite:
+            return operator.call(*args, **kwargs)
+        before, thread.plan = thread.plan, _plan_for_parts(plan, operator, parts)
+        try:
+            if before is not None and before.natively:
+                with without_paddles_own():
+                    return operator.call(*args, **kwargs)
+            return operator.call(*args, **kwargs)
+        finally:
+            thread.plan = before
 
     def lowered(self, operator: Operator, result: Any, dtype: Any) -> Any:
         internal = facts().intermediate.get(operator.name.rpartition(".")[2])
@@ -116,7 +116,7 @@ class _Performer(Performer[Plan, Operator]):
         # Not super(): SOT simulates this code where a user calls Paddle's C functions, and loses `self` behind super().
         return Performer.carry_out_rule(self, plan, operator, rule, args, kwargs)
 
-    def change(self, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
+    def change(self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
         changed = args[0] if args else kwargs.get("x")
         if operator.out_of_place is None or not isinstance(changed, Tensor) or not floats(changed):
             return operator.call(*args, **kwargs), seen[0], False
@@ -133,10 +133,8 @@ class _Performer(Performer[Plan, Operator]):
         return changed, own, True
 
     def report(
-        self, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
+        self, plan: Plan, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        plan = thread.plan
-        assert plan is not None
         return observing.report(
             op, operator, rule, run, args, kwargs, lambda low: self.compute_low(plan.low_alone(low), operator, args, kwargs)
         )
@@ -204,15 +202,11 @@ class _RoundedLayer:
         return rounded(tensor, low) if id(tensor) in self._parameters else tensor
 
 
-def _call(operator: Operator, inner: Plan | None, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Call the original; what a composite is made of follows another plan, or none."""
-    if not operator.composite:
-        return operator.call(*args, **kwargs)
-    plan, thread.plan = thread.plan, inner
-    try:
-        if plan is not None and plan.natively:
-            with without_paddles_own():
-                return operator.call(*args, **kwargs)
-        return operator.call(*args, **kwargs)
-    finally:
-        thread.plan = plan
+def _plan_for_parts(plan: Plan, operator: Operator, parts: Parts) -> Plan | None:
+    """Return the plan for what a composite is made of; None where no rule reaches it."""
+    dtype = parts.dtype
+    if parts.to is rounded or dtype is None:
+        return _RoundedLayer(parts.parameters, dtype) if parts.parameters else None
+    if parts.parameters:
+        return plan.inside(Rule.FP32 if dtype is FLOAT32 else Rule.LOW)
+    return plan.inside(Rule.UNTOUCHED) if operator.view and dtype is not FLOAT32 else None

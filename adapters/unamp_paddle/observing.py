@@ -9,13 +9,15 @@ from typing import Any
 import paddle
 
 from unamp.adapter import observing
-from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import DRAWS, LeftOut
 from unamp.policy import Rule
+from unamp_paddle import keeping
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.operators import Operator
 from unamp_paddle.state import FLOAT32, thread
@@ -32,9 +34,7 @@ _layers = Patches(lambda: (_call,))
 
 
 @contextmanager
-def observe(
-    sink: Callable[[OpRecord], None], values: bool, unchanging: Callable[[], Any], release: Callable[[], None]
-) -> Iterator[None]:
+def observe(sink: Sink, values: bool, unchanging: Callable[[], Any], release: Callable[[], None]) -> Iterator[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer("paddle", sink, values, Layers(_named))
     with observing.observe(thread, observer, _layers, unchanging, release):
@@ -55,6 +55,7 @@ def report(
     given = given[:1] if operator.activation_only else [*given, *operator.parameters(args).values()]
     sizes = _reporter.sizes(given)
     before = _drawn() if traces.shadow is not None else None
+    kept = keeping.before(op, args, kwargs)
     with unreported(thread) as observer:
         result, computed, emulated = run()
 
@@ -69,6 +70,7 @@ def report(
         record = OpRecord(
             op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated,
             input_shapes=_reporter.shapes(given), equation=equation(op, args, kwargs),
+            call=None if kept is None else keeping.after(kept, result),
         )  # fmt: skip
         _reporter.report(observer, record, sizes, result, first_only=operator.activation_only, low=second)
     return result
@@ -88,6 +90,14 @@ def _numbers(tensor: Any) -> Any:
         return cast(tensor, FLOAT32).numpy().astype("float64").reshape(-1)
 
 
-_reporter = Reporter(tensors, lambda tensor: _name(tensor.dtype), _numbers)
+def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
+    """Tell a hook of the gradient of a result; one that needs no gradient gets none."""
+    if not tensor.stop_gradient:
+        tensor.register_hook(_reporter.taking(hook, result))
+        # It stays, and does nothing once the trace is closed: what could remove it would keep the tensor, and its graph.
+    return tensor
+
+
+_reporter = Reporter(tensors, lambda tensor: _name(tensor.dtype), _numbers, _follow)
 
 report_registered = _reporter.report_registered

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
-from unamp.adapter import Fact, Operations, OpRecord, Realisation
+from unamp.adapter import Fact, Operations, Realisation
 from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import Layered
+from unamp.adapter.observer import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_tensorflow import (
@@ -85,7 +86,7 @@ class TensorFlowAdapter(BaseAdapter):
             return ELSEWHERE
         return Activation(plans.plan(policy))
 
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         def acquire() -> Plan:
             plan = plans.TensorFlowPlan.without_policy(reporting=True)
             patches.acquire(plan)

@@ -133,11 +133,10 @@ class OpTypeAction:
             given = [args[n] for n in positions]
             target, emulated = self._target(given)
             result = self._eager(ctx, name, args)
-            observing.report(
+            return observing.report(
                 thread.sink, op_type.op, op_type.name, self._stated, given, args, target, emulated, result,
                 lambda low: self._second(low, ctx, name, args),
             )  # fmt: skip
-            return result
         if self._may_agree:
             a, b = args[positions[0]], args[positions[1]]
             if type(a) is EagerTensor and type(b) is EagerTensor and a._datatype_enum() == b._datatype_enum():
@@ -160,12 +159,10 @@ class OpTypeAction:
             given[n] = _cast(ctx, given[n], FLOAT32)
         if not target:
             return self._execute(ctx, name, given)
-        if emulated:
-            for n in positions:
-                given[n] = _in_float32(_cast(ctx, given[n], target))
-        else:
-            for n in positions:
-                given[n] = _cast(ctx, given[n], target)
+        for n in positions:
+            given[n] = _cast(ctx, given[n], target)
+            if emulated:
+                given[n] = _cast(ctx, given[n], FLOAT32)
         result = self._execute(ctx, name, given)
         if emulated or op_type.widens or (self._widen and target != FLOAT32):
             return self._finished(result, FLOAT32 if self._widen else target)
@@ -197,8 +194,9 @@ class OpTypeAction:
         if not target:
             return original(op_type.name, name, **keywords)
         for key in op_type.names:
-            value = _cast(None, keywords[key], target)
-            keywords[key] = _in_float32(value) if emulated else value
+            keywords[key] = _cast(None, keywords[key], target)
+            if emulated:
+                keywords[key] = _cast(None, keywords[key], FLOAT32)
         added = original(op_type.name, name, **keywords)
         if not emulated and not op_type.widens and not (self._widen and target != FLOAT32):
             return added
@@ -215,7 +213,15 @@ class OpTypeAction:
         rule = self._rule
         if not self._low:
             return 0, False
-        found = {number for value in values for number in _dtypes(value)}
+        found = set()
+        for value in values:
+            if type(value) is EagerTensor:  # nearly all
+                found.add(value._datatype_enum())
+            elif isinstance(value, (list, tuple)):
+                found.update(map(eligible_dtype, value))
+            else:
+                found.add(eligible_dtype(value))
+        found &= ELIGIBLE
         if rule is Rule.LOW or rule is Rule.FP32:
             if not found and (self._makes_numbers or any(hasattr(value, "dtype") for value in values)):
                 return 0, False
@@ -251,14 +257,8 @@ class OpTypeAction:
         return [cast(each, target) if mine else each for each, mine in zip(result, ours, strict=True)]
 
 
-def _dtypes(value: Any) -> list[int]:
-    if isinstance(value, (list, tuple)):
-        return [number for each in value if (number := eligible_dtype(each))]
-    number = eligible_dtype(value)
-    return [number] if number else []
-
-
 def _cast(ctx: Any, value: Any, target: int) -> Any:
+    """Return an input in a dtype; `ctx` is None where a graph is made."""
     if ctx is not None and thread.parameters is None:
         of = type(value)
         if of is EagerTensor or of is Variable:
@@ -273,9 +273,3 @@ def _cast(ctx: Any, value: Any, target: int) -> Any:
     if isinstance(value, np.ndarray):
         return cast(tf.convert_to_tensor(value), target)
     return cast(value, target)
-
-
-def _in_float32(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_in_float32(each) for each in value]
-    return cast(value, FLOAT32)

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager.record import stop_recording
+from tensorflow.python.eager.record import could_possibly_record, stop_recording
 
 from unamp._compiler_marks import not_converted
 from unamp.adapter import observing
-from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
@@ -41,9 +42,7 @@ def _no_names(network: Any) -> Iterable[tuple[str, Any]]:
 
 
 @contextmanager
-def observe(
-    sink: Callable[[OpRecord], None], values: bool, acquire: Callable[[], Plan], release: Callable[[], None]
-) -> Iterator[None]:
+def observe(sink: Sink, values: bool, acquire: Callable[[], Plan], release: Callable[[], None]) -> Iterator[None]:
     """Report the operations of this thread to `sink`.
 
     Args:
@@ -68,8 +67,10 @@ def report(
     emulated: bool,
     result: Any,
     low: Callable[[int], Any],
-) -> None:
+) -> Any:
     """Report one operation that has been executed; a node that was added to a graph has not, and is not reported.
+
+    Returns the result to go on with, which tells of its gradient where a trace wants that.
 
     Args:
         observer: takes the report.
@@ -84,7 +85,7 @@ def report(
         low: computes it under the rule LOW, for the number of a dtype.
     """
     if observer is None or not tf.executing_eagerly():
-        return
+        return result
     floating = _reporter.floating(given)
     inputs = _reporter.dtypes(floating)
     compute = NAMES[target] if target and inputs else inputs[0] if inputs else None
@@ -97,7 +98,11 @@ def report(
         with unobserved(thread), stop_recording():
             return low(DTYPES[dtype])
 
-    _reporter.report(observer, record, _reporter.sizes(floating), result, first_only=True, low=second)
+    going_on = _reporter.report(observer, record, _reporter.sizes(floating), result, first_only=True, low=second)
+    others = {id(old): new for old, new in zip(_reporter.floating(result), going_on, strict=True) if new is not old}
+    if not others:
+        return result
+    return tf.nest.map_structure(lambda each: others.get(id(each), each), result, expand_composites=True)
 
 
 class State:
@@ -139,6 +144,26 @@ def _numbers(tensor: Any) -> Any:
     return np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor).astype("float64").reshape(-1)
 
 
-_reporter = Reporter(_tensors, dtype_of, _numbers)
+def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
+    """Return a tensor that is the result, and whose gradient passes by the hook. TensorFlow has no hooks on tensors."""
+    if not could_possibly_record():
+        return tensor
+    take = _reporter.taking(hook, result)
 
-report_registered = _reporter.report_registered
+    def passed_by(gradient: Any) -> Any:
+        if isinstance(gradient, tf.IndexedSlices):
+            hook.leave_out("its gradient is sparse (tf.IndexedSlices)", result)
+        elif tf.is_symbolic_tensor(gradient):
+            hook.leave_out("its gradient was computed in a graph", result)
+        else:
+            take(gradient)
+        return gradient
+
+    with unobserved(thread):
+        return tf.custom_gradient(lambda value: (tf.identity(value), passed_by))(tensor)
+
+
+_reporter = Reporter(_tensors, dtype_of, _numbers, _follow)
+
+#: Nobody goes on with another result of a registered operation: its gradient is not followed, and the trace says so.
+report_registered = Reporter(_tensors, dtype_of, _numbers).report_registered

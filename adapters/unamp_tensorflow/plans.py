@@ -20,7 +20,7 @@ from unamp_tensorflow.calls import OpTypeAction
 from unamp_tensorflow.composites import Composite
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.finding import functions, keras
-from unamp_tensorflow.listing import always_emulated, has_kernel, op_type, op_types
+from unamp_tensorflow.listing import has_kernel, op_type, op_types
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, FLOAT32, NAMES
 
@@ -92,18 +92,6 @@ class TensorFlowPlan(BasePlan):
         made = OpTypeAction(found, rule, self.low, widen=self.policy.widen_results, ban=ban)
         return made if self.reporting or not made.needless else None
 
-    @cached_property
-    def cast_only(self) -> Mapping[str, int]:
-        """See `unamp_tensorflow.state.Plan`."""
-        if self.policy.widen_results:
-            return {}
-        targets = {Rule.LOW: self.low, Rule.FP32: FLOAT32}
-        return {
-            op: targets[rule]
-            for op, rule in self.rules.items()
-            if rule in targets and vocabulary()[op].group != "norm" and not always_emulated(op) and not self.follows_parts(op)
-        }
-
     @property
     def patches(self) -> tuple[PatchGroup, ...]:
         """The patches of those composite operations whose rule their parts would not come to by themselves."""
@@ -118,11 +106,11 @@ class TensorFlowPlan(BasePlan):
         return PatchGroup(composite.patch for composite in keras() if self._needs(composite))
 
     def _needs(self, composite: Composite) -> bool:
-        if composite.layers is not None:
+        if composite.layer:
             return True
         if self.follows_parts(composite.op):
             return composite.op in facts().coordinates
-        made_of = facts().made_of.get(composite.path)
+        made_of = facts().made_of.get(composite.name)
         if self.reporting or made_of is None:
             return True
         return any(self.rules[part] is not self.rules[composite.op] for part in made_of)

@@ -60,10 +60,6 @@ class Plan(AnyPlan, Protocol):
         """Return whether this is for the parts of a composite operation: composite operations among them follow no rule."""
 
     @property
-    def cast_only(self) -> Mapping[str, int]:
-        """The composite operations for which a cast of every input to one dtype is all that there is to do, with its number."""
-
-    @property
     def for_parts(self) -> Plan | None:
         """The plan for the parts of a composite function, whose inputs have their dtype already; None where none is needed."""
 

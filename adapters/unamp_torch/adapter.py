@@ -9,28 +9,22 @@ from typing import Any
 
 import torch
 
-from unamp.adapter import Decoration, Fact, Gradients, Operations, OpRecord, Realisation, Support
+from unamp.adapter import Decoration, Fact, Gradients, Operations, Realisation, Support
 from unamp.adapter.base import BaseAdapter
-from unamp.adapter.keras_models import keras_on
 from unamp.adapter.layers import Layered
+from unamp.adapter.observer import Sink
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_torch import compiling, devices, observing, patches, plans, probing, scaling, spellings, state, watching
+from unamp_torch import compiling, devices, keras, observing, patches, plans, probing, scaling, spellings, state, watching
 from unamp_torch.activation import activation
-from unamp_torch.compiled import build_hint, library
+from unamp_torch.compiled import build_hint, in_wheel, library
 from unamp_torch.state import CUDA, autocast_key, dtype_name, excluded, thread
 
 __all__ = ["TorchAdapter"]
 
 #: How many times slower than float32 a dtype is on a CPU without instructions for it.
 _WITHOUT_INSTRUCTIONS = {"float16": 28.0, "bfloat16": 22.0}
-
-
-def _keras() -> Any:
-    from unamp_torch import keras_training  # few programs use it
-
-    return keras_training
 
 
 class TorchAdapter(BaseAdapter):
@@ -65,6 +59,12 @@ class TorchAdapter(BaseAdapter):
     leave_captured = staticmethod(compiling.leave)
     compiling = staticmethod(compiling.compiling)  # asked for every region that is made
 
+    def rank(self) -> int | None:
+        """Return the number that `torch.distributed` gave this process; None where it knows of no others."""
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return None
+        return torch.distributed.get_rank()
+
     def support(self, device: str, dtype: str) -> Support:
         """Return native for the CPU (where single operators are emulated), and for a GPU what CUDA says."""
         if device == "cpu":
@@ -81,12 +81,16 @@ class TorchAdapter(BaseAdapter):
         return _WITHOUT_INSTRUCTIONS[dtype] if device == "cpu" and devices.has_instructions(dtype) is False else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
-        """``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this adapter's are written."""
+        """``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this adapter's are written.
+
+        ``kernels_in_wheel`` says which versions of PyTorch those are for that an installed wheel brings.
+        """
         asked = {dtype: devices.has_instructions(dtype) for dtype in _WITHOUT_INSTRUCTIONS}
         return {
             "build": f"cuda {torch.version.cuda}" if torch.version.cuda else "cpu",
             "capability": torch.backends.cpu.get_cpu_capability(),
             "kernels": "Python" if library is None else "C++",
+            **({} if in_wheel() is None else {"kernels_in_wheel": str(in_wheel())}),
             "mkl": torch.backends.mkl.is_available(),
             "onednn": torch.backends.mkldnn.is_available(),
             **{f"onednn_{dtype}": answer for dtype, answer in asked.items() if answer is not None},
@@ -99,7 +103,7 @@ class TorchAdapter(BaseAdapter):
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         return activation(plans.plan(policy, device))
 
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         plans.install_all()
         if thread.plan is not None:
             plans.install_traced(thread.plan)
@@ -128,16 +132,15 @@ class TorchAdapter(BaseAdapter):
         return with_method(network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy))
 
     def is_optimizer(self, value: object) -> bool:
-        return isinstance(value, torch.optim.Optimizer) or (keras_on("torch") and _keras().is_optimizer(value))
+        return isinstance(value, torch.optim.Optimizer) or keras.is_optimizer(value)
 
     def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
         of_keras = not isinstance(optimizer, torch.optim.Optimizer)
-        return _keras().backward(compute, network, optimizer) if of_keras else scaling.backward(compute, optimizer)
+        return keras.backward(compute, network, optimizer) if of_keras else scaling.backward(compute, optimizer)
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         if not isinstance(optimizer, torch.optim.Optimizer):
-            of_keras: Gradients = _keras().KerasGradients(optimizer, given)
-            return of_keras
+            return keras.KerasGradients(optimizer, given)
         return scaling.TorchGradients(optimizer, given)
 
     def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from unamp.adapter.arguments import mapped
 from unamp_torch.state import CPU, DTYPES, META, thread
 
 __all__ = ["ELIGIBLE", "Eligible", "cast", "cast_floats", "cast_weight"]
@@ -142,9 +143,5 @@ def _convert(to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: tor
 
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
-    """Return a value with its eligible tensors in `dtype`: a tensor, or tuples and lists of them; all else as it is."""
-    if isinstance(value, torch.Tensor):
-        return cast(value, dtype)
-    if isinstance(value, (tuple, list)):
-        return type(value)(cast_floats(item, dtype) for item in value)
-    return value
+    """Return a value with its eligible tensors in `dtype`: a tensor, or tuples, lists and dictionaries of them."""
+    return mapped(value, torch.is_tensor, lambda tensor: cast(tensor, dtype))

@@ -21,6 +21,7 @@ import torch
 
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch
+from unamp.adapter.wrapping import derived_class
 from unamp.regions import innermost_region
 from unamp_torch.backward import suspended
 from unamp_torch.state import KERNEL_KEYS, KernelKey, thread
@@ -135,8 +136,7 @@ def _remembering(original: Any) -> Any:
         finally:
             thread.forward_region = outer
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward), "__module__": original.__module__}
-    return type(original)(original.__name__, (original,), members)
+    return derived_class(original, {"forward": staticmethod(forward), "backward": staticmethod(backward)})
 
 
 @functools.cache

@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from unamp.adapter import Decoration
-from unamp_torch import keras_training, sharding
+from unamp.adapter.wrapping import derived_class
+from unamp_torch import keras, sharding
 from unamp_torch.exchange import low_parameters
 from unamp_torch.masters import Masters, master_weight, masters_of
 from unamp_torch.state import DTYPES, LOW, dtype_name
@@ -24,18 +25,18 @@ __all__ = ["decorate"]
 
 def decorate(networks: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], decoration: Decoration) -> None:
     """Cast the parameters of networks, and have optimizers step master weights; see `unamp.adapter.Adapter.decorate`."""
-    modules, models = _apart(networks, keras_training.is_layer)
-    own, of_keras = _apart(optimizers, keras_training.is_optimizer)
+    modules, models = _apart(networks, keras.is_layer)
+    own, of_keras = _apart(optimizers, keras.is_optimizer)
     chosen = _to_cast(modules, decoration.excluded if modules else ())
-    layers = keras_training.check(models, of_keras, decoration)
+    layers = keras.check(models, of_keras, decoration)
     for optimizer in own:
         _check_fresh(optimizer)
-    chosen += keras_training.lower(models, layers, decoration)
+    chosen += keras.lower(models, layers, decoration)
     weights = {parameter: _lower(parameter, decoration) for parameter in chosen}
     if decoration.master_weights:
         for optimizer in own:
             _adopt(optimizer, weights, decoration.master_grad)
-        keras_training.give_masters(of_keras, weights)
+        keras.give_masters(of_keras, weights)
     if decoration.save_dtype is not None:
         for network in modules:
             network.register_state_dict_post_hook(_Saved(getattr(torch, decoration.save_dtype)))
@@ -210,8 +211,8 @@ def _new(own: type[torch.optim.Optimizer]) -> Any:
 @functools.cache
 def _derived(own: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """Return a decorated optimizer's class, under the name of its own."""
-    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "_unamp_class": own}
-    return type(own.__name__, (_Decorated, own), body)
+    made: type[torch.optim.Optimizer] = derived_class(own, {"_unamp_class": own}, (_Decorated,))
+    return made
 
 
 def _within(optimizer: weakref.ref[Any], step: Callable[..., Any]) -> Callable[..., Any]:

@@ -95,15 +95,12 @@ def to_onnx(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _opened_in_forward(module: torch.nn.Module, region: Any) -> Iterator[None]:
-    own = module.__dict__.get("forward")
-    module.forward = region(module.forward)
+    patch = AttributePatch(module, "forward", region)
+    patch.apply()
     try:
         yield
     finally:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
+        patch.undo()
 
 
 def tracing(original: Callable[P, R]) -> Callable[P, R]:

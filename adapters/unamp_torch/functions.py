@@ -8,6 +8,8 @@ its parts under the rule.
 from __future__ import annotations
 
 import functools
+import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cache
@@ -17,7 +19,9 @@ from typing import Any
 import torch
 import torch.nn.functional
 
+from unamp.adapter.forwarding import forwarding
 from unamp.adapter.performing import differing
+from unamp.adapter.replacing import CodePatch
 from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -28,7 +32,7 @@ from unamp_torch.facts import facts
 from unamp_torch.listing import operators
 from unamp_torch.state import lock, thread
 
-__all__ = ["Under", "acquire", "composed", "named", "of_every_operation", "release"]
+__all__ = ["FunctionPatch", "Under", "acquire", "composed", "named", "of_every_operation", "release"]
 
 #: Puts another policy in force on a kind of device, inside the one in force.
 Under = Callable[[Policy, str | None], AbstractContextManager[None]]
@@ -79,10 +83,36 @@ def _differ(policy: Policy, op: str, part: str) -> bool:
     return policy.rules[op] in (Rule.LOW, Rule.FP32) and policy.rules[part] is not policy.rules[op]
 
 
+class FunctionPatch(CodePatch):
+    """A function that calls its replacement by a name in the function's module.
+
+    (PyTorch's compiler follows a name, and nothing that stands among the constants of code.)
+
+    Args:
+        op: the operation that the function is.
+        function: the function.
+        make: makes the replacement, given the original.
+
+    Attributes:
+        replacement: what is called instead.
+    """
+
+    __slots__ = ("replacement",)
+
+    def __init__(self, op: str, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> None:
+        def code(original: Any) -> CodeType:
+            name = f"_unamp_{op}_{next(_numbers)}"
+            # A call that begins before the patch is undone may look it up afterwards: it stays.
+            self.replacement = function.__globals__[name] = make(original)
+            return forwarding(function, name, {})
+
+        super().__init__(function, code)
+
+
+_numbers = itertools.count()
 _lock = lock()
-_users: dict[FunctionType, int] = {}
-_originals: dict[FunctionType, CodeType] = {}
-_made: dict[FunctionType, tuple[CodeType, str, Callable[..., Any], CodeType]] = {}  # what each is to call, for its code
+_users: Counter[FunctionType] = Counter()
+_made: dict[FunctionType, FunctionPatch] = {}
 
 
 def acquire(policy: Policy, under: Under) -> None:
@@ -94,18 +124,13 @@ def acquire(policy: Policy, under: Under) -> None:
         needed, done = named(policy), 0
         try:
             for op, function in needed:
-                users = _users.get(function, 0)
-                if users == 0:
-                    code = function.__code__
-                    made = _made.get(function)
-                    if made is None or made[0] is not code:  # somebody else has given it other code since
-                        made = _made[function] = (code, *_replacement(op, function, code, under))
-                    _, name, replacement, instead = made
-                    function.__globals__[name] = replacement
-                    call_while_tracing(replacement)
-                    function.__code__ = instead
-                    _originals[function] = code
-                _users[function] = users + 1
+                if not _users[function]:
+                    patch = _made.get(function)
+                    if patch is None or patch.codes[1] is not function.__code__:  # somebody has given it other code since
+                        patch = _made[function] = FunctionPatch(op, function, functools.partial(_under_its_rule, op, under))
+                    call_while_tracing(patch.replacement)
+                    patch.apply()
+                _users[function] += 1
                 done += 1
         except BaseException:
             _release(needed[:done])
@@ -121,25 +146,12 @@ def release(policy: Policy) -> None:
 def _release(needed: Iterable[tuple[str, FunctionType]]) -> None:
     for _, function in needed:
         _users[function] -= 1
-        if _users[function] == 0:
-            function.__code__ = _originals.pop(function)
-            # A call that began before looks its global up later: that stays, until the function is replaced again.
+        if not _users[function]:
+            _made[function].undo()
 
 
-def _replacement(op: str, function: FunctionType, code: CodeType, under: Under) -> tuple[str, Callable[..., Any], CodeType]:
-    """Return the function to call instead, the global that holds it, and the code that calls it.
-
-    (`unamp.adapter.replacing.CodePatch` has it as a constant of the code, which PyTorch's compiler does not follow.)
-    """
-    name = f"_unamp_{op}"
-    calling: FunctionType = eval(f"lambda *args, **kwargs: {name}(*args, **kwargs)")
-    return name, _under_its_rule(op, function, code, under), calling.__code__
-
-
-def _under_its_rule(op: str, function: FunctionType, code: CodeType, under: Under) -> Callable[..., Any]:
-    """Return the code that a function runs instead: the same, with inputs and operations in the dtype of the rule for `op`."""
-    original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-    original.__kwdefaults__ = function.__kwdefaults__
+def _under_its_rule(op: str, under: Under, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of a function: the same, with inputs and operations in the dtype of the rule for `op`."""
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:

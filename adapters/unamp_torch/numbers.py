@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from unamp.adapter.arguments import within
+
 __all__ = ["flat", "has_numbers", "rows"]
 
 _is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
@@ -15,11 +17,7 @@ _is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 def flat(args: Any) -> Iterator[torch.Tensor]:
     """Give the tensors in arguments or results, however deep."""
-    for value in args:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from flat(value)
+    return within(args, torch.Tensor)
 
 
 def has_numbers(tensor: torch.Tensor) -> bool:

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.keras_models import keras_on, library
-from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import casts, equation, reporting_to, traces, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shape, Values
 from unamp.policy import Rule
-from unamp_torch import shadowing
+from unamp_torch import gradient_hooks, keeping, shadowing
 from unamp_torch.casting import ELIGIBLE
 from unamp_torch.listing import Operator
 from unamp_torch.numbers import flat, has_numbers, rows
@@ -98,7 +100,7 @@ class Held(Protocol):
 
 
 @contextmanager
-def observe(sink: Callable[[OpRecord], None], values: bool, patches: Held) -> Iterator[None]:
+def observe(sink: Sink, values: bool, patches: Held) -> Iterator[None]:
     """Report the operations of this thread to `sink`; an outer observer waits. See `unamp.adapter.Adapter.observe`.
 
     The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread. Layers of Keras
@@ -142,18 +144,24 @@ def report(
         finally:
             spy.step = _Step.AFTER
 
-    second = None if traces.shadow is None else shadowing.SecondRun(operator, traces.shadow, low, args, kwargs)
+    dtype = None if traces.waiting else traces.shadow
+    second = None if dtype is None else shadowing.SecondRun(operator, dtype, low, args, kwargs)
     thread.emulated = False
     with unreported(thread) as observer:
         set_excluded(TRACED.key, True)  # what the operation is made of is not reported, nor is looking at its result
         try:
+            kept = keeping.before(operator, args, kwargs)
             with spy:
                 result = run(operator.calling(call))
             if torch._guards.TracingContext.try_get() is None:
                 record = _record(operator, plan, inputs, spy, result)
                 shapes, said = tuple(map(_shape, given)), equation(operator.op, args)
                 shadow = None if second is None else second.beside(record, result)
-                observer.report(record, lambda: _values(result), input_shapes=shapes, equation=said, shadow=shadow)
+                written = None if kept is None else keeping.after(kept, result)
+                observer.report(
+                    record, lambda: _values(result), partial(_follow, result),
+                    input_shapes=shapes, equation=said, shadow=shadow, call=written,
+                )  # fmt: skip
         finally:
             set_excluded(TRACED.key, False)
     return result
@@ -168,9 +176,14 @@ def report_registered(observer: Observer, record: OpRecord, tensors: Sequence[to
     count, moved = casts(record.rule, given, record.compute, results)
     output, shape = (results[0][0], _shape(found[0])) if found else (None, None)
     observer.report(
-        record, lambda: _values(result),
+        record, lambda: _values(result), partial(_follow, result),
         output=output, output_shape=shape, casts=count, cast_bytes=moved, input_shapes=tuple(map(_shape, tensors)),
     )  # fmt: skip
+
+
+def _follow(result: Any, hook: GradientHook) -> None:
+    for n, tensor in enumerate(tensor for tensor in flat((result,)) if tensor.is_floating_point()):
+        gradient_hooks.follow(tensor, hook, n)
 
 
 def _record(operator: Operator, plan: Plan | None, inputs: tuple[str, ...], spy: _Spy, result: Any) -> OpRecord:

@@ -28,9 +28,10 @@ import torch.utils.checkpoint
 
 from unamp.adapter.patching import missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
-from unamp_torch import backward, compiling, exporting, jagged, keras_layers, native_cache, transforming, writes
+from unamp_torch import backward, compiling, exporting, jagged, keras, native_cache, transforming, writes
 from unamp_torch.calls import NO_KERNEL, refuse_on_meta
 from unamp_torch.compiled import library
+from unamp_torch.lasting import LASTING
 from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, lock, thread
 
 __all__ = ["HOOKS", "Hook", "acquire", "release"]
@@ -88,12 +89,7 @@ HOOKS = (
     Hook("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key),
     Hook("torch._dynamo", "allow_in_graph", compiling.calling_registered),
     Hook("torch.nested._internal.sdpa", "_autocast", jagged.casting),
-    Hook("keras", "layers", lambda layers: layers),  # `_KERAS` takes its place
 )
-
-#: Stands among the hooks for the patches of Keras, where it computes with PyTorch. What it says is never found, so that the
-#: compiled kernels leave applying and undoing to the functions below.
-_KERAS: Ready = ({}, "keras", object(), object())
 
 _lock = lock()
 _open = 0
@@ -102,6 +98,7 @@ _open = 0
 _ready: list[Ready] = []
 
 #: The others, and the names of the modules that they wait for. The first region finds one that is imported, and looks.
+#: Keras stays among the names where it computes with PyTorch, so that the compiled kernels leave its patches to `_apply`.
 _waiting: list[Hook] = list(HOOKS)
 _awaited: list[str] = ["torch"]
 _modules = sys.modules.keys()
@@ -135,26 +132,25 @@ def _apply() -> None:
             _look_for_modules()
         sys.meta_path.insert(0, _imports)
     try:
-        _apply_each()
+        for place, (namespace, name, original, replacement) in enumerate(_ready):
+            if namespace.get(name) is original:
+                namespace[name] = replacement
+            elif namespace.get(name) is not replacement:
+                _replace_anew(place)
+        if keras.in_use():
+            LASTING.add(keras, keras.all_patches)
     except BaseException:
         _undo()
         raise
 
 
-def _apply_each() -> None:
-    for place, (namespace, name, original, replacement) in enumerate(_ready):
-        if namespace is _KERAS[0]:
-            keras_layers.acquire()
-        elif namespace.get(name) is original:
-            namespace[name] = replacement
-        elif namespace.get(name) is not replacement:
-            _replace_anew(place)
-
-
 def _undo() -> None:
-    if transforming.applied:
-        transforming.undo()
-    _undo_each()
+    if LASTING.applied:
+        LASTING.undo()
+    for namespace, name, original, replacement in _ready:
+        # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside regions.
+        if namespace.get(name) is replacement:
+            namespace[name] = original
     finders = sys.meta_path
     if finders and finders[0] is _imports:
         del finders[0]
@@ -162,27 +158,11 @@ def _undo() -> None:
         finders.remove(_imports)
 
 
-def _undo_each() -> None:
-    for namespace, name, original, replacement in _ready:
-        if namespace is _KERAS[0]:
-            keras_layers.release()
-        # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside regions.
-        if namespace.get(name) is replacement:
-            namespace[name] = original
-
-
-def _look_for_modules(loaded: str = "") -> None:
-    """Make the hooks ready whose modules have been imported since; `loaded` has just run, and counts as imported."""
+def _look_for_modules() -> None:
+    """Make the hooks ready whose modules have been imported since."""
     for hook in [hook for hook in _waiting if hook.awaited() is None]:
         module = sys.modules[hook.module]
         namespace = module.__dict__
-        if hook.module == "keras":
-            if module.__name__ != loaded and getattr(module.__spec__, "_initializing", False):
-                continue
-            if keras_layers.in_use():
-                _ready.append(_KERAS)
-            _waiting.remove(hook)
-            continue
         if hook.name not in namespace:
             if getattr(module.__spec__, "_initializing", False):
                 continue  # in the middle of its own import, on behalf of which another of them was imported
@@ -194,6 +174,8 @@ def _look_for_modules(loaded: str = "") -> None:
         _ready.append((namespace, hook.name, original, hook.replacement(original)))
         _waiting.remove(hook)
     _awaited[:] = dict.fromkeys(hook.awaited() or hook.module for hook in _waiting)
+    if keras.in_use() is not False:
+        _awaited.append("keras")
 
 
 def _replace_anew(place: int) -> None:
@@ -252,12 +234,11 @@ class _PatchingLoader(importlib.abc.Loader):
         with _lock:
             if _imports in sys.meta_path:
                 known = len(_ready)
-                _look_for_modules(module.__name__)
+                _look_for_modules()
                 for namespace, name, _, replacement in _ready[known:]:
-                    if namespace is _KERAS[0]:
-                        keras_layers.acquire()
-                    else:
-                        namespace[name] = replacement
+                    namespace[name] = replacement
+                if keras.in_use(module.__name__):
+                    LASTING.add(keras, keras.all_patches)
 
 
 _imports = _Imports()
@@ -284,7 +265,7 @@ if library is not None:
         META_IN_PYTHON,
         _ready,
         _awaited,
-        transforming.applied,
+        LASTING.applied,
         _imports,
         vars(sys),
         _apply,

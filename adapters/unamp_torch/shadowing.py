@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from unamp.adapter import shadowing
+from unamp.adapter.arguments import mapped
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.adapter.shadowing import DRAWS, NAMED, LeftOut
 from unamp_torch.listing import Operator
@@ -76,19 +78,13 @@ class SecondRun:
 
     def _copies(self) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with copies of the tensors that are not cast: running statistics change where they are."""
-        eligible = self._operator.eligible
-        args = [value if i in eligible.positions else _copied(value) for i, value in enumerate(self._args)]
-        return args, {k: value if k in eligible.keywords else _copied(value) for k, value in self._kwargs.items()}
+        eligible, copied = self._operator.eligible, partial(mapped, is_tensor=torch.is_tensor, change=torch.clone)
+        args = [value if i in eligible.positions else copied(value) for i, value in enumerate(self._args)]
+        return args, {k: value if k in eligible.keywords else copied(value) for k, value in self._kwargs.items()}
 
 
 def _floating(result: Any) -> list[torch.Tensor]:
     return [tensor for tensor in flat((result,)) if tensor.is_floating_point()]
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    return [_copied(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _generators(tensors: Iterable[torch.Tensor]) -> Iterable[torch.Generator]:

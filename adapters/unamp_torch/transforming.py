@@ -13,7 +13,7 @@ What takes a level off is patched with the first level that was put on in a regi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec
 
 import torch
@@ -22,9 +22,10 @@ import torch._functorch.vmap
 
 from unamp.adapter.replacing import AttributePatch
 from unamp_torch.compiled import library
-from unamp_torch.state import Plan, include_kernels, lock, thread
+from unamp_torch.lasting import LASTING
+from unamp_torch.state import Plan, include_kernels, thread
 
-__all__ = ["applied", "for_this_level", "putting_on", "undo"]
+__all__ = ["for_this_level", "putting_on"]
 
 P = ParamSpec("P")
 Nesting = Callable[P, int]  #: One of PyTorch's functions that put a level of a transform on or take it off; its number.
@@ -42,7 +43,7 @@ def putting_on(original: Nesting[P]) -> Nesting[P]:
     def put_on(*args: P.args, **kwargs: P.kwargs) -> int:
         level, plan = original(*args, **kwargs), thread.plan
         if plan is not None and plan.explicit is not plan:
-            _apply()
+            LASTING.add(__name__, _patches)
             thread.transforms = {**thread.transforms, level: plan}
             _put_in_force(plan.explicit)
         return level
@@ -80,22 +81,6 @@ _TAKING_OFF = (
     (torch._functorch.eager_transforms, "_jvp_decrement_nesting"),
 )
 
-_lock = lock()
 
-#: The patches of those, where they are applied.
-applied: list[AttributePatch] = []
-
-
-def _apply() -> None:
-    with _lock:
-        if not applied:
-            applied.extend(AttributePatch(module, name, _taking_off) for module, name in _TAKING_OFF)
-            for patch in applied:
-                patch.apply()
-
-
-def undo() -> None:
-    """Undo the patches, where they are applied: no region is open any longer."""
-    with _lock:
-        while applied:
-            applied.pop().undo()
+def _patches() -> Iterator[AttributePatch]:
+    return (AttributePatch(module, name, _taking_off) for module, name in _TAKING_OFF)

@@ -33,7 +33,7 @@ def test_operations_are_ranked_by_relative_error() -> None:
     assert (compared.only_in_reference, compared.only_in_other) == ([], [])
     row = ["Net.0", "linear", "8.94e-02", "2.70e-06", "beyond", "float32", "float32", "2", "2.2"]
     assert compared.table().splitlines()[1].split() == row
-    assert len(compared.table(limit=1).splitlines()) == 3
+    assert len(compared.table(limit=1).splitlines()) == 5  # the head, a row, the verdict, and the two sides of the first
 
 
 def test_the_error_is_that_of_the_whole_result_within_what_a_sample_can_tell() -> None:
@@ -147,9 +147,12 @@ def test_the_verdict_is_about_what_the_precision_of_each_operation_explains() ->
     by_op = {c.other.layer: c.bound for c in compared.operations}
     assert by_op["Net.0"] == pytest.approx(4 * 2 * 2**-8, rel=1e-6)
     assert by_op["Net.1"] == pytest.approx(4 * 2 * 2**-8 * 2**0.5, rel=1e-6)
-    assert compared.remarks()[-1].startswith(
-        "3 operations ran in both; 1 moved further than their precision explains, first sub: "
-    )
+    verdict, *sides = compared.remarks()
+    assert verdict.startswith("3 operations ran in both; 1 moved further than their precision explains, first sub: ")
+    assert sides == [
+        "  the reference: sub, computed in float32, rule low: no region was open",
+        "  the other: sub, computed in bfloat16, rule low: no region was open",
+    ]
     assert compare_traces(trace_of(*exact[:2]), trace_of(*low[:2])).within
     assert not compare_traces(trace_of(*exact), trace_of(*exact[:2], record("sub", None, [0.5001]))).within
 
@@ -166,11 +169,16 @@ def test_traces_from_files_compare_like_those_in_memory() -> None:
     again = compare_traces(Trace.from_json(exact.to_json()), Trace.from_json(other.to_json()))
     assert again.operations[0].error == pytest.approx(compare_traces(exact, other).operations[0].error)
     (compared,) = again.operations
+    side = {
+        "layer": None, "framework": "", "native": "exp", "compute": "float32", "rule": "low", "reason": "no region was open"
+    }  # fmt: skip
     assert again.to_data() == {
         "within": False,
+        "first": {"op": "exp", "error": compared.error, "bound": compared.bound, "reference": side, "other": side},
         "operations": [
             {
-                "op": "exp", "layer": None, "error": compared.error, "bound": compared.bound, "within": False, "position": 0,
+                "op": "exp", "layer": None, "layer_in_other": None,
+                "error": compared.error, "bound": compared.bound, "within": False, "position": 0,
                 "reference": "float32", "other": "float32",
             }
         ],

@@ -30,6 +30,30 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def stable(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The loops in C as a wheel brings them: for every Python, and found beside their source."""
+    if not CAN_BUILD:
+        pytest.skip("there is no C compiler, or Python came without its headers")
+    part = in_a_wheel(tmp_path_factory.mktemp("wheel"))
+    part.compile_extension("-DPy_LIMITED_API=0x030b0000", target=part.in_wheel)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("empty")))
+        return part.module()
+
+
+@pytest.fixture(params=["for this Python", "for every Python"])
+def exchange(request: pytest.FixtureRequest, exchange: Any) -> Any:
+    """The loops in C, in both forms."""
+    return exchange if request.param == "for this Python" else request.getfixturevalue("stable")
+
+
+def in_a_wheel(folder: Path) -> building.CompiledPart:
+    """The loops as a part whose source, and what a wheel brings, is in a folder."""
+    source = shutil.copy(exchanging._SOURCE, folder)
+    return building.CompiledPart.extension("somebodys", "the compiled exchange", "unamp_exchanging", Path(source))
+
+
 def functions(count: int) -> tuple[Any, ...]:
     def numbered(n: int) -> Callable[[], int]:
         source: dict[str, Any] = {}
@@ -74,17 +98,18 @@ def test_an_exchange_is_an_assignment_with_what_python_checks(exchange: Any) -> 
         exchange.codes((two, one), codes(one, closed_over), None)
     assert (one(), two()) == (0, 0)
     audited = """
-import sys
-from unamp.adapter import exchanging
-exchange = exchanging.part("somebodys").module()
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("unamp_exchanging", sys.argv[1])
+exchange = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(exchange)
 seen = []
 sys.addaudithook(lambda event, args: event == "object.__setattr__" and seen.append(args[1]))
 one, two = lambda: 1, lambda: 2
 exchange.codes((one,), (two.__code__,), None)
 print(one(), seen)
 """
-    environment = os.environ | {"XDG_CACHE_HOME": str(Path(exchange.__file__).parents[2]), "UNAMP_SOMEBODYS_COMPILED": "1"}
-    found = subprocess.run([sys.executable, "-c", audited], capture_output=True, text=True, check=False, env=environment)
+    command = [sys.executable, "-c", audited, exchange.__file__]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.stdout.strip() == "2 ['__code__']", found.stderr
 
 
@@ -157,3 +182,35 @@ def test_without_a_compiler_or_headers_nothing_is_built(cache: Path, tmp_path: P
     with pytest.raises(FileNotFoundError, match="needs its headers"):
         part.compile_extension()
     assert not part.place().exists()
+
+
+@needs_compiler
+def test_what_a_wheel_brings_is_used_until_the_user_builds_another(cache: Path, tmp_path: Path) -> None:
+    part = in_a_wheel(tmp_path)
+    assert part.module() is None
+    part.compile_extension("-DPy_LIMITED_API=0x030b0000", target=part.in_wheel)
+    assert not part.can_be_built()
+    assert part.module().__file__ == str(tmp_path / "unamp_exchanging.abi3.so")
+    part.compile_extension()
+    assert part.module().__file__ == str(part.place())
+
+
+def test_what_a_wheel_brings_and_does_not_load_is_left_alone_unless_it_must_be_used(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = in_a_wheel(tmp_path)
+    assert part.in_wheel is not None
+    part.in_wheel.write_bytes(b"\x7fELF and nothing more")
+    monkeypatch.setenv("UNAMP_SOMEBODYS_COMPILED", "1")
+    with pytest.raises(ImportError, match=r"run python -m unamp_somebodys again, or delete .*abi3"):
+        part.module()
+    monkeypatch.delenv("UNAMP_SOMEBODYS_COMPILED")
+    assert part.module() is None
+    assert part.refusal is not None
+    assert "unamp_exchanging.abi3.so" in part.refusal
+    assert part.can_be_built() is CAN_BUILD
+
+
+def test_a_python_without_the_gil_takes_nothing_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.machinery.EXTENSION_SUFFIXES", [".cpython-313t-x86_64-linux-gnu.so", ".so"])
+    assert in_a_wheel(tmp_path).in_wheel is None

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import unamp
 from unamp import OpRecord, Policy, Rule
-from unamp.adapter.records import Shadow, Underflow, Values
+from unamp.adapter.records import Call, Gradient, Shadow, Underflow, Values
 from unamp.cli.commands import app
 
 POLICY = Policy("O2", "bfloat16", deny="softmax")
@@ -25,7 +25,7 @@ VALUES = Values((1, 3), 0, 2.0, 0.5, 3.0, (1.0, 2.0, -0.5), (Underflow("float16"
 
 def written() -> dict[str, Any]:
     """A whole trace, as data."""
-    trace = unamp.Trace(values=True, shadow="float16")
+    trace = unamp.Trace(values=True, shadow="float16", gradients=True)
     trace.frameworks["torch"] = "2.13.0"
     for op, layer in (("linear", "Net.0"), ("softmax", None), ("einsum", "Net.1")):
         trace.records.append(
@@ -47,8 +47,10 @@ def written() -> dict[str, Any]:
                 output_shape=(1, 3),
                 equation="ij,jk->ik",
                 shadow=Shadow("float16", 0.25, 2, 0.5, 0.25, "it draws random numbers"),
+                call=Call("000001.safetensors", [{"tensor": 0}, [1, {"number": "inf"}]], {"dim": -1}),
             )
         )
+    trace.gradients.append(Gradient("float16", VALUES, 0.25, record=1, scale=65536.0))
     data: dict[str, Any] = json.loads(trace.to_json())
     return data
 
@@ -72,6 +74,8 @@ def test_a_mutated_trace_is_read_or_refused_in_words(text: str) -> None:
     assert all(line.isprintable() for line in trace.table().splitlines())
     if trace.shadow is not None:
         assert all(line.isprintable() for line in trace.shadow_table().splitlines())
+    if trace.keeps_gradients:
+        assert all(line.isprintable() for line in trace.gradient_table().splitlines())
     assert unamp.Trace.from_json(trace.to_json()).to_json() == trace.to_json()  # NaN is not equal to itself
     unamp.compare_traces(trace, unamp.Trace.from_json(json.dumps(written()))).table()
 
@@ -90,6 +94,29 @@ def test_a_mutated_trace_is_read_or_refused_in_words(text: str) -> None:
 def test_hostile_texts_are_named(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         unamp.Trace.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ({"file": "../000001.safetensors"}, "file: must be a name like"),
+        ({"file": "/etc/passwd"}, "file: must be a name like"),
+        ({"file": "000001.safetensors\n"}, "must be printable text"),
+        ({"file": ""}, "file: must be a name like"),
+        ({"left_out": "it draws"}, "empty for what was left out"),
+        ({"args": [{"tensor": 1}]}, "numbered from 0"),
+        ({"args": [{"tensor": 0}, {"tensor": 0}]}, "numbered from 0"),
+        ({"args": [{"file": "x"}]}, "unknown field 'file'"),
+        ({"args": [[[[[[[[[[[[]]]]]]]]]]]]}, "nested too deeply"),
+        ({"kwargs": {"a b": 1}}, "names of arguments"),
+        ({"kwargs": []}, "must be an object"),
+    ],
+)
+def test_a_call_names_a_file_beside_it_and_plain_arguments(call: dict[str, Any], says: str) -> None:
+    data = written()
+    data["records"][0]["call"] |= call
+    with pytest.raises(ValueError, match=says):
+        unamp.Trace.from_json(json.dumps(data))
 
 
 def test_no_command_ends_in_a_traceback(tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ CONFORMANCE = sorted((ROOT / "conformance").rglob("*.py"))
 THIRD_PARTY = {
     "unamp.cli": {"typer", "rich"},
     "unamp._pages": {"jinja2"},
+    "unamp.adapter.keeping": {"numpy", "safetensors"},
     "unamp.tracing.as_page": {"jinja2"},
+    "unamp.tracing.replaying": {"ml_dtypes", "numpy", "safetensors"},
     "unamp.tuning.as_page": {"jinja2"},
     "unamp.tuning.progress": {"rich"},
     "unamp.migrate": {"libcst"},
@@ -186,6 +188,27 @@ def test_an_adapter_imports_its_own_framework_only(adapter: Path) -> None:
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=_name)
 def test_an_adapter_has_no_circle(adapter: Path) -> None:
     assert circles({module(path) for path in adapter.rglob("*.py")}) == []
+
+
+def _passing_the_door(room: str) -> list[str]:
+    """The modules outside a package that import something behind its `__init__`."""
+    outside = {name: path for name, path in modules().items() if not f"{name}.".startswith(f"{room}.")}
+    return [
+        name
+        for name, path in outside.items()
+        if any(each.startswith(f"{room}.") and each in modules() for each in imports(path))
+    ]
+
+
+@pytest.mark.parametrize("room", ["unamp_torch.keras"])
+def test_a_room_in_an_adapter_has_one_door(room: str) -> None:
+    assert room in modules()
+    assert len([name for name in modules() if name.startswith(f"{room}.")]) > 1, "nothing is behind the door"
+    assert _passing_the_door(room) == []
+
+
+def test_who_passes_a_door_is_seen() -> None:
+    assert "unamp_torch.plans" in _passing_the_door("unamp.adapter")
 
 
 def test_there_are_adapters() -> None:

@@ -1,4 +1,4 @@
-"""A built wheel is complete: installed outside the checkout, without the checkout, it works."""
+"""Built wheels are complete: installed outside the checkout, without the checkout, they work."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import venv
@@ -23,47 +25,66 @@ import yaml
 import unamp
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "release"))
+
+import dist  # noqa: E402
+
+COMPILES = shutil.which("cc") is not None and Path(sysconfig.get_path("include"), "Python.h").exists()
+LOOPS = "unamp/adapter/unamp_exchanging.abi3.so"
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, and the wheel that was built from the sdist."""
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return out
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dist.Wheels:
+    """Everything that is built: sdist, pure wheel, and wheel for the platform with the loops in C alone."""
+    if not COMPILES:
+        pytest.skip("there is no C compiler, or Python came without its headers")
+    return dist.build(tmp_path_factory.mktemp("dist"), [])
 
 
 @pytest.fixture(scope="module")
-def wheel(built: Path) -> Path:
-    """The wheel."""
-    (path,) = built.glob("*.whl")
-    return path
+def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pure wheel, which was built from the sdist beside it."""
+    if COMPILES:
+        pure: Path = request.getfixturevalue("wheels").pure
+        return pure
+    return dist.build_pure(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a new environment with the wheel and nothing else."""
-    home = tmp_path_factory.mktemp("outside") / "venv"
-    venv.create(home, symlinks=True)
-    python = home / "bin" / "python"
-    install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps", str(wheel)]
+    return environment(tmp_path_factory.mktemp("outside"), str(wheel))
+
+
+def environment(folder: Path, *source: str) -> Path:
+    """The interpreter of a new environment with unamp, as pip takes it from somewhere, and nothing else."""
+    venv.create(folder / "venv", symlinks=True)
+    python = folder / "venv" / "bin" / "python"
+    install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps", *source]
     subprocess.run([sys.executable, *install], check=True)
     return python
 
 
-def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(python: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run outside the checkout, without the variables that could lead back into it."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")} | variables
     return subprocess.run([python, *arguments], capture_output=True, text=True, check=False, cwd=python.parent, env=environment)
 
 
-def test_the_sdist_holds_all_that_is_needed_to_build_and_test(built: Path) -> None:
-    (path,) = built.glob("*.tar.gz")
+def test_the_sdist_holds_all_that_is_needed_to_build_and_test(wheel: Path) -> None:
+    (path,) = wheel.parent.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for needed in ("LICENSE", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt", "pyproject.toml", "tests/run.py"):
+    for needed in (
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "Makefile",
+        "constraints.txt",
+        "pyproject.toml",
+        "tests/run.py",
+        "release/dist.py",
+    ):
         assert needed in names
     assert {"CITATION.cff", "SECURITY.md", "release/hatch_build.py", "docs/api/names.txt"} <= names
     assert any(name.startswith("conformance/unamp_conformance/") for name in names)
@@ -198,3 +219,52 @@ def test_the_installed_command_names_the_extra_that_it_needs(python: Path) -> No
     done = run(python.with_name("unamp"), "--help")
     assert done.returncode == 1
     assert done.stderr.strip() == ("the command `unamp` needs typer, which is not installed; pip install 'unamp[conformance]'")
+
+
+def test_the_wheel_for_the_platform_is_for_every_python_that_unamp_is_for(wheels: dist.Wheels) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["requires-python"] == ">={}.{}".format(*dist.OLDEST)
+    assert "-cp{}{}-abi3-".format(*dist.OLDEST) in wheels.platform.name
+    assert list(wheels.parts) == [LOOPS]
+
+
+def test_pip_takes_the_wheel_for_the_platform_whose_loops_run_in_c_without_a_compiler(
+    wheels: dist.Wheels, tmp_path: Path
+) -> None:
+    python = environment(tmp_path, "--find-links", str(wheels.platform.parent), "unamp")
+    code = """
+from unamp.adapter import exchanging
+part = exchanging.part("paddle")
+one, two = lambda: 1, lambda: 2
+part.module().codes((one,), (two.__code__,), None)
+print(one(), part.module().__file__, part.can_be_built())
+"""
+    done = run(python, "-c", code, PATH=str(python.parent), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.stderr == ""
+    number, file, can_be_built = done.stdout.split()
+    assert (number, can_be_built) == ("2", "False")
+    assert file.startswith(str(tmp_path))
+    assert file.endswith(LOOPS)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_wheel_that_is_not_as_it_should_be_is_an_error(
+    wheels: dist.Wheels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dist.check(wheels)
+    with pytest.raises(ValueError, match=r"is for every platform, but has unamp/adapter/unamp_exchanging"):
+        dist.check(wheels._replace(pure=wheels.platform))
+    with pytest.raises(ValueError, match="beside the pure wheel's files"):
+        dist.check(wheels._replace(parts={}))
+    changed = shutil.copy(wheels.platform, tmp_path)
+    with zipfile.ZipFile(wheels.platform) as old, zipfile.ZipFile(changed, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, b"" if name == "unamp/policy.py" else old.read(name))
+    with pytest.raises(ValueError, match=r"has another unamp/policy.py than the pure wheel"):
+        dist.check(wheels._replace(platform=Path(changed)))
+    monkeypatch.setitem(dist.LARGEST, "unamp_exchanging", 1000)
+    with pytest.raises(ValueError, match="more than 1000: is it stripped"):
+        dist.check(wheels)
+    monkeypatch.setattr(dist, "LARGEST_PURE", 1000)
+    with pytest.raises(ValueError, match="more than 1000: what has come into it"):
+        dist.check(wheels)

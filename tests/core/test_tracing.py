@@ -19,7 +19,7 @@ import unamp
 from unamp import OpRecord, Rule, trace
 from unamp.adapter.observer import Layers
 from unamp.adapter.observing import casts
-from unamp.adapter.records import SAMPLE, Shadow, Underflow, Values
+from unamp.adapter.records import SAMPLE, Gradient, Shadow, Underflow, Values
 from unamp.tracing.tables import dtypes, size
 
 LINEAR = OpRecord(
@@ -210,13 +210,15 @@ def test_json_has_every_field(fake: Any) -> None:
     assert data["frameworks"].pop("fake") == "1.0"
     assert data == {
         "format": "unamp trace",
-        "version": 3,
+        "version": 4,
         "unamp": unamp.__version__,
         "frameworks": {},
         "values": True,
         "shadow": "bfloat16",
         "never_ran": [],
         "policies": [],
+        "rank": None,
+        "gradients": None,
         "records": [
             {
                 "op": "conv2d",
@@ -234,6 +236,7 @@ def test_json_has_every_field(fake: Any) -> None:
                 "input_shapes": [[2, 3]],
                 "output_shape": [2],
                 "equation": None,
+                "step": 0,
                 "shadow": {
                     "dtype": "bfloat16",
                     "error": 0.25,
@@ -279,9 +282,9 @@ def test_a_trace_of_before_is_read_too(fake: Any) -> None:
         fake.sinks[0](LINEAR._replace(values=VALUES._replace(norm=2.25)))
     data = json.loads(t.to_json()) | {"version": 2}
     (record,) = data["records"]
-    for field in ("input_shapes", "output_shape", "equation", "shadow"):
+    for field in ("input_shapes", "output_shape", "equation", "shadow", "step"):
         del record[field]
-    del data["shadow"]
+    del data["shadow"], data["gradients"], data["rank"]
     del record["values"]["underflow"]
     before = t.records[0]._replace(input_shapes=(), output_shape=None, values=VALUES._replace(norm=2.25, underflow=()))
     assert unamp.Trace.from_json(json.dumps(data)).records == [before]
@@ -359,7 +362,7 @@ def test_a_trace_survives_json(fake: Any) -> None:
     [
         ("", "this is no trace: not JSON: Expecting value"),
         ("[]", r"this is no trace; Trace.to_json\(\) writes one"),
-        ('{"format": "unamp trace", "version": 4}', r"this trace is of version 4; unamp [\d.]+ reads 1, 2 and 3"),
+        ('{"format": "unamp trace", "version": 5}', r"this trace is of version 5; unamp [\d.]+ reads 1, 2, 3 and 4"),
         ('{"format": "unamp trace", "version": 2}', "this trace is damaged: the trace: 'frameworks' is missing"),
     ],
 )
@@ -375,6 +378,7 @@ def test_the_documented_format_is_the_one_that_is_written() -> None:
         *Values._fields,
         *Underflow._fields,
         *Shadow._fields,
+        *Gradient._fields,
         "format",
         "version",
         "frameworks",

@@ -29,6 +29,7 @@ for level in unamp.LEVELS:
     unamp.Policy(level)
 
 unamp.autocast("cuda", torch.bfloat16)
+unamp.autocast(torch.device("cuda:0"))
 unamp.autocast(dtype=numpy.float16)
 unamp.autocast(dtype=numpy.dtype("float32"))
 unamp.autocast(dtype=ml_dtypes.bfloat16)
@@ -56,6 +57,9 @@ unamp.Policy(deny=None)  # type: ignore[arg-type]
 unamp.Policy().decide(3)  # type: ignore[arg-type]
 unamp.autocast(allow=[None])  # type: ignore[list-item]
 unamp.auto_cast(custom_black_list=3)  # type: ignore[arg-type]
+unamp.autocast(3)  # type: ignore[arg-type]
+unamp.autocast(torch.bfloat16)  # type: ignore[arg-type]
+unamp.autocast(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
 unamp.autocast(dtype=3)  # type: ignore[arg-type]
 unamp.autocast(dtype=float)  # type: ignore[arg-type]
 unamp.autocast(level="O4")  # type: ignore[arg-type]

@@ -197,3 +197,14 @@ def test_keras_imported_inside_a_region(tmp_path) -> None:
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert done.stdout == "torch.bfloat16 torch.bfloat16\ntorch.float32 False\n", done.stderr
+
+
+def test_gradients_of_a_layer_are_told() -> None:
+    layer, x = CASES["linear"][0](), numbers(3, 8)
+    layer(x)
+    with unamp.trace(gradients=True) as trace, unamp.autocast(**BF16):
+        (2.0 * layer(x).float().sum()).backward()
+    (found,) = (each for each in trace.gradients if trace.records[each.record].op == "linear")
+    assert (found.dtype, found.left_out) == ("bfloat16", "")
+    assert found.values is not None
+    assert (found.values.shape, set(found.values.sample)) == ((3, 4), {2.0})

@@ -3,7 +3,9 @@ with them and without."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -80,6 +82,103 @@ def test_a_damaged_module_is_an_error_and_no_crash(tmp_path: Path) -> None:
     done = python(REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="")
     assert done.returncode == 1
     assert "run python -m unamp_torch again" in done.stderr
+
+
+#: As `unamp doctor` reports it: in what the kernels run, and which ones a wheel brings.
+DOCTOR = """
+import json, torch, unamp_torch
+from unamp.adapter.registry import adapter_for
+facts = adapter_for("torch").runtime()
+from unamp_torch import compiled
+print(json.dumps([facts["kernels"], facts.get("kernels_in_wheel"), getattr(compiled.library, "__file__", None)]))
+"""
+
+ANOTHER_TORCH = """
+import torch
+torch.__version__ = torch.version.__version__ = "2.99.0"
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A copy of the adapter, into which a test puts what a wheel would; nothing is built for the user."""
+    package = Path(compiled.__file__).parents[1]
+    shutil.copytree(package, tmp_path / "unamp_torch", ignore=shutil.ignore_patterns("torch-*", "__pycache__"))
+    return tmp_path / "unamp_torch" / "compiled"
+
+
+def doctor(installed: Path, before: str = "", wanted: str = "") -> list[str | None]:
+    path = os.pathsep.join(filter(None, (str(installed.parents[1]), os.environ.get("PYTHONPATH"))))
+    done = python(before + DOCTOR, PYTHONPATH=path, XDG_CACHE_HOME=str(installed.parents[1]), UNAMP_TORCH_COMPILED=wanted)
+    assert done.returncode == 0, done.stderr
+    found: list[str | None] = json.loads(done.stdout)
+    return found
+
+
+def bring(installed: Path, minor: str, content: bytes, file: str = compiled.place().name) -> Path:
+    place = installed / f"torch-{minor}" / file
+    place.parent.mkdir()
+    place.write_bytes(content)
+    return place
+
+
+def test_a_library_for_another_minor_version_of_torch_is_not_looked_at(installed: Path) -> None:
+    bring(installed, "2.98", b"never read")
+    bring(installed, "2.99", b"never read")
+    assert doctor(installed) == ["Python", "for torch 2.98, torch 2.99", None]
+
+
+def test_a_library_for_another_python_is_not_looked_at(installed: Path) -> None:
+    minor = "{}.{}".format(*major_minor(torch.__version__))
+    bring(installed, minor, b"never read", "unamp_torch_kernels.cpython-39-x86_64-linux-gnu.so")
+    assert doctor(installed) == ["Python", "none for this Python", None]
+
+
+def test_a_library_that_does_not_load_leaves_everything_to_python(installed: Path) -> None:
+    minor = "{}.{}".format(*major_minor(torch.__version__))
+    bring(installed, minor, b"\x7fELF and nothing more")
+    kernels, brought, file = doctor(installed)
+    assert (kernels, file) == ("Python", None)
+    assert brought is not None
+    assert brought.startswith("refused: ")
+    assert "unamp_torch_kernels" in brought
+    path = os.pathsep.join(filter(None, (str(installed.parents[1]), os.environ.get("PYTHONPATH"))))
+    done = python(REGION, PYTHONPATH=path, XDG_CACHE_HOME=str(installed.parents[1]), UNAMP_TORCH_COMPILED="1")
+    assert "the compiled kernels for torch" in done.stderr
+    assert "cannot be loaded" in done.stderr
+
+
+@pytest.mark.skipif(compiled.library is None, reason="this run is without the kernels")
+def test_a_library_of_a_wheel_runs_with_the_torch_that_it_is_made_for_and_refuses_another(installed: Path) -> None:
+    library = compiled.place().read_bytes()
+    place = bring(installed, "{}.{}".format(*major_minor(torch.__version__)), library)
+    kernels, brought, file = doctor(installed, wanted="1")
+    assert (kernels, file) == ("C++", str(place))
+    assert brought == f"for {place.parent.name.replace('-', ' ')}"
+    bring(installed, "2.99", library)  # under a name that is not its own
+    assert doctor(installed, ANOTHER_TORCH) == [
+        "Python",
+        f"refused: it is made for torch {torch.__version__.partition('+')[0]}, and torch 2.99.0 is installed",
+        None,
+    ]
+
+
+@pytest.mark.parametrize("version", ["2.14.0a0+git1234567", "2.14.0.dev20261101", "2.14.0rc1"])
+def test_a_torch_between_releases_takes_nothing_of_a_wheel(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compiled.place_in_wheel() is not None
+    monkeypatch.setattr(torch, "__version__", version)
+    assert compiled.place_in_wheel() is None
+
+
+def test_the_stable_abi_of_libtorch_has_not_what_the_kernels_use() -> None:
+    # Where it has, one library could serve several minor versions: see `unamp_torch.compiled`.
+    include = Path(torch.__file__).parent / "include"
+    folders = [include / folder for folder in ("torch/csrc/stable", "torch/headeronly", "torch/csrc/inductor/aoti_torch/c")]
+    headers = [path for folder in folders for path in folder.rglob("*.h")]
+    used = re.compile("autocast|dispatch_?key|redispatch", re.IGNORECASE)
+    assert len(headers) > 10
+    assert [path for path in headers if used.search(path.read_text("utf-8"))] == []
+    assert used.search((include / "ATen/autocast_mode.h").read_text("utf-8"))
 
 
 def test_casts_of_parameters_are_kept_until_the_outermost_region_closes() -> None:

@@ -177,6 +177,7 @@ def test_the_table_and_the_json_agree() -> None:
         "input_shapes": [[4, 4], [4, 4]],
         "output_shape": [4, 4],
         "equation": None,
+        "step": 0,
     }
 
 

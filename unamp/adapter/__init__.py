@@ -26,7 +26,9 @@ they fit:
 `memory`              comparing the bytes of two tensors on the CPU
 `arguments`           tensors in arguments and results, however nested
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
+`gradient_hooks`      telling a trace of gradients; `Observer.report` and `Reporter` put the hooks on
 `shadowing`           computing a reported operation a second time, low: the optional part of reports
+`keeping`             writing down what an operation was called with, to run it again: the optional part of reports
 `facts`               reading an adapter's data files: facts about its framework's operations, and its gaps
 `spellings`           a framework's objects by their spellings
 `forwarding`          code that stands in for a function with the function's own signature
@@ -34,7 +36,7 @@ they fit:
 `keras_policies`      dtype policies of Keras' layers in a region
 `layers`              rules for single layers: the optional part of an adapter; `keras_layers` has it for Keras
 `layered_networks`    networks with layers, as conformance takes them to check such rules
-`wrapping`            a second object for a network, with the same parameters and another method
+`wrapping`            classes derived under their base's name; a second object for a network, with another method
 ====================  ====================================================================================================
 """
 
@@ -49,6 +51,7 @@ from unamp.adapter.contract import (
     Gap,
     Gradients,
     How,
+    KnowsRanks,
     MayBeFaster,
     NamesDevices,
     NamesGradients,
@@ -73,6 +76,7 @@ __all__ = [
     "Gap",
     "Gradients",
     "How",
+    "KnowsRanks",
     "MayBeFaster",
     "NamedOperations",
     "NamesDevices",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unamp.dtypes import ELIGIBLE
@@ -10,7 +12,7 @@ from unamp.dtypes import ELIGIBLE
 if TYPE_CHECKING:
     from unamp.adapter.contract import Adapter
 
-__all__ = ["Nesting", "cast_eligible", "mapped", "nesting"]
+__all__ = ["Nesting", "cast_eligible", "mapped", "nesting", "within"]
 
 
 def mapped(value: Any, is_tensor: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
@@ -18,11 +20,29 @@ def mapped(value: Any, is_tensor: Callable[[Any], bool], change: Callable[[Any],
     if is_tensor(value):
         return change(value)
     if isinstance(value, dict):
-        return type(value)((key, mapped(item, is_tensor, change)) for key, item in value.items())
+        changed = {key: mapped(item, is_tensor, change) for key, item in value.items()}
+        if type(value) is dict:
+            return changed
+        made = copy.copy(value)  # its class need not be made of items alone: `defaultdict`
+        for key, item in changed.items():
+            made[key] = item
+        return made
     if isinstance(value, (tuple, list)):
         items = [mapped(item, is_tensor, change) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
+
+
+def within(value: Any, kinds: type | tuple[type, ...]) -> Iterator[Any]:
+    """Give the objects of some classes in a value: one of them, or tuples, lists and dictionaries of them."""
+    if isinstance(value, kinds):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from within(item, kinds)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from within(item, kinds)
 
 
 def cast_eligible(adapter: Adapter, value: Any, dtype: str) -> Any:
@@ -70,16 +90,6 @@ def nesting(
     kinds = tuple(kind for kind in (tensor, parameter, *others) if kind is not None)
     first, second, third = eligible
 
-    def tensors(value: Any) -> Iterator[Any]:
-        if isinstance(value, kinds):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                yield from tensors(item)
-        elif isinstance(value, dict):
-            for item in value.values():
-                yield from tensors(item)
-
     def floats(value: Any) -> list[Any]:
         found: list[Any] = []
         collect(value if type(value) in (list, tuple) else (value,), found)
@@ -117,4 +127,4 @@ def nesting(
             return kind([convert(to, dtype, item) for item in value])
         return value
 
-    return Nesting(tensors, floats, convert)
+    return Nesting(partial(within, kinds=kinds), floats, convert)

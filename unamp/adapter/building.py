@@ -1,7 +1,9 @@
-"""Parts of adapters that are compiled where a user asks for it: optional, built by one command, kept in the user's cache.
+"""Parts of adapters that are compiled: optional, brought by a wheel, or built by one command and kept in the user's cache.
 
-Every process uses what is built. The environment can say that a framework's parts must not be used, with
-``UNAMP_PADDLE_COMPILED=0``, say, or that they must (``1``: an error where one is not built).
+Every process uses what is built: the user's own before the wheel's. Nothing is compiled by an import. What a wheel brings and
+this Python or framework cannot load is left alone, and `CompiledPart.refusal` says why. The environment can say that a
+framework's parts must not be used, with ``UNAMP_PADDLE_COMPILED=0``, say, or that they must (``1``: an error where one is not
+built).
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from typing import Any
 
 from unamp.errors import FrameworkNotSupported
 
-__all__ = ["CompiledPart", "compiler"]
+__all__ = ["STABLE_SUFFIX", "CompiledPart", "compiler"]
+
+#: How the name of an extension module ends that keeps to Python's stable ABI.
+STABLE_SUFFIX = ".abi3.so"
 
 
 def compiler() -> list[str]:
@@ -43,11 +48,23 @@ class CompiledPart:
         file: the name of the file that is loaded.
         made_for: what it depends on beside its sources: another version is another file.
         sources: the files that it is made from.
+        in_wheel: the path of the file that a wheel for this platform brings; None where it brings none for this Python.
         verb: how messages go on behind `what`.
+
+    Attributes:
+        refusal: why the file that a wheel brings could not be loaded; None where it was not tried, or could.
     """
 
     def __init__(
-        self, framework: str, what: str, file: str, made_for: str, sources: Iterable[Path], *, verb: str = "is"
+        self,
+        framework: str,
+        what: str,
+        file: str,
+        made_for: str,
+        sources: Iterable[Path],
+        *,
+        in_wheel: Path | None,
+        verb: str = "is",
     ) -> None:
         self.command = f"python -m unamp_{framework}"
         self._variable = f"UNAMP_{framework.upper()}_COMPILED"
@@ -56,6 +73,8 @@ class CompiledPart:
         self._file = file
         self._made_for = made_for
         self.sources = tuple(sources)
+        self.in_wheel = in_wheel
+        self.refusal: str | None = None
 
     def place(self) -> Path:
         """Return the path of the part, built or not: in the user's cache, under everything that it depends on."""
@@ -63,21 +82,27 @@ class CompiledPart:
         source = hashlib.sha256(b"".join(path.read_bytes() for path in self.sources)).hexdigest()
         return Path(cache) / "unamp" / f"{self._made_for}-{source[:16]}" / self._file
 
-    def keep(self, make: Callable[[Path], Path]) -> Path:
-        """Put the file that `make` makes, in a folder that is gone afterwards, in its place, and return that."""
-        target = self.place()
+    def keep(self, make: Callable[[Path], Path], target: Path | None = None) -> Path:
+        """Put the file that `make` makes, in a folder that is gone afterwards, at `target` or in its place, and return that."""
+        target = target or self.place()
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             os.replace(make(Path(folder)), target)
         return target
 
     @classmethod
-    def extension(cls, framework: str, what: str, module: str, sources: Iterable[Path]) -> CompiledPart:
-        """Return a part that is an extension module for the Python that runs this."""
-        made_for = f"{module}-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
-        return cls(framework, what, f"{module}{importlib.machinery.EXTENSION_SUFFIXES[0]}", made_for, sources)
+    def extension(cls, framework: str, what: str, module: str, source: Path) -> CompiledPart:
+        """Return a part that is an extension module, for the Python that runs this or, in a wheel, for every one.
 
-    def compile_extension(self) -> Path:
+        The wheel's stands beside its source, and keeps to Python's stable ABI, which Pythons without the GIL do not load.
+        """
+        made_for = f"{module}-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        file = f"{module}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+        loads = STABLE_SUFFIX in importlib.machinery.EXTENSION_SUFFIXES
+        in_wheel = source.with_name(f"{module}{STABLE_SUFFIX}") if loads else None
+        return cls(framework, what, file, made_for, [source], in_wheel=in_wheel)
+
+    def compile_extension(self, *flags: str, target: Path | None = None) -> Path:
         """Build the part, an extension module, as `compile` does.
 
         Raises:
@@ -89,14 +114,15 @@ class CompiledPart:
                 f"{_header()} does not exist: compiling for this Python needs its headers; a system's package has them, such "
                 "as python3-dev (Debian) or python3-devel (Fedora)"
             )
-        return self.compile(f"-I{_header().parent}", *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()))
+        on_this_system = ("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()
+        return self.compile(f"-I{_header().parent}", *on_this_system, *flags, target=target)
 
     def can_be_built(self) -> bool:
         """Return whether somebody has yet to build the part, an extension module, which can be done with what is here."""
         return _header().exists() and self.would_be_used(compiler()[0])
 
-    def compile(self, *flags: str) -> Path:
-        """Build the part with the C compiler, put it in its place, and return that.
+    def compile(self, *flags: str, target: Path | None = None) -> Path:
+        """Build the part with the C compiler, put it at `target` or in its place, and return that.
 
         Raises:
             OSError: there is no compiler.
@@ -109,12 +135,18 @@ class CompiledPart:
             subprocess.run(command, check=True)
             return built
 
-        return self.keep(make)
+        return self.keep(make, target)
 
     def would_be_used(self, *tools: str) -> bool:
         """Return whether somebody has yet to build the part, which can be done with the tools that are here."""
         unwanted = os.environ.get(self._variable) == "0"
-        return not (unwanted or self.place().exists()) and all(shutil.which(tool) is not None for tool in tools)
+        return not (unwanted or self._built() is not None) and all(shutil.which(tool) is not None for tool in tools)
+
+    def _built(self) -> Path | None:
+        """Return the user's file, else the wheel's, unless it was refused; None where there is neither."""
+        if self.place().exists():
+            return self.place()
+        return self.in_wheel if self.in_wheel is not None and self.in_wheel.exists() and self.refusal is None else None
 
     def to_load(self) -> Path | None:
         """Return the file to be loaded; None where nothing is built, or where it must not be used.
@@ -123,19 +155,20 @@ class CompiledPart:
             FrameworkNotSupported: nothing is built, and it must be used.
         """
         wanted = os.environ.get(self._variable)
-        path = self.place()
-        if wanted == "1" and not path.exists():
+        path = self._built()
+        if wanted == "1" and path is None:
             raise FrameworkNotSupported(
-                f"{self._variable}=1, but {self._what} {self._verb} not built ({path} does not exist); run: {self.command}"
+                f"{self._variable}=1, but {self._what} {self._verb} not built ({self.place()} does not exist); "
+                f"run: {self.command}"
             )
-        return None if wanted == "0" or not path.exists() else path
+        return None if wanted == "0" else path
 
     def module(self) -> Any:
-        """Return the extension module that the part is; None where there is nothing to load.
+        """Return the extension module that the part is; None where there is nothing to load, or the wheel's is refused.
 
         Raises:
             FrameworkNotSupported: nothing is built, and it must be used.
-            ImportError: what is built cannot be loaded.
+            ImportError: what the user has built cannot be loaded, or what the wheel brings cannot and must be used.
         """
         path = self.to_load()
         if path is None:
@@ -147,6 +180,9 @@ class CompiledPart:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
         except ImportError as error:
+            if path == self.in_wheel and os.environ.get(self._variable) != "1":
+                self.refusal = str(error)
+                return None
             raise self.damaged(path, error) from error
         return module
 

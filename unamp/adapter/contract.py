@@ -17,8 +17,8 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from unamp.adapter.observer import Sink
 from unamp.adapter.operations import Operations
-from unamp.adapter.records import OpRecord
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 
@@ -31,6 +31,7 @@ __all__ = [
     "Gap",
     "Gradients",
     "How",
+    "KnowsRanks",
     "MayBeFaster",
     "NamesDevices",
     "NamesGradients",
@@ -187,11 +188,12 @@ class Adapter(Protocol):
     def how(self, op: str, policy: Policy, device: str) -> How:
         """Return the way in which the rule for one operation is carried out on a device."""
 
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         """Report every operation of the vocabulary that this thread runs; an outer observer waits.
 
         Args:
-            sink: takes the records.
+            sink: takes the records, and gives a hook where a trace wants the gradients of the results; see
+                `unamp.adapter.observer.Observer`.
             values: whether they have statistics of the results. Without, no device is waited for.
         """
 
@@ -335,7 +337,7 @@ class CapturesNothing:
 
 @runtime_checkable
 class MayBeFaster(Protocol):
-    """The part of an adapter some of which runs compiled, where a user has had it built."""
+    """The part of an adapter some of which can run compiled: a wheel brings that, or a user has it built."""
 
     def faster(self) -> str | None:
         """Return a sentence about the part that could be faster here, with the command; None where nothing is to be done."""
@@ -390,3 +392,11 @@ class NamesGradients(Protocol):
 
     def fetched(self, totals: Sequence[Any]) -> list[float]:
         """Return the numbers of `total` as floats, fetched from the device at once."""
+
+
+@runtime_checkable
+class KnowsRanks(Protocol):
+    """The part of an adapter whose framework shares work between processes, and numbers them."""
+
+    def rank(self) -> int | None:
+        """Return the number of this process among those that share work; None where the framework was not told of others."""

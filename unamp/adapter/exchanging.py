@@ -111,7 +111,7 @@ class InC:
 
 def part(framework: str) -> CompiledPart:
     """Return the loops in C as a part of a framework's adapter; the module has what `Exchange` has."""
-    return CompiledPart.extension(framework, "the compiled exchange of functions", "unamp_exchanging", [_SOURCE])
+    return CompiledPart.extension(framework, "the compiled exchange of functions", "unamp_exchanging", _SOURCE)
 
 
 def build_hint(part: CompiledPart, times: str) -> str | None:

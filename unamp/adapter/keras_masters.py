@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from unamp.adapter.keras_models import library
+from unamp.adapter.wrapping import derived_class
 from unamp.dtypes import LOW_DTYPES
 
 __all__ = [
@@ -236,6 +237,6 @@ def _change_class(optimizer: Any, kind: Any) -> None:
 @cache
 def with_masters(of: Any, kind: Any) -> type:
     """Return the subclass of an optimizer's class that steps master weights; Keras can load what it saved from then on."""
-    made = type(of.__name__, (kind, of), {"__module__": of.__module__, "__doc__": of.__doc__})
+    made = derived_class(of, {}, (kind,))
     registered: type = library().utils.register_keras_serializable("unamp", "MasterWeights")(made)
     return registered

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from unamp.adapter.patching import Patches
+from unamp.adapter.wrapping import derived_class
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 
@@ -197,18 +198,12 @@ def derive(plain: type, method: str, check: Callable[..., None] | None = None, *
     under.__doc__ = own.__doc__
     # No `__wrapped__`: compilers would take what that is for the whole.
     under.__signature__ = inspect.signature(own)  # type: ignore[attr-defined]
-    body = {
-        method: under,
-        _PLAIN: plain,
-        "__module__": plain.__module__,
-        "__qualname__": plain.__qualname__,
-        "__doc__": plain.__doc__,
-    }
+    body = {method: under, _PLAIN: plain}
     if not copied:
         body["__class__"] = property(lambda self: plain)
     else:
         body["__reduce_ex__"] = lambda self, protocol: _reduced(self, (plain, method, check), super(made, self).__reduce_ex__)
-    made: Any = type(plain)(plain.__name__, (plain,), body)
+    made: Any = derived_class(plain, body)
     return made  # type: ignore[no-any-return]
 
 

@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.keeping import Keeper
 from unamp.adapter.records import OpRecord, Values
 
-__all__ = ["Layers", "Observer"]
+__all__ = ["Layers", "Observer", "traces"]
+
+
+class _Traces(threading.local):
+    """The traces of one thread.
+
+    Attributes:
+        innermost: the `unamp.trace` that was opened last; None where none is open.
+        pauses: how many contexts are open in which nothing is recorded.
+        shadow: the low dtype in which operations are computed a second time; None where no open trace asks for that.
+        keeper: keeps what operations are called with; None where no open trace asks for that.
+    """
+
+    innermost: Any = None
+    pauses: int = 0
+    shadow: str | None = None
+    keeper: Keeper | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether no trace of this thread records what runs now."""
+        return self.pauses > 0 or (self.innermost is not None and not self.innermost.recording)
+
+    @property
+    def gradients(self) -> bool:
+        """Return whether a trace of this thread wants the gradients of what runs now."""
+        return self.innermost is not None and not self.pauses and bool(self.innermost.following)
+
+
+traces = _Traces()
 
 
 class Layers:
@@ -50,12 +82,16 @@ class Layers:
             self._names = {}
 
 
+#: Takes records; see `Observer`.
+Sink = Callable[[OpRecord], GradientHook | None]
+
+
 class Observer:
     """A thread reports its operations here while `unamp.trace` is open.
 
     Args:
         framework: the framework's import name.
-        sink: takes the records.
+        sink: takes the records, and gives a hook where the gradients of the results are wanted.
         values: whether they have statistics of the results.
         layers: see below.
 
@@ -63,7 +99,7 @@ class Observer:
         layers: the layers that the thread is inside of.
     """
 
-    def __init__(self, framework: str, sink: Callable[[OpRecord], None], values: bool, layers: Layers) -> None:
+    def __init__(self, framework: str, sink: Sink, values: bool, layers: Layers) -> None:
         self._framework = framework
         self._sink = sink
         self._values = values
@@ -74,14 +110,29 @@ class Observer:
         """Return whether the records have statistics of the results."""
         return self._values
 
-    def report(self, record: OpRecord, values: Callable[[], Values | None], **found: Any) -> None:
+    def report(
+        self,
+        record: OpRecord,
+        values: Callable[[], Values | None],
+        follow: Callable[[GradientHook], None] | None = None,
+        **found: Any,
+    ) -> None:
         """Report one operation.
 
         Args:
             record: what ran. Where it names a layer, it ran there, and not where the thread is now.
             values: gives the statistics of what came out; it is asked only where they are wanted, and may wait for the device.
+            follow: puts a hook on the results, where their gradients are wanted; None where the adapter cannot.
             found: fields of the record that were not known before: to replace some takes as long as to make a new one.
         """
+        if traces.waiting:
+            return
         wanted = values() if self._values else None
         layer = record.layer or self.layers.path
-        self._sink(record._replace(framework=self._framework, layer=layer, values=wanted, **found))
+        hook = self._sink(record._replace(framework=self._framework, layer=layer, values=wanted, **found))
+        if hook is None:
+            return
+        if follow is None:
+            hook.leave_out(f"the adapter for {self._framework} follows no gradients of it")
+        else:
+            follow(hook)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
@@ -13,7 +12,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.adapter import shadowing
-from unamp.adapter.observer import Observer
+from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.observer import Observer, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Shape, Values
 from unamp.adapter.state import Plan, ThreadState
@@ -90,14 +90,21 @@ class Reporter:
         within: gives the tensors in a value, however deep.
         dtype: gives the name of a tensor's dtype.
         numbers: gives a tensor's values as one row of float64 numbers. Nothing that it runs may follow a policy or be reported.
+        follow: tells a hook of the gradient of a floating result, given its place among them, and returns the tensor to go on
+            with; see `taking`. None where the adapter cannot.
     """
 
     def __init__(
-        self, within: Callable[[Any], Iterable[Any]], dtype: Callable[[Any], str], numbers: Callable[[Any], Any]
+        self,
+        within: Callable[[Any], Iterable[Any]],
+        dtype: Callable[[Any], str],
+        numbers: Callable[[Any], Any],
+        follow: Callable[[Any, GradientHook, int], Any] | None = None,
     ) -> None:
         self._within = within
         self._dtype = dtype
         self._numbers = numbers
+        self._follow = follow
 
     def floating(self, value: Any) -> list[Any]:
         """Return the floating tensors in a value."""
@@ -127,7 +134,7 @@ class Reporter:
         *,
         first_only: bool,
         low: Callable[[str], Any] | None = None,
-    ) -> None:
+    ) -> list[Any]:
         """Report one operation.
 
         Args:
@@ -138,18 +145,39 @@ class Reporter:
             first_only: whether the rule is about the first result only.
             low: computes the operation a second time in a low dtype, as `unamp.adapter.shadowing` says; None where the adapter
                 cannot. It is asked only where a trace wants a shadow.
+
+        Returns:
+            The floating results to go on with, which are others where their gradients are followed by that.
         """
         found = self.floating(result)
         results = self.sizes(found)
         count, moved = casts(record.rule, given, record.compute, results[:1] if first_only else results)
         output, shape = (results[0][0], tuple(found[0].shape)) if found else (None, None)
         shadow = None
-        if low is not None and (dtype := traces.shadow) is not None:
+        if low is not None and (dtype := traces.shadow) is not None and not traces.waiting:
             shadow = self._shadow(dtype, record._replace(output=output), found, low)
+        going_on = list(found)
+
+        put = self._follow
+
+        def follow(hook: GradientHook) -> None:
+            if put is not None:
+                going_on[:] = [put(tensor, hook, n) for n, tensor in enumerate(found)]
+
         observer.report(
-            record, lambda: self._values(found),
+            record, lambda: self._values(found), None if put is None else follow,
             output=output, output_shape=shape, casts=count, cast_bytes=moved, shadow=shadow,
         )  # fmt: skip
+        return going_on
+
+    def taking(self, hook: GradientHook, result: int) -> Callable[[Any], None]:
+        """Return the function that tells a hook of a gradient, a tensor; None stands for one that is not there."""
+
+        def take(gradient: Any) -> None:
+            if gradient is not None and hook.wanted:
+                hook.arrived(self._dtype(gradient), tuple(gradient.shape), self._numbers(gradient), result)
+
+        return take
 
     def report_registered(self, observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
         """Report a call of a registered operation; see `unamp.adapter.registered`."""
@@ -177,23 +205,6 @@ def unreported(thread: ThreadState[Any]) -> Iterator[Observer]:
         yield observer
     finally:
         thread.sink = observer
-
-
-class _Traces(threading.local):
-    """The traces of one thread.
-
-    Attributes:
-        innermost: the `unamp.trace` that was opened last; None where none is open.
-        pauses: how many contexts are open in which nothing is recorded.
-        shadow: the low dtype in which operations are computed a second time; None where no open trace asks for that.
-    """
-
-    innermost: Any = None
-    pauses: int = 0
-    shadow: str | None = None
-
-
-traces = _Traces()
 
 
 @not_converted

@@ -40,6 +40,7 @@ class Patches:
 
     Attributes:
         open: how many need them: how many regions are open.
+        applied: the patches that are applied now, the first applied first; always the same list.
     """
 
     def __init__(self, base: Callable[[], Iterable[Patch]], forget: Callable[[], None] = lambda: None) -> None:
@@ -47,7 +48,7 @@ class Patches:
         self._forget = forget
         self._lock = threading.RLock()
         self.open = 0
-        self._applied: list[Patch] = []
+        self.applied: list[Patch] = []
         self._keys: set[Hashable] = set()
         if hasattr(os, "register_at_fork"):
             # Held across the fork, so that no other thread is in the middle of a change that the child would wait for.
@@ -70,24 +71,31 @@ class Patches:
             try:
                 if self.open == 1:
                     for patch in self._base():
-                        self._applied.append(patch)  # first: what raises halfway is undone, too
+                        self.applied.append(patch)  # first: what raises halfway is undone, too
                         patch.apply()
-                if further is not None and key not in self._keys:
-                    for patch in further():
-                        if patch not in self._applied:
-                            self._applied.append(patch)
-                            patch.apply()
-                    self._keys.add(key)
+                if further is not None:
+                    self.add(key, further)
             except BaseException:
                 self.release()
                 raise
+
+    def add(self, key: Hashable, further: Callable[[], Iterable[Patch]]) -> None:
+        """Apply further patches, as `acquire` does, without a further user: until the last user goes, or `undo`."""
+        with self._lock:
+            if key in self._keys:
+                return
+            for patch in further():
+                if patch not in self.applied:
+                    self.applied.append(patch)
+                    patch.apply()
+            self._keys.add(key)
 
     def release(self) -> None:
         """Release the patches for one user. With the last user all are undone, the last applied first."""
         with self._lock:
             self.open -= 1
             if self.open == 0:
-                self._undo()
+                self.undo()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -98,15 +106,17 @@ class Patches:
         finally:
             self.release()
 
-    def _undo(self) -> None:
-        while self._applied:
-            self._applied.pop().undo()
-        self._keys.clear()
+    def undo(self) -> None:
+        """Undo all patches, the last applied first."""
+        with self._lock:
+            while self.applied:
+                self.applied.pop().undo()
+            self._keys.clear()
 
     def _forked(self) -> None:
         self._lock, self.open = threading.RLock(), 0
         self._forget()
-        self._undo()
+        self.undo()
 
 
 def find(module: str, path: str, *, importing: bool = False) -> Any:

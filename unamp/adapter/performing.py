@@ -20,7 +20,7 @@ from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 
-__all__ = ["EVERYTHING", "CallPlan", "Casts", "Operator", "Outcome", "Performer", "differing", "target"]
+__all__ = ["AS_IT_IS", "EVERYTHING", "CallPlan", "Casts", "Operator", "Outcome", "Parts", "Performer", "differing", "target"]
 
 #: The result of a call, the dtype that was computed in, and whether that was emulated.
 Outcome = tuple[Any, Any, bool]
@@ -79,7 +79,8 @@ class Operator(ABC):
         op: the vocabulary's name; None for a function that the vocabulary does not have.
         name: the framework's own name for what is called.
         call: the original function.
-        layer: whether its parameters are not among its arguments: a layer's ``forward``.
+        layer: whether its parameters are not among its arguments: a layer's ``forward``. Its rule is about those, too, where it
+            is about an argument; an embedding's is about its table alone, for its arguments are whole numbers.
         bound: whether its first argument is no input: a primitive, or a layer.
         in_place: whether it changes its first argument.
         out_of_place: for one in place, the function that returns the same as a new tensor.
@@ -135,6 +136,22 @@ class Casts(NamedTuple):
     mapped: Callable[[Any, Any], Any]
 
 
+class Parts(NamedTuple):
+    """The cast that what an operation is made of goes on with: the code of a framework's function calls several operations.
+
+    Attributes:
+        parameters: the parameters that are not among the arguments, by their ids. A norm's are left out: they stay as they are.
+        to: the cast that made the arguments what they are, and makes the parameters likewise.
+        dtype: the dtype of that cast; None where nothing is cast.
+    """
+
+    parameters: Mapping[int, Any]
+    to: Callable[[Any, Any], Any]
+    dtype: Any
+
+
+AS_IT_IS = Parts({}, lambda tensor, dtype: tensor, None)
+
 PlanT = TypeVar("PlanT", bound=CallPlan)
 OperatorT = TypeVar("OperatorT", bound=Operator)
 
@@ -162,7 +179,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         self._float32 = float32
 
     @abstractmethod
-    def is_left_alone(self, plan: PlanT, operator: OperatorT, op: str | None, args: Any) -> bool:
+    def is_left_alone(self, plan: PlanT, operator: OperatorT, op: str | None, args: Any, kwargs: Keywords) -> bool:
         """Return whether a call runs as the framework has it: no rule applies, or somebody else sees to it."""
 
     @abstractmethod
@@ -170,39 +187,45 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         """Return whether the framework itself computes an operation in a low dtype where its inputs are."""
 
     @abstractmethod
-    def call(self, operator: OperatorT, inner: PlanT | None, args: Any, kwargs: Keywords) -> Any:
-        """Call the original; what it is made of follows `inner`, or no rule."""
+    def call(
+        self,
+        plan: PlanT,
+        operator: OperatorT,
+        args: Any,
+        kwargs: Keywords,
+        parts: Parts = AS_IT_IS,
+    ) -> Any:
+        """Call the original with arguments that are cast already, and have what it is made of compute in the same dtype."""
 
-    @abstractmethod
-    def change(self, operator: OperatorT, seen: Sequence[Any], args: Any, kwargs: Keywords) -> Outcome:
+    def call_without_floats(self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords) -> Any:
+        """Call the original with arguments of which no rule casts any."""
+        return self.call(plan, operator, args, kwargs)
+
+    def change(self, plan: PlanT, operator: OperatorT, seen: Sequence[Any], args: Any, kwargs: Keywords) -> Outcome:
         """Call an operation in place: no rule changes it, but on a low tensor it must work."""
-
-    @abstractmethod
-    def within_layer(self, plan: PlanT, parameters: Mapping[int, Any], to: Callable[[Any, Any], Any], dtype: Any) -> PlanT:
-        """Return the plan inside a layer that is one operation, whose parameters become `dtype` by the cast `to`."""
+        raise NotImplementedError  # for frameworks that have none
 
     @abstractmethod
     def activation(self, kwargs: Keywords) -> str | None:
         """Return the name of the argument that is a norm's activation, where it was given by name."""
 
     @abstractmethod
-    def report(self, op: str, operator: OperatorT, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: Keywords) -> Any:
+    def report(
+        self, plan: PlanT, op: str, operator: OperatorT, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: Keywords
+    ) -> Any:
         """Return the result of `run`, and report the call to `unamp.trace`."""
 
-    def call_native(
-        self, plan: PlanT, operator: OperatorT, own: Mapping[int, Any], dtype: Any, args: Any, kwargs: Keywords
-    ) -> Any:
-        """Call an operation with low inputs, in which the framework itself computes."""
-        inner = self.within_layer(plan, own, self._casts.to_low, dtype) if own else None
-        return self.call(operator, inner, args, kwargs)
+    def target(self, plan: PlanT, rule: Rule, seen: list[Any], mixed: bool) -> Any:
+        """Return the dtype that a rule casts eligible inputs to; None to leave everything as it is."""
+        return target(rule, plan.low, self._float32, seen, mixed)
 
     def lowered(self, operator: OperatorT, result: Any, dtype: Any) -> Any:
         """Return the float32 result of an emulated operation, rounded to low."""
         return self._casts.mapped(result, dtype)
 
-    @abstractmethod
     def copied(self, tensor: Any, dtype: Any) -> Any:
         """Return a copy of a tensor, in its own dtype: what changes the copy changes nothing else."""
+        return tensor  # for frameworks whose tensors do not change
 
     def compute_low(self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
         """Return the result of a call computed low, from copies; see `unamp.adapter.shadowing`.
@@ -212,7 +235,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         """
         if operator.in_place or kwargs.get("out") is not None:
             raise LeftOut(IN_PLACE)
-        if self._names_dtype(args, kwargs):
+        if self.names_dtype(args, kwargs):
             raise LeftOut(NAMED)
         args, kwargs = self.converted(self.copied, None, args, kwargs)
         return self.carry_out_rule(plan, operator, Rule.LOW, args, kwargs)[0]
@@ -224,62 +247,69 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             BannedOperation: where the rule bans it.
         """
         op = operator.op if operator.which is None else operator.which(args, kwargs)
-        if self.is_left_alone(plan, operator, op, args):
+        if self.is_left_alone(plan, operator, op, args, kwargs):
             return operator.call(*args, **kwargs)
         if op is None:  # no rule, but on a low tensor it must work
             return self.carry_out_rule(plan, operator, Rule.UNTOUCHED, args, kwargs)[0]
         rule = plan.rule(op)
         if self._thread.sink is not None and traced(op):
-            return self.report(op, operator, rule, lambda: self._apply(plan, operator, op, rule, args, kwargs), args, kwargs)
+            return self.report(
+                plan, op, operator, rule, lambda: self._apply(plan, operator, op, rule, args, kwargs), args, kwargs
+            )
         return self._apply(plan, operator, op, rule, args, kwargs)[0]
 
     def _apply(self, plan: PlanT, operator: OperatorT, op: str, rule: Rule, args: Any, kwargs: Keywords) -> Outcome:
-        policy = plan.policy
         if rule is Rule.BANNED:
-            if self._floats((args, kwargs)):
-                raise BannedOperation(ban_message(policy, op))
+            if self._seen(operator, args, kwargs)[0]:
+                raise BannedOperation(ban_message(plan.policy, op))
             rule = Rule.UNTOUCHED
         result, dtype, emulated = self.carry_out_rule(plan, operator, rule, args, kwargs)
-        if rule is Rule.LOW and policy.widen_results:
+        if rule is Rule.LOW and plan.policy.widen_results:
             result = self._casts.mapped(result, self._float32)
         return result, dtype, emulated
 
     def carry_out_rule(self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords) -> Outcome:
         """Call an operation with its inputs cast as a rule says that is no ban. A subclass may make another rule of it."""
         float32, casts = self._float32, self._casts
-        own = operator.parameters(args) if operator.layer else {}
-        seen = self._floats((args, kwargs, own) if kwargs or own else args)
+        seen, own = self._seen(operator, args, kwargs)
         if not seen or kwargs.get("out") is not None:
-            return self.call(operator, None, args, kwargs), seen[0] if seen else None, False
+            return self.call_without_floats(plan, operator, rule, args, kwargs), seen[0] if seen else None, False
         if operator.in_place:
-            return self.change(operator, seen, args, kwargs)
+            return self.change(plan, operator, seen, args, kwargs)
         if operator.activation_only and rule is not Rule.FP32:
             seen = seen[:1]
         mixed = seen.count(seen[0]) != len(seen)
-        dtype = target(rule, plan.low, float32, seen, mixed)
-        named = dtype is not None and self._names_dtype(args, kwargs)
+        dtype = self.target(plan, rule, seen, mixed)
+        named = dtype is not None and self.names_dtype(args, kwargs)
         if named and rule is not Rule.UNTOUCHED:
             dtype = None if float32 in seen else seen[0]
         if dtype is None:
-            return self.call(operator, None, args, kwargs), seen[0], False
+            return self.call(plan, operator, args, kwargs), seen[0], False
         if dtype is float32:
             args, kwargs = self.converted(casts.cast, float32, args, kwargs)
-            inner = self.within_layer(plan, own, casts.cast, float32) if own else None
-            return self.call(operator, inner, args, kwargs), float32, False
+            return self.call(plan, operator, args, kwargs, Parts(own, casts.cast, float32)), float32, False
         if operator.activation_only:
             own = {}
         if self.is_native(operator, dtype, args):
             if mixed or seen[0] is not dtype:
                 args, kwargs = self._converted_to_low(operator, casts.to_low, dtype, args, kwargs)
-            return self.call_native(plan, operator, own, dtype, args, kwargs), dtype, False
+            return self.call(plan, operator, args, kwargs, Parts(own, casts.to_low, dtype)), dtype, False
         args, kwargs = self._converted_to_low(operator, casts.rounded, dtype, args, kwargs)
-        inner = self.within_layer(plan, own, casts.rounded, dtype) if own else None
+        parts = Parts(own, casts.rounded, dtype)
         if named:
-            return self._as_named(operator, inner, args, kwargs), dtype, True
-        result = self.call(operator, inner, args, kwargs)
+            return self._as_named(plan, operator, parts, args, kwargs), dtype, True
+        result = self.call(plan, operator, args, kwargs, parts)
         if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
             return (self.lowered(operator, result[0], dtype), *result[1:]), dtype, True
         return self.lowered(operator, result, dtype), dtype, True
+
+    def _seen(self, operator: OperatorT, args: Any, kwargs: Keywords) -> tuple[list[Any], Mapping[int, Any]]:
+        """Return the dtypes of the eligible tensors that a rule is about, and the parameters among them."""
+        seen = self._floats((args, kwargs) if kwargs else args)
+        if not operator.layer or not (seen or operator.op == "embedding"):
+            return seen, {}
+        own = operator.parameters(args)
+        return [*seen, *self._floats(own)], own
 
     def converted(
         self, to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: Keywords
@@ -302,16 +332,16 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         _, others = self.converted(self._casts.cast, self._float32, (), others)
         return args, others if name is None else {**others, name: convert(to, dtype, kwargs[name])}
 
-    def _as_named(self, operator: OperatorT, inner: PlanT | None, args: Any, kwargs: Keywords) -> Any:
+    def _as_named(self, plan: PlanT, operator: OperatorT, parts: Parts, args: Any, kwargs: Keywords) -> Any:
         """Return the result of an emulated operation in the dtype that the caller named."""
         asked = [value for value in (*args, kwargs.get("dtype")) if self._is_dtype(value)]
         args = [self._float32 if self._is_dtype(value) else value for value in args]
         if self._is_dtype(kwargs.get("dtype")):
             kwargs = {**kwargs, "dtype": self._float32}
-        result = self.call(operator, inner, args, kwargs)
+        result = self.call(plan, operator, args, kwargs, parts)
         return self._casts.mapped(result, asked[0]) if asked else result  # else the framework gave it what was named
 
-    def _names_dtype(self, args: Any, kwargs: Keywords) -> bool:
+    def names_dtype(self, args: Any, kwargs: Keywords) -> bool:
         """Return whether the caller named the result's dtype: an explicit cast, which no rule changes."""
         if kwargs.get("dtype") is not None:
             return True

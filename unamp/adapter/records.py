@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unamp.dtypes import LOW_DTYPES, PRECISIONS, Precision
 from unamp.policy import Policy, Rule
 
-__all__ = ["SAMPLE", "OpRecord", "Shadow", "Shape", "Underflow", "Values"]
+__all__ = ["SAMPLE", "Call", "Gradient", "OpRecord", "Shadow", "Shape", "Underflow", "Values"]
 
 #: The sizes of a tensor's dimensions; None for one that is not known.
 Shape = tuple[int | None, ...]
@@ -130,6 +130,51 @@ class Shadow(NamedTuple):
         return cls(dtype, error, overflow, subnormal / count, flushed / count)
 
 
+class Gradient(NamedTuple):
+    """The gradient of an operation's result as a backward pass had it, for `unamp.trace(gradients=True)`.
+
+    Attributes:
+        dtype: its dtype; empty where it was left out.
+        values: its statistics; None where it was left out.
+        zeros: the share of its numbers that are zero.
+        result: which of the operation's floating results it is of: the first is 0.
+        record: the operation, by its place among the trace's records: the first is 0.
+        scale: the loss scale of the last loss that `unamp.GradScaler` scaled in the trace; None where it scaled none. Nothing
+            here is divided by it.
+        left_out: why it is not known; empty where it is.
+    """
+
+    dtype: str
+    values: Values | None = None
+    zeros: float = 0.0
+    result: int = 0
+    record: int = 0
+    scale: float | None = None
+    left_out: str = ""
+
+    @classmethod
+    def of(cls, dtype: str, shape: Sequence[int], row: Any, result: int = 0) -> Gradient:
+        """Return the statistics of a gradient, whose numbers are in one row as `Values.of` takes them."""
+        zeros = int((row == 0).sum()) / len(row) if len(row) else 0.0
+        return cls(dtype, Values.of(shape, [row]), zeros, result)
+
+
+class Call(NamedTuple):
+    """The arguments of an operation, in its canonical signature, for `unamp.trace(keep=...)`.
+
+    Attributes:
+        file: the file with its tensors, in the folder of the trace; empty where the call was left out.
+        args, kwargs: the arguments. ``{"tensor": 0}`` stands for the file's first tensor, ``{"number": "inf"}`` for a number
+            that JSON has no other word for.
+        left_out: why the call was not kept; empty where it was.
+    """
+
+    file: str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = {}
+    left_out: str = ""
+
+
 class OpRecord(NamedTuple):
     """One operation as it really ran, for `unamp.trace`.
 
@@ -153,6 +198,8 @@ class OpRecord(NamedTuple):
         output_shape: the shape of its first floating result; None where it has none.
         equation: the equation of an einsum, which its shapes do not tell; None for everything else.
         shadow: its own error in a low dtype, where the trace was asked for it.
+        step: the step of the trace in which it ran: how often `unamp.tracing.Trace.step` had been called.
+        call: what it was called with, where the trace was asked to keep that.
     """
 
     op: str
@@ -172,6 +219,8 @@ class OpRecord(NamedTuple):
     output_shape: Shape | None = None
     equation: str | None = None
     shadow: Shadow | None = None
+    step: int = 0
+    call: Call | None = None
 
     @property
     def computed_in(self) -> str | None:

@@ -1,11 +1,24 @@
-"""A second object for a network, with the same parameters and another method: how most adapters wrap one."""
+"""Classes derived under their base's name, and a second object for a network: how most adapters wrap one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["with_method"]
+__all__ = ["derived_class", "with_method"]
+
+
+def derived_class(own: type, body: Mapping[str, Any], bases: tuple[type, ...] = ()) -> Any:
+    """Return a class derived from another under that one's name: it is what messages, saved files and `repr` show.
+
+    Args:
+        own: the class.
+        body: what the derived class has of its own.
+        bases: classes that come before it.
+    """
+    named = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__}
+    metaclass: Any = type(own)
+    return metaclass(own.__name__, (*bases, own), {**named, **body})
 
 
 def with_method(
@@ -39,12 +52,5 @@ def with_method(
         object.__setattr__(made, "__dict__", vars(state))
         return made
 
-    body = {
-        method: replaced,
-        "__reduce_ex__": reduced,
-        "_unamp_plain": kind,
-        "__module__": kind.__module__,
-        "__doc__": kind.__doc__,
-    }
-    metaclass: Any = type(kind)
-    return sharing(metaclass(kind.__name__, (kind,), body), network)
+    body = {method: replaced, "__reduce_ex__": reduced, "_unamp_plain": kind}
+    return sharing(derived_class(kind, body), network)

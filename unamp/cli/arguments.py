@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 import typer
 
+from unamp.adapter.registry import installed
 from unamp.dtypes import LOW_DTYPES, POLICY_DTYPES
+from unamp.errors import unknown
 
-__all__ = ["DTYPES", "LOW", "AsJson", "checked"]
+__all__ = ["DTYPES", "LOW", "AsJson", "checked", "import_framework"]
 
 T = TypeVar("T")
 
@@ -28,3 +31,13 @@ def checked(make: Callable[[], T]) -> T:
         return make()
     except (ValueError, TypeError, RuntimeError) as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def import_framework(framework: str) -> None:
+    """Import a framework that a command names; what is none becomes a message of the command line."""
+    if framework not in installed():
+        raise typer.BadParameter(unknown("framework", framework, sorted(installed()), "adapters are installed for"))
+    try:
+        importlib.import_module(framework)
+    except ModuleNotFoundError as error:
+        raise typer.BadParameter(f"{framework} is not installed; pip install 'unamp[{framework}]'") from error

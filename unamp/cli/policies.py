@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,13 +10,11 @@ import typer
 from rich.table import Table
 
 from unamp.adapter import DEVICES
-from unamp.adapter.registry import installed
 from unamp.cli import printing
-from unamp.cli.arguments import DTYPES, AsJson, checked
+from unamp.cli.arguments import DTYPES, AsJson, checked, import_framework
 from unamp.cli.precisions import diff_files, read_precision, show_precision
 from unamp.cli.printing import print_json, show
 from unamp.cli.traces import read_trace
-from unamp.errors import unknown
 from unamp.explaining import Change, Explanation, changes, explain, rules_of_versions
 from unamp.policy import LEVELS, Decision, Policy, Rule
 from unamp.presets import PRESETS, preset
@@ -55,7 +52,7 @@ def explain_command(
 ) -> None:
     """Show for every operation its rule, where the rule comes from, and how a framework carries it out."""
     if framework is not None:
-        _import(framework)
+        import_framework(framework)
     stated: dict[str, Any] = {
         name: value for name, value in (("preset", preset), ("level", level), ("dtype", dtype)) if value is not None
     }
@@ -184,12 +181,3 @@ def _versions(rules: Mapping[str, Rule]) -> str:
 
 def _first(spellings: tuple[str, ...]) -> str:
     return spellings[0] if spellings else ""
-
-
-def _import(framework: str) -> None:
-    if framework not in installed():
-        raise typer.BadParameter(unknown("framework", framework, sorted(installed()), "adapters are installed for"))
-    try:
-        importlib.import_module(framework)
-    except ModuleNotFoundError as error:
-        raise typer.BadParameter(f"{framework} is not installed; pip install 'unamp[{framework}]'") from error

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
-from unamp.cli.arguments import AsJson, checked
+from unamp import tracing
+from unamp.cli.arguments import AsJson, checked, import_framework
 from unamp.cli.printing import print_json
-from unamp.tracing import Trace, compare_traces
+from unamp.tracing import LayerMapping, Trace, compare_traces, replay
 
-__all__ = ["compare", "read_trace", "trace_command"]
+__all__ = ["compare", "read_trace", "replay_command", "trace_command"]
+
+T = TypeVar("T")
 
 
 def trace_command(
@@ -32,16 +36,25 @@ def trace_command(
         if recorded.shadow is not None:
             lost = ((line, line.error if math.isfinite(line.error) else "inf") for line in recorded.shadow_summary())
             data["shadow"] = {"dtype": recorded.shadow, "lines": [{**line._asdict(), "error": error} for line, error in lost]}
+        if recorded.keeps_gradients:
+            found = ((line, line.max_abs if math.isfinite(line.max_abs) else "inf") for line in recorded.gradient_summary())
+            data["gradients"] = [{**line._asdict(), "max_abs": largest} for line, largest in found]
         print_json(data)
         return
     print(recorded.table())
     if recorded.shadow is not None:
         print(f"\n{recorded.shadow_table()}")
+    if recorded.keeps_gradients:
+        print(f"\n{recorded.gradient_table()}")
 
 
 def compare(
     reference: Annotated[Path, typer.Argument(help="The trace of the run that is right, in float32 say.")],
     other: Annotated[Path, typer.Argument(help="The trace of the other run.")],
+    layers: Annotated[Path | None, typer.Option(help="A file that says which layers are the same.")] = None,
+    propose_layers: Annotated[
+        Path | None, typer.Option(help="Write such a file instead, for you to correct; it must not be there yet.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Show so many operations.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -49,7 +62,14 @@ def compare(
 
     Exits with 1 where an operation moved further than its precision explains.
     """
-    compared = checked(lambda: compare_traces(read_trace(reference), read_trace(other)))
+    traces = read_trace(reference), read_trace(other)
+    if propose_layers is not None:
+        if layers is not None:
+            raise typer.BadParameter("--propose-layers writes the file that --layers reads: give one of them")
+        _write_proposal(propose_layers, checked(lambda: tracing.propose_layers(*traces).to_toml()))
+        return
+    mapping = None if layers is None else _read_layers(layers)
+    compared = checked(lambda: compare_traces(*traces, layers=mapping))
     if as_json:
         data = compared.to_data()
         print_json({**data, "operations": data["operations"][:limit]})
@@ -59,11 +79,53 @@ def compare(
         raise typer.Exit(1)
 
 
+def replay_command(
+    trace: Annotated[Path, typer.Argument(help="What Trace.to_json() wrote, in the folder that the trace kept its calls in.")],
+    number: Annotated[int, typer.Argument(help="The operation: 1 is the first record.")],
+    framework: Annotated[str | None, typer.Option(help="Run it in this framework; else in the one that it ran in.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one operation of a trace again, alone, from the inputs that it had: in float64, float32 and low.
+
+    Exits with 1 where the result of the run is further from float64 than its precision explains.
+    """
+    recorded = read_trace(trace)
+    used = framework or (recorded.records[number - 1].framework if 1 <= number <= len(recorded.records) else "")
+    if used:
+        import_framework(used)
+    again = checked(lambda: replay(recorded, number, trace.parent, framework=framework))
+    if as_json:
+        print_json(again.to_data())
+    else:
+        print(again.table())
+    if not again.within:
+        raise typer.Exit(1)
+
+
+def _write_proposal(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:  # never over what a person has corrected
+            file.write(text)
+    except FileExistsError as error:
+        raise typer.BadParameter(f"{path}: is there already; give another name, or remove it") from error
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror or error}") from error
+    print(f"{path}: correct it, then: unamp compare ... --layers {path}")
+
+
+def _read_layers(path: Path) -> LayerMapping:
+    return _read(path, LayerMapping.from_toml, "mapping of layers")
+
+
 def read_trace(path: Path) -> Trace:
     """Return the trace in a file; an error about the file becomes a message of the command line."""
+    return _read(path, Trace.from_json, "trace")
+
+
+def _read(path: Path, read: Callable[[str], T], called: str) -> T:
     try:
-        return Trace.from_json(path.read_text("utf-8"))
+        return read(path.read_text("utf-8"))
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{path}: this is no trace: it is no UTF-8") from error
+        raise typer.BadParameter(f"{path}: this is no {called}: it is no UTF-8") from error
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{path}: {getattr(error, 'strerror', None) or error}") from error

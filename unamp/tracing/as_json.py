@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 from unamp import _strict_json as strict
 from unamp._version import __version__
-from unamp.adapter.records import SAMPLE, OpRecord, Shadow, Shape, Underflow, Values
+from unamp.adapter.records import SAMPLE, Call, Gradient, OpRecord, Shadow, Shape, Underflow, Values
 from unamp.dtypes import LOW_DTYPES
 from unamp.policy import Policy, Rule
 
 __all__ = ["VERSION", "Contents", "dump", "load"]
 
-VERSION = 3
-_READ = (1, 2, 3)
+VERSION = 4
+_READ = (1, 2, 3, 4)
 #: What traces of before say nothing of, by the version that was the first to.
 _SINCE: Mapping[int, frozenset[str]] = {
     2: frozenset({"policies", "policy"}),
     3: frozenset({"input_shapes", "output_shape", "equation", "underflow", "shadow"}),
+    4: frozenset({"gradients", "rank", "step", "call"}),
 }
 #: Names that may be missing.
-_OPTIONAL = frozenset({"shadow"})
+_OPTIONAL = frozenset({"shadow", "gradients", "rank", "step", "call"})
 _FORMAT = "unamp trace"
 
 
@@ -36,6 +38,8 @@ class Contents(NamedTuple):
     never_ran: tuple[str, ...]
     records: list[OpRecord]
     shadow: str | None = None
+    gradients: list[Gradient] | None = None
+    rank: int | None = None
 
 
 def dump(trace: Contents, *, indent: int | None) -> str:
@@ -51,7 +55,9 @@ def dump(trace: Contents, *, indent: int | None) -> str:
         "shadow": trace.shadow,
         "never_ran": list(trace.never_ran),
         "policies": [policy.to_data() for policy in policies],
+        "rank": trace.rank,
         "records": [_record(record) | {"policy": places[record.policy]} for record in trace.records],
+        "gradients": None if trace.gradients is None else [_gradient(each) for each in trace.gradients],
     }
     return json.dumps(data, indent=indent, allow_nan=False)
 
@@ -94,6 +100,8 @@ def _contents(data: dict[str, Any], version: int) -> Contents:
         strict.each(strict.plain_text)("never_ran", data["never_ran"]),
         list(records),
         shadow,
+        strict.optional(_read_gradients(len(records), version))("gradients", data.get("gradients")),
+        strict.optional(strict.whole)("rank", data.get("rank")),
     )
 
 
@@ -106,10 +114,21 @@ def _policy(where: str, data: Any) -> Policy:
 
 def _record(record: OpRecord) -> dict[str, Any]:
     values, shadow = record.values, record.shadow
+    fields = record._asdict()
+    if (call := fields.pop("call")) is not None:
+        fields["call"] = call._asdict()
     return {
-        **record._asdict(),
+        **fields,
         "rule": record.rule.value,
         "shadow": None if shadow is None else {name: _plain(value) for name, value in shadow._asdict().items()},
+        "values": None if values is None else {name: _plain(value) for name, value in values._asdict().items()},
+    }
+
+
+def _gradient(gradient: Gradient) -> dict[str, Any]:
+    values = gradient.values
+    return {
+        **{name: _plain(value) for name, value in gradient._asdict().items()},
         "values": None if values is None else {name: _plain(value) for name, value in values._asdict().items()},
     }
 
@@ -170,7 +189,74 @@ def _read_record(where: str, data: Any, policies: tuple[Policy, ...], version: i
     values = strict.optional(partial(_read_values, version=version))(f"{where}, values", data["values"])
     policy = None if place is None else policies[place]
     shadow = strict.optional(_read_shadow)(f"{where}, shadow", data.get("shadow"))
-    return OpRecord(**read, rule=_RULES[rule], values=values, policy=policy, shadow=shadow)
+    step = strict.whole(f"{where}, step", data.get("step", 0))
+    call = strict.optional(_read_call)(f"{where}, call", data.get("call"))
+    return OpRecord(**read, rule=_RULES[rule], values=values, policy=policy, shadow=shadow, step=step, call=call)
+
+
+def _read_gradients(records: int, version: int) -> strict.Reader[list[Gradient]]:
+    """Return the reader of the gradients of a trace with so many records."""
+
+    def read(where: str, data: Any) -> Gradient:
+        strict.fields(where, data, Gradient._fields, Gradient._fields)
+        record = strict.whole(f"{where}, record", data["record"])
+        if record >= records:
+            raise strict.BadJSON(f"{where}, record: there is no record {record}")
+        values = strict.optional(partial(_read_values, version=version))(f"{where}, values", data["values"])
+        left_out = strict.plain_text(f"{where}, left_out", data["left_out"])
+        if (values is None) is not bool(left_out):
+            raise strict.BadJSON(f"{where}: must have either values or a reason in left_out")
+        zeros = float(strict.number(f"{where}, zeros", data["zeros"]))
+        if not 0 <= zeros <= 1:
+            raise strict.BadJSON(f"{where}, zeros: a share must be between 0 and 1")
+        scale = strict.optional(_number)(f"{where}, scale", data["scale"])
+        if scale is not None and not scale > 0:
+            raise strict.BadJSON(f"{where}, scale: must be more than 0")
+        dtype: str = strict.plain_text(f"{where}, dtype", data["dtype"])
+        return Gradient(dtype, values, zeros, strict.whole(f"{where}, result", data["result"]), record, scale, left_out)
+
+    return lambda where, data: list(strict.each(read)(where, data))
+
+
+def _read_call(where: str, data: Any) -> Call:
+    strict.fields(where, data, Call._fields, Call._fields)
+    file, left_out = (strict.plain_text(f"{where}, {name}", data[name]) for name in ("file", "left_out"))
+    if not (_FILE.fullmatch(file) if not left_out else file == ""):
+        raise strict.BadJSON(f"{where}, file: must be a name like '000001.safetensors', and empty for what was left out")
+    tensors: list[int] = []
+    args = [_argument(f"{where}, args {n}", value, tensors) for n, value in enumerate(_list(f"{where}, args", data["args"]), 1)]
+    read = strict.mapping(lambda place, value: _argument(place, value, tensors))
+    kwargs = read(f"{where}, kwargs", data["kwargs"])
+    if not all(name.isidentifier() for name in kwargs):
+        raise strict.BadJSON(f"{where}, kwargs: names must be names of arguments")
+    if tensors != list(range(len(tensors))):
+        raise strict.BadJSON(f"{where}: its tensors must be numbered from 0 in their order")
+    return Call(file, args, kwargs, left_out)
+
+
+def _argument(where: str, value: Any, tensors: list[int], depth: int = 0) -> Any:
+    """Return an argument of a call, and note the number of each tensor that it names."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return strict.plain_text(where, value)
+    if isinstance(value, dict):
+        if value.keys() == {"number"} and value["number"] in ("inf", "-inf", "nan"):
+            return dict(value)
+        tensors.append(strict.whole(where, strict.fields(where, value, ("tensor",), ("tensor",))["tensor"]))
+        return dict(value)
+    if depth == _DEEPEST:
+        raise strict.BadJSON(f"{where}: nested too deeply")
+    return [_argument(where, each, tensors, depth + 1) for each in _list(where, value)]
+
+
+def _list(where: str, value: Any) -> list[Any]:
+    found: list[Any] = strict.expect(where, value, list, "a list")
+    return found
+
+
+_FILE = re.compile(r"\d{6}\.safetensors", re.ASCII)
+_DEEPEST = 8  # lists in an argument
 
 
 def _read_values(where: str, data: Any, version: int) -> Values:
@@ -224,6 +310,6 @@ def _known(names: frozenset[str], version: int) -> frozenset[str]:
     return names.difference(*(new for since, new in _SINCE.items() if version < since))
 
 
-_FIELDS = frozenset({"format", "version", "unamp", "frameworks", "values", "shadow", "never_ran", "policies", "records"})
+_FIELDS = frozenset("format version unamp frameworks values shadow never_ran policies rank records gradients".split())
 _OF_RECORD = frozenset(OpRecord._fields)
 _OF_VALUES = frozenset(Values._fields)

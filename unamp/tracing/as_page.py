@@ -7,7 +7,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from unamp._pages import environment
-from unamp.adapter.records import OpRecord
+from unamp.adapter.records import Gradient, OpRecord
+from unamp.tracing.gradients import GradientLine, gradient_remarks, low_of
 from unamp.tracing.shadows import ShadowLine
 from unamp.tracing.tables import Line, count, dtypes, percent, shares, size
 from unamp.tracing.work import total_work
@@ -25,6 +26,7 @@ class Traced(Protocol):
     """The part of a trace that the page shows; see `unamp.tracing.Trace`."""
 
     records: list[OpRecord]
+    gradients: list[Gradient]
     frameworks: dict[str, str]
 
     @property
@@ -38,6 +40,13 @@ class Traced(Protocol):
     @property
     def shadow(self) -> str | None:
         """Return the low dtype in which operations were computed a second time."""
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Return whether it has statistics of the gradients of results."""
+
+    def gradient_summary(self) -> list[GradientLine]:
+        """Return the gradients of each operation's results, the worst first."""
 
     def summary(self) -> list[Line]:
         """Return the records with equal ones counted together."""
@@ -65,7 +74,7 @@ class _Row(NamedTuple):
 
 def render(trace: Traced, title: str) -> str:
     """Return the page's text. Everything from outside is escaped: a layer may have any name."""
-    lines = trace.summary()
+    lines, low = trace.summary(), low_of(trace.gradients, None)
     return (
         _environment()
         .get_template("trace.html")
@@ -82,6 +91,9 @@ def render(trace: Traced, title: str) -> str:
             moved=sum(line.cast_bytes for line in lines),
             emulated=sum(line.times for line in lines if line.emulated),
             lost=trace.shadow_summary() if trace.shadow else [],
+            gradients=trace.gradient_summary() if trace.keeps_gradients else [],
+            low=low,
+            said=gradient_remarks(trace.records, trace.gradients, low) if trace.keeps_gradients else [],
             nonfinite=[r for r in trace.records if r.values is not None and r.values.nonfinite],
         )
     )

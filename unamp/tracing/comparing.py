@@ -8,17 +8,18 @@ https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/debugging/c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from unamp.adapter.records import OpRecord, Values
 from unamp.dtypes import FLOAT32, LOW_DTYPES, PRECISIONS
 from unamp.tracing.aligning import aligned
+from unamp.tracing.layer_mapping import LayerMapping, propose
 from unamp.tracing.recording import Trace
 from unamp.tracing.tables import text_table
 
-__all__ = ["Compared", "TraceComparison", "compare_traces"]
+__all__ = ["Compared", "TraceComparison", "bound_of", "compare_traces", "finite", "propose_layers"]
 
 #: How many times the root of the sum of the squares of all roundings so far an error may be: an independent sum of roundings
 #: stays within with a probability of 1 - 2 exp(-8), which is 0.9993.
@@ -50,6 +51,11 @@ class Compared(NamedTuple):
     def within(self) -> bool:
         """Return whether the error is within the bound."""
         return self.error is None or self.error <= self.bound
+
+    @property
+    def renamed(self) -> bool:
+        """Return whether the other run has another name for the layer."""
+        return _own_name(self.reference.layer) != _own_name(self.other.layer)
 
 
 class TraceComparison:
@@ -89,12 +95,15 @@ class TraceComparison:
         Args:
             limit: how many operations to show; None is all.
         """
-        head = ("layer", "operation", "error", "allowed", "reference", "other", "largest", "largest in other")
+        head: tuple[str, ...] = ("layer", "operation", "error", "allowed", "reference", "other", "largest", "largest in other")
         rows = [_row(each) for each in self.operations[:limit]]
+        if any(each.renamed for each in self.operations):
+            head = (*head, "layer in other")
+            rows = [(*row, each.other.layer or "-") for row, each in zip(rows, self.operations, strict=False)]
         return "\n".join([text_table(head, rows), *self.remarks()])
 
     def remarks(self) -> list[str]:
-        """Return sentences about the whole: what ran in one run alone, and the verdict."""
+        """Return sentences about the whole: what ran in one run alone, the verdict, and both sides of the first difference."""
         said = []
         for name, alone in (("the reference", self.only_in_reference), ("the other", self.only_in_other)):
             if alone:
@@ -108,17 +117,20 @@ class TraceComparison:
         where = f" in {first.other.layer}" if first.other.layer else ""
         how = f"error {first.error:.2e}, allowed {first.bound:.2e}"
         verdict = f"{len(self.beyond)} moved further than their precision explains"
-        return [*said, f"{count}; {verdict}, first {first.other.op}{where}: {how}"]
+        sides = (_side("the reference", first.reference), _side("the other", first.other))
+        return [*said, f"{count}; {verdict}, first {first.other.op}{where}: {how}", *sides]
 
     def to_data(self) -> dict[str, Any]:
         """Return the same as plain values, for JSON."""
         return {
             "within": self.within,
+            "first": _first(self.beyond[0]) if self.beyond else None,
             "operations": [
                 {
                     "op": c.reference.op,
                     "layer": c.reference.layer,
-                    "error": c.error if c.error is None or math.isfinite(c.error) else str(c.error),
+                    "layer_in_other": c.other.layer,
+                    "error": finite(c.error),
                     "bound": c.bound,
                     "within": c.within,
                     "position": c.position,
@@ -133,13 +145,14 @@ class TraceComparison:
         }
 
 
-def compare_traces(reference: Trace, other: Trace) -> TraceComparison:
+def compare_traces(reference: Trace, other: Trace, *, layers: LayerMapping | None = None) -> TraceComparison:
     """Hold two traces against each other, operation by operation.
 
-    In each layer (by its name without the class of the network), and outside of layers, the two runs are aligned by operation
-    and shape, in the order in which they ran; where one has more than the other, by the size of the numbers too. What is left
-    over then, because layers are named differently, is aligned in the same way. What has no partner is listed. So is what ran
-    outside of layers and regions in a run that has regions: gradients are clipped there, each framework in its own way.
+    In each layer (by `layers`, else by its name without the class of the network), and outside of layers, the two runs are
+    aligned by operation and shape, in the order in which they ran; where one has more than the other, by the size of the
+    numbers too. What is left over then, because layers are named differently, is aligned in the same way. What has no partner
+    is listed. So is what ran outside of layers and regions in a run that has regions: gradients are clipped there, each
+    framework in its own way.
 
     An error is allowed to be 4 times the root of the sum of the squares of all roundings of both runs up to that operation:
     twice the unit roundoff for one that computed low (its inputs and its result), eight times for one in float32. That is how
@@ -149,20 +162,25 @@ def compare_traces(reference: Trace, other: Trace) -> TraceComparison:
     Args:
         reference: what the errors are relative to, the run in float32 say.
         other: the other run; both opened with ``values=True``, or read from JSON with values in it.
+        layers: which layers are the same where their names differ, see `propose_layers`. A layer that it names is compared with
+            its partners there and with nothing else.
 
     Raises:
-        TypeError: for anything but traces.
-        ValueError: where a trace kept no values.
+        TypeError: for anything but traces and a mapping.
+        ValueError: where a trace kept no values, and for a mapping that names a layer that is none.
     """
+    _check_traces(reference, other)
     for name, each in (("reference", reference), ("other", other)):
-        if not isinstance(each, Trace):
-            raise TypeError(f"{name} must be an unamp.Trace, not {type(each).__name__}; read one with Trace.from_json(text)")
         if not each.keeps_values:
             raise ValueError(f"{name} kept no values to compare; open it with unamp.trace(values=True)")
+    if layers is not None:
+        if not isinstance(layers, LayerMapping):
+            raise TypeError(f"layers must be an unamp.tracing.LayerMapping, not {type(layers).__name__}")
+        layers.check(reference.records, other.records)
     left, right = reference.records, other.records
     aside = _aside(left), _aside(right)
     inside = [[n for n in range(len(run)) if n not in out] for run, out in zip((left, right), aside, strict=True)]
-    found = _paired([left[n] for n in inside[0]], [right[n] for n in inside[1]])
+    found = _paired([left[n] for n in inside[0]], [right[n] for n in inside[1]], layers or LayerMapping(()))
     pairs = [(inside[0][i], inside[1][j]) for i, j in found]
     roundings = _so_far(left), _so_far(right)
     compared = [
@@ -179,6 +197,34 @@ def compare_traces(reference: Trace, other: Trace) -> TraceComparison:
     )
 
 
+def propose_layers(reference: Trace, other: Trace) -> LayerMapping:
+    """Return the layers of two runs that are probably the same, for a person to correct: see `LayerMapping.to_toml`.
+
+    Two layers are held to be the same by the operations that both have, with results of the same size; by the order in which
+    both runs had them; and, least, by their names.
+
+    Args:
+        reference: the one run.
+        other: the other, of another framework say.
+
+    Raises:
+        TypeError: for anything but traces.
+    """
+    _check_traces(reference, other)
+    aside = _aside(reference.records), _aside(other.records)
+    inside = [
+        [record for n, record in enumerate(run) if n not in out]
+        for run, out in zip((reference.records, other.records), aside, strict=True)
+    ]
+    return propose(*inside)
+
+
+def _check_traces(reference: Trace, other: Trace) -> None:
+    for name, each in (("reference", reference), ("other", other)):
+        if not isinstance(each, Trace):
+            raise TypeError(f"{name} must be an unamp.Trace, not {type(each).__name__}; read one with Trace.from_json(text)")
+
+
 def _aside(records: Sequence[OpRecord]) -> set[int]:
     """Return the places of what ran outside of layers and regions, in a run that has regions."""
     if all(record.policy is None for record in records):
@@ -186,13 +232,19 @@ def _aside(records: Sequence[OpRecord]) -> set[int]:
     return {n for n, record in enumerate(records) if record.policy is None and record.layer is None}
 
 
-def _paired(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> list[tuple[int, int]]:
+def _paired(left: Sequence[OpRecord], right: Sequence[OpRecord], layers: LayerMapping) -> list[tuple[int, int]]:
     """Return the places of the operations that both runs have."""
-    by_layer = [_by_layer(left), _by_layer(right)]
-    groups = [(places, by_layer[1][layer]) for layer, places in by_layer[0].items() if layer in by_layer[1]]
-    pairs = [pair for group in groups for pair in _aligned_at(left, right, *group)]
+    groups = layers.groups()
+    by_layer = [_by_layer(run, of_run) for run, of_run in zip((left, right), groups, strict=True)]
+    pairs: list[tuple[int, int]] = []
+    for layer, places in by_layer[0].items():
+        if layer in by_layer[1]:
+            pairs += _aligned_at(left, right, places, by_layer[1][layer])
     taken = {i for i, _ in pairs}, {j for _, j in pairs}
-    rest = [[n for n in range(len(run)) if n not in of] for run, of in zip((left, right), taken, strict=True)]
+    rest = [
+        [n for n, record in enumerate(run) if n not in of and record.layer not in mapped]
+        for run, of, mapped in zip((left, right), taken, groups, strict=True)
+    ]
     return pairs + _aligned_at(left, right, *rest)
 
 
@@ -206,12 +258,17 @@ def _aligned_at(
     return [(at_left[i], at_right[j]) for i, j in aligned(*keyed)]
 
 
-def _by_layer(records: Sequence[OpRecord]) -> dict[str | None, list[int]]:
-    """Return the places of the records of each layer, by its name without the class of the network."""
-    found: dict[str | None, list[int]] = {}
+def _by_layer(records: Sequence[OpRecord], groups: Mapping[str | None, int]) -> dict[str | int | None, list[int]]:
+    """Return the places of the records of each layer: by the number of its group, else by its own name."""
+    found: dict[str | int | None, list[int]] = {}
     for n, record in enumerate(records):
-        found.setdefault(None if record.layer is None else record.layer.partition(".")[2], []).append(n)
+        found.setdefault(groups.get(record.layer, _own_name(record.layer)), []).append(n)
     return found
+
+
+def _own_name(layer: str | None) -> str | None:
+    """Return a layer's name without the class of the network."""
+    return None if layer is None else layer.partition(".")[2]
 
 
 def _key(record: OpRecord, steps: float) -> tuple[str, tuple[int, ...] | None, int]:
@@ -267,6 +324,42 @@ def _row(c: Compared) -> tuple[str, ...]:
     largest = ("-" if r.values is None else f"{r.values.max_abs:.4g}" for r in (c.reference, c.other))
     allowed = f"{c.bound:.2e}" + ("" if c.within else " beyond")
     return c.reference.layer or "-", c.reference.op, error, allowed, _dtype(c.reference), _dtype(c.other), *largest
+
+
+def _first(c: Compared) -> dict[str, Any]:
+    """Return the first difference for JSON: the operation, and on each side where it ran, in what, and why."""
+    sides = {name: _rule(record) for name, record in (("reference", c.reference), ("other", c.other))}
+    return {"op": c.other.op, "error": finite(c.error), "bound": c.bound, **sides}
+
+
+def _rule(record: OpRecord) -> dict[str, Any]:
+    found = None if record.policy is None else record.policy.reason(record.op)
+    return {
+        "layer": record.layer,
+        "framework": record.framework,
+        "native": record.native,
+        "compute": record.compute,
+        "rule": record.rule.value,
+        "reason": "no region was open" if found is None else found.origin,
+    }
+
+
+def _side(name: str, record: OpRecord) -> str:
+    """Return a sentence about one side of a difference: where it ran, in what, and by which rule."""
+    said = _rule(record)
+    where = f" in {record.layer}" if record.layer else ""
+    ran = f"{record.framework} {record.native}".strip()
+    return f"  {name}: {ran}{where}, computed in {_dtype(record)}, rule {said['rule']}: {said['reason']}"
+
+
+def bound_of(compute: str) -> float:
+    """Return the error that the roundings of one operation explain, computed in a dtype."""
+    return _bound(_rounding(compute) ** 2)
+
+
+def finite(error: float | None) -> float | str | None:
+    """Return an error as JSON can hold it."""
+    return error if error is None or math.isfinite(error) else str(error)
 
 
 def _dtype(record: OpRecord) -> str:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from unamp import amp_warnings
 from unamp.adapter import registry
+from unamp.adapter.gradient_hooks import Arrivals, GradientHook
+from unamp.adapter.keeping import LIMIT, Keeper
 from unamp.adapter.observing import traced, traces
-from unamp.adapter.records import OpRecord, Shadow
+from unamp.adapter.records import Call, Gradient, OpRecord, Shadow
 from unamp.dtypes import LOW_DTYPES, low_dtype
+from unamp.errors import shortened
 from unamp.policy import Policy
 from unamp.regions import current_policy
+from unamp.tracing.gradients import GradientLine, gradient_lines, gradient_remarks, gradient_table, low_of
+from unamp.tracing.ranks import current_rank
 from unamp.tracing.shadows import ShadowLine, shadow_lines, shadow_table, worst
 from unamp.tracing.tables import Line, summarised, summary_table
 from unamp.tracing.work import Work, total_work
@@ -33,19 +40,52 @@ class Trace:
         shadow: a low dtype, ``"float16"`` say: every operation that does not run low is computed a second time in it, from the
             same inputs, and its own error kept (see `unamp.adapter.records.Shadow`). The network's results, gradients, random
             numbers and statistics stay what they are. It takes about twice the time, and that of looking at every result.
+        gradients: whether to keep statistics of the gradient of every result, from backward passes that run while it is open
+            (see `unamp.adapter.records.Gradient`). A gradient that comes later is not recorded.
+        steps: which steps are recorded, ``range(10, 20)`` say; all where not given. `step` ends one; the first is 0.
+        ranks: the processes that record, of those that share work; all where not given. The others record nothing.
+        keep: a folder, which is made: what every operation was called with is written there, and what came out, so that each
+            can run again alone (see `unamp.tracing.replay`). Write `to_json` into that folder, too.
+        keep_limit: how many bytes of tensors are kept at most; what runs after that is recorded without.
 
     Attributes:
         records: one `OpRecord` for every operation of the vocabulary that ran, in order.
+        gradients: one `Gradient` for each gradient of a recorded result, in the order in which they were computed.
         frameworks: the frameworks that were watched, with their versions.
+        rank: the number of this process among those that share work; None where the trace was not asked for `ranks`.
     """
 
-    def __init__(self, *, values: bool = False, shadow: Any = None) -> None:
-        if not isinstance(values, bool):
-            raise TypeError(f"values must be True or False, not {type(values).__name__}")
+    def __init__(
+        self,
+        *,
+        values: bool = False,
+        shadow: Any = None,
+        gradients: bool = False,
+        steps: Iterable[int] | None = None,
+        ranks: Iterable[int] | None = None,
+        keep: str | PathLike[str] | None = None,
+        keep_limit: int = LIMIT,
+    ) -> None:
+        for name, flag in (("values", values), ("gradients", gradients)):
+            if not isinstance(flag, bool):
+                raise TypeError(f"{name} must be True or False, not {type(flag).__name__}")
+        if keep is not None and not isinstance(keep, (str, PathLike)):
+            raise TypeError(f"keep must be the path of a folder, not {type(keep).__name__}")
+        if isinstance(keep_limit, bool) or not isinstance(keep_limit, int) or keep_limit < 1:
+            raise ValueError(f"keep_limit must be a number of bytes, 1 or more, not {shortened(keep_limit)}")
         self.records: list[OpRecord] = []
+        self.gradients: list[Gradient] = []
+        self.rank: int | None = None
         self.frameworks: dict[str, str] = {}
         self._values = values
         self._shadow = None if shadow is None else low_dtype(shadow)
+        self._gradients = gradients
+        self._steps = _numbers("steps", steps)
+        self._ranks = _numbers("ranks", ranks)
+        self._step = 0
+        self._scale: float | None = None
+        self._arrivals = Arrivals(self._arrive)
+        self._keeper = None if keep is None else Keeper(Path(keep), keep_limit)
         self._open: list[tuple[ExitStack, Trace | None]] = []
         self._ran_under: dict[Policy, set[str]] = {}
         self._never_ran: tuple[str, ...] = ()
@@ -55,9 +95,14 @@ class Trace:
 
     def __enter__(self) -> Trace:
         outer: Trace | None = traces.innermost
+        if self._ranks is not None:
+            self.rank = current_rank()
+        if not self._open:
+            self._arrivals = Arrivals(self._arrive)
         values = self._values or (outer is not None and outer._values)
         with ExitStack() as stack:
             stack.enter_context(_shadowing(self._shadow))
+            stack.enter_context(_keeping(self._keeper))
             for adapter in registry.adapters_in_use():
                 stack.enter_context(adapter.observe(self._take, values))
                 self.frameworks[adapter.framework] = adapter.version()
@@ -68,25 +113,84 @@ class Trace:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         stack, traces.innermost = self._open.pop()
         stack.close()
+        if not self._open:
+            self._arrivals.close()
+            self._scale = None
         if kind is None and not self._open:
             for op in self.never_ran:
                 amp_warnings.never_ran(op)
+            if self._steps is not None and self._chosen_rank and not self.records:
+                amp_warnings.no_step(self._step)
 
-    def _take(self, record: OpRecord) -> None:
+    def step(self) -> None:
+        """End a step: what runs from here on belongs to the next one. Call it last in the loop, after the optimizer's step.
+
+        Raises:
+            RuntimeError: where the trace is not open.
+        """
+        if not self._open:
+            raise RuntimeError("step() ends a step of an open trace; call it inside of `with unamp.trace(...) as trace:`")
+        self._step += 1
+
+    @property
+    def recording(self) -> bool:
+        """Return whether it, or a trace around it, records what runs now: whether the step and the rank are chosen."""
+        outer = self._outer
+        return self._chosen or (outer is not None and outer.recording)
+
+    @property
+    def following(self) -> bool:
+        """Return whether it, or a trace around it, wants the gradients of what runs now."""
+        outer = self._outer
+        return (self._gradients and self._chosen) or (outer is not None and outer.following)
+
+    @property
+    def _outer(self) -> Trace | None:
+        outer = self._open[-1][1] if self._open else None
+        return None if outer is self else outer
+
+    @property
+    def _chosen_rank(self) -> bool:
+        return self._ranks is None or self.rank in self._ranks
+
+    @property
+    def _chosen(self) -> bool:
+        return (self._steps is None or self._step in self._steps) and self._chosen_rank
+
+    def scaled_by(self, scale: float) -> None:
+        """Note that a loss was multiplied by a loss scale, whose gradients come next."""
+        self._scale = scale
+        if self._outer is not None:
+            self._outer.scaled_by(scale)
+
+    def _arrive(self, gradient: Gradient) -> None:
+        self.gradients.append(gradient._replace(scale=self._scale))
+
+    def _take(self, record: OpRecord) -> GradientHook | None:
         if traces.pauses:
-            return
+            return None
+        places: list[tuple[Arrivals, int]] = []
+        trace: Trace | None = self
+        while trace is not None:
+            if trace._chosen:
+                if trace._gradients:
+                    places.append((trace._arrivals, len(trace.records)))
+                trace._keep(record)
+            trace = trace._outer
+        return GradientHook(places) if places else None
+
+    def _keep(self, record: OpRecord) -> None:
         policy = current_policy()
         kept = record.values if self._values else None
         shadow = None
         if self._shadow is not None:
             shadow = record.shadow or Shadow(self._shadow, left_out=f"the adapter for {record.framework} computes no shadow")
-        same = policy is record.policy and kept is record.values and shadow is record.shadow
-        self.records.append(record if same else record._replace(policy=policy, values=kept, shadow=shadow))
+        call = None
+        if self._keeper is not None:
+            call = record.call or Call("", left_out=f"the adapter for {record.framework} keeps no call of this kind")
+        self.records.append(record._replace(policy=policy, values=kept, shadow=shadow, call=call, step=self._step))
         if policy is not None and policy.allow:
             self._ran_under.setdefault(policy, set()).add(record.op)
-        outer = self._open[-1][1] if self._open else None
-        if outer is not None and outer is not self:
-            outer._take(record)
 
     @property
     def keeps_values(self) -> bool:
@@ -97,6 +201,11 @@ class Trace:
     def shadow(self) -> str | None:
         """Return the low dtype in which operations were computed a second time; None where they were not."""
         return self._shadow
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Return whether it has statistics of the gradients of results."""
+        return self._gradients
 
     @property
     def never_ran(self) -> tuple[str, ...]:
@@ -134,6 +243,42 @@ class Trace:
         return [record for share, record in sorted(small, key=lambda each: -each[0]) if share]
 
     @property
+    def nonfinite_gradients(self) -> list[Gradient]:
+        """The gradients with an infinity or NaN, in the order in which backward passes computed them.
+
+        The backward pass of an operation that used the first one's result made it.
+
+        Raises:
+            ValueError: where the trace kept no gradients.
+        """
+        self._need_gradients()
+        return [each for each in self.gradients if each.values is not None and each.values.nonfinite]
+
+    def gradient_summary(self, dtype: str | None = None) -> list[GradientLine]:
+        """Return the gradients of each operation's results in each layer: what is not finite first, then the most underflow.
+
+        Args:
+            dtype: the low dtype whose underflow is counted; None is that of most low gradients, or float16 where none is low.
+
+        Raises:
+            ValueError: where the trace kept no gradients, and for what is no low dtype.
+        """
+        self._need_gradients()
+        return gradient_lines(self.records, self.gradients, low_of(self.gradients, dtype))
+
+    def gradient_table(self, dtype: str | None = None) -> str:
+        """Return `gradient_summary` as plain text.
+
+        Raises:
+            ValueError: where the trace kept no gradients, and for what is no low dtype.
+        """
+        return gradient_table(low_of(self.gradients, dtype), self.gradient_summary(dtype))
+
+    def _need_gradients(self) -> None:
+        if not self._gradients:
+            raise ValueError("this trace kept no gradients; open it with unamp.trace(gradients=True)")
+
+    @property
     def work(self) -> Work:
         """Return the work of everything that ran: products and bytes, of all records that tell their shapes."""
         return total_work(self.records)
@@ -169,7 +314,7 @@ class Trace:
         return "\n".join([summary_table(self.summary()), *self.remarks()])
 
     def remarks(self) -> list[str]:
-        """Return sentences about the whole: what first was not finite, and what was allowed and never ran."""
+        """Return sentences about the whole: what first was not finite, what underflows, what was allowed and never ran."""
         said = []
         if self._values and (found := self.nonfinite):
             first = found[0]
@@ -180,6 +325,10 @@ class Trace:
                 said.append(_too_small(record, low))
         if self._shadow is not None and (lost := worst(self._shadow, self.shadow_summary())) is not None:
             said.append(lost)
+        if self._gradients:
+            said += gradient_remarks(self.records, self.gradients, low_of(self.gradients, None))
+        if self.rank is not None and not self._chosen_rank:
+            said.append(f"this is rank {self.rank}, which was not asked to record")
         if self.never_ran:
             said.append(f"allowed, but never ran: {', '.join(self.never_ran)}")
         return said
@@ -188,7 +337,10 @@ class Trace:
         """Return the trace as JSON; `from_json` reads it again. See docs/trace-json.md for the format."""
         from unamp.tracing import as_json  # it needs `json`, which is slow to import, and `import unamp` must stay cheap
 
-        contents = as_json.Contents(self._values, self.frameworks, self.never_ran, self.records, self._shadow)
+        gradients = self.gradients if self._gradients else None
+        contents = as_json.Contents(
+            self._values, self.frameworks, self.never_ran, self.records, self._shadow, gradients, self.rank
+        )
         return as_json.dump(contents, indent=indent)
 
     @classmethod
@@ -201,8 +353,9 @@ class Trace:
         from unamp.tracing import as_json
 
         contents = as_json.load(text)
-        trace = cls(values=contents.values, shadow=contents.shadow)
+        trace = cls(values=contents.values, shadow=contents.shadow, gradients=contents.gradients is not None)
         trace.frameworks, trace._never_ran, trace.records = contents.frameworks, contents.never_ran, contents.records
+        trace.gradients, trace.rank = contents.gradients or [], contents.rank
         return trace
 
     def to_html(self, *, title: str = "unamp trace") -> str:
@@ -236,9 +389,51 @@ def _shadowing(dtype: str | None) -> Iterator[None]:
         traces.shadow = before
 
 
-def trace(*, values: bool = False, shadow: Any = None) -> Trace:
+@contextmanager
+def _keeping(keeper: Keeper | None) -> Iterator[None]:
+    """Have this thread's adapters keep what operations are called with; None leaves what a trace around asks for."""
+    before = traces.keeper
+    if keeper is not None and before is not None and keeper is not before:
+        raise ValueError("a trace around this one keeps calls already; one thread keeps each call once")
+    traces.keeper = keeper or before
+    try:
+        yield
+    finally:
+        traces.keeper = before
+
+
+def _numbers(name: str, given: Iterable[int] | None) -> Collection[int] | None:
+    """Return the steps or ranks that were chosen; None where none were given.
+
+    Raises:
+        TypeError: for anything but whole numbers.
+        ValueError: for none at all, and for negative ones.
+    """
+    if given is None or (isinstance(given, range) and given and min(given[0], given[-1]) >= 0):
+        return given if given is None else range(given.start, given.stop, given.step)
+    example = "range(10, 20)" if name == "steps" else "[0]"
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} must be several whole numbers, as in {name}={example}; not {given!r:.40}")
+    numbers = list(given)
+    if other := next((n for n in numbers if type(n) is not int), None):
+        raise TypeError(f"{name} must be whole numbers, as in {name}={example}; {other!r:.40} is none")
+    if not numbers or min(numbers) < 0:
+        raise ValueError(f"{name} must be at least one whole number, each 0 or more, as in {name}={example}; not {given!r:.40}")
+    return frozenset(numbers)
+
+
+def trace(
+    *,
+    values: bool = False,
+    shadow: Any = None,
+    gradients: bool = False,
+    steps: Iterable[int] | None = None,
+    ranks: Iterable[int] | None = None,
+    keep: str | PathLike[str] | None = None,
+    keep_limit: int = LIMIT,
+) -> Trace:
     """Return a context manager that records every operation that this thread runs inside it; see `Trace`."""
-    return Trace(values=values, shadow=shadow)
+    return Trace(values=values, shadow=shadow, gradients=gradients, steps=steps, ranks=ranks, keep=keep, keep_limit=keep_limit)
 
 
 def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:

@@ -1,14 +1,19 @@
 """The kernels, and the opening and closing of regions, in C++: the same in meaning as in Python, in a fraction of the time.
 
-They are optional. ``python -m unamp_torch`` builds them for the PyTorch that is installed, which takes half a minute, a C++
-compiler and ninja (``pip install "unamp[torch-compiled]"``). From then on every process uses them. The environment can say that
-it must not (``UNAMP_TORCH_COMPILED=0``), or that it must (``1``: an error where they are not built).
+They are optional. A wheel for a platform brings them for some minor versions of PyTorch, in ``torch-2.13/`` beside their
+sources: they use what LibTorch's stable ABI does not have (autocast's state, dispatch keys, redispatching), so that a library
+serves one minor version alone, on one version of Python. Another finds none that is meant for it.
+
+``python -m unamp_torch`` builds them for the PyTorch that is installed, which takes half a minute, a C++ compiler and ninja
+(``pip install "unamp[torch-compiled]"``). From then on every process uses them. The environment can say that it must not
+(``UNAMP_TORCH_COMPILED=0``), or that it must (``1``: an error where they are not built).
 """
 
 from __future__ import annotations
 
 import importlib.machinery
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +24,11 @@ import torch
 from unamp.adapter import Realisation
 from unamp.adapter.building import CompiledPart
 
-__all__ = ["CastsOfMasters", "Library", "build", "build_hint", "library", "place"]
+__all__ = ["CastsOfMasters", "Library", "build", "build_hint", "in_wheel", "library", "place", "place_in_wheel"]
 
 _MODULE = "unamp_torch_kernels"
 _SOURCES = Path(__file__).parent
+_FILE = f"{_MODULE}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
 
 
 class CastsOfMasters(Protocol):
@@ -109,11 +115,20 @@ def _part() -> CompiledPart:
     return CompiledPart(
         "torch",
         f"the compiled kernels for torch {torch.__version__}",
-        f"{_MODULE}{importlib.machinery.EXTENSION_SUFFIXES[0]}",
+        _FILE,
         f"torch-{torch.__version__}-{sys.implementation.cache_tag}",
         sorted(_SOURCES.glob("*.[ch]*")),
+        in_wheel=place_in_wheel(),
         verb="are",
     )
+
+
+def place_in_wheel() -> Path | None:
+    """Return the path of the wheel's library for this PyTorch; None for one that was built from a state between releases."""
+    release = re.match(r"(\d+\.\d+)\.\d+(\+|$)", torch.__version__)
+    if release is None or not torch.compiled_with_cxx11_abi():
+        return None
+    return _SOURCES / f"torch-{release[1]}" / _FILE
 
 
 def place() -> Path:
@@ -121,8 +136,8 @@ def place() -> Path:
     return _part().place()
 
 
-def build(*, verbose: bool = False) -> Path:
-    """Build the module with PyTorch's own means, put it in its place, and return that.
+def build(*, verbose: bool = False, target: Path | None = None) -> Path:
+    """Build the module with PyTorch's own means, put it at `target` or in its place, and return that.
 
     Raises:
         RuntimeError, OSError: what PyTorch's build says where there is no compiler, or no ninja.
@@ -132,17 +147,35 @@ def build(*, verbose: bool = False) -> Path:
     def make(folder: Path) -> Path:
         # As a plain library, so that it is not initialised in this process, whose adapter may be in use without it.
         source = str(_SOURCES / "module.cpp")
+        # Assertions name the files that they stand in, and not where those were when this was built.
+        named = (f"-ffile-prefix-map={_SOURCES}=unamp_torch", f"-ffile-prefix-map={Path(torch.__file__).parent}=torch")
         cpp_extension.load(
-            _MODULE, [source], extra_cflags=["-O2"], build_directory=str(folder), verbose=verbose, is_python_module=False
+            _MODULE,
+            [source],
+            extra_cflags=["-O2", *named],
+            extra_ldflags=["-Wl,-s"] if sys.platform == "linux" else [],
+            build_directory=str(folder),
+            verbose=verbose,
+            is_python_module=False,
         )
         return next(folder.glob(f"{_MODULE}*{place().suffix}"))
 
-    return _part().keep(make)
+    return _part().keep(make, target)
+
+
+def in_wheel() -> str | None:
+    """Return the versions that the wheel's kernels are for, and why none is used here; None where it brings none."""
+    if _loaded.refusal is not None:
+        return f"refused: {_loaded.refusal}"
+    brought = sorted(path.parent.name.replace("-", " ") for path in _SOURCES.glob(f"torch-*/{_FILE}"))
+    if not brought and any(_SOURCES.glob("torch-*")):
+        return "none for this Python"
+    return f"for {', '.join(brought)}" if brought else None
 
 
 def build_hint(*, on_gpu: bool) -> str | None:
     """Return the command that builds the module, where it is not built and could be; None where it is, or is not wanted."""
-    if library is not None or not _part().would_be_used(os.environ.get("CXX", "c++"), "ninja"):
+    if library is not None or not _loaded.would_be_used(os.environ.get("CXX", "c++"), "ninja"):
         return None
     waiting = ", and this machine's GPU waits for it" if on_gpu else ""
     return (
@@ -151,5 +184,7 @@ def build_hint(*, on_gpu: bool) -> str | None:
     )
 
 
+_loaded = _part()
+
 #: The module; None where it is not built.
-library = cast("Library | None", _part().module())
+library = cast("Library | None", _loaded.module())

@@ -304,9 +304,25 @@ PyMethodDef functions[] = {
 
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "unamp_torch_kernels", nullptr, -1, functions};
 
+// PyTorch's interfaces in C++ change from one minor version to the next.
+bool is_made_for_this_torch() {
+  PyObject* version = PyImport_ImportModule("torch.version");
+  PyObject* number = version == nullptr ? nullptr : PyObject_GetAttrString(version, "__version__");
+  Py_XDECREF(version);
+  const char* found = number == nullptr ? nullptr : PyUnicode_AsUTF8(number);
+  const std::string minor = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
+  const bool same = found != nullptr && std::string(found).rfind(minor, 0) == 0;
+  if (found != nullptr && !same) {
+    PyErr_Format(PyExc_ImportError, "it is made for torch %s, and torch %s is installed", TORCH_VERSION, found);
+  }
+  Py_XDECREF(number);
+  return same;
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) PyObject* PyInit_unamp_torch_kernels() {
+  if (!is_made_for_this_torch()) return nullptr;
   TokenType.tp_name = "unamp_torch_kernels.Token";
   TokenType.tp_basicsize = sizeof(Token);
   TokenType.tp_dealloc = token_dealloc;

@@ -50,7 +50,7 @@ bool stop_sharing(ScalarType low) {
 }
 
 // What patches.py holds: [(namespace, name, original, replacement)], names of modules that are still to be imported, patches of
-// transforming.py, the finder that waits for those modules, and what does the same in Python where something is not as it was left.
+// lasting.py, the finder that waits for those modules, and what does the same in Python where something is not as it was left.
 struct Hooks {
   PyObject* ready = nullptr;
   PyObject* awaited = nullptr;

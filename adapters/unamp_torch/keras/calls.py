@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -18,8 +18,9 @@ import torch
 
 from unamp import amp_warnings
 from unamp._compiler_marks import once_per_trace
+from unamp.adapter.arguments import mapped, within
 from unamp.adapter.keras_models import facts, library
-from unamp.adapter.keras_policies import layer_path, states_float32
+from unamp.adapter.keras_policies import Function, layer_path, states_float32
 from unamp.adapter.observer import Observer
 from unamp.adapter.observing import Reporter, traced, unreported
 from unamp.adapter.performing import target
@@ -30,14 +31,14 @@ from unamp.policy import Policy, Rule
 from unamp.regions import policy_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import backward
-from unamp_torch.casting import ELIGIBLE, cast
+from unamp_torch.casting import ELIGIBLE, cast, cast_floats
 from unamp_torch.functions import of_every_operation
+from unamp_torch.gradient_hooks import follow
+from unamp_torch.numbers import rows
 from unamp_torch.plans import to_the_letter
 from unamp_torch.state import DTYPES, dtype_name, include_kernels, thread
 
-__all__ = ["Function", "as_one_operation", "function_as_one_operation", "inside", "without_policy"]
-
-Function = Callable[..., Any]
+__all__ = ["as_one_operation", "function_as_one_operation", "inside", "without_policy"]
 
 #: Layers whose parts follow their own rules, unless a user's list names the whole operation.
 _TRANSPARENT = frozenset({"multi_head_attention"})
@@ -71,9 +72,7 @@ def as_one_operation(classes: Mapping[type, tuple[str, str]], original: Function
             return original(self, *args, **kwargs)
         if not torch.compiler.is_compiling() and states_float32(self):
             _warn(op, self)
-        if rule == _REPORTED:
-            return _reported(op, layer_path(self, path), self, original, args, kwargs)
-        return _perform(op, rule, self, original, args, kwargs)
+        return _follow(op, rule, layer_path(self, path), self, functools.partial(original, self), args, kwargs)
 
     return call
 
@@ -92,9 +91,7 @@ def function_as_one_operation(op: str, path: str, original: Function) -> Functio
         rule = None if inside.whole else _rule(op)
         if rule is None:
             return original(*args, **kwargs)
-        if rule == _REPORTED:
-            return _reported(op, path, None, original, args, kwargs)
-        return _perform(op, rule, None, original, args, kwargs)
+        return _follow(op, rule, path, None, original, args, kwargs)
 
     return call
 
@@ -122,76 +119,71 @@ def _of_policy(policy: Policy, op: str, device: str) -> str | None:
     return None if rule is Rule.UNTOUCHED else rule.name
 
 
-def _perform(op: str, rule: str, layer: Any, original: Function, args: Any, kwargs: Any) -> Any:
-    """Call a layer, or a function where it is None, as a rule says."""
-    own = () if layer is None else (layer,)
+def _follow(op: str, rule: str, path: str, layer: Any, call: Function, args: Any, kwargs: Any) -> Any:
+    if rule == _REPORTED:
+        return _reported(op, path, layer, call, args, kwargs)
+    return _perform(op, rule, layer, call, args, kwargs)
+
+
+def _perform(op: str, rule: str, layer: Any, call: Function, args: Any, kwargs: Any) -> Any:
+    """Call a layer, or a function where `layer` is None, as a rule says."""
     found = _dtypes(args, kwargs)
     if not found and op != "embedding":  # whose input is whole numbers
-        return original(*own, *args, **kwargs)
+        return call(*args, **kwargs)
     if rule == Rule.BANNED.name:
         raise BannedOperation(_ban(op))
     if _is_norm(op):
-        dtype = _target(rule, found[:1])
-        return _perform_norm(dtype, _as_a_whole(original), own, args, kwargs)
+        return _perform_norm(_target(rule, found[:1]), call, args, kwargs)
     dtype = _target(rule, [*found, *(DTYPES[each._dtype] for each in _parameters(layer))])
-    if layer is None:
-        if dtype is None:
-            return _as_a_whole(original, inside.dtype)(*args, **kwargs)
-        result = _as_a_whole(original, dtype)(*_converted(args, dtype), **_converted(kwargs, dtype))
-        stated = kwargs.get("dtype") is not None or (dtype is torch.float32 and rule != Rule.FP32.name)
-        return result if stated else _converted(result, dtype)
     if dtype is None:
-        return original(layer, *args, **kwargs)
-    result = _perform_layer(op, dtype, layer, original, _converted(args, dtype), _converted(kwargs, dtype))
-    return result if _has_activation(op) else _converted(result, dtype)  # there an activation's result comes last
-
-
-def _perform_layer(op: str, dtype: torch.dtype, layer: Any, original: Function, args: Any, kwargs: Any) -> Any:
-    before = inside.dtype, inside.casts, inside.whole
-    inside.dtype, inside.casts, inside.whole = dtype, {}, not _has_activation(op)
-    try:
+        return _call_inside(inside.dtype, without_policy(), call, args, kwargs) if layer is None else call(*args, **kwargs)
+    given = cast_floats(args, dtype), cast_floats(kwargs, dtype)
+    if layer is None:
+        result = _call_inside(dtype, without_policy(), call, *given)
+        stated = kwargs.get("dtype") is not None or (dtype is torch.float32 and rule != Rule.FP32.name)
+    else:
+        stated = _has_activation(op)  # whose result comes last
         under = _for_parts(op, dtype_name(dtype))
-        if under is None:
-            return original(layer, *args, **kwargs)
-        with policy_region(Policy(*under), framework="torch"):
-            return original(layer, *args, **kwargs)
-    finally:
-        inside.dtype, inside.casts, inside.whole = before
+        region = nullcontext() if under is None else policy_region(Policy(*under), framework="torch")
+        result = _call_inside(dtype, region, call, *given, whole=not stated)
+    return result if stated else cast_floats(result, dtype)
 
 
-def _perform_norm(dtype: torch.dtype | None, original: Function, own: Any, args: Any, kwargs: Any) -> Any:
+def _perform_norm(dtype: torch.dtype | None, call: Function, args: Any, kwargs: Any) -> Any:
     """Cast the activation alone: a low one is rounded, normalised in float32, and rounded again."""
     if dtype is None:
-        return original(*own, *args, **kwargs)
-    first = next(_tensors((args, kwargs)))
+        return _call_inside(None, without_policy(), call, args, kwargs)
+    first = _tensors((args, kwargs))[0]
 
     def widened(value: Any) -> Any:
         return cast(cast(value, dtype), torch.float32) if value is first else cast(value, torch.float32)
 
-    result = original(*own, *_mapped(args, widened), **_mapped(kwargs, widened))
+    given = mapped(args, torch.is_tensor, widened), mapped(kwargs, torch.is_tensor, widened)
+    result = _call_inside(None, without_policy(), call, *given)
     if isinstance(result, (tuple, list)):  # the statistics stay as they are
         return type(result)([cast(result[0], dtype), *result[1:]])
-    return _converted(result, dtype)
+    return cast_floats(result, dtype)
 
 
-def _as_a_whole(original: Function, dtype: torch.dtype | None = None) -> Function:
-    """Return a function that is called with no policy in force, and in which no layer and no function has a rule.
+def _call_inside(
+    dtype: torch.dtype | None, under: AbstractContextManager[Any], call: Function, args: Any, kwargs: Any, *, whole: bool = True
+) -> Any:
+    """Call a function under a policy, inside an operation.
 
     Args:
-        original: the function.
         dtype: what the variables are cast to that it reads.
+        under: has the policy in force.
+        call: the function.
+        args, kwargs: its arguments.
+        whole: whether no layer and no function in it has a rule.
     """
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        before = inside.dtype, inside.casts, inside.whole
-        inside.dtype, inside.casts, inside.whole = dtype, {} if dtype is not before[0] else before[1], True
-        try:
-            with without_policy():
-                return original(*args, **kwargs)
-        finally:
-            inside.dtype, inside.casts, inside.whole = before
-
-    return run
+    before = inside.dtype, inside.casts, inside.whole
+    inside.dtype, inside.casts, inside.whole = dtype, {} if dtype is not before[0] else before[1], whole
+    try:
+        with under:
+            return call(*args, **kwargs)
+    finally:
+        inside.dtype, inside.casts, inside.whole = before
 
 
 def without_policy() -> AbstractContextManager[Any]:
@@ -264,71 +256,36 @@ def _dtypes(args: Any, kwargs: Any) -> list[torch.dtype]:
     return [*(each.dtype for each in _tensors((args, kwargs))), *read]
 
 
-def _variables(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _variables(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _variables(each)
-    elif isinstance(value, library().Variable) and value._dtype in DTYPES:
-        yield value
+def _variables(value: Any) -> list[Any]:
+    return [each for each in within(value, library().Variable) if each._dtype in DTYPES]
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        if value.dtype in ELIGIBLE:
-            yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors(each)
-
-
-def _converted(value: Any, dtype: torch.dtype) -> Any:
-    return _mapped(value, lambda each: cast(each, dtype))
-
-
-def _mapped(value: Any, to: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return an argument or a result with its tensors converted, in lists, tuples and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        return to(value)
-    if isinstance(value, (list, tuple)):
-        made = [_mapped(each, to) for each in value]
-        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
-    if type(value) is dict:
-        return {key: _mapped(each, to) for key, each in value.items()}
-    return value
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [each for each in within(value, torch.Tensor) if each.dtype in ELIGIBLE]
 
 
 # --- reporting ---------------------------------------------------------------------------------------------------------------
 
 
-def _reported(op: str, path: str, layer: Any, original: Function, args: Any, kwargs: Any) -> Any:
+def _reported(op: str, path: str, layer: Any, call: Function, args: Any, kwargs: Any) -> Any:
     """Call a layer or a function, and report it as the one operation that it is."""
-    own = () if layer is None else (layer,)
-    plan = thread.plan
-    rule = Rule.UNTOUCHED.name
+    plan, rule = thread.plan, Rule.UNTOUCHED.name
     if plan is not None and plan.policy.active:
         found = None if plan.delegated else _of_policy(plan.policy, op, plan.devices[0])
         if found is None:
-            return original(*own, *args, **kwargs)
+            return call(*args, **kwargs)
         rule = found
     given = [*_tensors((args, kwargs)), *(each._value for each in _variables((args, kwargs)))]
     if not traced(op) or (not given and op != "embedding"):
-        return original(*own, *args, **kwargs)
+        return call(*args, **kwargs)
     seen = given[:1] if _is_norm(op) else [*given, *(each._value for each in _parameters(layer))]
+    followed = rule != Rule.UNTOUCHED.name
     with _as_one() as observer:
-        if rule == Rule.UNTOUCHED.name:
-            result = original(*own, *args, **kwargs)
-        else:
-            result = _perform(op, rule, layer, original, args, kwargs)
+        result = _perform(op, rule, layer, call, args, kwargs) if followed else call(*args, **kwargs)
     dtypes = tuple(dtype_name(each.dtype) for each in seen)
-    wanted = _target(rule, [each.dtype for each in seen]) if rule != Rule.UNTOUCHED.name else None
+    wanted = _target(rule, [each.dtype for each in seen]) if followed else None
     compute = dtype_name(wanted) if wanted is not None else "float32" if "float32" in dtypes else dtypes[0]
-    emulated = _is_norm(op) and compute != "float32" and rule != Rule.UNTOUCHED.name
+    emulated = _is_norm(op) and compute != "float32" and followed
     record = OpRecord(op, path, Rule[rule], dtypes, compute, None, emulated)
     _reporter.report(observer, record, _reporter.sizes(seen), result, first_only=_is_norm(op))
     return result
@@ -345,9 +302,4 @@ def _as_one() -> Iterator[Observer]:
         include_kernels(thread.plan)
 
 
-def _numbers(tensor: torch.Tensor) -> Any:
-    with torch.no_grad():
-        return tensor.detach().double().reshape(-1)
-
-
-_reporter = Reporter(_tensors, lambda tensor: dtype_name(tensor.dtype), _numbers)
+_reporter = Reporter(_tensors, lambda tensor: dtype_name(tensor.dtype), lambda tensor: rows((tensor,))[0], follow)

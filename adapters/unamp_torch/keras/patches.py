@@ -1,66 +1,50 @@
-"""Patches of a region in Keras where that computes with PyTorch: layers, what they read, and code that no rule reaches."""
+"""The patches of Keras while a region is open: layers, what they read, functions, and code that no rule reaches."""
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
 
 from unamp._compiler_marks import once_per_trace
 from unamp.adapter.keras_models import facts, keras_on, library
-from unamp.adapter.keras_policies import HOME, compute_dtype_hook, input_hook
+from unamp.adapter.keras_policies import HOME, Function, compute_dtype_hook, input_hook
 from unamp.adapter.patching import Patch, find
 from unamp.adapter.replacing import AttributePatch, PatchGroup
 from unamp.adapter.spellings import at_path
 from unamp.vocabulary import vocabulary
-from unamp_torch import (
-    keras_functions,
-    keras_training,  # noqa: F401 - with it Keras can load what a decorated optimizer saved
-)
 from unamp_torch.casting import ELIGIBLE, cast, cast_weight
-from unamp_torch.keras_calls import Function, as_one_operation, inside, without_policy
+from unamp_torch.functions import FunctionPatch
+from unamp_torch.keras.calls import as_one_operation, function_as_one_operation, inside, without_policy
 from unamp_torch.state import thread
 
-__all__ = ["acquire", "in_use", "release"]
+__all__ = ["all_patches", "in_use"]
 
-#: Groups of operations whose layers only call PyTorch's own operator, which follows its rule by itself.
+#: Groups of operations whose layers and functions are left to what they call: PyTorch's own operators, which follow their rules
+#: by themselves, or keep what they are given, whatever the rule.
 _LEFT = frozenset({"shape", "creation", "random", "cast"})
 
 
-def in_use() -> bool:
-    """Return whether Keras is imported and computes with PyTorch."""
+def in_use(imported: str = "") -> bool | None:
+    """Return whether Keras computes with PyTorch; None while it is not imported, or in the middle of that.
+
+    Args:
+        imported: the name of a module that has just run, and counts as imported.
+    """
+    module = sys.modules.get("keras")
+    if module is None or (imported != "keras" and getattr(module.__spec__, "_initializing", False)):
+        return None
     return keras_on("torch")
 
 
-def _named(path: str) -> Any:
-    """Return the layer class of a spelling of Keras's; None where this version has none of that name."""
-    return at_path(library(), path.removeprefix("keras."))
-
-
-def acquire() -> None:
-    """Apply the patches of a region in Keras, where that is not done."""
-    global _applied
-    if not _applied:
-        _patches().apply()
-        _applied = True
-
-
-def release() -> None:
-    """Undo the patches, where it is done."""
-    global _applied
-    if _applied:
-        _patches().undo()
-        _applied = False
-
-
-_applied = False
-
-
 @cache
-def _patches() -> PatchGroup:
+def all_patches() -> tuple[PatchGroup]:
+    """Return the patches, as one."""
     variable, policy = find("keras.src.backend.common.variables", "Variable"), find(HOME, "DTypePolicy")
     made: list[Patch] = [
         AttributePatch(variable, "_maybe_autocast", _parameter),
@@ -73,16 +57,35 @@ def _patches() -> PatchGroup:
         for path in paths:
             of, _, name = path.rpartition(".")
             made.append(AttributePatch(find(module, of), name, _suspending))
-    return PatchGroup([*made, *_layers(), *keras_functions.patches()])
+    return (PatchGroup([*made, *_layers(), *_functions()]),)
+
+
+def _operations() -> Iterator[tuple[str, str, Any]]:
+    """Yield the operations of Keras, each with its spelling and what that is; None where this version has none of that name."""
+    for op in vocabulary().values():
+        for path in op.spellings.get("tensorflow", ()):
+            if path.startswith("keras.") and op.group not in _LEFT:
+                yield op.name, path, at_path(library(), path.removeprefix("keras."))
+
+
+def _functions() -> Iterator[Patch]:
+    """Yield the patches of `keras.ops`, activations and losses; of a function with two names, under the first.
+
+    They get other code, since layers hold them.
+    """
+    taken: set[FunctionType] = set()
+    for op, path, found in _operations():
+        if isinstance(found, FunctionType) and found not in taken and op != "control_flow":
+            taken.add(found)
+            yield FunctionPatch(op, found, functools.partial(function_as_one_operation, op, path))
 
 
 def _layers() -> Iterator[Patch]:
     """Yield the patches of the methods `call` of layers; several classes may share one."""
     classes: dict[type, tuple[str, str]] = {}
-    for op in vocabulary().values():
-        for path in op.spellings.get("tensorflow", ()):
-            if path.startswith("keras.layers.") and op.group not in _LEFT and isinstance(found := _named(path), type):
-                classes.setdefault(found, (op.name, path))
+    for op, path, found in _operations():
+        if path.startswith("keras.layers.") and isinstance(found, type):
+            classes.setdefault(found, (op, path))
     homes: dict[type, None] = {}
     for layer in classes:
         home = next((each for each in layer.__mro__ if "call" in vars(each)), None)

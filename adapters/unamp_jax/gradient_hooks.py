@@ -1,0 +1,95 @@
+"""Telling a trace of the gradients of results, for `unamp.trace(gradients=True)`.
+
+JAX has no hooks on arrays. A primitive of our own stands after the operation instead: it returns what it is given, in every
+transformation, and its transpose, which is a step of the backward pass, tells of the cotangent that it hands on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core
+from jax._src.interpreters import batching as transforming
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from unamp.adapter.gradient_hooks import GradientHook
+from unamp_jax.state import CONTEXT
+
+__all__ = ["Bind", "Later", "bind", "followed"]
+
+#: Binds a primitive to one operand, with parameters.
+Bind = Callable[[Any, Any, dict[str, Any]], Any]
+
+
+class Later:
+    """Stands for an operation's hook, which is known once the operation has been reported.
+
+    Args:
+        result: which of the operation's floating results is meant.
+
+    Attributes:
+        hook: the hook; None where no trace wants gradients, too.
+    """
+
+    def __init__(self, result: int) -> None:
+        self.result = result
+        self.hook: GradientHook | None = None
+
+    def take(self, cotangent: Any) -> None:
+        """Tell of a gradient, which may be one that a compiled program computes later."""
+        hook = self.hook
+        if hook is None or not hook.wanted:
+            return
+        if isinstance(cotangent, transforming.BatchTracer):
+            hook.leave_out("inside of jax.vmap there is one for each of a batch", self.result)
+        elif isinstance(cotangent, core.Tracer):
+            with CONTEXT(None):
+                jax.debug.callback(self._arrived, cotangent)
+        else:
+            self._arrived(cotangent)
+
+    def _arrived(self, cotangent: Any) -> None:
+        numbers = np.asarray(cotangent)
+        if self.hook is not None and self.hook.wanted:
+            self.hook.arrived(str(numbers.dtype), numbers.shape, numbers.astype("float64").reshape(-1), self.result)
+
+
+def bind(primitive: Any, value: Any, params: dict[str, Any]) -> Any:
+    """Bind a primitive by the transformations that are in force."""
+    with CONTEXT(None):
+        return primitive.bind(value, **params)
+
+
+def followed(results: Sequence[Any], through: Bind) -> tuple[list[Any], list[Later]]:
+    """Return an operation's floating results to go on with, and what takes their gradients.
+
+    What no transformation looks at has no gradient, and stays what it is.
+
+    Args:
+        results: the results.
+        through: binds the primitive.
+    """
+    later = [Later(n) for n in range(len(results))]
+    going_on = [
+        through(_followed, result, {"later": each}) if isinstance(result, core.Tracer) else result
+        for result, each in zip(results, later, strict=True)
+    ]
+    return going_on, later
+
+
+def _transpose(cotangent: Any, operand: Any, *, later: Later) -> list[Any]:
+    if type(cotangent) is not ad.Zero:
+        later.take(cotangent)
+    return [cotangent]
+
+
+_followed = Primitive("unamp_followed")
+_followed.def_impl(lambda value, *, later: value)
+_followed.def_abstract_eval(lambda value, *, later: value)
+ad.deflinear2(_followed, _transpose)
+batching.defvectorized(_followed)
+mlir.register_lowering(_followed, lambda context, value, *, later: [value])

@@ -1,0 +1,54 @@
+"""Telling a trace of the gradients of results, for `unamp.trace(gradients=True)`: PyTorch's own hooks on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.observing import unobserved
+from unamp_torch.numbers import has_numbers, rows
+from unamp_torch.state import TRACED, dtype_name, excluded, set_excluded, thread
+
+__all__ = ["follow"]
+
+
+def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> torch.Tensor:
+    """Tell a hook of the gradient of a result, and return it; one that needs no gradient gets none.
+
+    Args:
+        tensor: the result. Its hook sees the gradient before a change in place, too.
+        hook: takes the gradient.
+        result: which of the operation's floating results it is.
+    """
+    if not tensor.requires_grad:
+        return tensor
+    if not has_numbers(tensor):
+        hook.leave_out("its result has no plain numbers (sparse, nested, inside of a transform of torch.func)", result)
+        return tensor
+
+    def arrived(gradient: torch.Tensor | None) -> None:
+        if gradient is None or not hook.wanted:  # None: of several results, this one was not used
+            return
+        if not has_numbers(gradient):
+            hook.leave_out("its gradient has no plain numbers (sparse, nested, batched)", result)
+            return
+        with _unseen(), torch.no_grad():
+            hook.arrived(dtype_name(gradient.dtype), tuple(gradient.shape), rows([gradient])[0], result)
+
+    hook.when_closed(tensor.register_hook(arrived).remove)
+    return tensor
+
+
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """Follow no rule and report nothing, while a gradient is looked at."""
+    before = excluded(TRACED.key)
+    set_excluded(TRACED.key, True)
+    try:
+        with unobserved(thread):
+            yield
+    finally:
+        set_excluded(TRACED.key, before)

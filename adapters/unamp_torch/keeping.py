@@ -1,0 +1,99 @@
+"""Keeping the arguments of calls, in the canonical signature of its operation, for `unamp.trace(keep=...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from unamp.adapter.keeping import Kept, one_number
+from unamp.adapter.observing import traces
+from unamp.adapter.records import Call
+from unamp.adapter.shadowing import LeftOut
+from unamp_torch.listing import Operator
+from unamp_torch.numbers import flat, has_numbers
+
+__all__ = ["after", "before"]
+
+#: Operators whose arguments stand in another order than those of PyTorch's function.
+_ORDER = {
+    "batch_norm": ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
+    "embedding": ("indices", "weight", "padding_idx"),
+}
+#: Operators that take a list of tensors where PyTorch's function takes each by itself.
+_ONE_BY_ONE = frozenset({"block_diag", "broadcast_tensors", "cartesian_prod", "chain_matmul", "einsum"})
+#: Attributes that are one number for every dimension, or several.
+_BY_DIMENSION = frozenset({"dilation", "kernel_size", "output_padding", "padding", "stride"})
+#: The words of PyTorch's functions for the numbers of its operators.
+_REDUCTIONS = ("none", "mean", "sum")
+#: Attributes that the canonical signature has by keyword, also where they must be given.
+_BY_KEYWORD = frozenset({"dim", "dims", "training", "momentum", "reduction"})
+
+
+def before(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kept | None:
+    """Return the arguments of a call, before it runs; None where no trace keeps calls."""
+    if traces.keeper is None or torch._guards.TracingContext.try_get() is not None:
+        return None
+    return traces.keeper.before(operator.op, lambda: _canonical(operator, args, kwargs), _array)
+
+
+def after(kept: Kept, result: Any) -> Call:
+    """Write a call down that has run."""
+    return kept.after(next((tensor for tensor in flat((result,)) if tensor.is_floating_point()), None))
+
+
+def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return a call in the signature of PyTorch's function.
+
+    Tensors, and whatever stands before one, are positional, as is what must be given; other attributes are named, where they
+    are not what they are by themselves.
+    """
+    schema = {argument.name: argument for argument in operator.overload._schema.arguments if not argument.is_out}
+    given = {**dict(zip(schema, args, strict=False)), **{name: value for name, value in kwargs.items() if name in schema}}
+    names = [name for name in _ORDER.get(operator.op, tuple(schema)) if name in schema]
+    if operator.op in _ONE_BY_ONE:
+        texts = [given["equation"]] if operator.op == "einsum" else []
+        return [*texts, *next(value for value in given.values() if isinstance(value, (list, tuple)))], {}
+    last = max((n for n, name in enumerate(names) if next(flat((given.get(name),)), None) is not None), default=-1)
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for n, name in enumerate(names):
+        argument = schema[name]
+        value = given.get(name, argument.default_value)
+        if name == "reduction" and value in range(len(_REDUCTIONS)):
+            if value == argument.default_value:
+                continue
+            value = _REDUCTIONS[value]
+        if name in _BY_DIMENSION:
+            value = one_number(value)
+        if n <= last or not (argument.has_default_value() or argument.kwarg_only or name in _BY_KEYWORD or named):
+            positional.append(value)
+        elif name not in _KERNELS_CHOICE and not (argument.has_default_value() and _same(value, argument.default_value)):
+            named[name] = value
+    return positional, named
+
+
+#: Attributes that say which kernel computes, and not what.
+_KERNELS_CHOICE = frozenset({"cudnn_enable", "cudnn_enabled"})
+
+
+def _same(value: Any, default: Any) -> bool:
+    values, defaults = (list(each) if isinstance(each, (list, tuple)) else [each] for each in (value, default))
+    # One number stands for as many as there are dimensions.
+    return values == defaults or (len(defaults) == 1 and len(values) > 1 and all(each == defaults[0] for each in values))
+
+
+def _array(value: Any) -> Any:
+    """Return the numbers of a tensor in NumPy, in its dtype."""
+    if not isinstance(value, torch.Tensor):
+        raise LeftOut(f"an argument cannot be written down: {str(value)[:40]!r} ({type(value).__name__})")
+    if not has_numbers(value):
+        raise LeftOut("it has a tensor without plain numbers (sparse, nested, without data, transformed)")
+    with torch.no_grad():
+        tensor = value.detach().resolve_conj().resolve_neg().cpu()
+        if tensor.dtype is torch.bfloat16:
+            from ml_dtypes import bfloat16
+
+            return tensor.contiguous().view(torch.int16).numpy().view(bfloat16)
+        return tensor.numpy()

@@ -1,0 +1,25 @@
+"""Keras where it computes with PyTorch: a room of its own, and this is its door. Nothing outside imports what is behind it.
+
+=============  ===========================================================================================================
+`patches`      what is another in Keras while a region is open: layers, functions, variables
+`calls`        one call of a layer or a function that is one operation of the vocabulary
+`training`     gradients, low variables and master weights
+=============  ===========================================================================================================
+
+What this module offers can be asked whether Keras is imported or not, and does not import it.
+"""
+
+from unamp_torch.keras.patches import all_patches, in_use
+from unamp_torch.keras.training import KerasGradients, backward, check, give_masters, is_layer, is_optimizer, lower
+
+__all__ = [
+    "KerasGradients",
+    "all_patches",
+    "backward",
+    "check",
+    "give_masters",
+    "in_use",
+    "is_layer",
+    "is_optimizer",
+    "lower",
+]

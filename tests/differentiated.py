@@ -1,0 +1,161 @@
+"""The promises of `unamp.trace(gradients=True)` on every framework. Each framework's folder asks it of its own networks."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import registered
+import traced
+
+import unamp
+from unamp.adapter.records import Gradient, Underflow
+from unamp.adapter.registry import adapter_for
+
+X = np.linspace(-1.0, 1.0, 100, dtype=np.float32)
+#: Gradients: of each quarter one is subnormal in float16, one becomes zero in it, and one is zero.
+W = np.repeat(np.float32([1.5, 1e-6, 1e-9, 0.0]), 25)
+
+
+def _weighted(framework: str, w: np.ndarray = W) -> tuple[unamp.Trace, Any, list[Any]]:
+    """Return the trace of a sum of exp(x) * w and of its gradients, with the value and the gradients."""
+    ops = adapter_for(framework).operations()
+    weights, x = ops.tensor(w), ops.tensor(X, requires_grad=True)
+    with unamp.trace(gradients=True) as trace:
+        value, gradients = ops.value_and_grad(lambda x: ops["sum"](ops["mul"](ops["exp"](x), weights)), [x])
+    return trace, value, gradients
+
+
+def _of(trace: unamp.Trace, op: str) -> Gradient:
+    """Return the one gradient of an operation's result."""
+    (found,) = (each for each in trace.gradients if trace.records[each.record].op == op)
+    return found
+
+
+def gradients_are_those_of_numpy(framework: str) -> None:
+    """Every operation's result has its gradient, linked to the record, with its numbers; a later one comes first."""
+    trace, _, (gradient,) = _weighted(framework)
+    np.testing.assert_allclose(adapter_for(framework).operations().numpy(gradient), np.exp(X) * W, rtol=1e-5)
+    assert [trace.records[each.record].op for each in trace.gradients] == ["sum", "mul", "exp"]
+    for op, expected in (("sum", np.ones(())), ("mul", np.ones(100)), ("exp", W)):
+        traced.values_are_those_of(_of(trace, op), expected)
+    found = _of(trace, "exp")
+    assert (found.dtype, found.zeros, found.scale, found.left_out) == ("float32", 0.25, None, "")
+    assert found.values is not None
+    assert found.values.underflow_in("float16") == Underflow("float16", 0.25, 0.25)
+    assert "gradients too small for float16" in trace.table()
+    assert unamp.Trace.from_json(trace.to_json()).gradient_table() == trace.gradient_table()
+
+
+def gradients_are_low_where_results_are(framework: str) -> None:
+    """In a region the gradient of a low result is low, as the framework's backward pass has it."""
+    ops = adapter_for(framework).operations()
+    with unamp.trace(gradients=True) as trace, unamp.autocast(dtype="bfloat16", allow=["exp"], deny=["mul"]):
+        ops.value_and_grad(lambda x: ops["sum"](ops["mul"](ops["exp"](x), ops.tensor(W))), [ops.tensor(X, requires_grad=True)])
+    assert (_of(trace, "exp").dtype, _of(trace, "mul").dtype) == ("bfloat16", "float32")
+
+
+def the_first_that_is_not_finite_is_named(framework: str) -> None:
+    """The root of zero has an infinite derivative: the gradient of what the root was taken of is not finite."""
+    ops = adapter_for(framework).operations()
+    with unamp.trace(gradients=True, values=True) as trace:
+        ops.value_and_grad(
+            lambda x: ops["sum"](ops["sqrt"](ops["mul"](x, x))), [ops.tensor(np.float32([0.0, 1.0]), requires_grad=True)]
+        )
+    assert trace.nonfinite == []
+    assert [trace.records[each.record].op for each in trace.nonfinite_gradients] == ["mul"]
+    assert [trace.records[each.record].op for each in trace.gradients] == ["sum", "sqrt", "mul"]
+    assert (
+        "first gradient that is not finite: of operation 1 (mul); the one before it was of operation 2 (sqrt)" in trace.table()
+    )
+
+
+def a_layer_is_named(run: Callable[[], object], layer: str) -> None:
+    """The layer whose gradients float16 would lose stands first, and is named below the table.
+
+    Args:
+        run: computes a network forward and backward; what comes after `layer` makes its gradients small.
+        layer: its name.
+    """
+    with unamp.trace(gradients=True) as trace:
+        run()
+    lines = [line for line in trace.gradient_summary() if line.layer is not None]
+    assert lines[0].layer == layer, trace.gradient_table()
+    assert lines[0].subnormal + lines[0].flushed > 0.5
+    assert f"gradients too small for float16, by layer: {layer} " in trace.table()
+
+
+def a_loss_scale_is_told(scaled: Callable[[unamp.GradScaler], object]) -> None:
+    """The gradients of a scaled loss are the scaled ones, and the record says by how much.
+
+    Args:
+        scaled: computes something with a layer, scales it with a scaler, and runs the backward pass.
+    """
+    with unamp.trace(gradients=True) as trace:
+        scaled(unamp.GradScaler(init_scale=1024.0))
+    assert trace.gradients
+    assert {each.scale for each in trace.gradients} == {1024.0}
+    assert trace.gradients[0].values is not None
+    assert trace.gradients[0].values.max_abs == pytest.approx(1024.0)
+
+
+def gradients_do_not_depend_on_a_trace(run: Callable[[AbstractContextManager[object]], Sequence[np.ndarray]]) -> unamp.Trace:
+    """Values, gradients and random numbers are the same, bit by bit, without a trace and with one of gradients."""
+    trace = unamp.trace(gradients=True)
+    plain, traced = run(nullcontext()), run(trace)
+    for n, (a, b) in enumerate(zip(plain, traced, strict=True)):
+        np.testing.assert_array_equal(a, b, err_msg=f"result {n}")
+    assert trace.gradients
+    assert not [each for each in trace.gradients if each.left_out], trace.gradient_table()
+    return trace
+
+
+def a_later_backward_pass_is_not_recorded(forward: Callable[[], Callable[[], object]]) -> None:
+    """Not by the trace that was closed, and not by one that is open then; and the closed one says that it saw none."""
+    with unamp.trace(gradients=True) as trace:
+        backward = forward()
+    with unamp.trace(gradients=True) as other:
+        backward()
+    assert trace.records
+    assert trace.gradients == other.gradients == []
+    assert "no gradient of a result was seen" in trace.table()
+
+
+def no_graph_is_kept(made: Callable[[], Iterable[object]]) -> None:
+    """While the trace is open still, nobody holds what ran, whether its backward pass ran or not."""
+    with unamp.trace(gradients=True) as trace:
+        gone = [weakref.ref(value) for value in made()]
+        gc.collect()
+        assert [ref() for ref in gone] == [None] * len(gone)
+    assert trace.records
+
+
+def a_registered_operation_has_one(framework: str) -> None:
+    """A registered operation's result has its gradient, or the trace says why not."""
+    with registered.registered(framework, "low") as ops:
+        x = ops.tensor(registered.X, requires_grad=True)
+        with unamp.trace(gradients=True) as trace:
+            ops.value_and_grad(lambda x: ops["sum"](registered.product(x, ops.tensor(registered.W))), [x])
+    assert [(record.op, record.layer) for record in trace.records] == [(registered.NAME, None), ("sum", None)]
+    found = _of(trace, registered.NAME)
+    assert found.left_out == f"the adapter for {framework} follows no gradients of it" or (
+        found.values is not None and found.values.sample == (1.0,) * 4
+    )
+
+
+def only_chosen_steps_are_recorded(framework: str) -> None:
+    """A loop of four steps, of which the middle two are recorded, with their gradients."""
+    ops = adapter_for(framework).operations()
+    with unamp.trace(gradients=True, values=True, steps=range(1, 3)) as trace:
+        for step in range(4):
+            x = ops.tensor(np.float32([step, 1.0]), requires_grad=True)
+            ops.value_and_grad(lambda x: ops["sum"](ops["mul"](x, x)), [x])
+            trace.step()
+    assert [(record.op, record.step) for record in trace.records] == [("mul", 1), ("sum", 1), ("mul", 2), ("sum", 2)]
+    assert [record.values.max_abs for record in trace.records if record.values] == [1.0, 2.0, 4.0, 5.0]
+    assert [each.record for each in trace.gradients] == [1, 0, 3, 2]

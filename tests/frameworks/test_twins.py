@@ -1,0 +1,94 @@
+"""Two networks with the same weights in several frameworks: their traces are compared, and operations run again alone.
+
+Each framework has a process of its own; what goes from one to the other is files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unamp.tracing import LayerMapping, Trace, compare_traces, propose_layers
+
+TWINS = Path(__file__).parents[2] / "docs" / "examples" / "twins"
+
+#: A kernel of PyTorch's that computes GELU by the approximation with tanh, whatever it is told.
+WRONG = """
+import torch
+def gelu(x, *, approximate="none"):
+    return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3)))
+torch.library.impl("aten::gelu", "CPU")(gelu)
+"""
+
+
+def python(*arguments: str, code: int = 0) -> str:
+    path = os.pathsep.join([str(TWINS), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def record(framework: str, network: str, file: Path, keep: str = "", before: str = "") -> Trace:
+    """Return the trace of a twin that runs in a process of its own, after some code of the test's."""
+    python("-c", f"{before}\nimport record\nrecord.main({framework!r}, {network!r}, {str(file)!r}, '', {keep!r})")
+    return Trace.from_json(file.read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trace]:
+    folder = tmp_path_factory.mktemp("torch")
+    return {network: record("torch", network, folder / f"{network}.json") for network in ("transformer", "lenet5")}
+
+
+@pytest.mark.parametrize("framework", ["paddle", "mindspore", "keras", "flax"])
+def test_every_layer_of_a_twin_is_proposed_and_no_operation_differs(
+    framework: str, reference: dict[str, Trace], tmp_path: Path
+) -> None:
+    for network, expected in reference.items():
+        other = record(framework, network, tmp_path / f"{network}.json")
+        proposed = propose_layers(expected, other)
+        assert {layer for layer, _ in proposed.pairs} == {each.layer for each in expected.records}
+        assert proposed.alone == ((), ())
+        mapping = LayerMapping.from_toml(proposed.to_toml())
+        assert mapping == proposed
+        compared = compare_traces(expected, other, layers=mapping)
+        assert (compared.only_in_reference, compared.only_in_other) == ([], [])
+        assert len(compared.operations) == len(expected.records) > 10
+        assert compared.within, compared.table()
+        # In these two networks every operation ran in the same order, which is what the mapping has to come to.
+        assert sorted(other.records.index(c.other) for c in compared.operations) == list(range(len(other.records)))
+        assert all(expected.records.index(c.reference) == other.records.index(c.other) for c in compared.operations)
+
+
+def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_again(tmp_path: Path) -> None:
+    paddle, run, layers = tmp_path / "paddle.json", tmp_path / "run", tmp_path / "layers.toml"
+    record("paddle", "transformer", paddle)
+    wrong = record("torch", "transformer", run / "trace.json", str(run), WRONG)
+    python("-m", "unamp", "compare", str(paddle), str(run / "trace.json"), "--propose-layers", str(layers))
+    said = python("-m", "unamp", "compare", str(paddle), str(run / "trace.json"), "--layers", str(layers), code=1)
+    assert "first gelu in Encoder: error" in said
+    assert "  the reference: paddle " in said
+    assert "  the other: torch aten::gelu in Encoder, computed in float32, rule untouched: no region was open" in said
+    number = next(n for n, each in enumerate(wrong.records, 1) if each.op == "gelu")
+    for framework in ("torch", "paddle", "jax"):
+
+        def again(n: int, code: int, framework: str = framework) -> Any:
+            command = ("replay", str(run / "trace.json"), str(n), "--framework", framework, "--json")
+            return json.loads(python("-m", "unamp", *command, code=code))
+
+        found = again(number, 1)
+        assert (found["op"], found["within"], found["framework"]) == ("gelu", False, framework)
+        rows = {row["dtype"]: row for row in found["rows"]}
+        assert list(rows) == ["float64", "float32", "float16", "bfloat16"]
+        assert rows["float32"]["error"] < 1e-6 < 1e-5 < found["original"]["error"]
+        assert rows["float32"]["error"] < rows["float16"]["error"] < rows["bfloat16"]["error"] < 0.02
+        assert all(row["finite"] == 1.0 for row in found["rows"])
+        assert again(number - 1, 0)["op"] == "linear"  # the operation before is what it should be

@@ -1,0 +1,174 @@
+"""`unamp.trace(gradients=True)` on torch's operations."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import differentiated
+import pytest
+import torch
+import torch.nn.functional as F
+from ranks import said_by_ranks
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import unamp
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        differentiated.gradients_are_those_of_numpy,
+        differentiated.gradients_are_low_where_results_are,
+        differentiated.the_first_that_is_not_finite_is_named,
+        differentiated.only_chosen_steps_are_recorded,
+    ],
+)
+def test_every_framework_promises(promise) -> None:
+    promise("torch")
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4))
+
+
+def test_a_layer_is_named() -> None:
+    net = network()
+    with torch.no_grad():
+        net[3].weight.fill_(1e-6)
+    differentiated.a_layer_is_named(lambda: net(torch.rand(4, 8)).sum().backward(), "Sequential.2")
+
+
+def test_a_loss_scale_is_told() -> None:
+    differentiated.a_loss_scale_is_told(lambda scaler: scaler.scale(network()(torch.rand(4, 8)).sum()).backward())
+
+
+class Net(nn.Module):
+    """Layers with state, with random numbers, with several results, and with others in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.drop = nn.Dropout(0.5)
+        self.lstm = nn.LSTM(8, 4, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.drop(self.norm(self.first(x)))
+        h = F.relu(h.mul_(0.5), inplace=True)
+        out, _ = self.lstm(h[None])
+        seen, _ = self.attention(h[None], h[None], h[None], need_weights=False)
+        return torch.log_softmax(out, -1).mean() + torch.einsum("bij,bik->jk", seen, seen).sum() + x.square().sum()
+
+
+@pytest.mark.parametrize("region", [{"enabled": False}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "level": "O3"}])
+def test_a_trace_changes_nothing(region) -> None:
+    def run(trace):
+        torch.manual_seed(3)
+        net, x = Net(), torch.randn(6, 8, requires_grad=True)
+        with trace:
+            with unamp.autocast(**region):
+                loss = net(x)
+            loss.backward()
+        grads = [x.grad, *(p.grad for p in net.parameters())]
+        return [t.detach().float().numpy() for t in (loss, *grads, *net.buffers(), torch.rand(4))]
+
+    differentiated.gradients_do_not_depend_on_a_trace(run)
+
+
+def test_a_backward_pass_inside_of_a_region_is_not_reported() -> None:
+    """Nor is looking at a gradient, which follows no rule."""
+    with unamp.trace(gradients=True) as trace, unamp.autocast(dtype="bfloat16", level="O3"):
+        net = network()
+        net(torch.rand(4, 8)).sum().backward()
+    assert [record.op for record in trace.records] == ["linear", "relu", "linear", "layer_norm", "linear", "sum"]
+    assert len(trace.gradients) == 6
+
+
+def test_a_later_backward_pass_is_not_recorded() -> None:
+    differentiated.a_later_backward_pass_is_not_recorded(lambda: network()(torch.rand(4, 8)).sum().backward)
+
+
+def test_hooks_vanish_with_the_trace() -> None:
+    with unamp.trace(gradients=True):
+        y = torch.rand(3, requires_grad=True).exp()
+        assert y._backward_hooks
+    assert not y._backward_hooks
+
+
+def test_no_graph_is_kept() -> None:
+    def made():
+        for backward in (True, False):
+            net = network()
+            loss = net(torch.rand(4, 8)).sum()
+            if backward:
+                loss.backward()
+            yield from (net, loss)
+
+    differentiated.no_graph_is_kept(made)
+
+
+def test_what_needs_no_gradient_has_none() -> None:
+    with unamp.trace(gradients=True) as trace:
+        with torch.no_grad():
+            network()(torch.rand(4, 8))
+        torch.rand(3, requires_grad=True).exp().sum().backward()
+    assert [trace.records[each.record].op for each in trace.gradients] == ["sum", "exp"]
+
+
+def test_every_result_and_every_pass_has_its_own() -> None:
+    """`max` has one floating result, `std_mean` two; a graph that is kept may run backward twice."""
+    x = torch.rand(3, 5, requires_grad=True)
+    with unamp.trace(gradients=True) as trace:
+        _, mean = torch.std_mean(x)
+        mean.backward(retain_graph=True)
+        mean.backward()
+    assert [(each.record, each.result) for each in trace.gradients] == [(0, 1), (0, 1)]
+
+
+def test_second_derivatives_are_seen_and_right() -> None:
+    x = torch.tensor([2.0], requires_grad=True)
+    with unamp.trace(gradients=True) as trace:
+        (first,) = torch.autograd.grad(x.pow(3).sum(), x, create_graph=True)
+        first.sum().backward()
+    assert x.grad is not None
+    assert x.grad.item() == 12.0
+    assert len(trace.gradients) > 2
+
+
+def test_a_forward_that_runs_again_is_recorded_where_it_runs() -> None:
+    x = torch.rand(4, 8, requires_grad=True)
+    net = network()
+    with unamp.trace(gradients=True) as trace:
+        checkpoint(net, x, use_reentrant=False).sum().backward()
+    ops = {trace.records[each.record].op for each in trace.gradients}
+    assert {"linear", "sum"} <= ops
+
+
+def test_what_has_no_plain_numbers_is_named() -> None:
+    with unamp.trace(gradients=True) as trace:
+        torch.func.grad(lambda x: x.exp().sum())(torch.rand(3))
+        table = torch.rand(5, 2, requires_grad=True)
+        (torch.sparse.mm(torch.eye(5).to_sparse(), table)).sum().backward()
+    assert "inside of a transform of torch.func" in trace.gradient_table()
+
+
+def test_a_compiled_function_runs_eagerly_and_is_seen() -> None:
+    compiled = torch.compile(lambda x: x.exp().sum(), backend="eager")
+    with unamp.trace(gradients=True) as trace:
+        compiled(torch.rand(3, requires_grad=True)).backward()
+    assert [trace.records[each.record].op for each in trace.gradients] == ["sum", "exp"]
+
+
+def test_a_registered_operation_has_one() -> None:
+    differentiated.a_registered_operation_has_one("torch")
+
+
+def test_the_chosen_rank_records(tmp_path: Path) -> None:
+    """What a launcher says goes for nothing where the processes were numbered since."""
+    script = Path(__file__).with_name("ranked.py")
+    commands = [["env", "RANK=0", sys.executable, str(script), str(rank), str(tmp_path / "store")] for rank in range(2)]
+    assert said_by_ranks(commands) == [[0, 0], [1, 1]]

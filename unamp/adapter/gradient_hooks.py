@@ -1,0 +1,73 @@
+"""Hooks on the results of reported operations, which tell a trace of their gradients, for `unamp.trace(gradients=True)`.
+
+An adapter is given a `GradientHook` for every operation that it reports to such a trace. It has the framework call it with the
+gradient of each floating result, and changes no number by that. A graph may outlive the trace: it holds a hook, which holds
+`Arrivals`, which hold nothing once the trace is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unamp.adapter.records import Gradient
+
+__all__ = ["Arrivals", "GradientHook"]
+
+
+class Arrivals:
+    """The place where a trace gets gradients while it is open; what arrives afterwards is dropped.
+
+    Args:
+        take: gets each gradient, with the place of its operation among the records.
+    """
+
+    def __init__(self, take: Callable[[Gradient], None]) -> None:
+        self.take: Callable[[Gradient], None] | None = take
+        self.undo: list[Callable[[], object]] = []
+
+    def close(self) -> None:
+        """Take nothing any more, and remove the hooks that can be removed."""
+        self.take = None
+        while self.undo:
+            self.undo.pop()()
+
+
+class GradientHook:
+    """Tells the traces that recorded an operation of the gradients of its results.
+
+    Args:
+        places: each trace's arrivals with the place of the operation among its records; an outer trace after an inner one.
+    """
+
+    def __init__(self, places: Sequence[tuple[Arrivals, int]]) -> None:
+        self._places = places
+
+    @property
+    def wanted(self) -> bool:
+        """Return whether one of the traces is still open."""
+        return any(arrivals.take is not None for arrivals, _ in self._places)
+
+    def arrived(self, dtype: str, shape: Sequence[int], row: Any, result: int = 0) -> None:
+        """Tell of a gradient.
+
+        Args:
+            dtype: the name of its dtype.
+            shape: its shape.
+            row: its numbers, as `unamp.adapter.records.Values.of` takes them.
+            result: which of the operation's floating results it is of.
+        """
+        self._tell(Gradient.of(dtype, shape, row, result))
+
+    def leave_out(self, why: str, result: int = 0) -> None:
+        """Tell that a gradient is not known."""
+        self._tell(Gradient("", result=result, left_out=why))
+
+    def when_closed(self, undo: Callable[[], object]) -> None:
+        """Remember how a hook is removed once no trace that recorded the operation is open."""
+        self._places[-1][0].undo.append(undo)
+
+    def _tell(self, gradient: Gradient) -> None:
+        for arrivals, place in self._places:
+            if (take := arrivals.take) is not None:
+                take(gradient._replace(record=place))

@@ -1,0 +1,186 @@
+"""Keeping the arguments of operations, for `unamp.trace(keep=...)` and `unamp replay`.
+
+A call is kept in the canonical signature of its operation (see `unamp.adapter.operations.Operations`), in which every framework
+can be asked for it again. Its tensors are in a file of safetensors, the rest is in the record. Whoever calls this module is an
+adapter: it says what the canonical call is, and what the numbers of a tensor are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unamp.adapter.records import Call
+from unamp.adapter.shadowing import DRAWING, DRAWS, LeftOut
+from unamp.vocabulary import vocabulary
+
+__all__ = ["KEPT_DTYPES", "LIMIT", "RESULT", "Arguments", "Keeper", "Kept", "one_number", "written"]
+
+#: How many bytes a trace keeps unless it is told.
+LIMIT = 1 << 30
+#: The name of an operation's first floating result in its file; its inputs are numbered.
+RESULT = "result"
+#: The dtypes of tensors that are kept.
+KEPT_DTYPES = (
+    *("float64", "float32", "float16", "bfloat16", "bool"),
+    *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"),
+)
+
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+
+
+#: Groups whose functions have the same signature everywhere, as far as they take tensors alone.
+_ALIKE = frozenset({"elementwise", "activation"})
+#: Operations that take a number for their second tensor.
+_NUMBERS = frozenset({"add", "div", "mul", "pow", "sub"})
+
+
+def written(
+    op: str, signatures: Mapping[str, Callable[..., Arguments]], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Arguments:
+    """Return a call in the canonical signature.
+
+    Args:
+        op: the operation.
+        signatures: for operations whose arguments differ: a function with the framework's own parameters that returns the
+            canonical arguments, or raises `LeftOut`.
+        args, kwargs: the call, as the framework has it.
+
+    Raises:
+        LeftOut: where there is no such function, and the call has more than tensors.
+    """
+    if (signature := signatures.get(op)) is not None:
+        try:
+            return signature(*args, **kwargs)
+        except TypeError as error:
+            raise LeftOut(f"its arguments have no canonical form here: {error}") from error
+    given = [*args, *(value for name, value in kwargs.items() if name != "name")]
+    numbers = sum(type(value) in (int, float) for value in given)
+    tensors = sum(hasattr(value, "dtype") and hasattr(value, "shape") for value in given)
+    if vocabulary()[op].group not in _ALIKE or tensors + numbers < len(given) or (numbers and op not in _NUMBERS):
+        raise LeftOut(f"the arguments of {op} have no canonical form here")
+    return given, {}
+
+
+def one_number(value: Any) -> Any:
+    """Return the number that a list of equal ones stands for, of a convolution's stride say; anything else as it is."""
+    several = isinstance(value, (list, tuple)) and len(value) > 0 and all(type(each) is int for each in value)
+    return value[0] if several and len(set(value)) == 1 else value
+
+
+class Keeper:
+    """Writes the tensors of calls into files of a folder, each call into one.
+
+    Args:
+        folder: where; it is made where it is not there, and must be empty.
+        limit: how many bytes of tensors at most. What comes after that is left out, and its record says so.
+
+    Raises:
+        ValueError: where there is something in the folder, or is no folder.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        import importlib.util
+
+        if importlib.util.find_spec("safetensors") is None or importlib.util.find_spec("ml_dtypes") is None:
+            raise ModuleNotFoundError("to keep inputs takes safetensors and ml_dtypes; pip install 'unamp[replay]'")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"keep: {folder}: {error.strerror}") from error
+        if next(folder.iterdir(), None) is not None:
+            raise ValueError(f"keep: {folder} is not empty; name a new folder")
+        self._folder = folder
+        self._left = limit
+        self._limit = limit
+        self._count = 0
+
+    def before(self, op: str, canonical: Callable[[], Arguments], array: Callable[[Any], Any]) -> Kept:
+        """Return the arguments of a call, copied before it changes them.
+
+        Args:
+            op: the operation.
+            canonical: gives the arguments in the canonical signature, or raises `LeftOut` with the reason why it cannot.
+            array: gives the numbers of a tensor as a NumPy array of their dtype, and raises `LeftOut` for what is no tensor.
+        """
+        kept = Kept(self, array)
+        try:
+            if op in DRAWING:
+                raise LeftOut(DRAWS)
+            args, kwargs = canonical()
+            kept.args = [kept.encode(value) for value in args]
+            kept.kwargs = {name: kept.encode(value) for name, value in kwargs.items()}
+        except LeftOut as reason:
+            kept.tensors, kept.left_out = {}, str(reason)
+        return kept
+
+    def write(self, tensors: dict[str, Any]) -> str:
+        """Write the tensors of one call, and return the name of the file.
+
+        Raises:
+            LeftOut: where that would be more than the limit.
+        """
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        if size > self._left:
+            raise LeftOut(f"the trace keeps {self._limit} bytes of tensors at most (keep_limit)")
+        from safetensors.numpy import save_file
+
+        self._left -= size
+        self._count += 1
+        name = f"{self._count:06}.safetensors"
+        save_file(tensors, self._folder / name)
+        return name
+
+
+class Kept:
+    """The arguments of a call that runs.
+
+    Args:
+        keeper: writes the file.
+        array: see `Keeper.before`.
+    """
+
+    def __init__(self, keeper: Keeper, array: Callable[[Any], Any]) -> None:
+        self._keeper = keeper
+        self._array = array
+        self.tensors: dict[str, Any] = {}
+        self.args: list[Any] = []
+        self.kwargs: dict[str, Any] = {}
+        self.left_out = ""
+
+    def encode(self, value: Any) -> Any:
+        """Return a value as JSON can hold it; tensors are set aside for the file."""
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if type(value) is float:
+            return value if math.isfinite(value) else {"number": str(value)}
+        if isinstance(value, (list, tuple)):
+            return [self.encode(each) for each in value]
+        name = len(self.tensors)
+        self.tensors[str(name)] = self._numbers(value)
+        return {"tensor": name}
+
+    def after(self, result: Any) -> Call:
+        """Write the call down.
+
+        Args:
+            result: the first floating tensor that came out; None where there is none.
+        """
+        if not self.left_out:
+            try:
+                if result is not None:
+                    self.tensors[RESULT] = self._numbers(result)
+                return Call(self._keeper.write(self.tensors), self.args, self.kwargs)
+            except LeftOut as reason:
+                self.left_out = str(reason)
+        return Call("", [], {}, self.left_out)
+
+    def _numbers(self, tensor: Any) -> Any:
+        import numpy as np
+
+        array = np.array(self._array(tensor), order="C")  # a copy: the operation may change it where it is
+        if array.dtype.name not in KEPT_DTYPES:
+            raise LeftOut(f"a tensor in {array.dtype.name} is not kept")
+        return array

@@ -1,0 +1,132 @@
+"""The table of gradients: of which operation's result they vanish in a low dtype, or are not finite, by layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import NamedTuple
+
+from unamp.adapter.records import Gradient, OpRecord
+from unamp.dtypes import LOW_DTYPES, low_dtype
+from unamp.tracing.tables import percent, text_table
+
+__all__ = ["GradientLine", "gradient_lines", "gradient_remarks", "gradient_table", "low_of"]
+
+
+class GradientLine(NamedTuple):
+    """The gradients of one operation's results in one layer, of one dtype, over all backward passes.
+
+    Attributes:
+        layer, op: as in `OpRecord`.
+        dtype: the gradients' dtype.
+        max_abs, zeros, subnormal, flushed: the largest of all gradients; see `unamp.adapter.records.Values` and `Underflow`.
+        nonfinite: how many numbers of all of them together are infinite or NaN.
+        times: how many gradients there were.
+        left_out: why they are not known, for a line of those; empty elsewhere.
+    """
+
+    layer: str | None
+    op: str
+    dtype: str
+    max_abs: float = 0.0
+    zeros: float = 0.0
+    subnormal: float = 0.0
+    flushed: float = 0.0
+    nonfinite: int = 0
+    times: int = 0
+    left_out: str = ""
+
+
+def low_of(gradients: Iterable[Gradient], dtype: str | None) -> str:
+    """Return the low dtype that was asked for; where none was, that of most gradients that are low, else float16."""
+    if dtype is not None:
+        return low_dtype(dtype)
+    counts = Counter(each.dtype for each in gradients if each.dtype in LOW_DTYPES)
+    return counts.most_common(1)[0][0] if counts else "float16"
+
+
+def gradient_lines(records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype: str) -> list[GradientLine]:
+    """Return the gradients by layer and operation: not finite first, then the most underflow; at the end those left out."""
+    groups: dict[tuple[str | None, str, str, str], list[Gradient]] = {}
+    for each in gradients:
+        record = records[each.record]
+        groups.setdefault((record.layer, record.op, each.dtype, each.left_out), []).append(each)
+    lines = [_line(*key, found, dtype) for key, found in groups.items()]
+    return sorted(lines, key=lambda line: (bool(line.left_out), not line.nonfinite, -line.subnormal - line.flushed))
+
+
+def _line(layer: str | None, op: str, own: str, left_out: str, found: Sequence[Gradient], dtype: str) -> GradientLine:
+    values = [each.values for each in found if each.values is not None]
+    lost = [under for each in values if (under := each.underflow_in(dtype)) is not None]
+    return GradientLine(
+        layer,
+        op,
+        own,
+        max_abs=max((each.max_abs for each in values), default=0.0),
+        zeros=max(each.zeros for each in found),
+        subnormal=max((each.subnormal for each in lost), default=0.0),
+        flushed=max((each.flushed for each in lost), default=0.0),
+        nonfinite=sum(each.nonfinite for each in values),
+        times=len(found),
+        left_out=left_out,
+    )
+
+
+def gradient_table(dtype: str, lines: Sequence[GradientLine]) -> str:
+    """Return the lines as plain text."""
+    head = (
+        "layer", "operation", "gradient", "largest", "zeros", f"subnormal in {dtype}", "to zero", "not finite", "count"
+    )  # fmt: skip
+    rows = [
+        (
+            line.layer or "-", line.op, line.dtype, f"{line.max_abs:.2g}", percent(line.zeros), percent(line.subnormal),
+            percent(line.flushed), str(line.nonfinite or "-"), str(line.times),
+        )
+        for line in lines if not line.left_out
+    ]  # fmt: skip
+    left_out = [
+        f"{line.op}{f' in {line.layer}' if line.layer else ''}{f' ({line.times} times)' if line.times > 1 else ''}: "
+        f"{line.left_out}"
+        for line in lines
+        if line.left_out
+    ]
+    text = text_table(head, rows)
+    return "\n".join([text, "gradients that are not known:", *left_out]) if left_out else text
+
+
+def gradient_remarks(records: Sequence[OpRecord], gradients: Sequence[Gradient], dtype: str) -> list[str]:
+    """Return sentences about all gradients: which first was not finite, which layers lose most, under which loss scale."""
+    known = [each for each in gradients if each.values is not None]
+    if not known:
+        return ["no gradient of a result was seen: no backward pass ran while the trace was open, or nothing needed one"]
+    said = []
+    if (place := next((n for n, each in enumerate(known) if each.values and each.values.nonfinite), None)) is not None:
+        before = f"; the one before it was {_named(records, known[place - 1])}" if place else ", the first of all"
+        said.append(f"first gradient that is not finite: {_named(records, known[place])}{before}")
+    lost = sorted(_by_layer(records, known, dtype).items(), key=lambda each: -each[1])
+    worst = ", ".join(f"{layer or 'outside of layers'} {percent(share)}" for layer, share in lost[:3] if share)
+    if worst:
+        said.append(f"gradients too small for {dtype}, by layer: {worst}")
+    scales = sorted({each.scale for each in known if each.scale is not None})
+    if scales:
+        said.append(f"gradients are multiplied by the loss scale, {' and '.join(f'{scale:g}' for scale in scales[:3])}")
+    return said
+
+
+def _named(records: Sequence[OpRecord], gradient: Gradient) -> str:
+    record = records[gradient.record]
+    where = f"layer {record.layer}, " if record.layer else ""
+    return f"of {where}operation {gradient.record + 1} ({record.op})"
+
+
+def _by_layer(records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype: str) -> dict[str | None, float]:
+    """Return, for each layer, the share of all numbers of its gradients that a low dtype loses digits of, or all of them."""
+    counts: dict[str | None, tuple[float, int]] = {}
+    for each in gradients:
+        assert each.values is not None
+        size, under = prod(each.values.shape), each.values.underflow_in(dtype)
+        lost, total = counts.get(layer := records[each.record].layer, (0.0, 0))
+        share = under.subnormal + under.flushed if under is not None else 0.0
+        counts[layer] = lost + share * size, total + size
+    return {layer: lost / total if total else 0.0 for layer, (lost, total) in counts.items()}

@@ -1,0 +1,241 @@
+"""The layers of two runs that are the same, where their names differ: proposed, and read from a file that a person corrects.
+
+The format of the file is described in docs/tracing.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from unamp import _strict_json as strict
+from unamp.adapter.records import OpRecord
+from unamp.errors import shortened
+from unamp.tracing.aligning import aligned
+
+__all__ = ["LayerMapping", "propose"]
+
+FORMAT, VERSION = "unamp layers", 1
+
+_LONGEST = 1 << 20  # of a file that a person corrects
+#: How a file names what ran outside of layers, as the tables do.
+_OUTSIDE = "-"
+
+Layer = str | None
+Pair = tuple[Layer, Layer]
+
+
+@dataclass(frozen=True)
+class LayerMapping:
+    """The layers of a reference and of another run that are the same.
+
+    Attributes:
+        pairs: for each its name in the reference and in the other, as the records have it; None is outside of layers. A layer
+            that is several in the other run stands in several pairs.
+        reasons: why two were proposed for each other.
+        alone: the layers of the reference, and of the other, that have no partner in a proposal.
+    """
+
+    pairs: tuple[Pair, ...]
+    reasons: Mapping[Pair, str] = field(default_factory=dict, compare=False)
+    alone: tuple[tuple[Layer, ...], tuple[Layer, ...]] = field(default=((), ()), compare=False)
+
+    def groups(self) -> tuple[dict[Layer, int], dict[Layer, int]]:
+        """Return the number of the group that each layer of the reference, and of the other, belongs to."""
+        groups: tuple[dict[Layer, int], dict[Layer, int]] = ({}, {})
+        for new, (left, right) in enumerate(self.pairs):
+            joined = {groups[0].get(left, new), groups[1].get(right, new)}
+            for side, layer in zip(groups, (left, right), strict=True):
+                side[layer] = new
+                side.update({each: new for each, group in side.items() if group in joined})
+        return groups
+
+    def check(self, reference: Iterable[OpRecord], other: Iterable[OpRecord]) -> None:
+        """Check that both runs have the layers.
+
+        Raises:
+            ValueError: naming a layer that is none, and what was probably meant.
+        """
+        for side, (name, records) in enumerate((("the reference", reference), ("the other run", other))):
+            layers = dict.fromkeys(record.layer for record in records)
+            for pair in self.pairs:
+                if pair[side] not in layers:
+                    near = difflib.get_close_matches(_spelled(pair[side]), map(_spelled, layers), 3)
+                    hint = f"did you mean {', '.join(map(repr, near))}?" if near else "`unamp trace` shows its layers"
+                    raise ValueError(f"{name} has no layer {shortened(_spelled(pair[side]))}; {hint}")
+
+    def to_toml(self) -> str:
+        """Return the text of a file.
+
+        Raises:
+            ValueError: for a layer whose name a file cannot hold.
+        """
+        lines = [
+            "# Which layer of the reference (left) is which of the other run (right). A layer that is several has a list.",
+            '# "-" is what ran outside of layers. Layers that are not named here are matched by their own names.',
+            f"format = {_quoted(FORMAT)}",
+            f"version = {VERSION}",
+            "",
+            "[layers]",
+        ]
+        for left in dict.fromkeys(pair[0] for pair in self.pairs):
+            partners = [pair[1] for pair in self.pairs if pair[0] == left]
+            written = [_quoted(_spelled(each)) for each in partners]
+            why = "; ".join(filter(None, (self.reasons.get((left, each), "") for each in partners)))
+            value = written[0] if len(written) == 1 else f"[{', '.join(written)}]"
+            lines.append(f"{_quoted(_spelled(left))} = {value}" + (f"  # {why}" if why else ""))
+        for name, alone in zip(("reference", "other run"), self.alone, strict=True):
+            if alone:
+                lines += ["", f"# Without a partner in the {name}:", *(f"# {_quoted(_spelled(each))}" for each in alone)]
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def from_toml(cls, text: str) -> LayerMapping:
+        """Return the mapping of a file.
+
+        Raises:
+            ValueError: for what is no such file; the message says where and what.
+        """
+        import tomllib  # slow to import
+
+        if not isinstance(text, str):
+            raise TypeError(f"a mapping of layers is text, not {type(text).__name__}")
+        if len(text) > _LONGEST:
+            raise ValueError(f"this is no mapping of layers: it has more than {_LONGEST} characters")
+        try:
+            return cls(_read(tomllib.loads(text)))
+        except RecursionError:
+            raise ValueError("this is no mapping of layers: nested too deeply") from None
+        except ValueError as error:
+            raise ValueError(f"this is no mapping of layers: {error}") from error
+
+
+def _read(data: dict[str, Any]) -> tuple[Pair, ...]:
+    names = ("format", "version", "layers")
+    found = strict.fields("the file", data, names, names)
+    if found["format"] != FORMAT:
+        raise strict.BadJSON(f"format: must be {FORMAT!r}, not {shortened(found['format'], 40)}")
+    if strict.whole("version", found["version"]) != VERSION:
+        raise strict.BadJSON(f"version: {found['version']} is not known; this unamp reads version {VERSION}")
+    pairs: list[Pair] = []
+    for left, value in strict.expect("layers", found["layers"], dict, "a table").items():
+        where = f"layers, {shortened(left, 40)}"
+        name = strict.plain_text(where, left)
+        rights = strict.each(strict.plain_text)(where, value) if isinstance(value, list) else [strict.plain_text(where, value)]
+        pairs += [(_layer(name), _layer(right)) for right in rights]
+    if len(set(pairs)) < len(pairs):
+        twice = next(pair for pair, count in Counter(pairs).items() if count > 1)
+        raise strict.BadJSON(f"layers, {shortened(_spelled(twice[0]), 40)}: names {shortened(_spelled(twice[1]), 40)} twice")
+    return tuple(pairs)
+
+
+def _layer(name: str) -> Layer:
+    return None if name == _OUTSIDE else name
+
+
+def _spelled(layer: Layer) -> str:
+    return _OUTSIDE if layer is None else layer
+
+
+def _quoted(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError(f"a file cannot hold the name of a layer that is not printable: {shortened(name)}")
+    return json.dumps(name, ensure_ascii=False)
+
+
+class _Candidate(NamedTuple):
+    """Two layers that may be the same, with what speaks for it.
+
+    Attributes:
+        left, right: the numbers of the layers, in the order in which they first ran.
+        alike: the share of their operations that both have, with results of the same shape.
+        in_order: the share of their operations that are the same where both runs are followed from the beginning.
+        named: the similarity of their names.
+    """
+
+    left: int
+    right: int
+    alike: float
+    in_order: float
+    named: float
+
+    @property
+    def score(self) -> float:
+        """Return the sum of all three. Names count least: those of two frameworks may be alike by chance."""
+        return self.alike + self.in_order + 0.5 * self.named
+
+
+def propose(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> LayerMapping:
+    """Return the layers of two runs that are probably the same.
+
+    Two layers are held to be the same by the operations that both have, with results of the same size; by the order in which
+    both runs had them; and, least, by their names. The best pair is taken first. A layer that is left over joins the layer
+    whose operations it has the larger part of: one framework's attention is a layer, another's has four inside.
+
+    Args:
+        left: the records of the reference.
+        right: those of the other run.
+    """
+    keys = [[_key(record) for record in run] for run in (left, right)]
+    layers = [list(dict.fromkeys(record.layer for record in run)) for run in (left, right)]
+    has: list[list[Counter[Any]]] = []
+    for run, of_run, its_keys in zip((left, right), layers, keys, strict=True):
+        counts: dict[Layer, Counter[Any]] = {layer: Counter() for layer in of_run}
+        for record, key in zip(run, its_keys, strict=True):
+            counts[record.layer][key] += 1
+        has.append(list(counts.values()))
+    places = [{layer: n for n, layer in enumerate(of_run)} for of_run in layers]
+    pairs = aligned((keys[0], keys[1]), ([k[0] for k in keys[0]], [k[0] for k in keys[1]]))
+    together = Counter((places[0][left[i].layer], places[1][right[j].layer]) for i, j in pairs)
+    candidates = []
+    for a, in_a in enumerate(has[0]):
+        for b, in_b in enumerate(has[1]):
+            # What ran outside of layers in one framework may be a layer in another: it is no partner for the sake of one.
+            if (shared := (in_a & in_b).total()) or together[a, b]:
+                size = in_a.total() + in_b.total()
+                named = _similar(layers[0][a], layers[1][b])
+                candidates.append(_Candidate(a, b, 2 * shared / size, 2 * together[a, b] / size, named))
+    candidates.sort(key=lambda each: (-each.score, each.left, each.right))
+    taken: tuple[set[int], set[int]] = (set(), set())
+    chosen: list[_Candidate] = []
+    for each in candidates:
+        if each.left not in taken[0] and each.right not in taken[1]:
+            chosen.append(each)
+            taken[0].add(each.left)
+            taken[1].add(each.right)
+    for each in candidates:
+        a, b, mine = each.left, each.right, together[each.left, each.right]
+        if (a not in taken[0] and 2 * mine > has[0][a].total()) or (b not in taken[1] and 2 * mine > has[1][b].total()):
+            chosen.append(each)
+            taken[0].add(a)
+            taken[1].add(b)
+    chosen.sort()
+    reasons = {
+        (layers[0][each.left], layers[1][each.right]): _why(each, has[0][each.left], together[each.left, each.right])
+        for each in chosen
+    }
+    alone = [tuple(layer for n, layer in enumerate(of) if n not in side) for of, side in zip(layers, taken, strict=True)]
+    return LayerMapping(tuple(reasons), reasons, (alone[0], alone[1]))
+
+
+def _key(record: OpRecord) -> tuple[str, tuple[int, ...]]:
+    """Return the operation, and the sizes of its result, in the order in which no two frameworks differ."""
+    return record.op, tuple(sorted(size or 0 for size in record.output_shape or ()))
+
+
+def _why(each: _Candidate, has: Counter[Any], together: int) -> str:
+    most = ", ".join(dict.fromkeys(op for (op, _), _ in has.most_common(3)))
+    return f"{most}: {together} of {has.total()} in order"
+
+
+def _similar(a: Layer, b: Layer) -> float:
+    """Return the similarity of two names, from 0 to 1, without the classes of their networks."""
+    if a is None or b is None:
+        return 1.0 if a is b else 0.0
+    words = [re.findall(r"[a-z]+|\d+", name.partition(".")[2].lower()) for name in (a, b)]
+    return difflib.SequenceMatcher(None, " ".join(words[0]), " ".join(words[1]), autojunk=False).ratio()

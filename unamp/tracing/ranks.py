@@ -1,0 +1,22 @@
+"""The number of this process among those that share work."""
+
+from __future__ import annotations
+
+import os
+
+from unamp.adapter import registry
+from unamp.adapter.contract import KnowsRanks
+
+__all__ = ["current_rank"]
+
+#: The variables in which launchers tell a process its number: torchrun's, Paddle's, MindSpore's, those of MPI and Slurm.
+_VARIABLES = ("RANK", "PADDLE_TRAINER_ID", "RANK_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+def current_rank() -> int:
+    """Return the number that a framework or else a launcher gave this process; 0 where nobody gave it any."""
+    for adapter in registry.adapters_in_use():
+        if isinstance(adapter, KnowsRanks) and (rank := adapter.rank()) is not None:
+            return rank
+    said = (os.environ.get(name, "") for name in _VARIABLES)
+    return next((int(rank) for rank in said if rank.isascii() and rank.isdigit()), 0)
