@@ -30,6 +30,7 @@ PUBLIC = {
         "unamp.layers",
         "unamp.tracing",
         "unamp.tuning",
+        "unamp.watching",
         "unamp.onnx",
         "unamp.testing",
         "unamp.typing",
@@ -240,10 +241,12 @@ def formats() -> Iterator[str]:
     from unamp.layers import rules
     from unamp.tracing import as_json
     from unamp.tuning import resuming
+    from unamp.watching import as_json as history
 
     yield f"precision.toml = version {_precision_toml.VERSION}"
     yield f"rules for layers as JSON = version {rules._VERSION}"
     yield f"trace as JSON = version {as_json.VERSION}"
+    yield f"history of watch as JSON = version {history.VERSION}"
     yield f"runs of tune to resume = version {resuming._VERSION}"
     yield f"results.json of conformance = version {results.SCHEMA}"
 

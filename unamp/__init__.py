@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from unamp.scaling import GradScaler
     from unamp.tracing import Trace, TraceComparison, compare_traces, trace
     from unamp.tuning import Tuned, TuneReport, tune
+    from unamp.watching import Watch, watch
 
 __all__ = [
     "LEVELS",
@@ -64,6 +65,7 @@ __all__ = [
     "TraceComparison",
     "TuneReport",
     "Tuned",
+    "Watch",
     "amp_guard",
     "auto_cast",
     "auto_mixed_precision",
@@ -86,6 +88,7 @@ __all__ = [
     "trace",
     "tune",
     "vocabulary",
+    "watch",
 ]
 
 
@@ -113,6 +116,8 @@ _LATE = {
     "TuneReport": "unamp.tuning",
     "Tuned": "unamp.tuning",
     "tune": "unamp.tuning",
+    "Watch": "unamp.watching",
+    "watch": "unamp.watching",
 }
 
 

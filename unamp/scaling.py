@@ -21,7 +21,7 @@ from unamp.loss_scale import SMALLEST, LossScale, number
 from unamp.policy import Policy
 from unamp.regions import open_regions, policy_region
 
-__all__ = ["GradScaler", "NothingChecked", "no_policy"]
+__all__ = ["GradScaler", "NothingChecked", "is_unscaled", "no_policy"]
 
 _OFF = Policy(enabled=False)
 
@@ -431,6 +431,11 @@ class GradScaler:
                 "scaler of its own"
             )
         return adapter
+
+
+def is_unscaled(scaler: GradScaler, optimizer: Any) -> bool:
+    """Return whether an optimizer's gradients were unscaled since the last update; of None, whether any optimizer's were."""
+    return bool(scaler._pending) if optimizer is None else id(optimizer) in scaler._pending
 
 
 def _takes_scaler(optimizer: Any) -> bool:

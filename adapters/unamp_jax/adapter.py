@@ -16,7 +16,7 @@ from unamp.adapter.observer import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
-from unamp_jax import casting, decoration, devices, networks, observing, patches, plans, probing, scaling, spellings
+from unamp_jax import casting, decoration, devices, networks, observing, patches, plans, probing, scaling, spellings, watching
 from unamp_jax.activation import Activation
 from unamp_jax.state import CONTEXT, DTYPES, Plan, thread
 
@@ -42,6 +42,10 @@ class JaxAdapter(BaseAdapter):
     gradients = scaling.JaxGradients
     decorate = staticmethod(decoration.decorate)
     report_registered = staticmethod(observing.report_registered)
+    named_gradients = staticmethod(watching.named_gradients)
+    numbers = staticmethod(watching.numbers)
+    total = staticmethod(watching.total)
+    fetched = staticmethod(watching.fetched)
     spelling = staticmethod(spellings.spelling)
 
     def rank(self) -> int | None:

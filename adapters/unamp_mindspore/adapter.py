@@ -17,7 +17,19 @@ from unamp.adapter.layers import Layered
 from unamp.adapter.observer import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
-from unamp_mindspore import compiled, compiling, decoration, devices, networks, observing, patches, plans, scaling, spellings
+from unamp_mindspore import (
+    compiled,
+    compiling,
+    decoration,
+    devices,
+    networks,
+    observing,
+    patches,
+    plans,
+    scaling,
+    spellings,
+    watching,
+)
 from unamp_mindspore.activation import Activation
 from unamp_mindspore.casting import cast
 from unamp_mindspore.probing import probe_effects
@@ -47,6 +59,10 @@ class MindSporeAdapter(BaseAdapter):
     gradients = scaling.MindSporeGradients
     decorate = staticmethod(decoration.decorate)
     report_registered = staticmethod(observing.report_registered)
+    named_gradients = staticmethod(watching.named_gradients)
+    numbers = staticmethod(watching.numbers)
+    total = staticmethod(watching.total)
+    fetched = staticmethod(watching.fetched)
     spelling = staticmethod(spellings.spelling)
 
     def rank(self) -> int | None:

@@ -19,7 +19,7 @@ from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_paddle import compiled, devices, observing, patches, plans, scaling, spellings
+from unamp_paddle import compiled, devices, observing, patches, plans, scaling, spellings, watching
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.hooks import HOOKS
@@ -47,6 +47,10 @@ class PaddleAdapter(BaseAdapter):
     all_finite = staticmethod(scaling.all_finite)
     gradients = scaling.PaddleGradients
     report_registered = staticmethod(observing.report_registered)
+    named_gradients = staticmethod(watching.named_gradients)
+    numbers = staticmethod(watching.numbers)
+    total = staticmethod(watching.total)
+    fetched = staticmethod(watching.fetched)
     spelling = staticmethod(spellings.spelling)
 
     def rank(self) -> int | None:

@@ -11,7 +11,7 @@ from unamp_paddle.masters import masters_of, parameters
 from unamp_paddle.programs import refuse_scaling
 from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, dtype_of
 
-__all__ = ["PaddleGradients", "all_finite", "backward", "scale_loss"]
+__all__ = ["PaddleGradients", "all_finite", "backward", "dense", "scale_loss"]
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _add_n, _all, _cast, _isfinite = paddle._C_ops.add_n, paddle._C_ops.all, paddle._C_ops.cast, paddle._C_ops.isfinite
@@ -94,10 +94,10 @@ class PaddleGradients:
         for parameter in parameters(self._optimizer):
             gradient = parameter._grad_ivar()
             if gradient is not None:
-                yield parameter, _dense(gradient)
+                yield parameter, dense(gradient)
 
 
-def _dense(gradient: Any) -> Any:
+def dense(gradient: Any) -> Any:
     """Return a gradient, or the rows of a sparse one, which share its memory."""
     return paddle.Tensor(gradient.get_selected_rows().get_tensor()) if gradient.is_selected_rows() else gradient
 

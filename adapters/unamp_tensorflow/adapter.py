@@ -14,7 +14,19 @@ from unamp.adapter.layers import Layered
 from unamp.adapter.observer import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
-from unamp_tensorflow import casting, decoration, devices, networks, observing, patches, plans, probing, scaling, spellings
+from unamp_tensorflow import (
+    casting,
+    decoration,
+    devices,
+    networks,
+    observing,
+    patches,
+    plans,
+    probing,
+    scaling,
+    spellings,
+    watching,
+)
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.hooks import HOOKS
@@ -45,6 +57,10 @@ class TensorFlowAdapter(BaseAdapter):
     gradients = scaling.TensorFlowGradients
     decorate = staticmethod(decoration.decorate)
     report_registered = staticmethod(observing.report_registered)
+    named_gradients = staticmethod(watching.named_gradients)
+    numbers = staticmethod(watching.numbers)
+    total = staticmethod(watching.total)
+    fetched = staticmethod(watching.fetched)
     spelling = staticmethod(spellings.spelling)
 
     def probe(self) -> None:

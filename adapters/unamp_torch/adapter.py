@@ -16,7 +16,7 @@ from unamp.adapter.observer import Sink
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_torch import compiling, devices, keras, observing, patches, plans, probing, scaling, spellings, state
+from unamp_torch import compiling, devices, keras, observing, patches, plans, probing, scaling, spellings, state, watching
 from unamp_torch.activation import activation
 from unamp_torch.compiled import build_hint, in_wheel, library
 from unamp_torch.state import CUDA, autocast_key, dtype_name, excluded, thread
@@ -47,6 +47,10 @@ class TorchAdapter(BaseAdapter):
     all_finite = staticmethod(scaling.all_finite)
     report_registered = staticmethod(observing.report_registered)
     operators_changed = staticmethod(plans.forget)
+    named_gradients = staticmethod(watching.named_gradients)
+    numbers = staticmethod(watching.numbers)
+    total = staticmethod(watching.total)
+    fetched = staticmethod(watching.fetched)
     spelling = staticmethod(spellings.spelling)
     made_by = staticmethod(spellings.made_by)
     called_as_it_is = staticmethod(compiling.call_while_tracing)

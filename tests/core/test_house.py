@@ -57,7 +57,7 @@ FLOORS = (
         "results",
     ),
     ("tracing",),
-    ("tuning",),
+    ("tuning", "watching"),
     ("",),  # the face: what `import unamp` offers
     ("dialects", "migrate", "onnx"),  # thin, and built on what everybody can import
     ("exporting",),  # which reads ONNX files with the floor below

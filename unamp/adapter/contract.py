@@ -34,6 +34,7 @@ __all__ = [
     "KnowsRanks",
     "MayBeFaster",
     "NamesDevices",
+    "NamesGradients",
     "Realisation",
     "Support",
     "TellsOfDtypes",
@@ -354,6 +355,43 @@ class NamesDevices(Protocol):
 
     def device_names(self) -> Mapping[str, str]:
         """Return the framework's word for every device that is there and that a region can cover, by its kind."""
+
+
+@runtime_checkable
+class NamesGradients(Protocol):
+    """The part of an adapter that serves `unamp.watch`: gradients by name, and sums of their numbers that stay on the device.
+
+    No policy is in force when it is asked, and no trace records.
+    """
+
+    def named_gradients(self, network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
+        """Return the floating parameters that are trained, in the network's order.
+
+        Args:
+            network: the network.
+            optimizer: the optimizer, or None.
+            given: the gradients where they are values, as `Adapter.gradients` takes them; None: the parameters hold them.
+
+        Returns:
+            For each its name, with dots; the parameter, from whom `numbers` is asked again after the step, or None where it is
+            a value that does not change; and its gradient, or None where it has none.
+
+        Raises:
+            TypeError, ValueError: where the gradients are not those of the network.
+        """
+
+    def numbers(self, tensor: Any) -> Any:
+        """Return the numbers that a parameter or gradient has now, in float32 or wider, on its device, apart from any graph.
+
+        They are a copy where the tensor is low. Of a sparse one they are those that it holds, of a sharded one this process's.
+        Python's operators compute with them, comparisons and ``&`` included.
+        """
+
+    def total(self, numbers: Any) -> Any:
+        """Return the sum of numbers, or how many of some booleans are true: one number, for which nobody waits."""
+
+    def fetched(self, totals: Sequence[Any]) -> list[float]:
+        """Return the numbers of `total` as floats, fetched from the device at once."""
 
 
 @runtime_checkable

@@ -1,0 +1,76 @@
+"""Gradients by name, and sums of their numbers, for `unamp.watch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from unamp.adapter.patching import find
+from unamp.errors import NotExpressible
+from unamp_jax.state import CONTEXT
+
+__all__ = ["fetched", "named_gradients", "numbers", "total"]
+
+
+def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
+    """See `unamp.adapter.NamesGradients.named_gradients`. Names are the paths in the gradients' pytree.
+
+    Only nnx has parameters that change where they are. Of other libraries, and of a list that Keras's optimizer takes, whoever
+    has the parameters hands them over.
+    """
+    if isinstance(given, (list, tuple)) and hasattr(network, "trainable_variables"):
+        return _of_keras(network, given)
+    held = dict(_held(network))
+    found = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(given, is_leaf=lambda value: value is None):
+        if isinstance(leaf, jax.core.Tracer):
+            raise NotExpressible(
+                "unamp.watch looks at numbers, which are not there while JAX traces: step() is for outside jit"
+            )
+        if leaf is not None and jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            name = _name(path)
+            found.append((name, held.get(name), leaf))
+    return found
+
+
+def _of_keras(network: Any, given: Sequence[Any]) -> list[tuple[str, Any, Any]]:
+    variables = network.trainable_variables
+    if len(variables) != len(given):
+        raise ValueError(f"there are {len(given)} gradients for {len(variables)} trainable variables of the network")
+    return [(variable.path.replace("/", "."), variable, gradient) for variable, gradient in zip(variables, given, strict=True)]
+
+
+def _held(network: Any) -> Iterator[tuple[str, Any]]:
+    """Give the variables of an nnx module by the paths that they have in the gradients of `nnx.grad`."""
+    nnx = find("flax", "nnx")
+    if nnx is not None and isinstance(network, nnx.Module):
+        yield from (
+            (".".join(map(str, path)), each) for path, each in nnx.iter_graph(network) if isinstance(each, nnx.Variable)
+        )
+
+
+def _name(path: Sequence[Any]) -> str:
+    parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+    return ".".join(parts[:-1] if parts[-1:] == ["value"] else parts)
+
+
+def numbers(tensor: Any) -> Any:
+    """See `unamp.adapter.NamesGradients.numbers`."""
+    with CONTEXT(None):
+        read = getattr(tensor, "get_value", None)  # a variable of nnx's; Keras's, and older ones of nnx's, have `value`
+        array = jnp.asarray(getattr(tensor, "value", tensor) if read is None else read())
+        return array if array.dtype == jnp.float64 else array.astype(jnp.float32)
+
+
+def total(numbers: Any) -> Any:
+    """See `unamp.adapter.NamesGradients.total`."""
+    with CONTEXT(None):
+        return jnp.sum(numbers)
+
+
+def fetched(totals: Sequence[Any]) -> list[float]:
+    """See `unamp.adapter.NamesGradients.fetched`."""
+    return [float(each) for each in jax.device_get(list(totals))]

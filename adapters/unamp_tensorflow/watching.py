@@ -1,0 +1,53 @@
+"""Gradients by name, and sums of their numbers, for `unamp.watch`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from unamp.adapter.keras_masters import stepped
+from unamp.errors import NotExpressible
+
+__all__ = ["fetched", "named_gradients", "numbers", "total"]
+
+
+def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
+    """See `unamp.adapter.NamesGradients.named_gradients`. They are in the order of a built optimizer's variables."""
+    if not tf.executing_eagerly():
+        raise NotExpressible("unamp.watch looks at numbers, which a tf.function does not have yet: step() is for outside of it")
+    variables = list(network.trainable_variables)
+    if optimizer is not None and optimizer.built:
+        variables = stepped(optimizer)
+    if not isinstance(given, (list, tuple)) or len(given) != len(variables):
+        said = f"{len(given)}" if isinstance(given, (list, tuple)) else f"a {type(given).__name__}"
+        raise ValueError(f"gradients must be a list, one for each of {len(variables)} trained variables; not {said}")
+    if any(isinstance(gradient, tf.distribute.DistributedValues) for gradient in given):
+        raise NotExpressible("unamp.watch takes gradients of one replica; in a strategy, of strategy.local_results(...)[0]")
+    pairs = zip(variables, given, strict=True)
+    return [(_name(variable), variable, gradient) for variable, gradient in pairs if variable.dtype in _FLOATING]
+
+
+_FLOATING = ("float16", "bfloat16", "float32", "float64")
+
+
+def _name(variable: Any) -> str:
+    path = getattr(variable, "path", None) or variable.name.partition(":")[0]
+    return str(path).replace("/", ".")
+
+
+def numbers(tensor: Any) -> Any:
+    """See `unamp.adapter.NamesGradients.numbers`."""
+    held = tf.convert_to_tensor(tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor)
+    return held if held.dtype == tf.float64 else tf.cast(held, tf.float32)
+
+
+def total(numbers: Any) -> Any:
+    """See `unamp.adapter.NamesGradients.total`."""
+    return tf.math.count_nonzero(numbers) if numbers.dtype == tf.bool else tf.reduce_sum(numbers)
+
+
+def fetched(totals: Sequence[Any]) -> list[float]:
+    """See `unamp.adapter.NamesGradients.fetched`."""
+    return [float(each) for each in tf.stack([tf.cast(each, tf.float64) for each in totals]).numpy()] if totals else []

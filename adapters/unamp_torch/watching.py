@@ -1,0 +1,41 @@
+"""Gradients by name, and sums of their numbers, for `unamp.watch`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["fetched", "named_gradients", "numbers", "total"]
+
+
+def named_gradients(network: torch.nn.Module, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
+    """See `unamp.adapter.NamesGradients.named_gradients`."""
+    floating = ((name, each) for name, each in network.named_parameters() if each.is_floating_point())
+    return [(name, each, each.grad) for name, each in floating if each.requires_grad]
+
+
+def numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """See `unamp.adapter.NamesGradients.numbers`."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    dense = (local._values() if local.is_sparse else local).detach()
+    return dense if dense.dtype is torch.float64 else dense.float()
+
+
+def total(numbers: torch.Tensor) -> torch.Tensor:
+    """See `unamp.adapter.NamesGradients.total`."""
+    return numbers.sum()
+
+
+def fetched(totals: Sequence[torch.Tensor]) -> list[float]:
+    """See `unamp.adapter.NamesGradients.fetched`."""
+    by_device: dict[torch.device, list[int]] = {}
+    for place, each in enumerate(totals):
+        by_device.setdefault(each.device, []).append(place)
+    found = [0.0] * len(totals)
+    for places in by_device.values():
+        together = torch.stack([totals[place].double() for place in places]).tolist()
+        for place, value in zip(places, together, strict=True):
+            found[place] = value
+    return found

@@ -1,0 +1,28 @@
+"""What every framework's monitor has to find. Each framework's folder brings its own network and step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import unamp
+
+#: Of a network's layers the one whose gradients are planted to be subnormal in float16, by the end of its name.
+PLANTED = "tiny"
+
+
+def finds_the_layer_that_underflows(watch: unamp.Watch, steps: int, step: Callable[[], None]) -> None:
+    """Take steps, and hold what is found against what was planted: one layer of several."""
+    for _ in range(steps):
+        step()
+    assert watch.steps == steps
+    (said,) = watch.findings()
+    layer, _, what = said.partition(": underflow, ")
+    assert layer.split(".")[-1] == PLANTED
+    assert "of its gradients are subnormal in float16" in what
+
+
+def swallowed(before: Sequence[float], gradient: Sequence[float], after: Sequence[float]) -> float:
+    """Return the share of numbers that did not move although their gradient is not zero."""
+    moves = [(old, new) for old, slope, new in zip(before, gradient, after, strict=True) if slope and math.isfinite(slope)]
+    return sum(1 for old, new in moves if old == new) / len(moves)

@@ -1,0 +1,10 @@
+"""The monitor of a training: loss scale, underflow, updates that rounding swallows, layers that get no gradient.
+
+`unamp.watch` is the function that makes one; the package cannot have its name.
+"""
+
+from unamp.watching.history import History
+from unamp.watching.monitor import Watch, WatchedStep, watch
+from unamp.watching.samples import LayerSample, Sample
+
+__all__ = ["History", "LayerSample", "Sample", "Watch", "WatchedStep", "watch"]

@@ -1,0 +1,145 @@
+"""A training as one page: works offline, in the dark and on a phone, and runs no script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from unamp._pages import environment
+from unamp.watching.samples import Contents, LayerSample, LayerSummary, Sample, findings, summarised
+
+__all__ = ["render"]
+
+#: The drawing of the loss scale, in its own units.
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640.0, 220.0, 56.0, 12.0, 14.0, 30.0
+
+#: A strip shows no more cells than a phone has room for; of the samples of one cell the worst is shown.
+_CELLS = 60
+
+
+class _Cell(NamedTuple):
+    """Samples in a row, in the strip of a layer."""
+
+    x: int
+    share: float
+    kind: str
+    said: str
+
+
+class _Row(NamedTuple):
+    """One layer over time."""
+
+    inside: str
+    name: str
+    summary: LayerSummary
+    gradients: list[_Cell]
+    swallowed: list[_Cell]
+
+
+class _Plot(NamedTuple):
+    """The loss scale over the steps, upwards by powers of two, and where steps were skipped."""
+
+    line: str
+    skipped: list[tuple[float, str]]
+    steps: list[tuple[float, str]]
+    scales: list[tuple[float, str]]
+    width: float = _WIDTH
+    height: float = _HEIGHT
+    left: float = _LEFT
+    right: float = _WIDTH - _RIGHT
+    bottom: float = _HEIGHT - _BOTTOM
+
+
+def render(contents: Contents, title: str) -> str:
+    """Return the page's text. Everything from outside is escaped: a layer may have any name."""
+    found = environment("a training's")
+    found.filters.update(percent=_percent)
+    buckets = _buckets(contents.samples)
+    rows = _rows(contents.samples, buckets)
+    return found.get_template("watch.html").render(
+        title=title,
+        watched=contents,
+        findings=findings(contents),
+        rows=rows,
+        low=any(row.summary.swallowed is not None for row in rows),
+        plot=_plot(contents.samples) if contents.samples else None,
+        cells=len(buckets),
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.1%}"
+
+
+def _buckets(samples: Sequence[Sample]) -> list[Sequence[Sample]]:
+    count = min(len(samples), _CELLS)
+    return [samples[n * len(samples) // count : (n + 1) * len(samples) // count] for n in range(count)]
+
+
+def _rows(samples: Sequence[Sample], buckets: Sequence[Sequence[Sample]]) -> list[_Row]:
+    summaries = summarised(samples)
+    by_name = [{each.layer: each for each in sample.layers} for bucket in buckets for sample in bucket]
+    found = []
+    for summary in summaries:
+        inside, dot, name = summary.layer.rpartition(".")
+        series = iter([each.get(summary.layer) for each in by_name])
+        parts = [[(sample.step, each) for sample in bucket if (each := next(series)) is not None] for bucket in buckets]
+        gradients = [_cell(n, part, _share, _kind) for n, part in enumerate(parts) if part]
+        swallowed = [_cell(n, part, _swallowed, lambda layer: "lost") for n, part in enumerate(parts) if part]
+        found.append(_Row(inside + dot, name, summary, _shown(gradients), _shown(swallowed)))
+    return found
+
+
+def _shown(cells: Iterable[_Cell]) -> list[_Cell]:
+    return [cell for cell in cells if cell.share > 0.0]
+
+
+def _share(layer: LayerSample) -> float:
+    return 1.0 if layer.nonfinite or layer.dead else layer.subnormal
+
+
+def _swallowed(layer: LayerSample) -> float:
+    return layer.swallowed or 0.0
+
+
+def _kind(layer: LayerSample) -> str:
+    return "bad" if layer.nonfinite else "dead" if layer.dead else "lost"
+
+
+def _cell(
+    x: int,
+    part: Sequence[tuple[int, LayerSample]],
+    share: Callable[[LayerSample], float],
+    kind: Callable[[LayerSample], str],
+) -> _Cell:
+    step, worst = max(part, key=lambda pair: share(pair[1]))
+    names = {"bad": "not finite", "dead": "dead"}
+    return _Cell(x, share(worst), kind(worst), f"step {step}: {names.get(kind(worst)) or _percent(share(worst))}")
+
+
+def _plot(samples: Sequence[Sample]) -> _Plot:
+    powers = [math.log2(sample.scale) for sample in samples]
+    low, high = math.floor(min(powers)) - 1, math.ceil(max(powers)) + 1
+    first, last = samples[0].step, max(samples[-1].step, samples[0].step + 1)
+
+    def across(step: int) -> float:
+        return round(_LEFT + (step - first) / (last - first) * (_WIDTH - _LEFT - _RIGHT), 1)
+
+    def up(power: float) -> float:
+        return round(_HEIGHT - _BOTTOM - (power - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM), 1)
+
+    line = " ".join(f"{across(sample.step)},{up(power)}" for sample, power in zip(samples, powers, strict=True))
+    before = (0, *(sample.skipped for sample in samples))
+    skipped = [
+        (across(sample.step), f"{sample.skipped - earlier} skipped up to step {sample.step}")
+        for sample, earlier in zip(samples, before, strict=False)
+        if sample.skipped > earlier
+    ]
+    grid = range(low, high + 1, max(1, (high - low) // 4))
+    return _Plot(
+        line,
+        skipped,
+        [(across(step), str(step)) for step in dict.fromkeys((first, (first + last) // 2, last))],
+        [(up(power), f"{2.0**power:g}") for power in grid],
+    )

@@ -1,0 +1,125 @@
+"""One step, measured where its tensors are: sums on the device, which are fetched at once when the step is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from unamp.adapter import Adapter
+from unamp.adapter.contract import NamesGradients
+from unamp.dtypes import LOW_DTYPES, Precision
+from unamp.watching.samples import LayerSample
+
+__all__ = ["Measurement"]
+
+
+class _Low(NamedTuple):
+    """A low parameter before the step."""
+
+    place: int
+    parameter: Any
+    before: Any
+    moves: Any  # where its gradient is not zero
+
+
+class _Counted(NamedTuple):
+    """The numbers of one parameter, as they are fetched; all are counts, but for the squares."""
+
+    zero: float = 0.0
+    below_half: float = 0.0  # what rounds to zero in the low dtype, and zeros
+    below_normal: float = 0.0  # what is subnormal there, and all of that
+    finite: float = 0.0
+
+
+class Measurement:
+    """The gradients of a step, and what becomes of the low parameters in it.
+
+    Args:
+        adapter: the framework's adapter.
+        gradients: the parameters with their gradients, as `NamesGradients.named_gradients` gives them.
+        low: the low dtype that the gradients are held against.
+        updates: whether low parameters are stepped as they are, without master weights.
+    """
+
+    def __init__(self, adapter: Adapter, gradients: Sequence[tuple[str, Any, Any]], low: Precision, *, updates: bool) -> None:
+        assert isinstance(adapter, NamesGradients)
+        self._adapter: Any = adapter
+        self._names = [name for name, _, _ in gradients]
+        self._sizes: list[int] = []
+        self._totals: list[list[Any]] = []
+        self._low: list[_Low] = []
+        for place, (_, parameter, gradient) in enumerate(gradients):
+            self._count(place, parameter, gradient, low, updates)
+
+    def _count(self, place: int, parameter: Any, gradient: Any, low: Precision, updates: bool) -> None:
+        if gradient is None:
+            self._sizes.append(math.prod(parameter.shape))
+            self._totals.append([])
+            return
+        numbers = self._adapter.numbers(gradient)
+        magnitudes = abs(numbers)
+        limits = (low.smallest_subnormal / 2, low.smallest_normal, math.inf)  # half of it is rounded to even, to zero
+        counted = [magnitudes <= 0.0, magnitudes <= limits[0], magnitudes < limits[1], magnitudes < limits[2]]
+        self._sizes.append(math.prod(numbers.shape))
+        self._totals.append([self._adapter.total(each) for each in counted])
+        if updates and parameter is not None and self._adapter.dtype_of(parameter) in LOW_DTYPES:
+            before = self._adapter.numbers(parameter)
+            if tuple(before.shape) == tuple(numbers.shape):  # of sparse gradients the rows alone are there
+                self._low.append(_Low(place, parameter, before, magnitudes > 0.0))
+
+    def check_updated(self, parameters: Sequence[Any]) -> None:
+        """Check that there are as many parameters after the step as there are gradients.
+
+        Raises:
+            ValueError: where there are not.
+        """
+        if len(parameters) != len(self._names):
+            raise ValueError(f"there are {len(parameters)} parameters after the step, and {len(self._names)} before it")
+
+    def layers(self, *, stepped: bool, updated: Sequence[Any] | None = None) -> tuple[LayerSample, ...]:
+        """Return the layers, after the step.
+
+        Args:
+            stepped: whether the optimizer took its step.
+            updated: the parameters after it, where they are values; None: those that were given have changed.
+        """
+        moved = self._moved(updated) if stepped else {}
+        totals = [each for row in (*self._totals, *moved.values()) for each in row]
+        numbers = iter(self._adapter.fetched(totals))
+        counted = [_Counted(*(next(numbers) for _ in row)) if row else None for row in self._totals]
+        steps = {place: [next(numbers) for _ in row] for place, row in moved.items()}
+        places: dict[str, list[int]] = {}
+        for place, name in enumerate(self._names):
+            places.setdefault(name.rpartition(".")[0] or name, []).append(place)
+        return tuple(self._layer(name, inner, counted, steps) for name, inner in places.items())
+
+    def _moved(self, updated: Sequence[Any] | None) -> dict[int, list[Any]]:
+        """Return for each low parameter: how many numbers should move, how many did not, the step's squares, its own."""
+        found = {}
+        for low in self._low:
+            after = self._adapter.numbers(low.parameter if updated is None else updated[low.place])
+            step = after - low.before
+            rows = (low.moves, low.moves & (step == 0.0), step * step, low.before * low.before)
+            found[low.place] = [self._adapter.total(each) for each in rows]
+        return found
+
+    def _layer(
+        self, name: str, places: Sequence[int], counted: Sequence[_Counted | None], steps: dict[int, list[float]]
+    ) -> LayerSample:
+        size = sum(self._sizes[place] for place in places)
+        there = [(self._sizes[place], found) for place in places if (found := counted[place]) is not None]
+        zero, below_half, below_normal = (math.fsum(found[n] for _, found in there) / max(size, 1) for n in range(3))
+        missing = sum(self._sizes[place] for place in places if counted[place] is None)
+        wanted, stuck, square, own = (math.fsum(steps[place][n] for place in places if place in steps) for n in range(4))
+        return LayerSample(
+            name,
+            size,
+            zero,
+            below_normal - below_half,
+            below_half - zero,
+            sum(length - int(found.finite) for length, found in there),
+            missing / max(size, 1),
+            stuck / wanted if wanted else None,
+            math.sqrt(square / own) if wanted and own else None,
+        )

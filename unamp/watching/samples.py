@@ -1,0 +1,159 @@
+"""Samples of a training: the numbers that the monitor keeps. No framework and no tensor is in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+__all__ = ["Contents", "LayerSample", "LayerSummary", "Sample", "findings", "line", "summarised"]
+
+#: From these shares on a finding names a layer: of gradients that are subnormal, and of updates that are swallowed.
+_SUBNORMAL, _SWALLOWED = 0.1, 0.5
+
+
+class LayerSample(NamedTuple):
+    """The gradients of one layer's own parameters at one step, as the backward pass left them: scaled.
+
+    Attributes:
+        layer: its name; of a parameter outside of layers the parameter's.
+        size: how many numbers its parameters' gradients have.
+        zero: the share of them that is zero; 1 - `missing` at most.
+        subnormal: the share that is subnormal in the low dtype.
+        flushed: the share that is not zero here, and would be in the low dtype: it was computed in a wider one.
+        nonfinite: how many are infinite or NaN.
+        missing: the share that belongs to parameters without a gradient.
+        swallowed: of the low parameters' numbers whose gradient is not zero, the share that the step left as they were; None
+            where no low parameters were stepped as they are.
+        update: the norm of the step relative to that of the low parameters; None likewise.
+    """
+
+    layer: str
+    size: int
+    zero: float
+    subnormal: float
+    flushed: float
+    nonfinite: int = 0
+    missing: float = 0.0
+    swallowed: float | None = None
+    update: float | None = None
+
+    @property
+    def dead(self) -> bool:
+        """Return whether no parameter has a gradient other than zero."""
+        return self.zero + self.missing >= 1.0
+
+
+class Sample(NamedTuple):
+    """One step that was looked at.
+
+    Attributes:
+        step: its number; the first is 0.
+        scale: the loss scale of its gradients.
+        skipped: how many steps were skipped since the monitor was made, this one included.
+        layers: its layers, in the network's order.
+    """
+
+    step: int
+    scale: float
+    skipped: int
+    layers: tuple[LayerSample, ...]
+
+
+class Contents(NamedTuple):
+    """All that is written down of a training.
+
+    Attributes:
+        framework: the framework that ran it.
+        dtype: the low dtype that underflow is told of.
+        every: of how many steps one was looked at.
+        steps: how many steps there were.
+        skipped: how many of them were skipped.
+        samples: those that are kept, the oldest first.
+    """
+
+    framework: str
+    dtype: str
+    every: int
+    steps: int
+    skipped: int
+    samples: tuple[Sample, ...]
+
+
+class LayerSummary(NamedTuple):
+    """One layer over all samples that are kept.
+
+    Attributes:
+        layer, size: as in `LayerSample`.
+        zero, subnormal, flushed, swallowed, update: the means over the samples whose gradients were finite.
+        nonfinite, dead, samples: in how many samples a gradient was not finite, in how many the layer was dead, of how many.
+    """
+
+    layer: str
+    size: int
+    zero: float
+    subnormal: float
+    flushed: float
+    swallowed: float | None
+    update: float | None
+    nonfinite: int
+    dead: int
+    samples: int
+
+
+def summarised(samples: Iterable[Sample]) -> list[LayerSummary]:
+    """Return each layer over all samples, in the network's order."""
+    found: dict[str, list[LayerSample]] = {}
+    for sample in samples:
+        for each in sample.layers:
+            found.setdefault(each.layer, []).append(each)
+    return [_summary(name, each) for name, each in found.items()]
+
+
+def _summary(name: str, samples: Sequence[LayerSample]) -> LayerSummary:
+    finite = [each for each in samples if not each.nonfinite] or samples
+    shares = ((each.zero, each.subnormal, each.flushed) for each in finite)
+    zero, subnormal, flushed = (_mean(each) or 0.0 for each in zip(*shares, strict=True))
+    swallowed, update = (_mean(each) for each in zip(*((each.swallowed, each.update) for each in finite), strict=True))
+    nonfinite, dead = sum(1 for each in samples if each.nonfinite), sum(1 for each in samples if each.dead)
+    return LayerSummary(name, samples[-1].size, zero, subnormal, flushed, swallowed, update, nonfinite, dead, len(samples))
+
+
+def _mean(numbers: Iterable[float | None]) -> float | None:
+    known = [each for each in numbers if each is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def findings(contents: Contents) -> list[str]:
+    """Return a sentence for each layer that something is wrong with."""
+    found = []
+    for each in summarised(contents.samples):
+        if each.dead == each.samples:
+            found.append(f"{each.layer}: dead, its gradients are all zero or missing (nothing reaches it, or all underflow)")
+        if each.subnormal >= _SUBNORMAL:
+            found.append(
+                f"{each.layer}: underflow, {each.subnormal:.0%} of its gradients are subnormal in {contents.dtype}, "
+                f"and {each.zero:.0%} zero"
+            )
+        if each.swallowed is not None and each.swallowed >= _SWALLOWED:
+            found.append(f"{each.layer}: rounding swallows {each.swallowed:.0%} of the updates of its low parameters")
+        if each.nonfinite == each.samples:
+            found.append(f"{each.layer}: its gradients are infinite or NaN whenever they were looked at")
+    return found
+
+
+def line(sample: Sample, dtype: str) -> str:
+    """Return a sample as one line of text: the loss scale, and the worst layer of each kind."""
+    said = [f"step {sample.step}", f"scale {sample.scale:g}", f"skipped {sample.skipped}"]
+    if worst := max(sample.layers, key=lambda each: each.subnormal, default=None):
+        said.append(f"subnormal in {dtype} {worst.subnormal:.1%} ({worst.layer})")
+    if swallowed := [each for each in sample.layers if each.swallowed is not None]:
+        worst = max(swallowed, key=lambda each: each.swallowed or 0.0)
+        said.append(f"swallowed {worst.swallowed:.1%} ({worst.layer})")
+    for what, layers in (
+        ("dead", [each.layer for each in sample.layers if each.dead]),
+        ("not finite", [each.layer for each in sample.layers if each.nonfinite]),
+    ):
+        if layers:
+            said.append(f"{what}: {layers[0]}{f' and {len(layers) - 1} more' if layers[1:] else ''}")
+    return ", ".join(said)
