@@ -18,7 +18,7 @@ from jax import lax
 
 from unamp.adapter.arguments import Nesting
 from unamp.adapter.forwarding import forwarding
-from unamp.adapter.observing import equation, unreported
+from unamp.adapter.observing import equation, traces, unreported
 from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer
 from unamp.adapter.plans import is_listed
 from unamp.adapter.replacing import CodePatch
@@ -119,10 +119,6 @@ class Composite(Operator):
         result = self.call(*args, **kwargs)
         return mapped(cast, dtype, result) if self.activation_only and dtype is not None else result
 
-    def run_alone(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
-        """Call the original where no rule reaches into it."""
-        return self.call(*args, **kwargs)
-
     def run_again(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         """Return the result of the call computed low a second time."""
         return performer.carry_out_rule(plan, self, Rule.LOW, args, kwargs)[0]
@@ -139,17 +135,11 @@ class _Performer(Performer[Plan, Composite]):
         with CONTEXT(None):  # what casts follows no rule
             return super().perform(plan, operator, args, kwargs)
 
-    def is_left_alone(self, plan: Plan, operator: Composite, op: str | None, args: Any, kwargs: Kwargs) -> bool:
-        return False
-
     def is_native(self, operator: Composite, dtype: Any, args: Any) -> bool:
         return not emulates(operator.op)
 
     def names_dtype(self, args: Any, kwargs: Kwargs) -> bool:
         return False  # which argument names one, the operator knows: see `carry_out_rule`
-
-    def activation(self, kwargs: Kwargs) -> str | None:
-        return next((name for name, value in kwargs.items() if eligible_dtypes(value)), None)
 
     def rule(self, plan: Plan, operator: Composite, op: str, args: Any, kwargs: Kwargs) -> Rule:
         return operator.rule(plan, args, kwargs)
@@ -171,34 +161,27 @@ class _Performer(Performer[Plan, Composite]):
         return mapped(_ending_low, dtype, result)
 
     def carry_out_rule(self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: Kwargs) -> Outcome:
+        named = operator.named_dtype(args, kwargs)
+        if operator.layer and named is not None:
+            return self.call(plan, operator, args, kwargs), named, False
         if rule is Rule.UNTOUCHED:
             rule = Rule.FP32 if operator.draws else Rule.WIDEST if operator.widens else rule
-        elif operator.named_dtype(args, kwargs) is not None:
+        elif named is not None:
             rule = Rule.WIDEST
         return super().carry_out_rule(plan, operator, rule, args, kwargs)
 
     def call(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs, parts: Parts = AS_IT_IS) -> Any:
         return operator.run(plan, parts.dtype, args, kwargs)
 
-    def call_without_floats(self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: Kwargs) -> Any:
-        return operator.run_alone(plan, args, kwargs)
-
     def report(
-        self,
-        plan: Plan,
-        op: str,
-        operator: Composite,
-        rule: Rule,
-        run: Callable[[], Outcome],
-        args: Any,
-        kwargs: Kwargs,
+        self, plan: Plan, op: str, operator: Composite, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: Kwargs
     ) -> Any:
         given = _shapes((args, kwargs, operator.parameters(args)))[: 1 if operator.activation_only else None]
-        if not given:
-            return run()[0]
-        before = operator.state(args)
+        before = operator.state(args) if traces.shadow is not None else []
         with unreported(thread) as observer:
             result, target, emulated = run()
+        if not given:
+            return result
 
         def low(dtype: str) -> Any:
             observing.check_state(before, operator.state(args))

@@ -20,7 +20,6 @@ from unamp import amp_warnings
 from unamp.adapter.keras_policies import layer_path, states_float32
 from unamp.adapter.patching import Patch, find
 from unamp.adapter.plans import is_listed
-from unamp.adapter.shadowing import CHANGES_STATE, LeftOut
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_jax.casting import cast, eligible_dtype, leaves, mapped
@@ -63,17 +62,7 @@ class LayerCall:
 
 
 class _Layer(Composite):
-    """One layer that is an operation.
-
-    Args:
-        op: the operation's canonical name.
-        path: the name of its class, as the spellings have it.
-        original: the method that it is called by.
-        layer: the layer.
-
-    Attributes:
-        kept: the dtype that the layer states and keeps, or None.
-    """
+    """One layer that is an operation; `kept` is the dtype that it states and keeps, or None."""
 
     __slots__ = ("_is_keras", "_layer", "_path", "kept")
 
@@ -115,18 +104,15 @@ class _Layer(Composite):
     def run(self, plan: Plan, dtype: Any, args: Args, kwargs: Kwargs) -> Any:
         if self.kept is not None or not plan.policy.active:
             return self.call(*args, **kwargs)
-        if self.activation_only and dtype is not None:  # its parameters and running statistics stay float32
-            return mapped(cast, dtype, self.run_alone(plan, args, kwargs))
         rule = Rule.WIDEST if dtype is None else Rule.FP32 if dtype is FLOAT32 else Rule.LOW
         has_activation = self._is_keras and self.op in facts().parts
-        with CONTEXT(plan.within(self.op, rule, has_activation)):
+        inside: Plan | None = plan.within(self.op, rule, has_activation)
+        if self.activation_only and dtype is not None:  # its parameters and running statistics stay float32
+            # Keras' dtype policies see by a plan that a region decides.
+            inside = plan.within(self.op, Rule.UNTOUCHED) if self._is_keras else None
+        with CONTEXT(inside):
             result = self.call(*args, **kwargs)
         return result if dtype is None or has_activation else mapped(cast, dtype, result)  # an activation's comes last
-
-    def run_alone(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
-        # Keras' dtype policies see by a plan that a region decides.
-        with CONTEXT(plan.within(self.op, Rule.UNTOUCHED) if self._is_keras and plan.policy.active else None):
-            return self.call(*args, **kwargs)
 
     def run_again(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         if getattr(self._layer, "scope", None) is None:
@@ -138,7 +124,7 @@ class _Layer(Composite):
     def state(self, args: Args) -> list[Any]:
         used = find("equinox.nn", "State")
         if used is not None and any(isinstance(value, used) for value in leaves(args)):
-            raise LeftOut(CHANGES_STATE)
+            return [object()]  # one call uses it up
         if (variables := getattr(self._layer, "non_trainable_variables", None)) is not None:  # Keras
             return [variable.value for variable in variables]
         if getattr(self._layer, "scope", None) is not None:  # linen

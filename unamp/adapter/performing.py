@@ -178,9 +178,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         self._dtypes = dtypes
         self._float32 = float32
 
-    @abstractmethod
     def is_left_alone(self, plan: PlanT, operator: OperatorT, op: str | None, args: Any, kwargs: Keywords) -> bool:
         """Return whether a call runs as the framework has it: no rule applies, or somebody else sees to it."""
+        return False
 
     @abstractmethod
     def is_native(self, operator: OperatorT, dtype: Any, args: Any) -> bool:
@@ -205,9 +205,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         """Call an operation in place: no rule changes it, but on a low tensor it must work."""
         raise NotImplementedError  # for frameworks that have none
 
-    @abstractmethod
     def activation(self, kwargs: Keywords) -> str | None:
         """Return the name of the argument that is a norm's activation, where it was given by name."""
+        return next((name for name, value in kwargs.items() if self._floats(value)), None)
 
     @abstractmethod
     def report(
