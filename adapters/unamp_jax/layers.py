@@ -128,7 +128,7 @@ class _Layer(Composite):
         if (variables := getattr(self._layer, "non_trainable_variables", None)) is not None:  # Keras
             return [variable.value for variable in variables]
         if getattr(self._layer, "scope", None) is not None:  # linen
-            return jax.tree.leaves(self._layer.variables)
+            return list(jax.tree.leaves(self._layer.variables))
         module = find("flax.nnx", "Module")
         is_nnx = module is not None and isinstance(self._layer, module)
         return jax.tree.leaves(find("flax.nnx", "state")(self._layer)) if is_nnx else []
@@ -147,7 +147,7 @@ def _parameters(layer: Any) -> list[Any]:
         return list(variables)
     given = getattr(layer, "variables", None) if getattr(layer, "scope", None) is not None else None
     if given:
-        return jax.tree.leaves(given.get("params", {}))
+        return list(jax.tree.leaves(given.get("params", {})))
     stated = getattr(layer, "param_dtype", None)
     try:
         dtype = np.dtype(stated) if stated is not None else None

@@ -59,7 +59,7 @@ def test_a_shadow_changes_nothing_in_linen():
         @linen.compact
         def __call__(self, x):
             h = linen.BatchNorm(use_running_average=False)(linen.Dense(8)(x))
-            return linen.RNN(linen.GRUCell(4))(linen.LayerNorm()(h)[None]).sum()
+            return linen.LayerNorm()(h).max()
 
     net, x = Linen(), jax.random.normal(KEY, (6, 8))
     variables = net.init(KEY, x)
@@ -100,7 +100,7 @@ def test_a_shadow_changes_nothing_in_equinox():
         return [np.asarray(leaf) for leaf in jax.tree.leaves(found)]
 
     trace = shadowed.a_shadow_changes_nothing(run)
-    assert {"linear", "layer_norm", "max"} <= compared(trace)
+    assert {"linear", "layer_norm", "amax"} <= compared(trace)
 
 
 def test_a_shadow_changes_nothing_in_keras():
@@ -124,7 +124,7 @@ def test_a_shadow_changes_nothing_in_keras():
 
     trace = shadowed.a_shadow_changes_nothing(run)
     assert left_out(trace) == {"batch_norm": STATE}, trace.shadow_table()
-    assert {"linear", "gelu", "exp", "mean"} <= compared(trace)
+    assert {"linear", "exp", "mean"} <= compared(trace)
 
 
 def test_faults_lead():
