@@ -138,7 +138,7 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
         bind = partial(_bind_by, trace)
 
         def low(dtype: str) -> Any:
-            if rule is not known[1]:
+            if "precision" in params and stated_rule(params["precision"]) is not None:
                 raise LeftOut(NAMED)
             return run(DTYPES[dtype])
 
