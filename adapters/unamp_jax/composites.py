@@ -18,7 +18,7 @@ from jax import lax
 
 from unamp.adapter.arguments import Nesting
 from unamp.adapter.forwarding import forwarding
-from unamp.adapter.observing import equation, traces, unreported
+from unamp.adapter.observing import equation, traces
 from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer
 from unamp.adapter.plans import is_listed
 from unamp.adapter.replacing import CodePatch
@@ -171,16 +171,19 @@ class _Performer(Performer[Plan, Composite]):
         return super().carry_out_rule(plan, operator, rule, args, kwargs)
 
     def call(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs, parts: Parts = AS_IT_IS) -> Any:
-        return operator.run(plan, parts.dtype, args, kwargs)
+        sink, thread.sink = thread.sink, None  # what an operation is made of is its own affair
+        try:
+            return operator.run(plan, parts.dtype, args, kwargs)
+        finally:
+            thread.sink = sink
 
     def report(
         self, plan: Plan, op: str, operator: Composite, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: Kwargs
     ) -> Any:
         given = _shapes((args, kwargs, operator.parameters(args)))[: 1 if operator.activation_only else None]
         before = operator.state(args) if traces.shadow is not None else []
-        with unreported(thread) as observer:
-            result, target, emulated = run()
-        if not given:
+        result, target, emulated = run()
+        if thread.sink is None or not given:
             return result
 
         def low(dtype: str) -> Any:
@@ -189,7 +192,7 @@ class _Performer(Performer[Plan, Composite]):
 
         written = equation(op, [getattr(value, "einsum_str", value) for value in args], kwargs)
         return observing.report(
-            observer, op, operator.path, rule, given, target, result, emulated=emulated, written=written, low=low
+            thread.sink, op, operator.path, rule, given, target, result, emulated=emulated, written=written, low=low
         )
 
     def compute_low(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs) -> Any:
