@@ -20,13 +20,14 @@ from jax import lax
 from jax._src import core
 
 from unamp.adapter.performing import differing
+from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp_jax import observing, programs
 from unamp_jax.precision import stated_rule
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, thread
 
-__all__ = ["binding", "target"]
+__all__ = ["binding"]
 
 #: The newest releases hand over the arguments' abstract values, too.
 _AVALS = len(inspect.signature(core.Primitive.bind_with_trace).parameters) == 5
@@ -37,7 +38,7 @@ _STORES = frozenset({"swap", "addupdate"})
 Bind: TypeAlias = Any
 
 
-def target(rule: Rule, low: Any, found: Sequence[Any]) -> Any:
+def _target(rule: Rule, low: Any, found: Sequence[Any]) -> Any:
     """Return the dtype that a rule casts to; None to leave everything as it is.
 
     Args:
@@ -124,22 +125,39 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
     if rule is Rule.LOW and "precision" in params:
         rule = stated_rule(params["precision"]) or rule
     # Nothing below `jax.numpy` promotes: where a rule leaves differing operands alone, they would raise.
-    wanted = target(Rule.WIDEST if rule is Rule.UNTOUCHED and plan.policy.active else rule, plan.low, found)
-    wide = None
-    if wanted is not None:
-        if wanted is not FLOAT32 and primitive.name == "conv_general_dilated":
-            wide, rest = _without_preferred(rest)
-        args, rest = _cast(trace, args, rest, avals, places, wanted)
-    result = original(primitive, trace, args, *rest)
-    if wide is not None:
-        result = _convert(trace, result, wanted, wide)
+    wanted = _target(Rule.WIDEST if rule is Rule.UNTOUCHED and plan.policy.active else rule, plan.low, found)
+
+    def run(dtype: Any) -> Any:
+        return _in_dtype(original, primitive, trace, args, rest, avals, places, dtype)
+
+    result = run(wanted)
     if rule is Rule.LOW and plan.policy.widen_results:
         result = _widened(trace, result, primitive.multiple_results)
     if reported and thread.sink is not None:
         given = list(zip(found, shapes, strict=True))
         bind = partial(_bind_by, trace)
-        return observing.report(thread.sink, op, primitive.name, rule, given, wanted, result, bind=bind)
+
+        def low(dtype: str) -> Any:
+            if "precision" in params and stated_rule(params["precision"]) is not None:
+                raise LeftOut(NAMED)
+            return run(DTYPES[dtype])
+
+        return observing.report(thread.sink, op, primitive.name, rule, given, wanted, result, bind=bind, low=low)
     return result
+
+
+def _in_dtype(
+    original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, avals: Any, places: list[int], wanted: Any
+) -> Any:
+    """Call a primitive with its operands in a dtype; None where they stay what they are."""
+    if wanted is None:
+        return original(primitive, trace, args, *rest)
+    wide = None
+    if wanted is not FLOAT32 and primitive.name == "conv_general_dilated":
+        wide, rest = _without_preferred(rest)
+    args, rest = _cast(trace, args, rest, avals, places, wanted)
+    result = original(primitive, trace, args, *rest)
+    return result if wide is None else _convert(trace, result, wanted, wide)
 
 
 def _without_preferred(rest: Any) -> tuple[Any, Any]:

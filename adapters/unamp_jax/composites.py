@@ -1,12 +1,14 @@
 """One call of a composite operation: a function of Python code that is one operation of the vocabulary.
 
 `jax.nn.softmax` is six primitives: its own rule holds for all of them. Its inputs are cast, and it runs with no policy in
-force. A function gets other code while a region is open; that reaches whoever imported it before, operators of arrays, and what
-`jax.jit` holds. Layers are in `layers`.
+force. `unamp.adapter.performing.Performer` carries it out; what it needs to know of JAX stands here. A function gets other code
+while a region is open; that reaches whoever imported it before, operators of arrays, and what `jax.jit` holds. Layers are in
+`layers`.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -14,143 +16,202 @@ from typing import Any, TypeAlias
 
 from jax import lax
 
+from unamp.adapter.arguments import Nesting
 from unamp.adapter.forwarding import forwarding
-from unamp.adapter.observing import equation, traced
+from unamp.adapter.observing import equation, traces
+from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer
 from unamp.adapter.plans import is_listed
 from unamp.adapter.replacing import CodePatch
-from unamp.errors import BannedOperation
-from unamp.policy import Policy, Rule
+from unamp.adapter.shadowing import NAMED, LeftOut
+from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_jax import observing
-from unamp_jax.calls import target
 from unamp_jax.casting import cast, eligible_dtype, eligible_dtypes, leaves, mapped
 from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule, wide_result
-from unamp_jax.state import CONTEXT, FLOAT32, Plan, thread
+from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, Plan, thread
 
-__all__ = ["Composite", "code_patch", "drawing", "emulates", "shapes"]
+__all__ = ["Args", "Composite", "Kwargs", "code_patch", "drawing", "emulates", "performer"]
 
-Args: TypeAlias = tuple[Any, ...]
+Args: TypeAlias = Sequence[Any]
 Kwargs: TypeAlias = dict[str, Any]
 
 #: The argument by which a caller names the result's dtype, and that for a product's.
 _DTYPE, _PREFERRED = "dtype", "preferred_element_type"
 
 
-class Composite:
-    """One function that is an operation.
+class Composite(Operator):
+    """One function that is an operation; see `unamp.adapter.performing.Operator`.
 
     Args:
         op: the operation's canonical name.
         path: JAX's name for it, as the spellings have it.
         function: the function, or an object that is called like one.
+
+    Attributes:
+        draws: whether it draws random numbers, which low parameters would bias.
+        widens: whether operands that differ are widened where no rule reaches them: it does not promote.
     """
 
-    __slots__ = ("_draws", "_names", "_ranks", "_widens", "op", "original", "path")
+    __slots__ = ("_names", "_ranks", "draws", "widens")
+
+    op: str
 
     def __init__(self, op: str, path: str, function: Callable[..., Any]) -> None:
-        self.op = op
-        self.path = path
-        self.original = function
+        super().__init__(op, path, function)
         self._names = _parameters(function)
         self._ranks: Mapping[str, str] = facts().ranks.get(op, {})
-        self._draws = path.partition("random.")[2] in facts().drawn
-        self._widens = path.startswith("lax.")  # which does not promote
-
-    def operation(self, args: Args, policy: Policy) -> str:
-        """Return the operation that a call is; the one for every rank where a user's list names that."""
-        if not self._ranks or not args or is_listed(policy, self.op):
-            return self.op
-        return self._ranks.get(str(getattr(args[0], "ndim", None)), self.op)
+        self.draws = path.partition("random.")[2] in facts().drawn
+        self.widens = path.startswith("lax.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the composite under the policy in force."""
         plan: Plan | None = CONTEXT.value
-        if plan is None:
-            return self.original(*args, **kwargs)
-        op = self.operation(args, plan.policy)
-        if plan.follows_parts(op, self.path):
-            return self.original(*args, **kwargs)
-        inner = CONTEXT(None)
-        inner.__enter__()
-        try:
-            return self._perform(plan, op, args, kwargs)
-        finally:
-            inner.__exit__(None, None, None)
+        return self.call(*args, **kwargs) if plan is None else performer.perform(plan, self._of_rank(plan, args), args, kwargs)
 
-    def _perform(self, plan: Plan, op: str, args: Args, kwargs: Kwargs) -> Any:
-        found = eligible_dtypes(args, kwargs) if kwargs else eligible_dtypes(args)
-        if not found:
-            return self.original(*args, **kwargs)
-        rule = plan.rule(op)
-        if rule is Rule.BANNED:
-            raise BannedOperation(plan.ban(op))
-        if rule is Rule.LOW and "precision" in self._names:
-            rule = stated_rule(self._argument("precision", args, kwargs)) or rule
-        activation_only = vocabulary()[op].group == "norm"
-        if activation_only:
-            found = found[:1]
-        wanted = self._target(plan, rule, found, args, kwargs)
-        emulated = wanted is plan.low and emulates(op)
-        if wanted is None:
-            result = self.original(*args, **kwargs)
-        elif activation_only and wanted is not FLOAT32:
-            result = mapped(cast, wanted, self.original(cast(args[0], wanted), *args[1:], **kwargs))
-        elif emulated:
-            result = self._emulated(wanted, args, kwargs)
-        else:
-            result = self._cast(wanted, args, kwargs)
-        if rule is Rule.LOW and plan.policy.widen_results:
-            result = mapped(cast, FLOAT32, result)
-        if thread.sink is not None and traced(op):
-            given = shapes((args, kwargs))[: 1 if activation_only else None]
-            written = equation(op, args, kwargs)
-            return observing.report(thread.sink, op, self.path, rule, given, wanted, result, emulated=emulated, written=written)
-        return result
+    def _of_rank(self, plan: Plan, args: Args) -> Composite:
+        """Return the operation that a call is; the one for every rank where a user's list names that."""
+        if not self._ranks or not args or is_listed(plan.policy, self.op):
+            return self
+        made = copy.copy(self)
+        made.op = self._ranks.get(str(getattr(args[0], "ndim", None)), self.op)
+        return made
 
-    def _target(self, plan: Plan, rule: Rule, found: list[Any], args: Args, kwargs: Kwargs) -> Any:
-        if not plan.policy.active:
-            return None
-        if rule is Rule.UNTOUCHED:
-            if self._draws:
-                return FLOAT32  # from low parameters it is biased
-            return target(Rule.WIDEST, None, found) if self._widens else None
-        preferred = self._argument(_PREFERRED, args, kwargs)
-        if self._argument(_DTYPE, args, kwargs) is not None or (preferred is not None and not wide_result(preferred)):
-            return target(Rule.WIDEST, None, found)  # an explicit cast, which no rule changes
-        wanted = target(rule, plan.low, found)
-        # A low dtype that all inputs agree in may be one that this operation has no kernel for.
-        if wanted is None and found[0] is not FLOAT32 and emulates(self.op):
-            return found[0]
-        return wanted
+    def parameters(self, args: Args) -> Mapping[int, Any]:
+        """Return the parameters that are not among the arguments, by their ids."""
+        return {}
+
+    @property
+    def path(self) -> str:
+        """The name in a trace."""
+        return self.name
+
+    def rule(self, plan: Plan, args: Args, kwargs: Kwargs) -> Rule:
+        """Return the rule for a call."""
+        rule = plan.rule(self.op)
+        return self.stated_rule(args, kwargs) or rule if rule is Rule.LOW else rule
+
+    def stated_rule(self, args: Args, kwargs: Kwargs) -> Rule | None:
+        """Return the rule that a product's precision comes to; None where its caller states none."""
+        return stated_rule(self._argument("precision", args, kwargs)) if "precision" in self._names else None
+
+    def named_dtype(self, args: Args, kwargs: Kwargs) -> Any:
+        """Return the dtype that the caller named: an explicit cast, which no rule changes; None where there is none."""
+        named, preferred = self._argument(_DTYPE, args, kwargs), self._argument(_PREFERRED, args, kwargs)
+        return preferred if named is None and not wide_result(preferred) else named
 
     def _argument(self, name: str, args: Args, kwargs: Kwargs) -> Any:
         """Return an argument of a call by its name; None where the function has no such parameter."""
         place = self._names.get(name)
         return None if place is None else args[place] if place < len(args) else kwargs.get(name)
 
-    def _cast(self, wanted: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call the function with its tensors cast."""
-        args, kwargs = mapped(cast, wanted, args), mapped(cast, wanted, kwargs)
-        wide = self._argument(_PREFERRED, args, kwargs) if self._ranks and wanted is not FLOAT32 else None
-        if wide is None:
-            return self.original(*args, **kwargs)
-        # JAX cannot differentiate a convolution whose result has another dtype than its operands.
-        place = self._names[_PREFERRED]
-        if place < len(args):
-            args = (*args[:place], None, *args[place + 1 :])
-        else:
-            kwargs = {**kwargs, _PREFERRED: None}
-        return lax.convert_element_type(self.original(*args, **kwargs), wide)
+    def run(self, plan: Plan, dtype: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Call the original, with inputs that are cast to a dtype; None where they are what they were."""
+        wide = self._argument(_PREFERRED, args, kwargs) if self._ranks and dtype not in (None, FLOAT32) else None
+        if wide is not None:
+            # JAX cannot differentiate a convolution whose result has another dtype than its operands.
+            place = self._names[_PREFERRED]
+            if place < len(args):
+                args = (*args[:place], None, *args[place + 1 :])
+            else:
+                kwargs = {**kwargs, _PREFERRED: None}
+            return lax.convert_element_type(self.call(*args, **kwargs), wide)
+        result = self.call(*args, **kwargs)
+        return mapped(cast, dtype, result) if self.activation_only and dtype is not None else result
 
-    def _emulated(self, low: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Round inputs to low, compute in float32, and round the result to low."""
+    def run_again(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+        """Return the result of the call computed low a second time."""
+        return performer.carry_out_rule(plan, self, Rule.LOW, args, kwargs)[0]
 
-        def rounded(value: Any, dtype: Any) -> Any:
-            return cast(cast(value, low), dtype)
+    def state(self, args: Args) -> list[Any]:
+        """Return the arrays that a call may replace by others: running statistics, seeds."""
+        return []
 
-        result = self.original(*mapped(rounded, FLOAT32, args), **mapped(rounded, FLOAT32, kwargs))
-        return mapped(_ending_low, low, result)
+
+class _Performer(Performer[Plan, Composite]):
+    def perform(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs) -> Any:
+        if plan.follows_parts(operator.op, operator.name):
+            return operator.call(*args, **kwargs)
+        with CONTEXT(None):  # what casts follows no rule
+            return super().perform(plan, operator, args, kwargs)
+
+    def is_native(self, operator: Composite, dtype: Any, args: Any) -> bool:
+        return not emulates(operator.op)
+
+    def names_dtype(self, args: Any, kwargs: Kwargs) -> bool:
+        return False  # which argument names one, the operator knows: see `carry_out_rule`
+
+    def rule(self, plan: Plan, operator: Composite, op: str, args: Any, kwargs: Kwargs) -> Rule:
+        return operator.rule(plan, args, kwargs)
+
+    def seen(self, operator: Composite, args: Any, kwargs: Kwargs) -> tuple[list[Any], Mapping[int, Any]]:
+        own = operator.parameters(args)  # a rule is about them whatever the arguments are: the layer computes with them
+        return eligible_dtypes(args, kwargs, own), own
+
+    def target(self, plan: Plan, operator: Composite, rule: Rule, seen: list[Any], mixed: bool) -> Any:
+        if rule is Rule.UNTOUCHED or not plan.policy.active:
+            return None
+        # A low dtype that all inputs agree in may be one that a function has no kernel for, or that a layer's norm widens.
+        agreed = rule.leaves_agreeing and not mixed
+        if agreed and not emulates(operator.op) and not (operator.layer and operator.activation_only):
+            return None
+        return super().target(plan, operator, rule, seen, mixed)
+
+    def lowered(self, operator: Composite, result: Any, dtype: Any) -> Any:
+        return mapped(_ending_low, dtype, result)
+
+    def carry_out_rule(self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: Kwargs) -> Outcome:
+        named = operator.named_dtype(args, kwargs)
+        if operator.layer and named is not None:
+            return self.call(plan, operator, args, kwargs), named, False
+        if rule is Rule.UNTOUCHED:
+            rule = Rule.FP32 if operator.draws else Rule.WIDEST if operator.widens else rule
+        elif named is not None:
+            rule = Rule.WIDEST
+        return super().carry_out_rule(plan, operator, rule, args, kwargs)
+
+    def call(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs, parts: Parts = AS_IT_IS) -> Any:
+        sink, thread.sink = thread.sink, None  # what an operation is made of is its own affair
+        try:
+            return operator.run(plan, parts.dtype, args, kwargs)
+        finally:
+            thread.sink = sink
+
+    def report(
+        self, plan: Plan, op: str, operator: Composite, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: Kwargs
+    ) -> Any:
+        given = _shapes((args, kwargs, operator.parameters(args)))[: 1 if operator.activation_only else None]
+        before = operator.state(args) if traces.shadow is not None else []
+        result, target, emulated = run()
+        if thread.sink is None or not given:
+            return result
+
+        def low(dtype: str) -> Any:
+            observing.check_state(before, operator.state(args))
+            return self.compute_low(plan.low_alone(dtype), operator, args, kwargs)
+
+        written = equation(op, [getattr(value, "einsum_str", value) for value in args], kwargs)
+        return observing.report(
+            thread.sink, op, operator.path, rule, given, target, result, emulated=emulated, written=written, low=low
+        )
+
+    def compute_low(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs) -> Any:
+        if operator.named_dtype(args, kwargs) is not None or operator.stated_rule(args, kwargs) is not None:
+            raise LeftOut(NAMED)
+        return operator.run_again(plan, args, kwargs)  # arrays do not change: no copies
+
+
+def _rounded(value: Any, dtype: Any) -> Any:
+    return cast(cast(value, dtype), FLOAT32)
+
+
+performer = _Performer(
+    thread,
+    Nesting(leaves, eligible_dtypes, mapped),
+    Casts(cast, cast, _rounded, lambda result, dtype: mapped(cast, dtype, result)),
+    ELIGIBLE,
+    FLOAT32,
+)
 
 
 def _ending_low(value: Any, low: Any) -> Any:
@@ -166,7 +227,7 @@ def emulates(op: str) -> bool:
     return op in emulated["operations"] or vocabulary()[op].group in emulated["groups"]
 
 
-def shapes(value: Any) -> list[tuple[Any, tuple[int, ...]]]:
+def _shapes(value: Any) -> list[tuple[Any, tuple[int, ...]]]:
     """Return the dtypes and shapes of the eligible tensors in some arguments."""
     return [(dtype, tuple(leaf.shape)) for leaf in leaves(value) if (dtype := eligible_dtype(leaf)) is not None]
 

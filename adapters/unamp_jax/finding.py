@@ -60,7 +60,7 @@ def _of_function(op: str, path: str, inner: Any) -> Iterator[Patch]:
         composite = Composite(op, path, inner)
 
         def replacement(original: Any) -> Composite:
-            composite.original = original
+            composite.call = original
             return composite
 
         yield code_patch(inner, replacement)

@@ -11,35 +11,27 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
 
 from unamp import amp_warnings
 from unamp.adapter.keras_policies import layer_path, states_float32
-from unamp.adapter.observing import equation, traced
-from unamp.adapter.patching import Patch
+from unamp.adapter.patching import Patch, find
 from unamp.adapter.plans import is_listed
-from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
-from unamp_jax import observing
-from unamp_jax.calls import target
-from unamp_jax.casting import cast, eligible_dtypes, mapped
-from unamp_jax.composites import code_patch, shapes
+from unamp_jax.casting import cast, eligible_dtype, leaves, mapped
+from unamp_jax.composites import Args, Composite, Kwargs, code_patch, performer
 from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule
-from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, Plan, thread
+from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, Plan
 
 __all__ = ["LayerCall"]
 
-Args: TypeAlias = tuple[Any, ...]
-Kwargs: TypeAlias = dict[str, Any]
 #: Groups of layers that are a product each, whose precision a caller may state.
 _PRODUCTS = frozenset({"matmul", "conv"})
-#: The dtype and the shape of a tensor that a rule is about.
-Given: TypeAlias = tuple[Any, tuple[int, ...]]
 
 
 class LayerCall:
@@ -55,145 +47,119 @@ class LayerCall:
 
     def __init__(self, function: types.FunctionType, layers: Mapping[type, tuple[str, str]]) -> None:
         self._layers = layers
-        self.original: Any = function
         self.patch: Patch = code_patch(function, self._replacement)
 
     def _replacement(self, original: Any) -> Any:
-        self.original = original
-
         def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
             plan: Plan | None = CONTEXT.value
-            if plan is None:
+            op, path = next((self._layers[of] for of in type(layer).__mro__ if of in self._layers), ("", ""))
+            if plan is None or not op:
                 return original(layer, *args, **kwargs)
-            return self._perform(plan, layer, args, kwargs)
+            operator = _Layer(_of_rank(op, layer, plan.policy), path, original, layer)
+            return performer.perform(plan, operator, (layer, *args), kwargs)
 
         return call
 
-    def _perform(self, plan: Plan, layer: Any, args: Args, kwargs: Kwargs) -> Any:
-        op, path = next((self._layers[of] for of in type(layer).__mro__ if of in self._layers), ("", ""))
-        op = _of_rank(op, layer, plan.policy)
-        if not op or plan.follows_parts(op, path):
-            return self.original(layer, *args, **kwargs)
-        rule = plan.rule(op)
-        if _is_keras(layer):
-            path = self._keras_path(plan, layer, rule, path)
+
+class _Layer(Composite):
+    """One layer that is an operation; `kept` is the dtype that it states and keeps, or None."""
+
+    __slots__ = ("_is_keras", "_layer", "_path", "kept")
+
+    def __init__(self, op: str, path: str, original: Any, layer: Any) -> None:
+        super().__init__(op, path, original)
+        self.layer = self.bound = self.widens = True
         stated = _stated_dtype(layer)
-        if stated is not None:
-            path = f"{path}(dtype={stated})"
-            if stated != FLOAT32:
-                return self._kept(plan, layer, (op, path, stated), args, kwargs)
-        if rule is Rule.LOW and vocabulary()[op].group in _PRODUCTS:
-            rule = stated_rule(getattr(layer, "precision", None)) or rule
-        norm = vocabulary()[op].group == "norm"
-        found = eligible_dtypes(args, kwargs)
-        if rule is Rule.BANNED and found:
-            raise BannedOperation(plan.ban(op))
-        given = shapes((args, kwargs))[:1] if norm else [*shapes((args, kwargs)), *parameters(layer)]
-        seen = [dtype for dtype, _ in given]
-        if not seen or not plan.policy.active:
-            return self._unchanged(plan, layer, op, path, rule, given, args, kwargs)
-        with CONTEXT(None):
-            wanted = target(Rule.WIDEST if rule is Rule.UNTOUCHED else rule, plan.low, seen)
-            if wanted is None and norm and seen[0] is not FLOAT32:
-                wanted = seen[0]  # flax's answers in the dtype of its parameters
-            sink, thread.sink = thread.sink, None  # what a layer is made of is its own affair
-            try:
-                result = self._carry_out(plan, layer, op, norm, wanted, args, kwargs)
-            finally:
-                thread.sink = sink
-            if rule is Rule.LOW and plan.policy.widen_results:
-                result = mapped(cast, FLOAT32, result)
-            return self._report(layer, op, path, rule, given, wanted, result)
+        self.kept = stated if stated != FLOAT32 else None
+        self.activation_only = self.activation_only and self.kept is None
+        self._layer = layer
+        self._is_keras = getattr(layer, "dtype_policy", None) is not None
+        self._path = path if stated is None else f"{path}(dtype={stated})"
 
-    def _keras_path(self, plan: Plan, layer: Any, rule: Rule, path: str) -> str:
-        """Return a layer's name in a trace, and warn where it states float32 and becomes low."""
-        if not states_float32(layer):
-            return path
+    def parameters(self, args: Args) -> Mapping[int, Any]:
+        return {} if self.activation_only else {id(value): value for value in _parameters(self._layer)}
+
+    @property
+    def path(self) -> str:
+        return layer_path(self._layer, self._path) if self._is_keras else self._path
+
+    def rule(self, plan: Plan, args: Args, kwargs: Kwargs) -> Rule:
+        rule, low = plan.rule(self.op), str(plan.low)
         if rule is Rule.LOW and plan.policy.active:
-            amp_warnings.follows_the_region("jax", type(layer).__name__, layer.name, str(plan.low))
-        return layer_path(layer, path)
+            if self.kept not in (None, plan.low):
+                amp_warnings.keeps_its_dtype("jax", self.path, low)
+            if self._is_keras and states_float32(self._layer):
+                amp_warnings.follows_the_region("jax", type(self._layer).__name__, self._layer.name, low)
+        if self.kept is not None:
+            return Rule.UNTOUCHED
+        return self.stated_rule(args, kwargs) or rule if rule is Rule.LOW else rule
 
-    def _kept(self, plan: Plan, layer: Any, stated: tuple[str, str, Any], args: Args, kwargs: Kwargs) -> Any:
-        """Call a layer in the dtype that it states."""
-        op, path, dtype = stated
-        if plan.policy.active and plan.rule(op) is Rule.LOW and dtype is not plan.low:
-            amp_warnings.keeps_its_dtype("jax", path, str(plan.low))
-        given = [*shapes((args, kwargs)), *parameters(layer)]
-        sink, thread.sink = thread.sink, None
-        try:
-            with CONTEXT(None):
-                result = self.original(layer, *args, **kwargs)
-        finally:
-            thread.sink = sink
-        with CONTEXT(None):
-            return self._report(layer, op, path, Rule.UNTOUCHED, given, dtype, result)
+    def stated_rule(self, args: Args, kwargs: Kwargs) -> Rule | None:
+        is_product = vocabulary()[self.op].group in _PRODUCTS
+        return stated_rule(getattr(self._layer, "precision", None)) if is_product else None
 
-    def _carry_out(self, plan: Plan, layer: Any, op: str, norm: bool, wanted: Any, args: Args, kwargs: Kwargs) -> Any:
-        activated = op in facts().parts and _is_keras(layer)
-        if wanted is None:
-            with CONTEXT(plan.within(op, Rule.WIDEST, activated)):
-                return self.original(layer, *args, **kwargs)
-        args, kwargs = mapped(cast, wanted, args), mapped(cast, wanted, kwargs)
-        if norm:  # its parameters and running statistics stay float32
-            with CONTEXT(_left_alone(plan, op, layer)):
-                result = self.original(layer, *args, **kwargs)
-            return mapped(cast, wanted, result)
-        with CONTEXT(plan.within(op, Rule.FP32 if wanted is FLOAT32 else Rule.LOW, activated)):
-            result = self.original(layer, *args, **kwargs)
-        return result if activated else mapped(cast, wanted, result)  # there an activation's result comes last
+    def named_dtype(self, args: Args, kwargs: Kwargs) -> Any:
+        return self.kept
 
-    def _unchanged(
-        self, plan: Plan, layer: Any, op: str, path: str, rule: Rule, given: list[Given], args: Args, kwargs: Kwargs
-    ) -> Any:
-        left_alone = _left_alone(plan, op, layer) if plan.policy.active else None if thread.sink is not None else plan
-        with CONTEXT(left_alone):
-            result = self.original(layer, *args, **kwargs)
-            if given:
-                result = self._report(layer, op, path, rule, given, None, result)
-        return result
+    def run(self, plan: Plan, dtype: Any, args: Args, kwargs: Kwargs) -> Any:
+        if self.kept is not None or not plan.policy.active:
+            return self.call(*args, **kwargs)
+        rule = Rule.WIDEST if dtype is None else Rule.FP32 if dtype is FLOAT32 else Rule.LOW
+        has_activation = self._is_keras and self.op in facts().parts
+        inside: Plan | None = plan.within(self.op, rule, has_activation)
+        if self.activation_only and dtype is not None:  # its parameters and running statistics stay float32
+            # Keras' dtype policies see by a plan that a region decides.
+            inside = plan.within(self.op, Rule.UNTOUCHED) if self._is_keras else None
+        with CONTEXT(inside):
+            result = self.call(*args, **kwargs)
+        return result if dtype is None or has_activation else mapped(cast, dtype, result)  # an activation's comes last
 
-    def _report(self, layer: Any, op: str, path: str, rule: Rule, given: list[Given], wanted: Any, result: Any) -> Any:
-        if thread.sink is not None and traced(op):
-            texts = [getattr(layer, "einsum_str", None)]
-            return observing.report(thread.sink, op, path, rule, given, wanted, result, written=equation(op, texts))
-        return result
+    def run_again(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+        if getattr(self._layer, "scope", None) is None:
+            return super().run_again(plan, args, kwargs)
+        module, variables = self._layer.unbind()  # linen's names are taken once they have been used
+        with CONTEXT(plan):
+            return module.apply(variables, *args[1:], **kwargs)
+
+    def state(self, args: Args) -> list[Any]:
+        used = find("equinox.nn", "State")
+        if used is not None and any(isinstance(value, used) for value in leaves(args)):
+            return [object()]  # one call uses it up
+        if (variables := getattr(self._layer, "non_trainable_variables", None)) is not None:  # Keras
+            return [variable.value for variable in variables]
+        if getattr(self._layer, "scope", None) is not None:  # linen
+            return list(jax.tree.leaves(self._layer.variables))
+        module = find("flax.nnx", "Module")
+        is_nnx = module is not None and isinstance(self._layer, module)
+        return jax.tree.leaves(find("flax.nnx", "state")(self._layer)) if is_nnx else []
 
 
-def parameters(layer: Any) -> list[Given]:
-    """Return the dtypes and shapes of a layer's own parameters.
+def _parameters(layer: Any) -> list[Any]:
+    """Return a layer's own parameters.
 
     Flax's linen keeps them elsewhere, and says before they are made what dtype they will have.
     """
-    found = shapes([value for value in vars(layer).values() if not isinstance(value, (list, tuple, dict))])
-    if found:
-        return found
+    own = [value for value in vars(layer).values() if eligible_dtype(value) is not None]
+    if own:
+        return own
     variables = getattr(layer, "_trainable_variables", None)
     if variables is not None:  # Keras
-        return shapes(list(variables))
+        return list(variables)
     given = getattr(layer, "variables", None) if getattr(layer, "scope", None) is not None else None
     if given:
-        return shapes(jax.tree.leaves(given.get("params", {})))
+        return list(jax.tree.leaves(given.get("params", {})))
     stated = getattr(layer, "param_dtype", None)
     try:
         dtype = np.dtype(stated) if stated is not None else None
     except TypeError:
         return []
-    return [(dtype, ())] if dtype in ELIGIBLE else []
+    return [np.zeros((), dtype)] if dtype in ELIGIBLE else []
 
 
 def _stated_dtype(layer: Any) -> Any:
     """Return the dtype that a layer of flax's was made to compute in; None where it was not told."""
     stated = getattr(layer, "dtype", None) if type(layer).__module__.startswith("flax.") else None
     return None if stated is None else np.dtype(stated)
-
-
-def _left_alone(plan: Plan, op: str, layer: Any) -> Plan | None:
-    """Return the plan inside a layer that no rule reaches into; Keras' dtype policies see by it that a region decides."""
-    return plan.within(op, Rule.UNTOUCHED) if _is_keras(layer) else None
-
-
-def _is_keras(layer: Any) -> bool:
-    return getattr(layer, "dtype_policy", None) is not None
 
 
 def _of_rank(op: str, layer: Any, policy: Policy) -> str:

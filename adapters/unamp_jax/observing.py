@@ -20,14 +20,15 @@ from jax._src.interpreters import batching
 
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import Layers, Observer, Sink
-from unamp.adapter.observing import casts, reporting_to, traces
+from unamp.adapter.observing import casts, reporting_to, traces, unobserved
 from unamp.adapter.patching import Patches
-from unamp.adapter.records import OpRecord, Values
+from unamp.adapter.records import OpRecord, Shadow, Values
+from unamp.adapter.shadowing import CHANGES_STATE, LeftOut, shadow
 from unamp.policy import Rule
 from unamp_jax.gradient_hooks import Bind, bind, followed
 from unamp_jax.state import CONTEXT, Plan, thread
 
-__all__ = ["JaxLayers", "leaves_with_dtypes", "observe", "report", "report_registered"]
+__all__ = ["JaxLayers", "check_state", "leaves_with_dtypes", "observe", "report", "report_registered"]
 
 
 class JaxLayers(Layers):
@@ -113,6 +114,7 @@ def report(
     emulated: bool = False,
     written: str | None = None,
     bind: Bind | None = bind,
+    low: Callable[[str], Any] | None = None,
 ) -> Any:
     """Report one operation, and return the result to go on with, whose gradient is told where a trace wants it.
 
@@ -127,6 +129,7 @@ def report(
         emulated: whether the low dtype was emulated.
         written: the equation of an einsum.
         bind: binds a primitive to a result; None where nobody goes on with another result.
+        low: computes the operation a second time in a low dtype; None where nobody can.
     """
     if traces.waiting:
         return result
@@ -141,6 +144,8 @@ def report(
         input_shapes=tuple(shape for _, shape in given), output_shape=tuple(results[0].shape) if results else None,
         equation=written,
     )  # fmt: skip
+    if low is not None and (dtype := traces.shadow) is not None:
+        record = record._replace(shadow=_shadow(dtype, record, results, low))
     going_on, later = followed(results, bind) if bind is not None and traces.gradients else (results, [])
 
     def hooked(hook: GradientHook) -> None:
@@ -156,6 +161,35 @@ def report(
         _report_later(observer, record, results, follow)
     others = {id(old): new for old, new in zip(results, going_on, strict=True) if new is not old}
     return jax.tree.map(lambda leaf: others.get(id(leaf), leaf), result) if others else result
+
+
+def _shadow(dtype: str, record: OpRecord, results: list[Any], low: Callable[[str], Any]) -> Shadow:
+    """Return an operation's own error in a low dtype; its second run is one that no gradient comes from."""
+
+    def second() -> list[Any]:
+        with unobserved(thread):
+            found = [leaf for leaf in leaves_with_dtypes(low(dtype)) if "float" in _name(leaf.dtype)]
+        return list(map(_concrete, found))
+
+    return shadow(dtype, record, lambda: list(map(_concrete, results)), second)
+
+
+def _concrete(leaf: Any) -> Any:
+    """Return a result as one row of float64 numbers, inside of `jax.grad` too."""
+    value = core.to_concrete_value(leaf)
+    if value is None:
+        raise LeftOut("a transformation (jax.vmap, a custom rule) runs it without numbers")
+    return _row(value)
+
+
+def _row(value: Any) -> Any:
+    return np.asarray(value).astype("float64").reshape(-1)
+
+
+def check_state(before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Leave an operation out that has replaced arrays of its layer: a second run would do so again."""
+    if len(before) != len(after) or any(old is not new for old, new in zip(before, after, strict=True)):
+        raise LeftOut(CHANGES_STATE)
 
 
 def report_registered(observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
@@ -179,5 +213,5 @@ def _report_later(
 
 
 def _values(results: Any) -> Values | None:
-    rows = [np.asarray(leaf).astype("float64").reshape(-1) for leaf in results]
+    rows = list(map(_row, results))
     return Values.of(np.shape(results[0]), rows) if rows else None

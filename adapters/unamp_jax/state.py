@@ -49,6 +49,9 @@ class Plan(AnyPlan, Protocol):
     def observed(self) -> Plan:
         """The same plan, with every operation reported."""
 
+    def low_alone(self, dtype: str, /) -> Plan:
+        """Return the plan under which everything is computed in a low dtype."""
+
     def within(self, op: str, rule: Rule, activated: bool = False, /) -> Plan:
         """Return the plan inside a layer that is one operation, whose parameters are not among its arguments.
 

@@ -135,12 +135,9 @@ class _Performer(Performer[Plan, Composite]):
     def names_dtype(self, args: Any, kwargs: dict[str, Any]) -> bool:
         return False  # inputs are cast nevertheless: a dtype that is named is one more cast, of the result
 
-    def activation(self, kwargs: dict[str, Any]) -> str | None:
-        return next((name for name, value in kwargs.items() if eligible_dtypes(value)), None)
-
-    def target(self, plan: Plan, rule: Rule, seen: list[Any], mixed: bool) -> Any:
+    def target(self, plan: Plan, operator: Composite, rule: Rule, seen: list[Any], mixed: bool) -> Any:
         # What is made of operation types has every kernel that those have.
-        return None if rule is Rule.UNTOUCHED else super().target(plan, rule, seen, mixed)
+        return None if rule is Rule.UNTOUCHED else super().target(plan, operator, rule, seen, mixed)
 
     def call(self, plan: Plan, operator: Composite, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
         op, dtype = operator.op, parts.dtype

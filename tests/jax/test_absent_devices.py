@@ -7,7 +7,7 @@ from unamp_conformance.run.plan import Selection
 from unamp_conformance.run.worker import perform, planned
 from unamp_conformance.subjects import Subject
 from unamp_jax import plans
-from unamp_jax.composites import Composite
+from unamp_jax.composites import performer
 from unamp_jax.state import CONTEXT
 
 from unamp import Policy, Rule
@@ -46,7 +46,7 @@ def test_a_rule_that_is_another_than_the_policys_is_caught(monkeypatch: pytest.M
 
 
 def test_a_program_that_is_another_than_the_trace_says_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Composite, "_cast", lambda self, wanted, args, kwargs: self.original(*args, **kwargs))
+    monkeypatch.setattr(performer, "converted", lambda to, dtype, args, kwargs: (args, kwargs))
     wrong, _ = read("lowered:tpu", "conv", Policy("O1", "float16"))
     assert "0 conv2d, forward: convolution in float32, should be float16" in wrong
 

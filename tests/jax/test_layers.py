@@ -285,3 +285,14 @@ def test_attention_has_a_float32_softmax_between_low_products(library, deny):
     rows = {each.op: each.compute for each in trace.records}
     assert all(rows[op] == "bfloat16" for op in rows if op in ("linear", "einsum", "matmul", "scaled_dot_product_attention"))
     assert rows.get("softmax", "float32") == "float32"
+
+
+@pytest.mark.parametrize(
+    "made", [nnx.Dropout(0.5, rngs=nnx.Rngs(0)), nnx.Linear(8, 4, rngs=nnx.Rngs(0))], ids=["nnx.Dropout", "nnx.Linear"]
+)
+def test_what_a_layer_is_made_of_is_not_reported(made):
+    with unamp.trace() as outside:
+        made(X)
+    with unamp.trace() as inside, unamp.autocast(dtype="bfloat16", level="O3"):
+        made(X)
+    assert [record.op for record in inside.records] == [record.op for record in outside.records]

@@ -13,7 +13,7 @@ from spoilt import (
 from unamp_conformance.run.plan import Selection
 from unamp_conformance.run.worker import perform, planned
 from unamp_conformance.subjects import Subject
-from unamp_jax.composites import Composite
+from unamp_jax.composites import performer
 from unamp_jax.state import FLOAT32
 
 from unamp.policy import Rule
@@ -22,14 +22,14 @@ SUBJECT = Subject("jax", "cpu")
 
 
 def test_a_logarithm_in_bfloat16_where_a_rule_says_float32_is_noticed(monkeypatch):
-    real = Composite._target
+    real = performer.target
 
-    def spoilt(self, plan, rule, found, *given):
-        wanted = real(self, plan, rule, found, *given)
-        same = self.op == "log" and rule is Rule.FP32 and all(dtype is FLOAT32 for dtype in found)
+    def spoilt(plan, operator, rule, seen, mixed):
+        wanted = real(plan, operator, rule, seen, mixed)
+        same = operator.op == "log" and rule is Rule.FP32 and all(dtype is FLOAT32 for dtype in seen)
         return np.dtype(ml_dtypes.bfloat16) if same else wanted
 
-    monkeypatch.setattr(Composite, "_target", spoilt)
+    monkeypatch.setattr(performer, "target", spoilt)
     (item,) = (item for item in planned(SUBJECT, Selection(ops=("log",))) if item.kind == "operation")
     failed = [result for result in perform(SUBJECT, item) if result.status == "failed"]
     assert failed

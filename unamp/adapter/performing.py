@@ -178,9 +178,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         self._dtypes = dtypes
         self._float32 = float32
 
-    @abstractmethod
     def is_left_alone(self, plan: PlanT, operator: OperatorT, op: str | None, args: Any, kwargs: Keywords) -> bool:
         """Return whether a call runs as the framework has it: no rule applies, or somebody else sees to it."""
+        return False
 
     @abstractmethod
     def is_native(self, operator: OperatorT, dtype: Any, args: Any) -> bool:
@@ -205,9 +205,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         """Call an operation in place: no rule changes it, but on a low tensor it must work."""
         raise NotImplementedError  # for frameworks that have none
 
-    @abstractmethod
     def activation(self, kwargs: Keywords) -> str | None:
         """Return the name of the argument that is a norm's activation, where it was given by name."""
+        return next((name for name, value in kwargs.items() if self._floats(value)), None)
 
     @abstractmethod
     def report(
@@ -215,7 +215,11 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     ) -> Any:
         """Return the result of `run`, and report the call to `unamp.trace`."""
 
-    def target(self, plan: PlanT, rule: Rule, seen: list[Any], mixed: bool) -> Any:
+    def rule(self, plan: PlanT, operator: OperatorT, op: str, args: Any, kwargs: Keywords) -> Rule:
+        """Return the rule for a call: the plan's, unless the call itself states what it wants."""
+        return plan.rule(op)
+
+    def target(self, plan: PlanT, operator: OperatorT, rule: Rule, seen: list[Any], mixed: bool) -> Any:
         """Return the dtype that a rule casts eligible inputs to; None to leave everything as it is."""
         return target(rule, plan.low, self._float32, seen, mixed)
 
@@ -251,7 +255,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             return operator.call(*args, **kwargs)
         if op is None:  # no rule, but on a low tensor it must work
             return self.carry_out_rule(plan, operator, Rule.UNTOUCHED, args, kwargs)[0]
-        rule = plan.rule(op)
+        rule = self.rule(plan, operator, op, args, kwargs)
         if self._thread.sink is not None and traced(op):
             return self.report(
                 plan, op, operator, rule, lambda: self._apply(plan, operator, op, rule, args, kwargs), args, kwargs
@@ -260,7 +264,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
 
     def _apply(self, plan: PlanT, operator: OperatorT, op: str, rule: Rule, args: Any, kwargs: Keywords) -> Outcome:
         if rule is Rule.BANNED:
-            if self._seen(operator, args, kwargs)[0]:
+            if self.seen(operator, args, kwargs)[0]:
                 raise BannedOperation(ban_message(plan.policy, op))
             rule = Rule.UNTOUCHED
         result, dtype, emulated = self.carry_out_rule(plan, operator, rule, args, kwargs)
@@ -271,7 +275,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def carry_out_rule(self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords) -> Outcome:
         """Call an operation with its inputs cast as a rule says that is no ban. A subclass may make another rule of it."""
         float32, casts = self._float32, self._casts
-        seen, own = self._seen(operator, args, kwargs)
+        seen, own = self.seen(operator, args, kwargs)
         if not seen or kwargs.get("out") is not None:
             return self.call_without_floats(plan, operator, rule, args, kwargs), seen[0] if seen else None, False
         if operator.in_place:
@@ -279,7 +283,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         if operator.activation_only and rule is not Rule.FP32:
             seen = seen[:1]
         mixed = seen.count(seen[0]) != len(seen)
-        dtype = self.target(plan, rule, seen, mixed)
+        dtype = self.target(plan, operator, rule, seen, mixed)
         named = dtype is not None and self.names_dtype(args, kwargs)
         if named and rule is not Rule.UNTOUCHED:
             dtype = None if float32 in seen else seen[0]
@@ -303,7 +307,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             return (self.lowered(operator, result[0], dtype), *result[1:]), dtype, True
         return self.lowered(operator, result, dtype), dtype, True
 
-    def _seen(self, operator: OperatorT, args: Any, kwargs: Keywords) -> tuple[list[Any], Mapping[int, Any]]:
+    def seen(self, operator: OperatorT, args: Any, kwargs: Keywords) -> tuple[list[Any], Mapping[int, Any]]:
         """Return the dtypes of the eligible tensors that a rule is about, and the parameters among them."""
         seen = self._floats((args, kwargs) if kwargs else args)
         if not operator.layer or not (seen or operator.op == "embedding"):
