@@ -34,7 +34,7 @@ class _Network(torch.nn.Module):
 
 
 def _compiled(network: torch.nn.Module) -> Runner:
-    return eager(torch.compile(network, backend="aoteager", fullgraph=True))
+    return eager(torch.compile(network, backend="aot_eager", fullgraph=True))
 
 
 def _exported(network: torch.nn.Module) -> Runner:
