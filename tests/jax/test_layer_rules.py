@@ -132,7 +132,8 @@ def _scopes() -> Any:
 
 class _Haiku(hk.Module):
     def __call__(self, x: Any) -> Any:
-        return hk.Linear(4, name="wi")(x), hk.Linear(4, name="wo")(x)
+        # Without a bias, whose addition is an operation of its own.
+        return hk.Linear(4, with_bias=False, name="wi")(x), hk.Linear(4, with_bias=False, name="wo")(x)
 
 
 def _haiku() -> Any:
@@ -140,8 +141,9 @@ def _haiku() -> Any:
         return (*_Haiku(name="first")(x), *_Haiku(name="second")(x))
 
     made = hk.without_apply_rng(hk.transform(blocks))
+    initial = made.init(KEY, X)
 
-    def network(x: Any, leaves: Any = made.init(KEY, X)) -> Any:
+    def network(x: Any, leaves: Any = initial) -> Any:
         return made.apply(leaves, x)
 
     return network

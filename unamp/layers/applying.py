@@ -9,7 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple
 
 from unamp.adapter import Adapter, registry
-from unamp.adapter.layers import Layered, LateNetwork
+from unamp.adapter.layers import LateNetwork, Layered
 from unamp.errors import NotExpressible
 from unamp.layers.late import LateRules
 from unamp.layers.patterns import matches, nothing_matches
@@ -214,8 +214,8 @@ def _owner(network: Any) -> Adapter:
     if adapter is None:
         raise TypeError(
             "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, keras.Model, or a module of flax or "
-            f"equinox, of a framework that is imported and has an adapter installed; not {type(network).__name__}. On JAX rules "
-            "for layers take a function with named scopes (of a method, Class.method), and what haiku.transform returns"
+            f"equinox, of a framework that is imported and has an adapter installed; not {type(network).__name__}. On JAX "
+            "rules for layers take a function with named scopes (of a method, Class.method), and what haiku.transform returns"
         )
     return adapter
 
