@@ -193,7 +193,8 @@ def layer_names(network: Any) -> LayerNames:
             first[name] = named.setdefault(id(layer), name)
             layers.setdefault(first[name], layer)
     del first[""]
-    return LayerNames(tuple({type(network).__name__: None, type(inner).__name__: None}), first, layers)
+    # An adapter's stand-in for a network gives the network's class.
+    return LayerNames(tuple({type(network).__name__: None, inner.__class__.__name__: None}), first, layers)
 
 
 def ever_applied(rules: LayerRules) -> bool:
