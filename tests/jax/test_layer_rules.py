@@ -18,10 +18,13 @@ import pytest
 import ruled
 from flax import linen, nnx
 from ruled import BF16, EXPECTED, F32, LOW, RULE
+from unamp_conformance.check.layerchecks import check_layers
+from unamp_conformance.subjects import Subject
 from unamp_jax import layer_rules, scope_rules
 
 import unamp
 from unamp import amp_warnings
+from unamp.adapter.layered_networks import LAYER_WAYS
 
 KEY = jax.random.key(0)
 X = jnp.linspace(-1, 1, 8).reshape(2, 4)
@@ -447,3 +450,14 @@ def test_a_layer_that_is_called_by_itself_is_warned_of(make: Any, monkeypatch: p
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         net.first(X)
+
+
+@pytest.mark.parametrize("way", LAYER_WAYS)
+def test_conformance_sees_a_rule_that_is_lost(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Subject("jax", "cpu"), way, "float32 in a low region", unamp.Policy("O1", "bfloat16")
+    assert check_layers(*given).status == "passed"
+    monkeypatch.setattr(layer_rules._Network, "region", lambda self, name: None)
+    jax.clear_caches()
+    found = check_layers(*given)
+    assert found.status == "failed"
+    assert found.message == "under the rules block.second is bfloat16, and must be float32"

@@ -18,7 +18,7 @@ __all__ = ["layered"]
 def _classes() -> tuple[Any, Any]:
     from flax import nnx  # JAX is used without flax, too
 
-    class Block(nnx.Module):
+    class Block(nnx.Module):  # type: ignore[misc] # flax has no types
         def __init__(self, weights: Sequence[Any]) -> None:
             self.first, self.second = (
                 nnx.Linear(weight.shape[1], weight.shape[0], use_bias=False, rngs=nnx.Rngs(0)) for weight in weights
@@ -28,7 +28,7 @@ def _classes() -> tuple[Any, Any]:
         def __call__(self, x: Any) -> Any:
             return self.first(x), self.second(x)
 
-    class Network(nnx.Module):
+    class Network(nnx.Module):  # type: ignore[misc]
         def __init__(self, weights: Sequence[Any]) -> None:
             self.block = Block(weights)
 
