@@ -11,7 +11,7 @@ import jax
 
 from unamp.adapter import Fact, Operations, Realisation
 from unamp.adapter.base import BaseAdapter
-from unamp.adapter.layers import Layered
+from unamp.adapter.layers import LateNetwork, Layered
 from unamp.adapter.observer import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.errors import NotExpressible
@@ -24,7 +24,7 @@ __all__ = ["JaxAdapter"]
 
 
 class JaxAdapter(BaseAdapter):
-    """JAX, with flax, equinox, optax and, where it computes with JAX, Keras."""
+    """JAX, with flax, equinox, haiku, optax and, where it computes with JAX, Keras."""
 
     framework = "jax"
     thread = thread
@@ -98,6 +98,11 @@ class JaxAdapter(BaseAdapter):
         from unamp_jax.layer_rules import JaxLayers  # few programs use it
 
         return JaxLayers()
+
+    def late_network(self, value: object) -> LateNetwork | None:
+        from unamp_jax.scope_rules import function_of
+
+        return function_of(value)
 
     def operations(self) -> Operations:
         from unamp_jax.conformance import JaxOperations

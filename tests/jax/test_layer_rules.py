@@ -1,13 +1,15 @@
-"""`unamp.layer_policies` on flax nnx and linen, equinox, and Keras with JAX."""
+"""`unamp.layer_policies` on flax nnx and linen, equinox, haiku, Keras with JAX, and functions with named scopes."""
 
 from __future__ import annotations
 
 import threading
+import types
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import haiku as hk
 import jax
 import jax.numpy as jnp
 import keras
@@ -16,10 +18,13 @@ import pytest
 import ruled
 from flax import linen, nnx
 from ruled import BF16, EXPECTED, F32, LOW, RULE
-from unamp_jax import layer_rules
+from unamp_conformance.check.layerchecks import check_layers
+from unamp_conformance.subjects import Subject
+from unamp_jax import layer_rules, scope_rules
 
 import unamp
 from unamp import amp_warnings
+from unamp.adapter.layered_networks import LAYER_WAYS
 
 KEY = jax.random.key(0)
 X = jnp.linspace(-1, 1, 8).reshape(2, 4)
@@ -108,8 +113,49 @@ def _keras() -> Any:
     return made
 
 
+def _scopes() -> Any:
+    """A function whose layers are named scopes, opened in each way that there is."""
+    leaf = jnp.linspace(-1, 1, 16).reshape(4, 4)
+
+    @jax.named_scope("wo")
+    def wo(x: Any, leaf: Any) -> Any:
+        return x @ leaf
+
+    def network(x: Any, leaves: Any = (leaf, leaf + 1, leaf + 2, leaf + 3)) -> Any:
+        with jax.named_scope("first"):
+            with jax.named_scope("wi"):
+                first = x @ leaves[0]
+            second = wo(x, leaves[1])
+        with jax.named_scope("second/wi"):
+            third = x @ leaves[2]
+        return first, second, third, jax.named_call(wo, name="second")(x, leaves[3])
+
+    return network
+
+
+class _Haiku(hk.Module):
+    def __call__(self, x: Any) -> Any:
+        # Without a bias, whose addition is an operation of its own.
+        return hk.Linear(4, with_bias=False, name="wi")(x), hk.Linear(4, with_bias=False, name="wo")(x)
+
+
+def _haiku() -> Any:
+    def blocks(x: Any) -> Any:
+        return (*_Haiku(name="first")(x), *_Haiku(name="second")(x))
+
+    made = hk.without_apply_rng(hk.transform(blocks))
+    initial = made.init(KEY, X)
+
+    def network(x: Any, leaves: Any = initial) -> Any:
+        return made.apply(leaves, x)
+
+    return network
+
+
 def _pure(network: Any) -> tuple[Any, Any]:
     """A network as a function of its leaves and an input, and its leaves."""
+    if isinstance(network, types.FunctionType):
+        return (lambda leaves, x: network(x, leaves)), network.__defaults__[0]
     if isinstance(network, nnx.Module):
         graph, state = nnx.split(network)
         return (lambda leaves, x: nnx.merge(graph, leaves)(x)), state
@@ -168,12 +214,16 @@ def _of(make: Any) -> ruled.Layers:
     )
 
 
-MAKERS = {"equinox": _equinox, "nnx": _NnxNet, "linen": _linen, "keras": _keras}
+MAKERS = {
+    "equinox": _equinox, "nnx": _NnxNet, "linen": _linen, "keras": _keras, "haiku": _haiku, "scopes": _scopes,
+}  # fmt: skip
 OF = {name: _of(make) for name, make in MAKERS.items()}
 #: Layers of linen are made by each call, those of nnx have one name, and Keras makes its own lists of them.
 SHARING = ruled.the_last_pattern_counts_for_shared_layers
 #: Layers of linen have no class before they are called; see below.
 CLASSES = ruled.silence_is_an_error
+#: Named scopes have no names before they open, no class and no result; see test_scope_rules.py.
+NO_SCOPES = (ruled.holds_until_it_is_removed, ruled.results_go_back_to_low, ruled.a_rule_covers_what_the_layer_calls)
 
 
 @pytest.fixture(autouse=True)
@@ -182,11 +232,20 @@ def _nothing_is_left() -> Any:
     yield
     assert layer_rules._KEY._obj.get_global() is None
     assert not layer_rules._in_force.rules
+    assert scope_rules._KEY._obj.get_global() is None
+    assert not scope_rules._scopes.applied
     assert nnx.Linear.__call__ is own
 
 
-@pytest.mark.parametrize("library", MAKERS)
-@pytest.mark.parametrize("promise", [each for each in ruled.PROMISES if each not in (SHARING, CLASSES)])
+PROMISED = [
+    (promise, library)
+    for promise in ruled.PROMISES
+    for library in MAKERS
+    if promise not in (SHARING, CLASSES) and not (promise in NO_SCOPES and library in ("haiku", "scopes"))
+]
+
+
+@pytest.mark.parametrize(("promise", "library"), PROMISED)
 def test_promises(promise: Any, library: str) -> None:
     promise(OF[library])
 
@@ -391,3 +450,14 @@ def test_a_layer_that_is_called_by_itself_is_warned_of(make: Any, monkeypatch: p
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         net.first(X)
+
+
+@pytest.mark.parametrize("way", LAYER_WAYS)
+def test_conformance_sees_a_rule_that_is_lost(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Subject("jax", "cpu"), way, "float32 in a low region", unamp.Policy("O1", "bfloat16")
+    assert check_layers(*given).status == "passed"
+    monkeypatch.setattr(layer_rules._Network, "region", lambda self, name: None)
+    jax.clear_caches()
+    found = check_layers(*given)
+    assert found.status == "failed"
+    assert found.message == "under the rules block.second is bfloat16, and must be float32"

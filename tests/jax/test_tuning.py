@@ -1,18 +1,29 @@
-"""`unamp.tune` on a network of JAX, whose layers have rules."""
+"""`unamp.tune` on networks of flax, equinox and Keras with JAX, whose layers have rules."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
+import tuned
+from flax import linen, nnx
 
 import unamp
 
+KEYS = jax.random.split(jax.random.key(0), 6)
+BATCHES = [jax.random.normal(key, (4, 8)) for key in KEYS[2:]]
 
-class _Net(eqx.Module):
+#: The product of `b` is beyond float16.
+TOO_LARGE = 1e6
+
+
+class _Equinox(eqx.Module):
     a: eqx.nn.Linear
     b: eqx.nn.Linear
     norm: eqx.nn.LayerNorm
@@ -21,17 +32,121 @@ class _Net(eqx.Module):
         return jax.vmap(lambda row: self.norm(self.b(self.a(row))))(x)
 
 
+class _Nnx(nnx.Module):
+    def __init__(self) -> None:
+        self.a, self.b = nnx.Linear(8, 8, rngs=nnx.Rngs(0)), nnx.Linear(8, 8, rngs=nnx.Rngs(1))
+        self.norm = nnx.LayerNorm(8, rngs=nnx.Rngs(2))
+
+    def __call__(self, x: Any) -> Any:
+        return self.norm(self.b(self.a(x)))
+
+
+class _Linen(linen.Module):
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        return linen.LayerNorm(name="norm")(linen.Dense(8, name="b")(linen.Dense(8, name="a")(x)))
+
+
+class _Tuned(NamedTuple):
+    """A network, and a function that runs it."""
+
+    run: Callable[[Any], Any]
+    network: Any
+
+
+def _equinox() -> _Tuned:
+    net = _Equinox(eqx.nn.Linear(8, 8, key=KEYS[0]), eqx.nn.Linear(8, 8, key=KEYS[1]), eqx.nn.LayerNorm(8))
+    net = eqx.tree_at(lambda made: made.b.weight, net, net.b.weight * TOO_LARGE)
+    return _Tuned(lambda x: net(x), net)
+
+
+def _nnx() -> _Tuned:
+    net = _Nnx()
+    net.b.kernel[...] = net.b.kernel[...] * TOO_LARGE
+    return _Tuned(lambda x: net(x), net)
+
+
+def _linen() -> _Tuned:
+    net = _Linen()
+    variables = net.init(KEYS[0], BATCHES[0])
+    variables["params"]["b"]["kernel"] = variables["params"]["b"]["kernel"] * TOO_LARGE
+    return _Tuned(lambda x: net.apply(variables, x), net.bind(variables))
+
+
+def _keras() -> _Tuned:
+    layers = keras.layers.Dense(8, name="a"), keras.layers.Dense(8, name="b"), keras.layers.LayerNormalization(name="norm")
+    net = keras.Sequential([keras.Input((8,)), *layers])
+    layers[1].kernel.assign(layers[1].kernel * TOO_LARGE)
+    return _Tuned(lambda x: net(x), net)
+
+
+@pytest.mark.parametrize("way", [lambda run: run, jax.jit], ids=["eager", "jit"])
 @pytest.mark.parametrize("by", ["place", "layer", "operation"])
-def test_a_product_that_overflows_is_found(by: Any) -> None:
-    keys = jax.random.split(jax.random.key(0), 6)
-    net = _Net(eqx.nn.Linear(8, 8, key=keys[0]), eqx.nn.Linear(8, 8, key=keys[1]), eqx.nn.LayerNorm(8))
-    net = eqx.tree_at(lambda made: made.b.weight, net, net.b.weight * 1e6)  # its product is beyond float16
-    batches = [jax.random.normal(key, (4, 8)) for key in keys[2:]]
-    tuned = unamp.tune(net, net, batches, dtype="float16", tolerance=1e-2, by=by)
-    held = {(place.layer, place.op) for place in tuned.report.held}
+@pytest.mark.parametrize("make", [_equinox, _nnx, _linen, _keras])
+def test_a_product_that_overflows_is_found(make: Callable[[], _Tuned], by: Any, way: Any) -> None:
+    run, network = make()
+    run = way(run)
+    found = unamp.tune(run, network, BATCHES, dtype="float16", tolerance=1e-2, by=by)
+    assert found.table().splitlines()[-3].startswith(f"{type(network).__name__}: ")
+    held = {(place.layer, place.op) for place in found.report.held}
     assert {("b", "linear"), ("norm", "layer_norm")} <= held
     assert (("a", "linear") in held) is (by == "operation")
-    exact = net(batches[0])
-    with tuned.region(net):
-        found = net(batches[0])
-    assert np.linalg.norm(np.float64(found) - np.float64(exact)) <= 1e-2 * np.linalg.norm(np.float64(exact))
+    exact = run(BATCHES[0])
+    for call in (run, jax.jit(run)):
+        with found.region(network):
+            low = call(BATCHES[0])
+        assert np.linalg.norm(np.float64(low) - np.float64(exact)) <= 1e-2 * np.linalg.norm(np.float64(exact))
+    with unamp.policy_region(unamp.Policy("O3", "float16")):
+        assert not bool(jnp.all(jnp.isfinite(run(BATCHES[0]))))
+
+
+# --- the promises of every framework ------------------------------------------------------------------------------------------
+
+
+def _soft(x: Any) -> Any:
+    e = jnp.exp(x)
+    return e / jnp.sum(e, -1, keepdims=True)
+
+
+def _total(x: Any) -> Any:
+    return jnp.sum(x) / x.size
+
+
+class _NnxFunction(nnx.Module):
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, x: Any) -> Any:
+        return self.function(x)
+
+
+class _NnxNet(nnx.Module):
+    def __init__(self, weights: dict[str, np.ndarray]) -> None:
+        self.first, self.big = (nnx.Linear(tuned.WIDTH, tuned.WIDTH, use_bias=False, rngs=nnx.Rngs(0)) for _ in range(2))
+        self.norm = nnx.LayerNorm(tuned.WIDTH, rngs=nnx.Rngs(0))
+        self.total, self.soft = _NnxFunction(_total), _NnxFunction(_soft)
+        self.first.kernel[...], self.big.kernel[...] = weights["first"].T, weights["big"].T
+
+    def __call__(self, x: Any, many: Any) -> Any:
+        h = jax.nn.relu(self.first(x))
+        return self.norm(self.big(h)), self.total(many), self.soft(h + 12)
+
+
+def _trained(network: _NnxNet, batch: Sequence[Any], scale: float) -> tuple[Any, list[Any]]:
+    graph, state = nnx.split(network)
+
+    def scaled(state: Any) -> tuple[Any, Any]:
+        made = nnx.merge(graph, state)
+        loss = jnp.mean(made.big(jax.nn.relu(made.first(batch[0]))) ** 2)
+        return loss * scale, loss
+
+    (_, loss), gradients = jax.value_and_grad(scaled, has_aux=True)(state)
+    return loss, [gradients[name].kernel[...] / scale for name in ("first", "big")]
+
+
+OF = tuned.Tunable(_NnxNet, jnp.asarray, _trained)
+
+
+@pytest.mark.parametrize("promise", tuned.PROMISES)
+def test_promises(promise: Any) -> None:
+    promise(OF)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copyreg
 import itertools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, Protocol
@@ -19,7 +19,10 @@ from unamp.adapter.wrapping import derived_class
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 
-__all__ = ["REGION", "HasLayers", "LayerRegion", "Layered", "RulesInForce", "derive", "put_by_class", "region_of"]
+__all__ = [
+    "REGION", "HasLateNetworks", "HasLayers", "LateNetwork", "LateRules", "LayerRegion", "Layered", "RulesInForce", "derive",
+    "put_by_class", "region_of",
+]  # fmt: skip
 
 #: The name of the attribute, in a layer's ``__dict__``, that holds the region of its rule.
 REGION = "_unamp_layer_region"
@@ -80,6 +83,46 @@ class HasLayers(Protocol):
 
     def layered(self) -> Layered:
         """Return the object that gives layers rules."""
+
+
+class LateRules(Protocol):
+    """Rules for layers that have names only while their network runs. Equal by value."""
+
+    def region(self, name: str) -> LayerRegion | None:
+        """Return the region of a layer; None where it has no rule."""
+
+    def check(self, names: Iterable[str]) -> None:
+        """Check that every pattern is about one of the layers that were ever called in the network.
+
+        Raises:
+            ValueError: where one is not.
+        """
+
+
+class LateNetwork(Protocol):
+    """A network whose layers have names only while it runs. There is one object for each network."""
+
+    @property
+    def name(self) -> str:
+        """The network's name, for messages."""
+
+    @property
+    def layers(self) -> Collection[str]:
+        """The names of the layers that were called while the network had rules, outer ones first."""
+
+    @property
+    def rules(self) -> Sequence[LateRules]:
+        """The rules that it has."""
+
+    def put(self, rules: Sequence[LateRules]) -> None:
+        """Have the network's calls follow rules from now on: of several for a layer the last. They are checked after a call."""
+
+
+class HasLateNetworks(Protocol):
+    """Another optional part of an `unamp.adapter.Adapter`, of a framework whose networks may be functions."""
+
+    def late_network(self, value: object) -> LateNetwork | None:
+        """Return a value as a network whose layers have names only while it runs; None for what is none."""
 
 
 class RulesInForce:

@@ -9,8 +9,9 @@ from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple
 
 from unamp.adapter import Adapter, registry
-from unamp.adapter.layers import Layered
+from unamp.adapter.layers import LateNetwork, Layered
 from unamp.errors import NotExpressible
+from unamp.layers.late import LateRules
 from unamp.layers.patterns import matches, nothing_matches
 from unamp.layers.region import LayerRegion, layer_region
 from unamp.layers.rules import LayerRule, LayerRules
@@ -33,19 +34,23 @@ class LayerPolicies:
 
     Attributes:
         rules: the rules.
-        layers: the policy (or ``"float32"``) of every layer that has one by these rules, by each of its names.
     """
 
     def __init__(self, network: Any, rules: LayerRules) -> None:
+        self.rules = rules
+        self._serial = next(_serials)
+        self._late: tuple[LateNetwork, LateRules] | None = None
+        self._ruled: list[Any] = []
+        if registry.owner(network, "network") is None and (late := _late(network)) is not None:
+            self._put_late(*late)
+            return
         adapter = _owner(network)
         layered = _layered(adapter)
-        self.rules = rules
         self._network = type(network).__name__
         self._layered = layered
-        self._serial = next(_serials)
         found = list(_named(layered, layered.unwrapped(network)))
         names, chosen = _chosen(rules, found, self._network, layered)
-        self.layers: Mapping[str, Policy | str] = MappingProxyType(names)
+        self._layers: Mapping[str, Policy | str] = MappingProxyType(names)
         regions = [(layer, layer_region(rule.policy, adapter.framework, rule.result)) for layer, rule in chosen]
         for layer, region in regions:
             layered.check(layer, region)
@@ -55,8 +60,26 @@ class LayerPolicies:
             for layer, region in regions:
                 _put(layered, layer, [*vars(layer).get(_RULES, ()), (self._serial, region)])
 
+    def _put_late(self, network: LateNetwork, framework: str) -> None:
+        rules = LateRules(network.name, framework, self.rules)
+        self._network, self._late = network.name, (network, rules)
+        with _lock:
+            _applied.add(self.rules)
+            network.put([*network.rules, rules])
+
+    @property
+    def layers(self) -> Mapping[str, Policy | str]:
+        """Return the policy (or ``"float32"``) of every layer that has one by these rules, by each of its names.
+
+        Of a function those that have been met in its calls: its layers are named scopes.
+        """
+        if self._late is None:
+            return self._layers
+        network, rules = self._late
+        return rules.layers(network.layers)
+
     def __repr__(self) -> str:
-        return f"<rules for {len(self._ruled)} layers of {self._network}>"
+        return f"<rules for {len(self.layers if self._late else self._ruled)} layers of {self._network}>"
 
     def __enter__(self) -> LayerPolicies:
         return self
@@ -67,6 +90,9 @@ class LayerPolicies:
     def remove(self) -> None:
         """Take the rules off the network again. What was put on later stays in force; a second time does nothing."""
         with _lock:
+            if self._late is not None:
+                network, rules = self._late
+                network.put([each for each in network.rules if each is not rules])
             while self._ruled:
                 layer = self._ruled.pop()
                 _put(self._layered, layer, [entry for entry in vars(layer).get(_RULES, ()) if entry[0] != self._serial])
@@ -89,7 +115,8 @@ def layer_policies(
     Rules change the network for all threads, until they are removed.
 
     Args:
-        network: a network of a framework that is imported.
+        network: a network of a framework that is imported. On JAX also a function, or what `haiku.transform` returns: its
+            layers are the scopes of `jax.named_scope` that open in its calls.
         rules: patterns with policies, ``{"encoder.**.norm": "float32", ":Softmax": "float32", "head": Policy("O1")}``, or
             `LayerRules`. ``"float32"`` is every operation in float32. Of several patterns for one layer the last one counts.
             See `unamp.layers.patterns` for what a pattern can say.
@@ -101,7 +128,8 @@ def layer_policies(
 
     Raises:
         TypeError: for what is no network, and no rule.
-        ValueError: for a pattern that no layer matches; the message has the nearest names. Nothing is changed then.
+        ValueError: for a pattern that no layer matches; the message has the nearest names. Nothing is changed then. The layers
+            of a function have names only while it runs: a call of it raises, at its end.
         NotExpressible: where a framework cannot follow a rule on a layer. Nothing is changed then.
     """
     if not isinstance(rules, LayerRules):
@@ -165,7 +193,8 @@ def layer_names(network: Any) -> LayerNames:
             first[name] = named.setdefault(id(layer), name)
             layers.setdefault(first[name], layer)
     del first[""]
-    return LayerNames(tuple({type(network).__name__: None, type(inner).__name__: None}), first, layers)
+    # An adapter's stand-in for a network gives the network's class.
+    return LayerNames(tuple({type(network).__name__: None, inner.__class__.__name__: None}), first, layers)
 
 
 def ever_applied(rules: LayerRules) -> bool:
@@ -186,9 +215,20 @@ def _owner(network: Any) -> Adapter:
     if adapter is None:
         raise TypeError(
             "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, keras.Model, or a module of flax or "
-            f"equinox, of a framework that is imported and has an adapter installed; not {type(network).__name__}"
+            f"equinox, of a framework that is imported and has an adapter installed; not {type(network).__name__}. On JAX "
+            "rules for layers take a function with named scopes (of a method, Class.method), and what haiku.transform returns"
         )
     return adapter
+
+
+def _late(network: Any) -> tuple[LateNetwork, str] | None:
+    """Return a network whose layers have names only while it runs, and its framework; None for what is none."""
+    for adapter in registry.adapters_in_use():
+        find = getattr(adapter, "late_network", None)
+        found = None if find is None else find(network)
+        if found is not None:
+            return found, adapter.framework
+    return None
 
 
 def _layered(adapter: Adapter) -> Layered:

@@ -17,6 +17,7 @@ from jax._src import config, core
 
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.absent_devices import AbsentDevice
+from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp.dtypes import LOW_DTYPES
 from unamp.vocabulary import vocabulary
@@ -24,6 +25,7 @@ from unamp_jax.casting import dtype_of
 from unamp_jax.conformance.absent_devices import absent_devices
 from unamp_jax.conformance.bindings import BINDINGS
 from unamp_jax.conformance.calling import Calls, Programs
+from unamp_jax.conformance.layered import layered
 from unamp_jax.conformance.layers import LAYERS, Statistic
 from unamp_jax.conformance.tensor_kinds import tensor_kinds
 from unamp_jax.conformance.ways import ways
@@ -66,6 +68,10 @@ class JaxOperations(NamedOperations):
     def absent_devices(self) -> tuple[AbsentDevice, ...]:
         """Return the platforms that are not here and that JAX lowers for."""
         return absent_devices()
+
+    def layered(self) -> LayeredNetworks:
+        """Return the networks with layers, and how they are run."""
+        return layered()
 
     def tensor_kinds(self) -> tuple[TensorKind, ...]:
         """Return the kinds of tensor beside the dense array."""

@@ -1,0 +1,231 @@
+"""Rules for the named scopes of a function: those of `jax.named_scope`, which haiku opens for the calls of its modules, too.
+
+A function is a network here. While it has rules it runs other code, which follows the scopes that open inside. The rules of
+the process are a part of the key of JAX's caches, and inside such a function so is where a thread is: no program is found that
+was traced under other rules, or in another scope.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import types
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import cache, partial
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import jax
+from jax import custom_jvp, custom_vjp
+
+from unamp.adapter.layers import LateRules
+from unamp.adapter.patching import Patch, Patches, find, missing
+from unamp.adapter.replacing import AttributePatch, CodePatch
+from unamp_jax.composites import code_patch
+
+__all__ = ["function_of"]
+
+#: What is traced depends on the rules of this process, and inside a function with rules on where the thread is.
+_KEY: Any = jax.make_user_context(None)
+
+#: The names that scopes have for layers. JAX opens some of its own: the equation of an einsum, `rematted_computation`.
+_NAME = re.compile(r"(?!rematted_computation$)[\w.~-]+")
+
+
+def function_of(value: object) -> _Function | None:
+    """Return the network that a function, a jitted one, or what `haiku.transform` returned is; None for anything else."""
+    name = getattr(value, "__name__", None)
+    if _is_transformed(value):
+        name, value = f"{type(value).__name__}.apply", value.apply  # type: ignore[attr-defined]
+    function = _inside_of_jit(value)
+    if function is None:
+        return None
+    _scope_class()  # raises where this JAX has another
+    found = _functions.get(function)
+    if found is None:
+        found = _functions[function] = _Function(function, name or function.__name__)
+    return found
+
+
+def _inside_of_jit(value: Any) -> types.FunctionType | None:
+    """Return the function of Python code that a callable is, or has under `jax.jit`; None where it has none of its own."""
+    for _ in range(8):
+        if isinstance(value, types.FunctionType):
+            return value
+        if isinstance(value, (custom_jvp, custom_vjp, types.MethodType)):  # more than one function; every object's
+            return None
+        value = getattr(value, "__wrapped__", None)
+    return None
+
+
+def _is_transformed(value: object) -> bool:
+    kinds = (find("haiku", "Transformed"), find("haiku", "TransformedWithState"))
+    return any(kind is not None and isinstance(value, kind) for kind in kinds)
+
+
+class _Function:
+    """See `unamp.adapter.layers.LateNetwork`.
+
+    Args:
+        function: the function.
+        name: its name.
+    """
+
+    def __init__(self, function: types.FunctionType, name: str) -> None:
+        self.name = name
+        self.layers: dict[str, None] = {}
+        self.rules: Sequence[LateRules] = ()
+        self._function = ref(function)
+        self._patch: CodePatch | None = None  # keeps the function, as long as there are rules
+
+    def put(self, rules: Sequence[LateRules]) -> None:
+        """Have the function's calls follow rules from now on."""
+        self.rules = tuple(rules)
+        function = self._function()
+        if rules and self._patch is None and function is not None:
+            self._patch = code_patch(function, partial(_following, self))
+            self._patch.apply()
+        elif not rules and self._patch is not None:
+            self._patch.undo()
+            self._patch = None
+        _ruled.pop(self, None)
+        if rules:
+            _ruled[self] = self.rules
+        _KEY._obj.set_global(frozenset(_ruled.items()) or None)
+
+
+_functions: WeakKeyDictionary[types.FunctionType, _Function] = WeakKeyDictionary()
+
+#: The functions that have rules.
+_ruled: dict[_Function, Sequence[LateRules]] = {}
+
+
+class _Call:
+    """One call of a function with rules.
+
+    Attributes:
+        function: the function.
+        rules: its rules, as they were when the call began.
+        path: the scopes that are open inside.
+    """
+
+    def __init__(self, function: _Function) -> None:
+        self.function = function
+        self.rules = function.rules
+        self.path: list[str] = []
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Where the thread is in the call."""
+        return self.function, self.rules, tuple(self.path)
+
+
+class _Inside(threading.local):
+    """The place where a thread is.
+
+    Attributes:
+        calls: the calls of functions with rules that it is inside of, the outermost first.
+        scopes: the scopes that opened in them, each with what closes its regions.
+    """
+
+    calls: tuple[_Call, ...] = ()
+
+    def __init__(self) -> None:
+        self.scopes: list[tuple[Any, ExitStack]] = []
+
+
+_inside = _Inside()
+
+
+def _keyed() -> Any:
+    return _KEY((_KEY._obj.get_global(), tuple(call.key for call in _inside.calls)))
+
+
+def _following(function: _Function, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of a function with rules."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        outer = _inside.calls
+        if any(each.function is function for each in outer):  # it calls itself
+            return original(*args, **kwargs)
+        here = _Call(function)
+        _inside.calls = (*outer, here)
+        try:
+            with _scopes.held(), _keyed():
+                result = original(*args, **kwargs)
+        finally:
+            _inside.calls = outer
+        for rules in here.rules:
+            rules.check(function.layers)
+        return result
+
+    return call
+
+
+# --- the scopes that open in it -----------------------------------------------------------------------------------------------
+
+
+def _entering(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of the method by which a named scope opens."""
+
+    def enter(self: Any) -> Any:
+        if _inside.calls:
+            _inside.scopes.append((self, _opened(self.name)))
+        return original(self)
+
+    return enter
+
+
+def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of the method by which a named scope closes."""
+
+    def leave(self: Any, *error: Any) -> Any:
+        # What opened before the call is none of its scopes.
+        if _inside.calls and _inside.scopes and _inside.scopes[-1][0] is self:
+            _inside.scopes.pop()[1].__exit__(*error)
+        return original(self, *error)
+
+    return leave
+
+
+def _opened(name: str) -> ExitStack:
+    """Open the regions of a scope, and return what closes them."""
+    with ExitStack() as stack:
+        for part in name.split("/"):
+            if _NAME.fullmatch(part):
+                for call in _inside.calls:
+                    _open(call, part, stack)
+        stack.enter_context(_keyed())
+        return stack.pop_all()
+
+
+def _open(call: _Call, part: str, stack: ExitStack) -> None:
+    call.path.append(part)
+    stack.callback(call.path.pop)
+    layer = ".".join(call.path)
+    call.function.layers[layer] = None
+    regions = (rules.region(layer) for rules in reversed(call.rules))
+    if (region := next((each for each in regions if each is not None), None)) is not None:
+        stack.enter_context(region.here())
+
+
+@cache
+def _scope_class() -> type:
+    """Return the class of named scopes.
+
+    Raises:
+        FrameworkNotSupported: where they do not have their name.
+    """
+    scope: Any = jax.named_scope("unamp")
+    if getattr(scope, "name", None) != "unamp":
+        raise missing("jax", jax.__version__, "attribute name of what jax.named_scope returns")
+    return type(scope)
+
+
+def _patches() -> Iterable[Patch]:
+    kind = _scope_class()
+    return AttributePatch(kind, "__enter__", _entering), AttributePatch(kind, "__exit__", _leaving)
+
+
+_scopes = Patches(_patches)
