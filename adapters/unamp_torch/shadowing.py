@@ -11,8 +11,11 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from unamp.adapter import shadowing
 from unamp.adapter.arguments import mapped
+from unamp.adapter.float8 import Arithmetic, contracted, dequantized, factors, format_of
+from unamp.adapter.observing import equation
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.adapter.shadowing import DRAWS, NAMED, LeftOut
+from unamp.dtypes import FLOAT8
 from unamp_torch.listing import Operator
 from unamp_torch.numbers import flat, has_numbers, rows
 from unamp_torch.state import DTYPES
@@ -58,6 +61,9 @@ class SecondRun:
         try:
             with torch.no_grad():
                 args, kwargs = self._copies()
+                if self._dtype in FLOAT8:
+                    in_float8 = self._operator.calling(partial(product_in_float8, self._operator, self._dtype))
+                    return rows(_floating(self._low(in_float8, args, kwargs, torch.float32)))
                 return rows(_floating(self._low(self._operator, args, kwargs, DTYPES[self._dtype])))
         finally:
             for generator, state in zip(self._generators, after, strict=True):
@@ -81,6 +87,34 @@ class SecondRun:
         eligible, copied = self._operator.eligible, partial(mapped, is_tensor=torch.is_tensor, change=torch.clone)
         args = [value if i in eligible.positions else copied(value) for i, value in enumerate(self._args)]
         return args, {k: value if k in eligible.keywords else copied(value) for k, value in self._kwargs.items()}
+
+
+def product_in_float8(operator: Operator, dtype: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a product with its two factors as float8 holds them; it computes in float32.
+
+    Raises:
+        LeftOut: where it does not multiply two tensors, or by rows sums over nothing.
+    """
+    form, by_rows = format_of(dtype)
+    pair = factors(operator.op, args)
+    axes = _summed(operator.op, args, pair) if by_rows else [None, None]
+    replaced = {id(each): dequantized(each.float(), form, along, _ARITHMETIC) for each, along in zip(pair, axes, strict=True)}
+    converted = mapped(args, is_tensor=torch.is_tensor, change=lambda tensor: replaced.get(id(tensor), tensor))
+    return operator.call(*converted, **kwargs)
+
+
+def _summed(op: str, args: Sequence[Any], pair: Sequence[torch.Tensor]) -> Sequence[Sequence[int] | None]:
+    """Return the axes of both factors that a product sums over."""
+    if op == "einsum":
+        return contracted(equation(op, args) or "", [each.dim() for each in pair])
+    return [(-1,), (-1,) if op == "linear" or pair[1].dim() == 1 else (-2,)]
+
+
+def _amax(tensor: torch.Tensor, axes: Sequence[int] | None) -> torch.Tensor:
+    return torch.amax(tensor, tuple(range(tensor.dim())) if axes is None else axes, keepdim=True)
+
+
+_ARITHMETIC = Arithmetic(torch.where, _amax)
 
 
 def _floating(result: Any) -> list[torch.Tensor]:
