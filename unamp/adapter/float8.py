@@ -6,13 +6,15 @@ Here no framework casts. The grid is made with operations on float32 that all of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from unamp.adapter.observer import Emulation, traces
 from unamp.adapter.shadowing import PRODUCTS, LeftOut
 from unamp.dtypes import FLOAT8
 
-__all__ = ["Arithmetic", "Format", "contracted", "dequantized", "factors", "format_of", "rounded"]
+__all__ = ["GRADIENTS", "Arithmetic", "Format", "contracted", "dequantized", "format_of", "in_float8", "rounded", "with_factors"]
 
 
 class Format(NamedTuple):
@@ -34,6 +36,9 @@ class Format(NamedTuple):
 _FORMATS = {"float8_e4m3": Format(4, -6, 8, 448.0), "float8_e5m2": Format(3, -14, 15, 57344.0)}
 
 _ROWS = "_rows"
+
+#: The format of a gradient in the backward pass of a product, with one scale for the tensor.
+GRADIENTS = _FORMATS["float8_e5m2"]
 
 #: Magnitudes below are scaled as this one is: torchao's EPS.
 _SMALLEST_AMAX = 1e-12
@@ -58,6 +63,21 @@ def format_of(dtype: str) -> tuple[Format, bool]:
     """Return the format of a name of `unamp.dtypes.FLOAT8`, and whether each row has a scale of its own."""
     assert dtype in FLOAT8
     return _FORMATS[dtype.removesuffix(_ROWS)], dtype.endswith(_ROWS)
+
+
+@contextmanager
+def in_float8(dtype: str, layers: Collection[str]) -> Iterator[Emulation]:
+    """Have this thread's adapters compute the products of some layers from float8; a trace must be open, too.
+
+    Args:
+        dtype: the dtype of the factors, one of `unamp.dtypes.FLOAT8`.
+        layers: the layers, as records name them.
+    """
+    before, traces.float8 = traces.float8, Emulation(dtype, frozenset(layers))
+    try:
+        yield traces.float8
+    finally:
+        traces.float8 = before
 
 
 def rounded(x: Any, form: Format, where: Callable[[Any, Any, Any], Any]) -> Any:
@@ -86,23 +106,32 @@ def dequantized(x: Any, form: Format, axes: Sequence[int] | None, arithmetic: Ar
     """
     where = arithmetic.where
     amax = arithmetic.amax(abs(x), axes)
-    scale = where(amax > _SMALLEST_AMAX, form.largest / amax, amax * 0.0 + form.largest / _SMALLEST_AMAX)
+    zero = amax * 0.0
+    # Of a number divided by a tensor PyTorch makes a reciprocal and a product, which round twice.
+    scale = where(amax > _SMALLEST_AMAX, (zero + form.largest) / amax, zero + form.largest / _SMALLEST_AMAX)
     return rounded(x * scale, form, where) / scale
 
 
-def factors(op: str, args: Sequence[Any]) -> tuple[Any, Any]:
-    """Return the two tensors that a product multiplies, of its arguments: those of an einsum stand behind its equation.
+def with_factors(op: str, args: Sequence[Any], change: Callable[[int, Any], Any]) -> list[Any]:
+    """Return the arguments of a product with its two factors changed; those of an einsum stand behind its equation.
+
+    Args:
+        op: the product, of `unamp.adapter.shadowing.PRODUCTS`.
+        args: the arguments.
+        change: returns what takes the place of a factor, given whether it is the first, 0, or the second, 1.
 
     Raises:
-        LeftOut: where it does not multiply two.
+        LeftOut: for an einsum of more or less than two.
     """
-    found = args
     if op == "einsum":
-        found = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
-        if len(found) != 2:
-            raise LeftOut(f"it multiplies {len(found)} tensors, and float8 is for products of two")
-    first, second = PRODUCTS[op]
-    return found[first], found[second]
+        listed = len(args) == 2 and isinstance(args[1], (list, tuple))
+        given = list(args[1] if listed else args[1:])
+        if len(given) != 2:
+            raise LeftOut(f"it multiplies {len(given)} tensors; float8 is for products of two")
+        changed = [change(n, each) for n, each in enumerate(given)]
+        return [args[0], changed] if listed else [args[0], *changed]
+    places = PRODUCTS[op]
+    return [change(places.index(n), each) if n in places else each for n, each in enumerate(args)]
 
 
 def contracted(equation: str, dimensions: Sequence[int]) -> list[tuple[int, ...]]:
