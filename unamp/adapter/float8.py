@@ -92,7 +92,9 @@ def rounded(x: Any, form: Format, where: Callable[[Any, Any, Any], Any]) -> Any:
     for exponent in range(form.smallest_exponent + 1, form.largest_exponent + 1):
         step = where(size >= 2.0**exponent, step + step, step)
     nearest = ((size / step + _WHOLE) - _WHOLE) * step
-    return where(x < 0.0, -nearest, where(x == 0.0, x, nearest))
+    one = zero + 1.0
+    sign = where(x < 0.0, zero - one, one)  # a product with it keeps zeros negative, where Paddle's negation does not
+    return where(x == 0.0, x, nearest * sign)
 
 
 def dequantized(x: Any, form: Format, axes: Sequence[int] | None, arithmetic: Arithmetic) -> Any:
@@ -121,7 +123,7 @@ def with_factors(op: str, args: Sequence[Any], change: Callable[[int, Any], Any]
         change: returns what takes the place of a factor, given whether it is the first, 0, or the second, 1.
 
     Raises:
-        LeftOut: for an einsum of more or less than two.
+        LeftOut: for an einsum of more or less than two, and where there are too few arguments.
     """
     if op == "einsum":
         listed = len(args) == 2 and isinstance(args[1], (list, tuple))
@@ -131,6 +133,8 @@ def with_factors(op: str, args: Sequence[Any], change: Callable[[int, Any], Any]
         changed = [change(n, each) for n, each in enumerate(given)]
         return [args[0], changed] if listed else [args[0], *changed]
     places = PRODUCTS[op]
+    if len(args) <= max(places):
+        raise LeftOut("its two factors are not found among its arguments")
     return [change(places.index(n), each) if n in places else each for n, each in enumerate(args)]
 
 
