@@ -59,7 +59,9 @@ def test_numbers_of_all_sizes_are_rounded_as_ml_dtypes_does(dtype: str) -> None:
 def test_what_is_too_large_is_the_largest_and_what_is_not_finite_is_nan() -> None:
     x = np.array([500.0, -1e30, np.nan, np.inf], np.float32)
     with np.errstate(invalid="ignore"):
-        np.testing.assert_array_equal(rounded(x, format_of("float8_e4m3")[0], np.where), np.float32([448, -448, np.nan, np.nan]))
+        np.testing.assert_array_equal(
+            rounded(x, format_of("float8_e4m3")[0], np.where), np.float32([448, -448, np.nan, np.nan])
+        )
 
 
 @pytest.mark.parametrize("axes", [None, (0,), (-1,)])
@@ -147,7 +149,9 @@ def test_only_products_are_computed_and_results_are_float32() -> None:
 
 def test_names_of_shadows() -> None:
     assert [shadow_dtype(name) for name in ("fp16", "torch.float8_e4m3fn", *FLOAT8)] == ["float16", "float8_e4m3", *FLOAT8]
-    with pytest.raises(ValueError, match="'float8_e4m3fnuz' is no dtype of a shadow; valid: 'float16', 'bfloat16', 'float8_e4m3', "):
+    with pytest.raises(
+        ValueError, match="'float8_e4m3fnuz' is no dtype of a shadow; valid: 'float16', 'bfloat16', 'float8_e4m3', "
+    ):
         trace(shadow="float8_e4m3fnuz")
     with pytest.raises(TypeError, match="must be a string or a dtype object, not int"):
         trace(shadow=8)
@@ -192,15 +196,20 @@ def test_the_table_of_a_study() -> None:
 
 
 def test_the_lists_of_a_study() -> None:
-    assert [STUDY.module_filter_fn(None, name) for name in ("enc.0.fc", "enc.1.fc", "fc", "dense")] == [True, False, False, True]
+    assert [STUDY.module_filter_fn(None, name) for name in ("enc.0.fc", "enc.1.fc", "fc", "dense")] == [
+        True,
+        False,
+        False,
+        True,
+    ]
     # Another layer named fc stays, and a pattern cannot tell the two apart.
     assert STUDY.keras_filters() == ["^dense$"]
     text = STUDY.transformer_engine()
     (pattern,) = re.findall(r"layer_name_regex_pattern: '(.*)'\n", text)
     pattern = pattern.replace("''", "'")
-    assert [bool(re.match(pattern, name)) for name in ("enc.1.fc", "model.enc.1.fc", "out'", "enc.0.fc", "enc.1.fc2", "en")] == [
-        *(True, True, True, False, False, False)
-    ]
+    assert [
+        bool(re.match(pattern, name)) for name in ("enc.1.fc", "model.enc.1.fc", "out'", "enc.0.fc", "enc.1.fc2", "en")
+    ] == [*(True, True, True, False, False, False)]
     assert "DisableFP8Layer:\n      enabled: True\n" in text
     assert "every layer" in Float8Study("float8_e4m3", 0.05, 0.0, STUDY.layers[:1], 3).transformer_engine()
 

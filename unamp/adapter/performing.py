@@ -269,10 +269,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             count = len(args) - bound
             kwargs = {**kwargs, **dict(zip(named, changed[count:], strict=True))}
             return self.call(plan, operator, [*args[:bound], *changed[:count]], kwargs)
-        # Of the parameters of a layer that is one product, the bias has one dimension.
-        parts = Parts(
-            operator.parameters(args), lambda tensor, dtype: held(tensor) if len(tensor.shape) > 1 else tensor, self._float32
-        )
+        own = operator.parameters(args)
+        ready = {n: held(tensor) for n, tensor in own.items() if len(tensor.shape) > 1}  # a bias has one dimension
+        parts = Parts(own, lambda tensor, dtype: ready.get(id(tensor), tensor), self._float32)
         args, kwargs = self.converted(lambda tensor, dtype: held(tensor), None, args, kwargs)
         return self.call(plan, operator, args, kwargs, parts)
 

@@ -163,7 +163,9 @@ def study_float8(
     checks.check_arguments(run, batches, tolerance, 1.0, "layer", "halves")
     name = shadow_dtype(dtype)
     if name not in FLOAT8:
-        raise ValueError(f"dtype must be one of {', '.join(map(repr, FLOAT8))}, not {shortened(dtype)}; unamp.tune takes others")
+        raise ValueError(
+            f"dtype must be one of {', '.join(map(repr, FLOAT8))}, not {shortened(dtype)}; unamp.tune takes others"
+        )
     subject = Subject(run, network, Policy("O0"), measure)
     first = subject.exact(batches[0])
     subject.learn_layers()
