@@ -144,8 +144,8 @@ def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
         raise ValueError(
             f"dtype {shortened(name)} {otherwise}; valid: {words}. A bare cast to float8 is not the same everywhere: 500.0 is "
             "448 in PyTorch and PaddlePaddle, and NaN in JAX and TensorFlow. See which layers would bear products in float8 "
-            'with unamp.trace(shadow="float8_e4m3") or unamp.tuning.study_float8, and give the list to torchao, Transformer Engine '
-            'or Keras\' quantize("float8")'
+            'with unamp.trace(shadow="float8_e4m3") or unamp.tuning.study_float8, and give the list to torchao, Transformer '
+            'Engine or Keras\' quantize("float8")'
         )
     if name not in valid:
         raise ValueError(f"dtype {shortened(name)} {otherwise}; valid: {words}")

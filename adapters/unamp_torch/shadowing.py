@@ -100,13 +100,15 @@ def product_in_float8(operator: Operator, dtype: str, *args: Any, **kwargs: Any)
     """
     form, by_rows = format_of(dtype)
     axes: Sequence[Sequence[int] | None] = _summed(operator.op, args) if by_rows else (None, None)
-    converted = with_factors(operator.op, args, lambda n, tensor: _Held.apply(tensor.float(), form, axes[n]))
+    held: Callable[..., torch.Tensor] = _Held.apply
+    followed: Callable[..., torch.Tensor] = _GradientHeld.apply
+    converted = with_factors(operator.op, args, lambda n, tensor: held(tensor.float(), form, axes[n]))
     added = _ADDED.get(operator.op)
     if added is None or added >= len(converted) or converted[added] is None:
-        return _GradientHeld.apply(operator.call(*converted, **kwargs))
+        return followed(operator.call(*converted, **kwargs))
     addend = converted[added]
     converted[added] = addend.detach()
-    result = _GradientHeld.apply(operator.call(*converted, **kwargs))
+    result = followed(operator.call(*converted, **kwargs))
     return result + (addend - addend.detach()) * kwargs.get("beta", 1) if addend.requires_grad else result
 
 
@@ -153,7 +155,7 @@ def _summed(op: str, args: Sequence[Any]) -> Sequence[Sequence[int]]:
 
 
 def _amax(tensor: torch.Tensor, axes: Sequence[int] | None) -> torch.Tensor:
-    return torch.amax(tensor, tuple(range(tensor.dim())) if axes is None else axes, keepdim=True)
+    return torch.amax(tensor, tuple(range(tensor.dim())) if axes is None else tuple(axes), keepdim=True)
 
 
 _ARITHMETIC = Arithmetic(torch.where, _amax)
