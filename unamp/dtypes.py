@@ -8,6 +8,7 @@ from unamp.errors import shortened
 
 __all__ = [
     "ELIGIBLE",
+    "FLOAT8",
     "FLOAT32",
     "LOW_DTYPES",
     "POLICY_DTYPES",
@@ -16,6 +17,7 @@ __all__ = [
     "dtype_name",
     "low_dtype",
     "policy_dtype",
+    "shadow_dtype",
 ]
 
 FLOAT32 = "float32"
@@ -81,10 +83,14 @@ LOW_DTYPES = tuple(precision.name for precision in PRECISIONS.values() if precis
 #: The dtypes of a policy: the one in which its allow list computes.
 POLICY_DTYPES = (*LOW_DTYPES, FLOAT32)
 
+#: What products of matrices are studied in, and nothing is cast to: float8, with one scale for a tensor, or one for each row.
+FLOAT8 = ("float8_e4m3", "float8_e4m3_rows", "float8_e5m2", "float8_e5m2_rows")
+
 #: Tensors in these dtypes are cast; all others (float64, integers, booleans, complex numbers) never are.
 ELIGIBLE = (*LOW_DTYPES, FLOAT32)
 
 _ALIASES = {alias: precision.name for precision in PRECISIONS.values() for alias in precision.aliases}
+_FLOAT8_ALIASES = {"float8_e4m3fn": "float8_e4m3"}  # what frameworks call it; FN: finite numbers and NaN
 
 
 def low_dtype(value: object) -> str:
@@ -114,11 +120,33 @@ def policy_dtype(value: object) -> str:
     return _one_of(POLICY_DTYPES, value, "is no dtype of a policy")
 
 
+def shadow_dtype(value: object) -> str:
+    """Return the canonical name of a dtype for `unamp.trace(shadow=...)`, one of `LOW_DTYPES` or `FLOAT8`.
+
+    Args:
+        value: see `low_dtype`.
+
+    Raises:
+        ValueError: for every other dtype; the message lists the valid ones.
+        TypeError: for a value that is no dtype at all.
+    """
+    name = dtype_name(value)
+    name = _FLOAT8_ALIASES.get(name or "", name)
+    return name if name in FLOAT8 else _one_of((*LOW_DTYPES, *FLOAT8), value, "is no dtype of a shadow")
+
+
 def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
     words = ", ".join(map(repr, valid))
     name = dtype_name(value)
     if name is None:
         raise TypeError(f"dtype must be a string or a dtype object, not {type(value).__name__}; valid: {words}")
+    if name not in valid and name.startswith("float8") and FLOAT8[0] not in valid:
+        raise ValueError(
+            f"dtype {shortened(name)} {otherwise}; valid: {words}. A bare cast to float8 is not the same everywhere: 500.0 is "
+            "448 in PyTorch and PaddlePaddle, and NaN in JAX and TensorFlow. See which layers would bear products in float8 "
+            'with unamp.trace(shadow="float8_e4m3") or unamp.tuning.study_float8, and give the list to torchao, Transformer '
+            'Engine or Keras\' quantize("float8")'
+        )
     if name not in valid:
         raise ValueError(f"dtype {shortened(name)} {otherwise}; valid: {words}")
     return name

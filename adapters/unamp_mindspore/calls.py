@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mindspore import mint, ops
 from mindspore._c_expression import typing as _typing
 
+from unamp.adapter.float8 import Arithmetic
 from unamp.adapter.performing import AS_IT_IS, EVERYTHING, Casts, Outcome, Parts, Performer, differing
+from unamp.dtypes import FLOAT8
 from unamp.policy import Policy, Rule
 from unamp_mindspore import observing
 from unamp_mindspore.casting import NESTING, cast, each, map_floats, rounded, to_low
@@ -89,6 +92,7 @@ def quick(operator: Operator, rule: Rule) -> Rule | None:
 
 class _Performer(Performer[Plan, Operator]):
     dtype_kind = _typing.Type
+    arithmetic = Arithmetic(mint.where, lambda tensor, axes: ops.amax(tensor, axes, keepdims=True))
 
     def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]) -> bool:
         return operator.casts or op is None or plan.passes(op)
@@ -117,9 +121,12 @@ class _Performer(Performer[Plan, Operator]):
     def report(
         self, plan: Plan, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        return observing.report(
-            op, operator, rule, run, args, kwargs, lambda low: self.compute_low(plan.low_alone(low), operator, args, kwargs)
-        )
+        def low(dtype: str) -> Any:
+            if dtype in FLOAT8:
+                return self.compute_from_float8(plan, op, operator, dtype, args, kwargs)
+            return self.compute_low(plan.low_alone(dtype), operator, args, kwargs)
+
+        return observing.report(op, operator, rule, run, args, kwargs, low)
 
     def copied(self, tensor: Any, dtype: Any) -> Any:
         return tensor.copy()

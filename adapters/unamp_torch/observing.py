@@ -136,11 +136,15 @@ def report(
     inputs = tuple(dtype_name(t.dtype) for t in given)
     spy = _Spy(given, first_only=operator.eligible.single)
 
+    original = operator.call
+    if traces.float8 is not None and thread.sink is not None and traces.float8.takes(operator.op, thread.sink.layers.path):
+        original = partial(shadowing.product_in_float8, operator, traces.float8.dtype)
+
     def call(*given: Any, **named: Any) -> Any:
         spy.given(operator.eligible.tensors(given, named))
         spy.step = _Step.DURING
         try:
-            return operator.call(*given, **named)
+            return original(*given, **named)
         finally:
             spy.step = _Step.AFTER
 

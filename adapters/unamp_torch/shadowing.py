@@ -11,13 +11,16 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from unamp.adapter import shadowing
 from unamp.adapter.arguments import mapped
+from unamp.adapter.float8 import GRADIENTS, Arithmetic, Format, contracted, dequantized, format_of, with_factors
+from unamp.adapter.observing import equation
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.adapter.shadowing import DRAWS, NAMED, LeftOut
+from unamp.dtypes import FLOAT8
 from unamp_torch.listing import Operator
 from unamp_torch.numbers import flat, has_numbers, rows
 from unamp_torch.state import DTYPES
 
-__all__ = ["Low", "SecondRun"]
+__all__ = ["Low", "SecondRun", "product_in_float8"]
 
 #: Carries out the rule LOW for a call of an operator, in a low dtype.
 Low = Callable[[Operator, Sequence[Any], dict[str, Any], torch.dtype], Any]
@@ -58,6 +61,9 @@ class SecondRun:
         try:
             with torch.no_grad():
                 args, kwargs = self._copies()
+                if self._dtype in FLOAT8:
+                    in_float8 = self._operator.calling(partial(product_in_float8, self._operator, self._dtype))
+                    return rows(_floating(self._low(in_float8, args, kwargs, torch.float32)))
                 return rows(_floating(self._low(self._operator, args, kwargs, DTYPES[self._dtype])))
         finally:
             for generator, state in zip(self._generators, after, strict=True):
@@ -81,6 +87,78 @@ class SecondRun:
         eligible, copied = self._operator.eligible, partial(mapped, is_tensor=torch.is_tensor, change=torch.clone)
         args = [value if i in eligible.positions else copied(value) for i, value in enumerate(self._args)]
         return args, {k: value if k in eligible.keywords else copied(value) for k, value in self._kwargs.items()}
+
+
+def product_in_float8(operator: Operator, dtype: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a product with its two factors as float8 holds them; it computes in float32, and so does its backward pass.
+
+    In that the gradient of the result is as float8_e5m2 holds it, and the factors as they were here; what was added to the
+    product, a bias, has the gradient as it is.
+
+    Raises:
+        LeftOut: where it does not multiply two tensors, or by rows sums over nothing.
+    """
+    form, by_rows = format_of(dtype)
+    axes: Sequence[Sequence[int] | None] = _summed(operator.op, args) if by_rows else (None, None)
+    held: Callable[..., torch.Tensor] = _Held.apply
+    followed: Callable[..., torch.Tensor] = _GradientHeld.apply
+    converted = with_factors(operator.op, args, lambda n, tensor: held(tensor.float(), form, axes[n]))
+    added = _ADDED.get(operator.op)
+    if added is None or added >= len(converted) or converted[added] is None:
+        return followed(operator.call(*converted, **kwargs))
+    addend = converted[added]
+    converted[added] = addend.detach()
+    result = followed(operator.call(*converted, **kwargs))
+    return result + (addend - addend.detach()) * kwargs.get("beta", 1) if addend.requires_grad else result
+
+
+#: The places of what is added to a product.
+_ADDED = {"addbmm": 0, "addmm": 0, "addmv": 0, "baddbmm": 0, "linear": 2}
+
+
+class _Held(torch.autograd.Function):
+    """A tensor as float8 holds it; its gradient passes as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, form: Format, axes: Sequence[int] | None) -> torch.Tensor:
+        """Return the tensor as float8 holds it."""
+        held: torch.Tensor = dequantized(tensor, form, axes, _ARITHMETIC)
+        return held
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return the gradient."""
+        return *gradients, None, None
+
+
+class _GradientHeld(torch.autograd.Function):
+    """A result as it is, whose gradient passes as float8 holds it."""
+
+    @staticmethod
+    def forward(ctx: Any, result: torch.Tensor) -> torch.Tensor:
+        """Return the result."""
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return the gradient as float8 holds it."""
+        return dequantized(gradients[0], GRADIENTS, None, _ARITHMETIC)
+
+
+def _summed(op: str, args: Sequence[Any]) -> Sequence[Sequence[int]]:
+    """Return the axes of both factors that a product sums over."""
+    pair: list[torch.Tensor] = []
+    with_factors(op, args, lambda n, tensor: pair.append(tensor))
+    if op == "einsum":
+        return contracted(equation(op, args) or "", [each.dim() for each in pair])
+    return [(-1,), (-1,) if op == "linear" or pair[1].dim() == 1 else (-2,)]
+
+
+def _amax(tensor: torch.Tensor, axes: Sequence[int] | None) -> torch.Tensor:
+    return torch.amax(tensor, tuple(range(tensor.dim())) if axes is None else tuple(axes), keepdim=True)
+
+
+_ARITHMETIC = Arithmetic(torch.where, _amax)
 
 
 def _floating(result: Any) -> list[torch.Tensor]:

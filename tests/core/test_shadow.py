@@ -103,7 +103,7 @@ def test_the_worst_stands_first_and_what_was_left_out_last(fake: Any) -> None:
 def test_without_a_shadow_there_is_no_table(fake: Any) -> None:
     with pytest.raises(ValueError, match=r'this trace has no shadow; open it with unamp.trace\(shadow="float16"\)'):
         trace().shadow_table()
-    with pytest.raises(ValueError, match="'float32' is not a low precision; valid: 'float16', 'bfloat16'"):
+    with pytest.raises(ValueError, match="'float32' is no dtype of a shadow; valid: 'float16', 'bfloat16'"):
         trace(shadow="float32")
 
 

@@ -28,6 +28,7 @@ they fit:
 `observing`           reporting to `unamp.trace`; `observer` takes the reports, `records` is what they are
 `gradient_hooks`      telling a trace of gradients; `Observer.report` and `Reporter` put the hooks on
 `shadowing`           computing a reported operation a second time, low: the optional part of reports
+`float8`              products from float8, for shadows and for `unamp.tuning.study_float8`
 `keeping`             writing down what an operation was called with, to run it again: the optional part of reports
 `facts`               reading an adapter's data files: facts about its framework's operations, and its gaps
 `spellings`           a framework's objects by their spellings

@@ -9,8 +9,32 @@ from typing import Any
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.keeping import Keeper
 from unamp.adapter.records import OpRecord, Values
+from unamp.adapter.shadowing import PRODUCTS
 
-__all__ = ["Layers", "Observer", "traces"]
+__all__ = ["Emulation", "Layers", "Observer", "traces"]
+
+
+class Emulation:
+    """Layers whose products are computed from float8, for `unamp.tuning.study_float8`.
+
+    Args:
+        dtype: the dtype of the factors, one of `unamp.dtypes.FLOAT8`.
+        layers: the layers, as records name them.
+
+    Attributes:
+        reached: those of them in which a product was computed so: an adapter that knows nothing of this adds none.
+    """
+
+    def __init__(self, dtype: str, layers: frozenset[str]) -> None:
+        self.dtype, self.layers = dtype, layers
+        self.reached: set[str] = set()
+
+    def takes(self, op: str, layer: str | None) -> bool:
+        """Return whether an operation of a layer is computed so, and note it."""
+        if op not in PRODUCTS or layer is None or layer not in self.layers:
+            return False
+        self.reached.add(layer)
+        return True
 
 
 class _Traces(threading.local):
@@ -21,12 +45,14 @@ class _Traces(threading.local):
         pauses: how many contexts are open in which nothing is recorded.
         shadow: the low dtype in which operations are computed a second time; None where no open trace asks for that.
         keeper: keeps what operations are called with; None where no open trace asks for that.
+        float8: the layers whose products are computed from float8; None where there are none.
     """
 
     innermost: Any = None
     pauses: int = 0
     shadow: str | None = None
     keeper: Keeper | None = None
+    float8: Emulation | None = None
 
     @property
     def waiting(self) -> bool:

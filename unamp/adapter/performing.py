@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from unamp.adapter.arguments import Nesting
+from unamp.adapter.float8 import Arithmetic, dequantized, format_of, with_factors
 from unamp.adapter.observing import traced
 from unamp.adapter.plans import ban_message
 from unamp.adapter.shadowing import IN_PLACE, NAMED, LeftOut
@@ -170,6 +171,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     #: The class of what a caller names a dtype with.
     dtype_kind: ClassVar[type]
 
+    #: The operations that float8 is made with; None where the adapter computes no product from it.
+    arithmetic: ClassVar[Arithmetic | None] = None
+
     def __init__(self, thread: ThreadState[Any], nesting: Nesting, casts: Casts, dtypes: Container[Any], float32: Any) -> None:
         self._thread = thread
         self._floats = nesting.floats
@@ -243,6 +247,37 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             raise LeftOut(NAMED)
         args, kwargs = self.converted(self.copied, None, args, kwargs)
         return self.carry_out_rule(plan, operator, Rule.LOW, args, kwargs)[0]
+
+    def compute_from_float8(self, plan: PlanT, op: str, operator: OperatorT, dtype: str, args: Any, kwargs: Keywords) -> Any:
+        """Return the result of a product in float32, from factors as float8 holds them; see `unamp.adapter.shadowing`.
+
+        Raises:
+            LeftOut: where the adapter does not compute it so.
+        """
+        form, by_rows = format_of(dtype)
+        arithmetic = self.arithmetic
+        if arithmetic is None or by_rows:
+            raise LeftOut(f"this framework's adapter computes no product from {dtype}")
+        if operator.in_place or kwargs.get("out") is not None:
+            raise LeftOut(IN_PLACE)
+
+        def held(tensor: Any) -> Any:
+            return dequantized(self._casts.cast(tensor, self._float32), form, None, arithmetic)
+
+        if not operator.layer:
+            bound = 1 if operator.bound else 0
+            # By name they come in any order, which changes nothing but where a third tensor is added.
+            named = [] if "add" in op else [k for k, v in kwargs.items() if k != "bias" and hasattr(v, "shape")]
+            given = [*args[bound:], *(kwargs[k] for k in named)]
+            changed = with_factors(op, given, lambda n, tensor: held(tensor))
+            count = len(args) - bound
+            kwargs = {**kwargs, **dict(zip(named, changed[count:], strict=True))}
+            return self.call(plan, operator, [*args[:bound], *changed[:count]], kwargs)
+        own = operator.parameters(args)
+        ready = {n: held(tensor) for n, tensor in own.items() if len(tensor.shape) > 1}  # a bias has one dimension
+        parts = Parts(own, lambda tensor, dtype: ready.get(id(tensor), tensor), self._float32)
+        args, kwargs = self.converted(lambda tensor, dtype: held(tensor), None, args, kwargs)
+        return self.call(plan, operator, args, kwargs, parts)
 
     def perform(self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
         """Return the result of a call under its rule; report it where the thread is traced.

@@ -101,7 +101,8 @@ class Shadow(NamedTuple):
         error: how far the low result is from the network's own: the norm of the difference, relative to that of the network's
             own, over the numbers that are finite in both. Of the first floating result, as all but `overflow`.
         overflow: how many numbers of all floating results are finite in the network's own, and infinite or NaN in low.
-        subnormal: the share of the low numbers that are subnormal.
+        subnormal: the share of the low numbers that are subnormal; none where products were computed from float8, whose results
+            are float32.
         flushed: the share of the low numbers that are zero, and are not in the network's own result.
         left_out: why it was not computed a second time; empty where it was.
     """
@@ -125,7 +126,8 @@ class Shadow(NamedTuple):
         exact, rounded = own[0][kept], low[0][kept]
         size, moved = _norm(exact), _norm(rounded - exact)
         error = moved / size if size else float("inf") if moved else 0.0
-        subnormal = int(((abs(rounded) < PRECISIONS[dtype].smallest_normal) & (rounded != 0)).sum())
+        smallest_normal = PRECISIONS[dtype].smallest_normal if dtype in PRECISIONS else 0.0
+        subnormal = int(((abs(rounded) < smallest_normal) & (rounded != 0)).sum())
         flushed = int(((rounded == 0) & (exact != 0)).sum())
         return cls(dtype, error, overflow, subnormal / count, flushed / count)
 

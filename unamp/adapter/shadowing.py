@@ -10,15 +10,30 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from unamp.adapter.records import OpRecord, Shadow
-from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
+from unamp.dtypes import ELIGIBLE, FLOAT8, FLOAT32, LOW_DTYPES
 
-__all__ = ["CHANGES_STATE", "DRAWING", "DRAWS", "IN_PLACE", "NAMED", "LeftOut", "shadow"]
+__all__ = ["CHANGES_STATE", "DRAWING", "DRAWS", "IN_PLACE", "NAMED", "NO_PRODUCT", "PRODUCTS", "LeftOut", "shadow"]
 
 #: Common reasons to leave an operation out.
 DRAWS = "it draws random numbers"
 IN_PLACE = "it changes what it is given"
 NAMED = "its caller named the dtype, which no rule changes"
 CHANGES_STATE = "it changes the state of its layer (running statistics, a seed)"
+NO_PRODUCT = "float8 is for products of two matrices"
+
+#: The operations that are computed from float8, by their canonical names: for each the places of the two factors.
+PRODUCTS = {
+    "addbmm": (1, 2),
+    "addmm": (1, 2),
+    "addmv": (1, 2),
+    "baddbmm": (1, 2),
+    "bmm": (0, 1),
+    "einsum": (0, 1),
+    "linear": (0, 1),
+    "matmul": (0, 1),
+    "mm": (0, 1),
+    "mv": (0, 1),
+}
 
 #: Operations that draw random numbers unless their caller hands some over.
 DRAWING = frozenset(
@@ -41,6 +56,8 @@ def shadow(dtype: str, record: OpRecord, own: Callable[[], Sequence[Any]], low: 
         own: gives the floating results of the network's own run, each as one row of float64 numbers.
         low: computes the operation low, from the same inputs, and gives its floating results likewise.
     """
+    if dtype in FLOAT8 and record.op not in PRODUCTS:
+        return Shadow(dtype, left_out=NO_PRODUCT)
     if why := _pointless(record):
         return Shadow(dtype, left_out=why)
     try:

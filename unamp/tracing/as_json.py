@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from unamp import _strict_json as strict
 from unamp._version import __version__
 from unamp.adapter.records import SAMPLE, Call, Gradient, OpRecord, Shadow, Shape, Underflow, Values
-from unamp.dtypes import LOW_DTYPES
+from unamp.dtypes import FLOAT8, LOW_DTYPES
 from unamp.policy import Policy, Rule
 
 __all__ = ["VERSION", "Contents", "dump", "load"]
@@ -89,7 +89,7 @@ def _contents(data: dict[str, Any], version: int) -> Contents:
     strict.fields("the trace", data, names, sorted(names - _OPTIONAL))
     policies = strict.each(_policy)("policies", data.get("policies", []))
     frameworks = strict.mapping(strict.plain_text)("frameworks", data["frameworks"])
-    shadow = strict.optional(_low_dtype)("shadow", data.get("shadow"))
+    shadow = strict.optional(_shadow_dtype)("shadow", data.get("shadow"))
     read = strict.each(lambda where, record: _read_record(where, record, policies, version))
     records = read("record", data["records"])
     if other := next((n for n, record in enumerate(records, 1) if record.shadow and record.shadow.dtype != shadow), None):
@@ -279,7 +279,7 @@ def _read_underflow(where: str, data: Any) -> Underflow:
 
 def _read_shadow(where: str, data: Any) -> Shadow:
     strict.fields(where, data, Shadow._fields, Shadow._fields)
-    dtype, left_out = _low_dtype(f"{where}, dtype", data["dtype"]), strict.plain_text(f"{where}, left_out", data["left_out"])
+    dtype, left_out = _shadow_dtype(f"{where}, dtype", data["dtype"]), strict.plain_text(f"{where}, left_out", data["left_out"])
     error, overflow = _number(f"{where}, error", data["error"]), strict.whole(f"{where}, overflow", data["overflow"])
     if not error >= 0:
         raise strict.BadJSON(f"{where}, error: must be 0 or more")
@@ -298,6 +298,10 @@ def _low_dtype(where: str, value: Any) -> str:
     if dtype not in LOW_DTYPES:
         raise strict.BadJSON(f"{where}: {dtype[:20]!r} is no low precision; valid: {', '.join(LOW_DTYPES)}")
     return dtype
+
+
+def _shadow_dtype(where: str, value: Any) -> str:
+    return value if isinstance(value, str) and value in FLOAT8 else _low_dtype(where, value)
 
 
 def _number(where: str, value: Any) -> float:

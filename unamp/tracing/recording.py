@@ -15,7 +15,7 @@ from unamp.adapter.gradient_hooks import Arrivals, GradientHook
 from unamp.adapter.keeping import LIMIT, Keeper
 from unamp.adapter.observing import traced, traces
 from unamp.adapter.records import Call, Gradient, OpRecord, Shadow
-from unamp.dtypes import LOW_DTYPES, low_dtype
+from unamp.dtypes import LOW_DTYPES, low_dtype, shadow_dtype
 from unamp.errors import shortened
 from unamp.policy import Policy
 from unamp.regions import current_policy
@@ -40,6 +40,8 @@ class Trace:
         shadow: a low dtype, ``"float16"`` say: every operation that does not run low is computed a second time in it, from the
             same inputs, and its own error kept (see `unamp.adapter.records.Shadow`). The network's results, gradients, random
             numbers and statistics stay what they are. It takes about twice the time, and that of looking at every result.
+            Of ``"float8_e4m3"`` and ``"float8_e5m2"`` it is products of two matrices alone, from factors that are scaled and
+            rounded to float8; with ``_rows`` behind the name, each row has a scale of its own.
         gradients: whether to keep statistics of the gradient of every result, from backward passes that run while it is open
             (see `unamp.adapter.records.Gradient`). A gradient that comes later is not recorded.
         steps: which steps are recorded, ``range(10, 20)`` say; all where not given. `step` ends one; the first is 0.
@@ -78,7 +80,7 @@ class Trace:
         self.rank: int | None = None
         self.frameworks: dict[str, str] = {}
         self._values = values
-        self._shadow = None if shadow is None else low_dtype(shadow)
+        self._shadow = None if shadow is None else shadow_dtype(shadow)
         self._gradients = gradients
         self._steps = _numbers("steps", steps)
         self._ranks = _numbers("ranks", ranks)

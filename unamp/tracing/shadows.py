@@ -7,6 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from unamp.adapter.records import OpRecord, Shadow
+from unamp.adapter.shadowing import NO_PRODUCT
 from unamp.tracing.tables import percent, text_table
 
 __all__ = ["ShadowLine", "shadow_lines", "shadow_table", "worst"]
@@ -74,8 +75,10 @@ def shadow_table(dtype: str, lines: Sequence[ShadowLine]) -> str:
         f"{line.op}{f' in {line.layer}' if line.layer else ''}{f' ({line.times} times)' if line.times > 1 else ''}: "
         f"{line.left_out}"
         for line in lines
-        if line.left_out
+        if line.left_out and line.left_out != NO_PRODUCT
     ]
+    if others := sorted({line.op for line in lines if line.left_out == NO_PRODUCT}):
+        left_out.append(f"{', '.join(others)}: {NO_PRODUCT}")
     text = text_table(head, rows)
     return "\n".join([text, "not computed a second time:", *left_out]) if left_out else text
 

@@ -3,10 +3,22 @@
 `unamp.tune` is the function that searches; the package cannot have its name.
 """
 
+from unamp.tuning.float8 import Float8Layer, Float8Study, study_float8
 from unamp.tuning.progress import Step
 from unamp.tuning.reports import PlaceReport, PresetReport, TuneReport
 from unamp.tuning.trials import Trial
 from unamp.tuning.tuned import Tuned
 from unamp.tuning.tuner import tune
 
-__all__ = ["PlaceReport", "PresetReport", "Step", "Trial", "TuneReport", "Tuned", "tune"]
+__all__ = [
+    "Float8Layer",
+    "Float8Study",
+    "PlaceReport",
+    "PresetReport",
+    "Step",
+    "Trial",
+    "TuneReport",
+    "Tuned",
+    "study_float8",
+    "tune",
+]

@@ -1,0 +1,286 @@
+"""`unamp.tuning.study_float8`: which layers would bear products in float8, and at what error. A study, and no mode."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from unamp.adapter.float8 import in_float8
+from unamp.adapter.records import OpRecord
+from unamp.adapter.shadowing import PRODUCTS
+from unamp.dtypes import FLOAT8, shadow_dtype
+from unamp.errors import NotExpressible, shortened
+from unamp.policy import Policy
+from unamp.tracing import trace, work_of
+from unamp.tracing.tables import text_table
+from unamp.tuning import checks
+from unamp.tuning.places import place_of
+from unamp.tuning.subject import Subject
+from unamp.typing import DtypeLike
+
+__all__ = ["Float8Layer", "Float8Study", "study_float8"]
+
+#: What the kernels of float8 ask of the sizes of a weight.
+_MULTIPLE = 16
+
+
+class Float8Layer(NamedTuple):
+    """A layer that multiplies matrices, and what float8 does to it.
+
+    Attributes:
+        layer: its name in the network.
+        own: the largest error of its own products in float8, from the same inputs: the norm of the difference, relative.
+        alone: the error of the network's results with this layer alone in float8; None where it was not tried.
+        work: its share of the products of two numbers in all of the network.
+        why: why it stays as it is; empty where it would bear float8.
+    """
+
+    layer: str
+    own: float
+    alone: float | None
+    work: float
+    why: str = ""
+
+
+class Float8Study:
+    """The layers that would bear products in float8 together, and the lists that those take who run them.
+
+    Attributes:
+        dtype: the dtype of the factors that was tried; gradients were in float8_e5m2.
+        tolerance: the error that was allowed.
+        error: that of the network's results with all of `names` in float8.
+        layers: every layer that multiplies matrices, in the order in which they first ran.
+        runs: how often the function was run.
+    """
+
+    def __init__(self, dtype: str, tolerance: float, error: float, layers: Sequence[Float8Layer], runs: int) -> None:
+        self.dtype, self.tolerance, self.error, self.layers, self.runs = dtype, tolerance, error, tuple(layers), runs
+
+    def __repr__(self) -> str:
+        return f"<Float8Study: {len(self.names)} of {len(self.layers)} layers, error {self.error:.2g}>"
+
+    @property
+    def names(self) -> list[str]:
+        """The layers that would bear it."""
+        return [each.layer for each in self.layers if not each.why]
+
+    def table(self) -> str:
+        """Return every layer as plain text, and below them what there is to say about the whole."""
+        head = ("layer", "products", "own error", "results, it alone", "float8")
+        rows = [
+            (
+                each.layer, f"{each.work:.1%}", f"{each.own:.2g}", "-" if each.alone is None else f"{each.alone:.2g}",
+                each.why or "yes",
+            )
+            for each in self.layers
+        ]  # fmt: skip
+        work = sum(each.work for each in self.layers if not each.why)
+        said = (
+            f"{len(self.names)} of {len(self.layers)} layers would bear {self.dtype}, {work:.1%} of the products: "
+            f"error {self.error:.2g} of {self.tolerance:.2g} allowed, {self.runs} runs"
+        )
+        return "\n".join([text_table(head, rows), said])
+
+    def module_filter_fn(self, module: Any, name: str) -> bool:
+        """Return whether a module would bear float8: the ``module_filter_fn`` of torchao's ``convert_to_float8_training``.
+
+        Args:
+            module: the module, which is not looked at: torchao converts linear layers alone.
+            name: its name in the network.
+        """
+        return name in self.names
+
+    def keras_filters(self) -> list[str]:
+        """Return the ``filters`` of Keras' ``model.quantize("float8", filters=...)``: a pattern for each layer's own name.
+
+        Where a layer that is to stay has the same name inside of another layer, that one is left out.
+        """
+        own = {name: name.rpartition(".")[2] for name in (each.layer for each in self.layers)}
+        stay = {own[each.layer] for each in self.layers if each.why}
+        return [f"^{re.escape(own[name])}$" for name in self.names if own[name] not in stay]
+
+    def transformer_engine(self) -> str:
+        """Return the text of a YAML file for Transformer Engine's debug tools: FP8 is off in the layers that are to stay.
+
+        Transformer Engine has all of its layers in FP8 inside of its own context. They must have the names of the network's.
+        """
+        stay = [re.escape(each.layer) for each in self.layers if each.why]
+        if not stay:
+            return "# every layer that was studied would bear float8\n"
+        pattern = f"(.*\\.)?({'|'.join(stay)})$".replace("'", "''")
+        return (
+            "stays_as_it_is:\n"
+            "  enabled: True\n"
+            "  layers:\n"
+            f"    layer_name_regex_pattern: '{pattern}'\n"
+            "  transformer_engine:\n"
+            "    DisableFP8Layer:\n"
+            "      enabled: True\n"
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the study as plain values, for JSON; an error that is not finite is None."""
+        layers = [
+            {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in each._asdict().items()}
+            for each in self.layers
+        ]
+        error = self.error if math.isfinite(self.error) else None
+        return {"dtype": self.dtype, "tolerance": self.tolerance, "error": error, "runs": self.runs, "layers": layers}
+
+
+def study_float8(
+    run: Callable[[Any], Any],
+    network: Any,
+    batches: Sequence[Any],
+    *,
+    dtype: DtypeLike = "float8_e4m3",
+    tolerance: float = 5e-2,
+    measure: Callable[[Any, Any], Any] | None = None,
+) -> Float8Study:
+    """Find the layers whose products could be in float8, for the results to stay within a tolerance of the float32 run.
+
+    The products of layers with a weight are computed from factors that are scaled, clamped, rounded to float8, and scaled
+    back, in float32; where `run` computes gradients, those of the results are in float8_e5m2. Each layer is tried alone, and
+    then all together but for the worst. It is a study: no region computes so, and nothing is said about speed.
+
+    Args:
+        run: takes a batch, runs the network, and returns results, as `unamp.tune` has it.
+        network: the network.
+        batches: a list of batches.
+        dtype: ``"float8_e4m3"`` or ``"float8_e5m2"``; with ``_rows`` behind, each row has a scale of its own.
+        tolerance: the largest error of the results that is allowed, as `unamp.tune` has it.
+        measure: the error of a run, as `unamp.tune` has it.
+
+    Returns:
+        The study: every layer with its errors, and the lists for torchao, Transformer Engine and Keras.
+
+    Raises:
+        TypeError, ValueError: for bad arguments; where two float32 runs differ; and where no layer multiplies matrices.
+        NotExpressible: where the framework's adapter cannot compute a layer from float8.
+    """
+    checks.check_arguments(run, batches, tolerance, 1.0, "layer", "halves")
+    name = shadow_dtype(dtype)
+    if name not in FLOAT8:
+        raise ValueError(
+            f"dtype must be one of {', '.join(map(repr, FLOAT8))}, not {shortened(dtype)}; unamp.tune takes others"
+        )
+    subject = Subject(run, network, Policy("O0"), measure)
+    first = subject.exact(batches[0])
+    subject.learn_layers()
+    checks.check_repeatable(subject, first, subject.exact(batches[0]), tolerance)
+    references = [first[0], *(subject.exact(batch)[0] for batch in batches[1:])]
+    study = _Study(subject, name, batches, references)
+    return study.result(tolerance)
+
+
+class _Study:
+    """The runs of a study.
+
+    Args:
+        subject: runs the network.
+        dtype: the dtype of the factors.
+        batches: the batches.
+        references: the results of each batch in float32.
+    """
+
+    def __init__(self, subject: Subject, dtype: str, batches: Sequence[Any], references: Sequence[Any]) -> None:
+        self._subject, self._dtype, self._batches, self._references = subject, dtype, batches, references
+        self._paths: dict[str, set[str]] = {}
+
+    def result(self, tolerance: float) -> Float8Study:
+        """Return the study."""
+        layers = self._layers()
+        tried = [each if each.why else each._replace(alone=self._error([each.layer])) for each in layers]
+        ranked = sorted((each for each in tried if not each.why), key=lambda each: each.alone or 0.0)
+        count, error = self._most([each.layer for each in ranked], tolerance)
+        stay = {each.layer for each in ranked[count:]}
+        found = [each._replace(why=_beyond(each, tolerance)) if each.layer in stay else each for each in tried]
+        return Float8Study(self._dtype, tolerance, error, found, self._subject.runs)
+
+    def _layers(self) -> list[Float8Layer]:
+        """Return the layers that multiply matrices, with their own errors.
+
+        Raises:
+            ValueError: where there are none.
+        """
+        names, records = self._subject.names, list[OpRecord]()
+        for batch in self._batches:
+            self._subject.runs += 1
+            with trace(shadow=self._dtype) as ran:
+                self._subject.run(batch)
+            records += ran.records
+        found: dict[str, list[OpRecord]] = {}
+        for record in records:
+            layer = place_of(record, names.first, names.classes).layer
+            if record.op in PRODUCTS and layer and record.layer is not None:
+                found.setdefault(layer, []).append(record)
+                self._paths.setdefault(layer, set()).add(record.layer)
+        if not found:
+            raise ValueError("no layer of the network multiplies two matrices, so there is nothing for float8")
+        every = sum(_products(record) for record in records) or 1
+        return [
+            Float8Layer(layer, _own(each), None, sum(map(_products, each)) / every, _why_not(names.layers[layer], each))
+            for layer, each in found.items()
+        ]
+
+    def _error(self, layers: Collection[str]) -> float:
+        """Return the largest error of the batches with the products of some layers in float8; infinite where `run` raises.
+
+        Raises:
+            NotExpressible: where the adapter computed none so.
+        """
+        paths = set[str]().union(*(self._paths[layer] for layer in layers))
+        with in_float8(self._dtype, paths) as emulation:
+            worst = max(
+                self._subject.error_under(self._subject.base, (), batch, reference, trace())
+                for batch, reference in zip(self._batches, self._references, strict=True)
+            )
+        if math.isfinite(worst) and not emulation.reached:
+            raise NotExpressible(
+                f"the adapter for {self._subject.framework()} computes no layer from float8; "
+                f"unamp.trace(shadow={self._dtype!r}) shows the error of each product"
+            )
+        return worst
+
+    def _most(self, ranked: Sequence[str], tolerance: float) -> tuple[int, float]:
+        """Return how many layers, the best first, stay within a tolerance together, and their error."""
+        low, high, error = 0, len(ranked), 0.0  # so many are within; more than so many are not
+        count = high
+        while low < high:
+            found = self._error(ranked[:count])
+            if found <= tolerance:
+                low, error = count, found
+            else:
+                high = count - 1
+            count = (low + high + 1) // 2
+        return low, error
+
+
+def _own(records: Sequence[OpRecord]) -> float:
+    return max((record.shadow.error for record in records if record.shadow is not None), default=0.0)
+
+
+def _products(record: OpRecord) -> int:
+    work = work_of(record)
+    return 0 if work is None else work.products
+
+
+def _why_not(layer: Any, records: Sequence[OpRecord]) -> str:
+    """Return why a layer is not tried; empty where it is."""
+    for record in records:
+        if record.shadow is not None and (record.shadow.left_out or record.shadow.overflow):
+            return record.shadow.left_out or f"{record.shadow.overflow} numbers overflow"
+    weight = next((w for w in (getattr(layer, name, None) for name in ("weight", "kernel")) if w is not None), None)
+    if weight is None:
+        return "it has no weight of its own"
+    sizes = [int(size) for size in weight.shape]
+    if any(size % _MULTIPLE for size in sizes):
+        return f"its weight is {' x '.join(map(str, sizes))}; kernels take multiples of {_MULTIPLE}"
+    return ""
+
+
+def _beyond(layer: Float8Layer, tolerance: float) -> str:
+    alone = layer.alone or 0.0
+    return "beyond the tolerance alone" if alone > tolerance else "beyond the tolerance with the others"
