@@ -1,7 +1,8 @@
 """One call of one of MindSpore's operations while a region is open, from what stands in for it to its kernel and back.
 
-What stands in (see `entries`) calls `carry_out`. Nearly all calls have tensors and numbers for arguments, and what a rule does
-about those is written out there. All other calls go to `unamp.adapter.performing.Performer`, to the same results.
+What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to `carry_out`. Nearly all have
+tensors and numbers for arguments, and what a rule does about those is written out there. The others go on to
+`unamp.adapter.performing.Performer`, to the same results.
 
 On the CPU MindSpore has kernels for float16 that are rare and differ in how they sum, and nearly none for bfloat16. There,
 low is emulated: inputs rounded to low, computed in float32, the result rounded to low.
@@ -17,7 +18,7 @@ from mindspore._c_expression import typing as _typing
 from unamp.adapter.performing import AS_IT_IS, EVERYTHING, Casts, Outcome, Parts, Performer, differing
 from unamp.policy import Policy, Rule
 from unamp_mindspore import observing
-from unamp_mindspore.casting import NESTING, cast, each, map_floats, rounded, to_low
+from unamp_mindspore.casting import NESTING, cast, each, floats, map_floats, rounded, to_low
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import (
     DEVICE,
@@ -33,10 +34,45 @@ from unamp_mindspore.state import (
     thread,
 )  # fmt: skip
 
-__all__ = ["carry_out", "quick"]
+__all__ = ["carry_out", "entry", "quick"]
 
 _FLOAT16, _BFLOAT16 = LOW
 _NUMBERS = frozenset({int, bool, float, str, type(None)})
+
+
+def entry(operator: Operator) -> Callable[..., Any]:
+    """Return the replacement of the original while a region is open."""
+    call, name, layer = operator.call, operator.name, operator.layer
+
+    def enter(*args: Any, **kwargs: Any) -> Any:
+        plan = thread.plan
+        if plan is None:
+            return call(*args, **kwargs)
+        # Most calls: nothing but float32 comes in, and the rule leaves that alone.
+        if name not in plan.changes_float32:
+            for value in (*args, *kwargs.values()) if kwargs else args:
+                kind = type(value)
+                if kind is Tensor:
+                    if value._itemsize == 2:  # it may be low; to ask for the dtype takes twice as long
+                        break
+                elif kind not in _NUMBERS and _has_low(value):
+                    break
+            else:
+                if not layer or not _has_low(operator.parameters(args)):
+                    thread.plan = plan.inside  # what it is made of follows no rule
+                    try:
+                        return call(*args, **kwargs)
+                    finally:
+                        thread.plan = plan
+        return plan.carry_out(operator, args, kwargs)
+
+    enter.__name__ = enter.__qualname__ = name.rpartition(".")[2]
+    return enter
+
+
+def _has_low(value: Any) -> bool:
+    """Return whether there is a low tensor in an argument."""
+    return any(dtype is not FLOAT32 for dtype in floats(value))
 
 
 def carry_out(plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
