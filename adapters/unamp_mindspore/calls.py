@@ -125,6 +125,7 @@ def quick(operator: Operator, rule: Rule) -> Rule | None:
 
 class _Performer(Performer[Plan, Operator]):
     dtype_kind = _typing.Type
+    reporting = staticmethod(observing.report)
 
     def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]) -> bool:
         return operator.casts or op is None or plan.passes(op)
@@ -149,13 +150,6 @@ class _Performer(Performer[Plan, Operator]):
             return self.call(plan, operator, args, kwargs), seen[0], False
         args, kwargs = self.converted(cast, FLOAT32, args, kwargs)
         return changed.copy_(cast(operator.out_of_place(*args, **kwargs), own)), own, True
-
-    def report(
-        self, plan: Plan, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        return observing.report(
-            op, operator, rule, run, args, kwargs, lambda low: self.compute_low(plan.low_alone(low), operator, args, kwargs)
-        )
 
     def copied(self, tensor: Any, dtype: Any) -> Any:
         return tensor.copy()

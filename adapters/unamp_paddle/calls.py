@@ -72,6 +72,7 @@ def entry(operator: Operator) -> Callable[..., Any]:
 
 class _Performer(Performer[Plan, Operator]):
     dtype_kind = type(paddle.float32)
+    reporting = staticmethod(observing.report)
 
     def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]) -> bool:
         if operator.sparse and op is not None:
@@ -131,13 +132,6 @@ class _Performer(Performer[Plan, Operator]):
         first = result[0] if isinstance(result, (tuple, list)) else result
         paddle._C_ops.assign_out_(cast(first, own), changed)
         return changed, own, True
-
-    def report(
-        self, plan: Plan, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        return observing.report(
-            op, operator, rule, run, args, kwargs, lambda low: self.compute_low(plan.low_alone(low), operator, args, kwargs)
-        )
 
     def copied(self, tensor: Any, dtype: Any) -> Any:
         return tensor.clone() if tensor._is_initialized() else tensor

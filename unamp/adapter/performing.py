@@ -71,6 +71,9 @@ class CallPlan(Plan, Protocol):
     def low(self) -> Any:
         """The policy's dtype, as the framework's object."""
 
+    def low_alone(self, dtype: str, /) -> CallPlan:
+        """Return a plan under which everything is computed in a low dtype, whatever this one says."""
+
 
 class Operator(ABC):
     """An operation as the framework's code calls it, and what a rule needs to know about it.
@@ -169,6 +172,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
 
     #: The class of what a caller names a dtype with.
     dtype_kind: ClassVar[type]
+    #: The adapter's function that runs a call and reports it: it takes what `report` takes after the plan, and a function that
+    #: computes the call low, in the dtype of a name.
+    reporting: ClassVar[Callable[..., Any]]
 
     def __init__(self, thread: ThreadState[Any], nesting: Nesting, casts: Casts, dtypes: Container[Any], float32: Any) -> None:
         self._thread = thread
@@ -209,11 +215,15 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def activation(self, kwargs: Keywords) -> str | None:
         """Return the name of the argument that is a norm's activation, where it was given by name."""
 
-    @abstractmethod
     def report(
         self, plan: PlanT, op: str, operator: OperatorT, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: Keywords
     ) -> Any:
         """Return the result of `run`, and report the call to `unamp.trace`."""
+
+        def low(dtype: str) -> Any:
+            return self.compute_low(plan.low_alone(dtype), operator, args, kwargs)
+
+        return self.reporting(op, operator, rule, run, args, kwargs, low)
 
     def target(self, plan: PlanT, rule: Rule, seen: list[Any], mixed: bool) -> Any:
         """Return the dtype that a rule casts eligible inputs to; None to leave everything as it is."""
@@ -227,7 +237,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         """Return a copy of a tensor, in its own dtype: what changes the copy changes nothing else."""
         return tensor  # for frameworks whose tensors do not change
 
-    def compute_low(self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
+    def compute_low(self, plan: CallPlan, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
         """Return the result of a call computed low, from copies; see `unamp.adapter.shadowing`.
 
         Raises:
