@@ -173,6 +173,10 @@ class _ConvertedLayer:
         self._parameters, self._to, self._dtype = parts
         self._converted: dict[int, Any] = {}
 
+    @property
+    def inside(self) -> Plan:
+        return self
+
     def rule(self, op: str) -> Rule:
         return Rule.UNTOUCHED
 

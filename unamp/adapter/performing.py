@@ -71,7 +71,7 @@ class CallPlan(Plan, Protocol):
     def low(self) -> Any:
         """The policy's dtype, as the framework's object."""
 
-    def low_alone(self, dtype: str, /) -> CallPlan:
+    def low_alone(self, dtype: str, /) -> Any:
         """Return a plan under which everything is computed in a low dtype, whatever this one says."""
 
 
@@ -237,7 +237,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         """Return a copy of a tensor, in its own dtype: what changes the copy changes nothing else."""
         return tensor  # for frameworks whose tensors do not change
 
-    def compute_low(self, plan: CallPlan, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
+    def compute_low(self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
         """Return the result of a call computed low, from copies; see `unamp.adapter.shadowing`.
 
         Raises:
