@@ -11,6 +11,7 @@ low is emulated: inputs rounded to low, computed in float32, the result rounded 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 from mindspore._c_expression import typing as _typing
@@ -43,6 +44,7 @@ _NUMBERS = frozenset({int, bool, float, str, type(None)})
 def entry(operator: Operator) -> Callable[..., Any]:
     """Return the replacement of the original while a region is open."""
     call, name, layer = operator.call, operator.name, operator.layer
+    order = _parameters(call) if operator.activation_only else ()
 
     def enter(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
@@ -64,10 +66,18 @@ def entry(operator: Operator) -> Callable[..., Any]:
                         return call(*args, **kwargs)
                     finally:
                         thread.plan = plan
+        if kwargs and order:  # a norm's activation is the first of its tensors, in whichever order a caller names them
+            kwargs = {**{key: kwargs[key] for key in order if key in kwargs}, **kwargs}
         return plan.carry_out(operator, args, kwargs)
 
     enter.__name__ = enter.__qualname__ = name.rpartition(".")[2]
     return enter
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    """Return the names of a Python function's parameters."""
+    code = function.__code__ if isinstance(function, FunctionType) else None
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
 
 
 def _has_low(value: Any) -> bool:
