@@ -28,6 +28,7 @@ from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.layers import RulesInForce, region_of
 from unamp.adapter.plans import ban_message
+from unamp.adapter.wrapping import derived_class
 from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
@@ -165,7 +166,7 @@ class Binding:
 
     def _primitive_class(self, value: type) -> type:
         """Return a class of the same name, whose instances that the compiler makes are bound when they are."""
-        return type(value.__name__, (value,), {BOUND: self, "__module__": value.__module__})
+        return derived_class(value, {BOUND: self})  # type: ignore[no-any-return]
 
     def _standing_in(self, op: str, call: Any) -> Any:
         """Return the replacement of an operation that `call` computes; `call` itself where no rule changes it."""

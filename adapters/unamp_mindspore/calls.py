@@ -1,7 +1,8 @@
 """One call of one of MindSpore's operations while a region is open, from what stands in for it to its kernel and back.
 
-What stands in (see `entries`) calls `carry_out`. Nearly all calls have tensors and numbers for arguments, and what a rule does
-about those is written out there. All other calls go to `unamp.adapter.performing.Performer`, to the same results.
+What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to `carry_out`. Nearly all have
+tensors and numbers for arguments, and what a rule does about those is written out there. The others go on to
+`unamp.adapter.performing.Performer`, to the same results.
 
 On the CPU MindSpore has kernels for float16 that are rare and differ in how they sum, and nearly none for bfloat16. There,
 low is emulated: inputs rounded to low, computed in float32, the result rounded to low.
@@ -10,6 +11,7 @@ low is emulated: inputs rounded to low, computed in float32, the result rounded 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 from mindspore import mint, ops
@@ -17,10 +19,9 @@ from mindspore._c_expression import typing as _typing
 
 from unamp.adapter.float8 import Arithmetic
 from unamp.adapter.performing import AS_IT_IS, EVERYTHING, Casts, Outcome, Parts, Performer, differing
-from unamp.dtypes import FLOAT8
 from unamp.policy import Policy, Rule
 from unamp_mindspore import observing
-from unamp_mindspore.casting import NESTING, cast, each, map_floats, rounded, to_low
+from unamp_mindspore.casting import NESTING, cast, each, floats, map_floats, rounded, to_low
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import (
     DEVICE,
@@ -36,10 +37,54 @@ from unamp_mindspore.state import (
     thread,
 )  # fmt: skip
 
-__all__ = ["carry_out", "quick"]
+__all__ = ["carry_out", "entry", "quick"]
 
 _FLOAT16, _BFLOAT16 = LOW
 _NUMBERS = frozenset({int, bool, float, str, type(None)})
+
+
+def entry(operator: Operator) -> Callable[..., Any]:
+    """Return the replacement of the original while a region is open."""
+    call, name, layer = operator.call, operator.name, operator.layer
+    order = _parameters(call) if operator.activation_only else ()
+
+    def enter(*args: Any, **kwargs: Any) -> Any:
+        plan = thread.plan
+        if plan is None:
+            return call(*args, **kwargs)
+        # Most calls: nothing but float32 comes in, and the rule leaves that alone.
+        if name not in plan.changes_float32:
+            for value in (*args, *kwargs.values()) if kwargs else args:
+                kind = type(value)
+                if kind is Tensor:
+                    if value._itemsize == 2:  # it may be low; to ask for the dtype takes twice as long
+                        break
+                elif kind not in _NUMBERS and _has_low(value):
+                    break
+            else:
+                if not layer or not _has_low(operator.parameters(args)):
+                    thread.plan = plan.inside  # what it is made of follows no rule
+                    try:
+                        return call(*args, **kwargs)
+                    finally:
+                        thread.plan = plan
+        if kwargs and order:  # a norm's activation is the first of its tensors, in whichever order a caller names them
+            kwargs = {**{key: kwargs[key] for key in order if key in kwargs}, **kwargs}
+        return plan.carry_out(operator, args, kwargs)
+
+    enter.__name__ = enter.__qualname__ = name.rpartition(".")[2]
+    return enter
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    """Return the names of a Python function's parameters."""
+    code = function.__code__ if isinstance(function, FunctionType) else None
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
+
+
+def _has_low(value: Any) -> bool:
+    """Return whether there is a low tensor in an argument."""
+    return any(dtype is not FLOAT32 for dtype in floats(value))
 
 
 def carry_out(plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -93,6 +138,7 @@ def quick(operator: Operator, rule: Rule) -> Rule | None:
 class _Performer(Performer[Plan, Operator]):
     dtype_kind = _typing.Type
     arithmetic = Arithmetic(mint.where, lambda tensor, axes: ops.amax(tensor, axes, keepdims=True))
+    reporting = staticmethod(observing.report)
 
     def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]) -> bool:
         return operator.casts or op is None or plan.passes(op)
@@ -118,16 +164,6 @@ class _Performer(Performer[Plan, Operator]):
         args, kwargs = self.converted(cast, FLOAT32, args, kwargs)
         return changed.copy_(cast(operator.out_of_place(*args, **kwargs), own)), own, True
 
-    def report(
-        self, plan: Plan, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        def low(dtype: str) -> Any:
-            if dtype in FLOAT8:
-                return self.compute_from_float8(plan, op, operator, dtype, args, kwargs)
-            return self.compute_low(plan.low_alone(dtype), operator, args, kwargs)
-
-        return observing.report(op, operator, rule, run, args, kwargs, low)
-
     def copied(self, tensor: Any, dtype: Any) -> Any:
         return tensor.copy()
 
@@ -149,6 +185,10 @@ class _ConvertedLayer:
     def __init__(self, parts: Parts) -> None:
         self._parameters, self._to, self._dtype = parts
         self._converted: dict[int, Any] = {}
+
+    @property
+    def inside(self) -> Plan:
+        return self
 
     def rule(self, op: str) -> Rule:
         return Rule.UNTOUCHED

@@ -20,6 +20,7 @@ from mindspore.nn.layer.normalization import _BatchNorm, _InstanceNorm
 
 from unamp.adapter import Decoration
 from unamp.adapter.state import suspended
+from unamp.adapter.wrapping import derived_class
 from unamp.dtypes import FLOAT32 as FLOAT32_NAME
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
@@ -171,7 +172,7 @@ _REFUSED = (
 
 @cache
 def _with_masters(kind: type) -> type:
-    return type(kind.__name__, (_MasterWeights, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    return derived_class(kind, {}, (_MasterWeights,))  # type: ignore[no-any-return]
 
 
 def _with_master_weights(optimizer: Any, chosen: set[int]) -> list[tuple[Any, Any]]:

@@ -12,12 +12,11 @@ from mindspore._c_expression import TensorPy
 from mindspore.ops.function import nn_func
 from mindspore.ops.primitive import Primitive
 
-from unamp.adapter.replacing import CodePatch, code_of
+from unamp.adapter.replacing import CodePatch
 from unamp.vocabulary import vocabulary
+from unamp_mindspore.calls import entry
 from unamp_mindspore.casting import forget
-from unamp_mindspore.entries import code, function
 from unamp_mindspore.facts import facts
-from unamp_mindspore.forwarding import calls_super, handed_to, spread_to
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.spellings import named, primitive, spelled
 from unamp_mindspore.state import Tensor, thread
@@ -82,8 +81,8 @@ def codes() -> dict[Operator, CodePatch]:
         operator = Operator(op, name, function, **kinds)
 
         def instead(original: Any) -> Any:
-            operator.call = spread_to(original) or original
-            return code(operator, original)
+            operator.call = original
+            return entry(operator)
 
         made[operator] = CodePatch(function, instead)
 
@@ -99,25 +98,14 @@ def codes() -> dict[Operator, CodePatch]:
         if isinstance(value, type) and issubclass(value, Primitive):
             if not _runs_by_name(value):
                 add(vars(value).get("__call__"), op, value.__name__, bound=True)
-        elif not isinstance(value, type) and not _hands_on(value, op):
+        elif not isinstance(value, type):
             add(value, op, path)
     add(_ATTENTIONS_LINEAR, "linear", "ops.function.nn_func.linear")
     # A layer may cast its parameters before it uses them: they must be known until then.
     add(Tensor.astype, "cast", "Tensor.astype")
     for name, op in tensor_methods().items():
-        method = vars(Tensor).get(name)
-        if not _hands_on(method, op):
-            add(method, op, f"Tensor.{name}")
+        add(vars(Tensor).get(name), op, f"Tensor.{name}")
     return made
-
-
-def _hands_on(value: Any, op: str) -> bool:
-    """Return whether a function does nothing but call what is the same operation, and is exchanged itself."""
-    target = handed_to(value) if isinstance(value, types.FunctionType) else None
-    if isinstance(target, Primitive):
-        name = type(target).__name__
-        return primitive(name) is type(target) and spelled().get(name) == op
-    return isinstance(target, types.FunctionType) and functions().get(target) == op
 
 
 @cache
@@ -133,11 +121,7 @@ def functions() -> dict[types.FunctionType, str]:
 
 def _runs_by_name(kind: type) -> bool:
     """Return whether a primitive runs through `Primitive.__call__`."""
-    call = vars(kind).get("__call__")
-    if call is None:
-        return True
-    inherited = next(vars(base)["__call__"] for base in kind.__mro__[1:] if "__call__" in vars(base))
-    return inherited is Primitive.__call__ and isinstance(call, types.FunctionType) and calls_super(call)
+    return "__call__" not in vars(kind)
 
 
 @cache
@@ -179,28 +163,21 @@ def _by_name() -> dict[str, Operator]:
     return found
 
 
-_BY_NAME = """
-def __call__(self, *args):
-    if STATE.plan is None:
-        return CALL(self, *args)
-    return FIND(self.name)(self, *args)
-"""
-
-
-def _through_name(original: Callable[..., Any]) -> types.CodeType:
+def _through_name(original: Callable[..., Any]) -> Callable[..., Any]:
     entries: dict[str, Callable[..., Any]] = {}
 
-    def find(name: str) -> Callable[..., Any]:
+    def call(self: Any, *args: Any) -> Any:
+        if thread.plan is None:
+            return original(self, *args)
         if not entries:
-            entries.update({name: function(operator) for name, operator in _by_name().items()})
-        return entries.get(name, unlisted)
-
-    def unlisted(self: Any, *args: Any) -> Any:
+            entries.update({name: entry(operator) for name, operator in _by_name().items()})
+        if own := entries.get(self.name):
+            return own(self, *args)
         for value in args if thread.weights else ():
             forget(value)  # Assign and its kind
         return original(self, *args)
 
-    return code_of(_BY_NAME, {"STATE": thread, "CALL": original, "FIND": find})
+    return call
 
 
 primitive_call = CodePatch(Primitive.__call__, _through_name)

@@ -24,10 +24,10 @@ from unamp.adapter.replacing import CodePatch, MethodsPatch, PatchGroup
 from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
+from unamp_mindspore.calls import entry
 from unamp_mindspore.casting import cast, convert, forget
 from unamp_mindspore.compiled import exchange
 from unamp_mindspore.decorators import cast_inputs_of
-from unamp_mindspore.entries import function
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.moved import api
 from unamp_mindspore.own_amp import own_hooks
@@ -206,16 +206,9 @@ def _hooks() -> tuple[CodePatch, ...]:
 @cache
 def _everything() -> tuple[Any, ...]:
     # Where they are, not where they are inherited: names that come and go make a dictionary grow, time and again.
-    inherited = MethodsPatch(TensorPy, {name: function(operator, _arguments(name)) for name, operator in methods().items()})
+    inherited = MethodsPatch(TensorPy, {name: entry(operator) for name, operator in methods().items()})
     functions = (primitive_call, *_hooks(), *own_hooks(), *compiling.hooks(), *codes().values())
     return (PatchGroup((inherited, *functions), exchange),)
-
-
-def _arguments(name: str) -> int | None:
-    """Return the number of arguments a method of C++ takes; it says so for operators only."""
-    if not name.startswith("__"):
-        return None
-    return 1 if name == "__abs__" else 2
 
 
 def _forget() -> None:

@@ -52,6 +52,10 @@ class Plan(CallPlan, Protocol):
         """Names of operations, MindSpore's own, of which a call with float32 inputs alone must be looked at, too."""
 
     @property
+    def inside(self) -> Plan:
+        """The plan for what an operation is made of that no rule changes."""
+
+    @property
     def quick(self) -> Mapping[Any, Rule]:
         """The rules that `unamp_mindspore.calls.carry_out` itself carries out for most calls, by the operation."""
 

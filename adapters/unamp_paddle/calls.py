@@ -16,7 +16,6 @@ import paddle
 
 from unamp.adapter.float8 import Arithmetic
 from unamp.adapter.performing import AS_IT_IS, EVERYTHING, Casts, Outcome, Parts, Performer
-from unamp.dtypes import FLOAT8
 from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 from unamp_paddle import observing
@@ -75,6 +74,7 @@ def entry(operator: Operator) -> Callable[..., Any]:
 class _Performer(Performer[Plan, Operator]):
     dtype_kind = type(paddle.float32)
     arithmetic = Arithmetic(paddle.where, lambda tensor, axes: paddle.max(tensor, axes, keepdim=True))
+    reporting = staticmethod(observing.report)
 
     def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]) -> bool:
         if operator.sparse and op is not None:
@@ -134,16 +134,6 @@ class _Performer(Performer[Plan, Operator]):
         first = result[0] if isinstance(result, (tuple, list)) else result
         paddle._C_ops.assign_out_(cast(first, own), changed)
         return changed, own, True
-
-    def report(
-        self, plan: Plan, op: str, operator: Operator, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        def low(dtype: str) -> Any:
-            if dtype in FLOAT8:
-                return self.compute_from_float8(plan, op, operator, dtype, args, kwargs)
-            return self.compute_low(plan.low_alone(dtype), operator, args, kwargs)
-
-        return observing.report(op, operator, rule, run, args, kwargs, low)
 
     def copied(self, tensor: Any, dtype: Any) -> Any:
         return tensor.clone() if tensor._is_initialized() else tensor

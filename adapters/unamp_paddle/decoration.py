@@ -14,6 +14,7 @@ from paddle.nn import Layer
 from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
+from unamp.adapter.wrapping import derived_class
 from unamp.amp_warnings import unknown_masters
 from unamp_paddle.casting import narrow
 from unamp_paddle.exchange import alias, exchange_memory
@@ -202,8 +203,7 @@ def _decorated_network(own: type) -> type:
     """Return a decorated network's class, under the name of its own."""
     if issubclass(own, _Network):
         return own
-    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "_unamp_class": own}
-    return type(own.__name__, (_Network, own), body)
+    return derived_class(own, {"_unamp_class": own}, (_Network,))  # type: ignore[no-any-return]
 
 
 def _adopt(optimizer: Any, weights: dict[int, Any], *, kept: bool) -> None:
@@ -254,5 +254,4 @@ class _Optimizer:
 @functools.cache
 def _decorated_optimizer(own: type) -> type:
     """Return a decorated optimizer's class, under the name of its own, which Paddle's optimizers look at."""
-    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__}
-    return type(own.__name__, (_Optimizer, own), body)
+    return derived_class(own, {}, (_Optimizer,))  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ from paddle.base import core
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup
 from unamp.adapter.state import suspending
+from unamp.adapter.wrapping import derived_class
 from unamp.regions import innermost_region
 from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
@@ -102,8 +103,7 @@ def _helped(layer: type) -> type:
                 return cast(found, ctx._unamp_dtypes[0])
             return tuple(map(_as, found, ctx._unamp_dtypes)) if len(found) == len(ctx._unamp_dtypes) else found
 
-    own = {"forward": staticmethod(forward), "backward": staticmethod(backward), "__module__": layer.__module__}
-    return type(layer)(layer.__name__, (layer,), own)
+    return derived_class(layer, {"forward": staticmethod(forward), "backward": staticmethod(backward)})  # type: ignore[no-any-return]
 
 
 def _as(gradient: Any, dtype: Any) -> Any:
@@ -222,22 +222,12 @@ def _group() -> PatchGroup:
 def acquire(plan: Plan) -> None:
     """Apply the patches that a region under this plan needs, until `release`."""
     installed.acquire(plan, plan.patches)
-    try:
-        compilers.acquire()
-    except BaseException:
-        installed.release()
-        raise
-
-
-def release() -> None:
-    """Undo the patches of a region, where it was the last."""
-    compilers.release()
-    installed.release()
 
 
 def _forget() -> None:
     thread.plan, thread.sink = None, None
 
 
-installed = Patches(_needed_always, _forget)
 compilers = Patches(_compilers)
+installed = Patches(_needed_always, _forget, compilers)
+release = installed.release

@@ -27,8 +27,6 @@ __all__ = [
     "while_loop", "while_statement",
 ]  # fmt: skip
 
-_EAGERLY = "call tf.config.run_functions_eagerly(True) before, or compile a Keras model with run_eagerly=True"
-
 #: The rules that layers have: what is traced follows them.
 layer_rules = RulesInForce()
 

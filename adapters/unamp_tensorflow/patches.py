@@ -35,17 +35,6 @@ def acquire(plan: Plan) -> None:
     """Apply the patches that a plan needs, as far as they are not applied: a region opens in some thread."""
     with_keras = keras_in_use()
     installed.acquire((plan, with_keras), lambda: (*([_keras_patches()] if with_keras else ()), *plan.patches))
-    try:
-        compilers.acquire()
-    except BaseException:
-        installed.release()
-        raise
-
-
-def release() -> None:
-    """Undo the patches of a region, where it was the last."""
-    compilers.release()
-    installed.release()
 
 
 def _forget() -> None:
@@ -60,8 +49,9 @@ def _compilers() -> Iterable[Patch]:
     return _changed_compilers()
 
 
-installed = Patches(_base, _forget)
 compilers = Patches(_compilers)
+installed = Patches(_base, _forget, compilers)
+release = installed.release
 
 
 @contextmanager

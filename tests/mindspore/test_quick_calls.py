@@ -42,6 +42,16 @@ def test_calls_of_all_kinds_come_to_the_same(level, dtype, monkeypatch):
     assert run() == short
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_norm_may_be_called_with_names_in_any_order(level):
+    x = Tensor(np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)).astype(mindspore.bfloat16)
+    mean, variance, weight, bias = (Tensor(np.full(4, 1 / n, np.float32)) for n in (3, 5, 7, 9))
+    with policy_region(Policy(level, "bfloat16")):
+        found = ops.batch_norm(x, mean, variance, weight, bias)
+        named = ops.batch_norm(bias=bias, weight=weight, running_var=variance, running_mean=mean, input_x=x)
+    assert bits(named) == bits(found)
+
+
 def test_the_commonest_calls_are_short(monkeypatch):
     taken = []
     perform = calls._performer.perform

@@ -37,15 +37,22 @@ class Patches:
     Args:
         base: gives what everybody needs; it is asked each time that the first one comes.
         forget: lets go, in a forked process, of what the adapter knows about the forking thread.
+        beside: other patches, which are applied for everybody who needs these.
 
     Attributes:
         open: how many need them: how many regions are open.
         applied: the patches that are applied now, the first applied first; always the same list.
     """
 
-    def __init__(self, base: Callable[[], Iterable[Patch]], forget: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        base: Callable[[], Iterable[Patch]],
+        forget: Callable[[], None] = lambda: None,
+        beside: Patches | None = None,
+    ) -> None:
         self._base = base
         self._forget = forget
+        self._beside = beside
         self._lock = threading.RLock()
         self.open = 0
         self.applied: list[Patch] = []
@@ -75,8 +82,10 @@ class Patches:
                         patch.apply()
                 if further is not None:
                     self.add(key, further)
+                if self._beside is not None:
+                    self._beside.acquire()
             except BaseException:
-                self.release()
+                self._let_go()
                 raise
 
     def add(self, key: Hashable, further: Callable[[], Iterable[Patch]]) -> None:
@@ -93,9 +102,14 @@ class Patches:
     def release(self) -> None:
         """Release the patches for one user. With the last user all are undone, the last applied first."""
         with self._lock:
-            self.open -= 1
-            if self.open == 0:
-                self.undo()
+            if self._beside is not None:
+                self._beside.release()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self.open -= 1
+        if self.open == 0:
+            self.undo()
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from unamp.adapter.observing import traced
 from unamp.adapter.plans import ban_message
 from unamp.adapter.shadowing import IN_PLACE, NAMED, LeftOut
 from unamp.adapter.state import Plan, ThreadState
+from unamp.dtypes import FLOAT8
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
@@ -71,6 +72,9 @@ class CallPlan(Plan, Protocol):
     @property
     def low(self) -> Any:
         """The policy's dtype, as the framework's object."""
+
+    def low_alone(self, dtype: str, /) -> Any:
+        """Return a plan under which everything is computed in a low dtype, whatever this one says."""
 
 
 class Operator(ABC):
@@ -170,6 +174,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
 
     #: The class of what a caller names a dtype with.
     dtype_kind: ClassVar[type]
+    #: The adapter's function that runs a call and reports it: it takes what `report` takes after the plan, and a function that
+    #: computes the call low, in the dtype of a name.
+    reporting: ClassVar[Callable[..., Any]]
 
     #: The operations that float8 is made with; None where the adapter computes no product from it.
     arithmetic: ClassVar[Arithmetic | None] = None
@@ -213,11 +220,17 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         """Return the name of the argument that is a norm's activation, where it was given by name."""
         return next((name for name, value in kwargs.items() if self._floats(value)), None)
 
-    @abstractmethod
     def report(
         self, plan: PlanT, op: str, operator: OperatorT, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: Keywords
     ) -> Any:
         """Return the result of `run`, and report the call to `unamp.trace`."""
+
+        def low(dtype: str) -> Any:
+            if dtype in FLOAT8:
+                return self.compute_from_float8(plan, op, operator, dtype, args, kwargs)
+            return self.compute_low(plan.low_alone(dtype), operator, args, kwargs)
+
+        return self.reporting(op, operator, rule, run, args, kwargs, low)
 
     def rule(self, plan: PlanT, operator: OperatorT, op: str, args: Any, kwargs: Keywords) -> Rule:
         """Return the rule for a call: the plan's, unless the call itself states what it wants."""
