@@ -2,7 +2,7 @@
 
     python record.py torch transformer torch.json
 
-The weights and the data are those of `unamp_conformance.networks`, drawn by NumPy. The names of the layers are each
+The weights and the data are those of `unamp_conformance.check.networks`, drawn by NumPy. The names of the layers are each
 framework's own.
 """
 
@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from unamp_conformance.networks import NETWORKS
+from unamp_conformance.check.networks import NETWORKS
 
 FRAMEWORKS = ("torch", "paddle", "mindspore", "keras", "flax")
 
