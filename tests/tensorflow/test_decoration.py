@@ -371,6 +371,28 @@ def test_a_variable_that_is_given_another_value_keeps_it():
     np.testing.assert_array_equal(optimizer._trainable_variables[1], np.full(12, 0.5 - 2.0**-12, "float32"))
 
 
+def test_a_step_that_fails_half_way_leaves_parameters_that_are_their_rounded_master_weights():
+    stepped = []
+
+    class Failing(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            stepped.append(variable)
+            if len(stepped) == len(net.trainable_variables):
+                raise ArithmeticError
+            super().update_step(gradient, variable, learning_rate)
+
+    optimizer = Failing(0.5)
+    net = decorated(optimizer)
+    gradients = [tf.ones_like(each) for each in net.trainable_variables]
+    before = values(net.trainable_variables)
+    with pytest.raises(ArithmeticError):
+        optimizer.apply(gradients, net.trainable_variables)
+    after = values(net.trainable_variables)
+    assert not same(before[:1], after[:1])
+    assert same(before[-1:], after[-1:])
+    assert same(after, [exact.astype("float16") for exact in values(optimizer._trainable_variables)])
+
+
 @pytest.mark.parametrize("fewest", [1, 10**9], ids=["compared first", "written anew"])
 @pytest.mark.parametrize("how", [None, {}, {"jit_compile": True}], ids=["eager", "graph", "XLA"])
 def test_master_weights_follow_every_change(how, fewest, monkeypatch):

@@ -173,8 +173,10 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
             for parameter, master in zip(given, masters, strict=True):
                 if master is not parameter:
                     self._unamp_catch_up(master, parameter)
-            super().apply([self._unamp_wide(each) for each in grads], masters)
-            self._round(given, masters)
+            try:
+                super().apply([self._unamp_wide(each) for each in grads], masters)
+            finally:  # where it fails half-way, too: a parameter that is not its rounded master weight counts as changed by others
+                self._round(given, masters)
 
     def finalize_variable_values(self, var_list: Any) -> None:
         """Finalize the master weights, and round them into the parameters."""
