@@ -163,7 +163,7 @@ def test_the_page_and_the_command_show_it(fake: Any, tmp_path: Any) -> None:
     t = recorded(fake, EXACT._replace(shadow=BAD._replace(error=math.inf)), left)
     page = t.to_html()
     assert "What float16 loses" in page
-    assert '<td class="number">inf</td><td class="number bad">2</td>' in page
+    assert 'class="number">inf</td><td data-column="overflow" class="number bad">2</td>' in page
     assert "exp in &lt;b&gt;: it draws &lt;i&gt;" in page
     path = tmp_path / "trace.json"
     path.write_text(t.to_json(), "utf-8")

@@ -91,8 +91,8 @@ def test_no_link_to_a_page_is_broken(site: Path) -> None:
 def test_everything_that_is_public_is_in_the_reference(site: Path) -> None:
     page = (site / "api" / "index.html").read_text("utf-8")
     described = set(re.findall(r'<h3 id="unamp\.(\w+)', page))
-    # `amp_guard` is another name of `auto_cast`; `onnx`, `testing`, `tracing`, `tuning` and `typing` are modules.
-    assert described == set(unamp.__all__) - {"amp_guard"} | {"onnx", "testing", "tracing", "tuning", "typing"}
+    # `amp_guard` is another name of `auto_cast`; `onnx`, `testing`, `tracing`, `tuning`, `typing` and `watching` are modules.
+    assert described == set(unamp.__all__) - {"amp_guard"} | {"onnx", "testing", "tracing", "tuning", "typing", "watching"}
     assert "unamp.amp_guard" in page
 
 
@@ -149,11 +149,11 @@ def test_search_finds_a_page(address: str, chromium: Browser, size: tuple[int, i
     page = opened(chromium, size, complaints, address, scheme)
     page.goto(f"{address}/index.html")
     page.locator("label[for=__search]:visible, .md-search__button:visible").first.click()
-    page.keyboard.type("with_master_weights")
-    found = page.locator("a", has_text="with_master_weights").first
+    page.keyboard.type("layer_policies")
+    found = page.locator("a", has_text="layer_policies").first
     found.wait_for()
     found.click()
     page.wait_for_url(re.compile(r"/(?!index\.html)[a-z/-]+\.html"))
-    assert "with_master_weights" in page.locator(".md-content").inner_text()
+    assert "layer_policies" in page.locator(".md-content").inner_text()
     page.context.close()
     assert complaints == []
