@@ -175,7 +175,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
                     self._unamp_catch_up(master, parameter)
             try:
                 super().apply([self._unamp_wide(each) for each in grads], masters)
-            finally:  # where it fails half-way, too: a parameter that is not its rounded master weight counts as changed by others
+            finally:  # a parameter that is not its rounded master weight would count as changed by somebody else
                 self._round(given, masters)
 
     def finalize_variable_values(self, var_list: Any) -> None:
