@@ -1,4 +1,4 @@
-"""What a release must pass: ``make release-check``. Nothing is uploaded.
+"""The steps that a release must pass: ``make release-check``. Nothing is uploaded.
 
 From a fresh clone of what is committed: the sdist and the wheels are built (`dist.py`); pip chooses between the wheels in an
 empty environment of each Python that is found here; every framework's newest release runs its first example, ``unamp doctor``

@@ -57,7 +57,7 @@ compiled.build(target=Path(sys.argv[1], "unamp_torch/compiled", *place.parts[-2:
 
 
 class Wheels(NamedTuple):
-    """What was built: the wheel without compiled parts, the one with them, and those parts, by their paths in it."""
+    """The wheel without compiled parts, the one with them, and the sizes of those parts by their paths in it."""
 
     pure: Path
     platform: Path

@@ -36,7 +36,7 @@ def deprecations(source: str) -> list[Deprecation]:
 
 
 def overdue(found: Deprecation, version: str) -> bool:
-    """Whether a version is one in which something is to be gone."""
+    """Return whether a version is one in which something is to be gone."""
     return _numbers(version) >= _numbers(found.until)
 
 

@@ -9,37 +9,15 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-import torch.nn.functional as F
+from exported import Network
 from onnx import TensorProto, helper
-from torch import Tensor, nn
+from torch import nn
 
 import unamp
 from unamp import LayerRules, Policy, Precision, policy_region
 from unamp.onnx import CheckedModel, check
 
 NUMBERS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.wi, self.wo = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.wo(F.gelu(self.wi(self.norm(x))))
-
-
-class Network(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.head = nn.Conv1d(3, 3, 3, padding=1), nn.Linear(16, 4)
-        self.blocks = nn.ModuleList([Block(), Block()])
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.conv(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x).softmax(-1)
 
 
 RULES = LayerRules({"**.wo": "float32", ":Conv1d": "float32"})
