@@ -1,9 +1,10 @@
 """Optimizers that step inside a region: no policy is in force in a step, whatever the optimizer's class.
 
-PyTorch wraps the `step` of every class of optimizers (`Optimizer.profile_hook_step`). What it wraps them with looks two functions
-up at each call: `record_function`, whose context is open around the step, and `chain`, which strings together the hooks to call
-first. The context takes the policy out of force, and puts it back whatever happens in the step. A last hook gives it to the
-closures among the step's arguments, which compute the loss.
+PyTorch wraps the `step` of every class of optimizers when the first object of the class is made
+(`Optimizer.profile_hook_step`). The wrapper looks two functions up at each call: `record_function`, whose context
+is open around the step, and `chain`, which strings together the hooks to call before it. The context takes the
+policy out of force, and puts it back whatever happens in the step. One more hook, the last, hands it to the
+closures among the arguments, which compute the loss.
 
 PyTorch's own AMP (the preset ``native``) stays in force, as under `torch.autocast`.
 """
@@ -19,13 +20,15 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
+from unamp.adapter.patching import missing
 from unamp.policy import Policy
 from unamp.regions import policy_region
+from unamp_torch import state
 from unamp_torch.backward import suspended
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.state import include_kernels, thread
 
-__all__ = ["handing_policy_to_closures", "suspending_steps"]
+__all__ = ["handing_policy_to_closures", "probe_steps", "suspending_steps"]
 
 _OFF = Policy(enabled=False)
 
@@ -38,6 +41,18 @@ _CLOSURE = (
 )
 
 
+def probe_steps() -> None:
+    """Look at what PyTorch wraps steps with, but where somebody has replaced that.
+
+    Raises:
+        FrameworkNotSupported: where it does not ask for what regions patch: steps would follow the policy in silence.
+    """
+    wrapper: Any = torch.optim.Optimizer.profile_hook_step(probe_steps)
+    for name in ("record_function", "chain"):
+        if wrapper.__globals__["__name__"] == "torch.optim.optimizer" and name not in wrapper.__code__.co_names:
+            raise missing("torch", torch.__version__, f"{name} in torch.optim.Optimizer.profile_hook_step")
+
+
 class Step:
     """A step in a region: a context with no policy in force, but for closures.
 
@@ -47,7 +62,7 @@ class Step:
 
     def __init__(self, recorded: AbstractContextManager[Any]) -> None:
         self._recorded = recorded
-        self._around: Step | None = None
+        self._around: state.Step | None = None
         self._without_policy = suspended()
 
     def __enter__(self) -> None:
