@@ -98,41 +98,48 @@ for _method in (Step.__enter__, Step.__exit__, Step.call_under_policy):
     run_uncompiled(_method)
 
 
-# The replacements have no closure and no defaults, the originals stand in this module: where dynamo follows a region that opens
-# inside a compiled function, it writes its guards when the patches are undone again, and asks PyTorch's class for what it met.
-_original_record_function: Callable[..., AbstractContextManager[Any]] = torch.autograd.profiler.record_function
-_original_chain: Callable[..., Iterable[Any]] = itertools.chain
+# In place of PyTorch's own stand functions without closures and defaults: where dynamo follows a region that opens inside a
+# compiled function, it writes its guards when the patches are undone again, and asks PyTorch's class for what it met.
+_own_record_function: Callable[..., AbstractContextManager[Any]] = torch.autograd.profiler.record_function
 
 
 def suspending_steps(original: Callable[..., AbstractContextManager[Any]]) -> Callable[..., AbstractContextManager[Any]]:
     """Replace `record_function`: the context of an optimizer's step has no policy in force."""
-    global _original_record_function
-    _original_record_function = original
-    return _record_function
+    return _record_function if original is _own_record_function else functools.partial(_record, original)
 
 
 def _record_function(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
+    return _record(_own_record_function, *args, **kwargs)
+
+
+def _record(original: Callable[..., AbstractContextManager[Any]], /, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
     name = args[0] if args else kwargs.get("name")
     if not isinstance(name, str) or not name.startswith(_STEP):
-        return _original_record_function(*args, **kwargs)
+        return original(*args, **kwargs)
     if is_compiling():
         return policy_region(_OFF, framework="torch")
-    plan, recorded = thread.plan, _original_record_function(*args, **kwargs)
+    plan, recorded = thread.plan, original(*args, **kwargs)
     return recorded if plan is None or plan.delegated else Step(recorded)
 
 
-def handing_policy_to_closures(original: type[itertools.chain[Any]]) -> Callable[..., Iterable[Any]]:
+def handing_policy_to_closures(original: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[Any]]:
     """Replace `chain` where the hooks of steps are strung together: the last one hands the policy to closures."""
-    global _original_chain
-    _original_chain = original
-    return _chain
+    if original is itertools.chain:
+        return _chain
+    chained: Any = functools.partial(_string_together, original)
+    chained.from_iterable = itertools.chain.from_iterable
+    return chained  # type: ignore[no-any-return]
 
 
 def _chain(*hooks: Iterable[Callable[..., Any]]) -> Iterable[Callable[..., Any]]:
-    return _original_chain(*hooks, (_hand_policy_to_closures,))
+    return _string_together(itertools.chain, *hooks)
 
 
 _chain.from_iterable = itertools.chain.from_iterable  # type: ignore[attr-defined]
+
+
+def _string_together(original: Callable[..., Iterable[Any]], /, *hooks: Iterable[Callable[..., Any]]) -> Iterable[Any]:
+    return original(*hooks, (_hand_policy_to_closures,))
 
 
 def _hand_policy_to_closures(

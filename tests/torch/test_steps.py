@@ -399,6 +399,32 @@ def test_nothing_of_it_stands_outside_regions() -> None:
     assert (torch.autograd.profiler.record_function, module.chain, torch.optim.SGD.step) == before
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a region"])
+@pytest.mark.parametrize(("home", "name"), [("torch.autograd.profiler", "record_function"), ("torch.optim.optimizer", "chain")])
+def test_what_somebody_patches_on_top_stays_and_is_called(
+    home: str, name: str, inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, called = sys.modules[home], []
+    monkeypatch.setattr(module, name, getattr(module, name))  # puts back what there is outside regions
+
+    def patch() -> None:
+        saved = getattr(module, name)
+
+        def on_top(*args: Any) -> Any:
+            called.append(args)
+            return saved(*args)
+
+        setattr(module, name, on_top)
+
+    known = stepped(OutOfPlace, nullcontext())
+    with policy_region(O2) if inside else nullcontext():
+        patch()
+    for _ in range(2):
+        called.clear()
+        assert same(stepped(OutOfPlace, policy_region(O2)), known)
+        assert called
+
+
 def test_a_profile_has_the_step_and_a_trace_what_the_step_has_outside() -> None:
     with torch.profiler.profile() as profile:
         stepped(OutOfPlace, policy_region(O2))
