@@ -20,7 +20,7 @@ from mindspore._c_expression import TensorPy
 from mindspore.experimental import optim
 
 from unamp.adapter.patching import Patches
-from unamp.adapter.replacing import CodePatch, MethodsPatch, PatchGroup
+from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, PatchGroup
 from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
@@ -177,8 +177,8 @@ def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
     return set_item
 
 
-#: Optimizers that compute in Python. (Those of `nn` are compiled: see `unamp_mindspore.compiling`.)
-_OPTIMIZERS = [kind for kind in vars(optim).values() if isinstance(kind, type) and "construct" in vars(kind)]
+#: The bases of optimizers, whoever derives from them: calling one is its step. (In a graph: see `unamp_mindspore.compiling`.)
+_OPTIMIZERS = (nn.Optimizer, optim.Optimizer)
 
 #: Functions of Python code, and what makes the replacement.
 _HOOKS = (
@@ -191,7 +191,6 @@ _HOOKS = (
     (recompute, "recompute_without_reentrant", _recompute),
     (nn.Cell, "_run_grad_construct", _recomputed_cell),
     (nn.Cell, "_call_custom_bprop", _custom_bprop),
-    *((kind, "construct", suspending(thread)) for kind in _OPTIMIZERS),
 )
 
 
@@ -208,7 +207,8 @@ def _everything() -> tuple[Any, ...]:
     # Where they are, not where they are inherited: names that come and go make a dictionary grow, time and again.
     inherited = MethodsPatch(TensorPy, {name: entry(operator) for name, operator in methods().items()})
     functions = (primitive_call, *_hooks(), *own_hooks(), *compiling.hooks(), *codes().values())
-    return (PatchGroup((inherited, *functions), exchange),)
+    steps = (AttributePatch(kind, "__call__", suspending(thread)) for kind in _OPTIMIZERS)
+    return (PatchGroup((inherited, *functions, *steps), exchange),)
 
 
 def _forget() -> None:

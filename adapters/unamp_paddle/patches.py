@@ -18,7 +18,7 @@ from paddle.base import core
 
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup
-from unamp.adapter.state import suspending
+from unamp.adapter.state import stepping, suspending
 from unamp.adapter.wrapping import derived_class
 from unamp.regions import innermost_region
 from unamp_paddle import bindings, compiling, native, programs
@@ -147,8 +147,9 @@ def _to_numpy(original: Callable[..., Any]) -> Callable[..., Any]:
 _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.autograd.ir_backward", "grad", suspending(thread)),
     ("paddle.autograd.ir_backward", "append_backward", suspending(thread)),
-    # What clips, regularises and updates: every optimizer's step but that of LBFGS, which calls a closure that computes.
+    # What clips, regularises and updates: every optimizer's step but that of LBFGS, which computes beside it.
     ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", suspending(thread)),
+    ("paddle.optimizer.lbfgs", "LBFGS.step.__wrapped__", stepping(thread)),
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
@@ -161,6 +162,8 @@ if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every vers
         ("paddle.amp.auto_cast", "is_autocast_enabled", native.told_of_region),
         ("paddle.amp.auto_cast", "get_autocast_dtype", native.told_of_dtype),
     )
+if find("paddle.incubate.optimizer.lbfgs", "LBFGS") is not None:  # the same under an older name, which is to go
+    _HOOKS += (("paddle.incubate.optimizer.lbfgs", "LBFGS.step", stepping(thread)),)
 #: Those of Paddle's compilers, which must know about the rules of layers, too.
 _COMPILERS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),

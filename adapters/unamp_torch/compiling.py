@@ -40,6 +40,7 @@ __all__ = [
     "is_recorded",
     "leave",
     "make_capturable",
+    "patched_names",
     "run_uncompiled",
     "token",
 ]
@@ -151,6 +152,9 @@ def calling_registered(original: Callable[..., Any]) -> Callable[..., Any]:
 
 _Region = AbstractContextManager[Any, bool | None]
 _captured: dict[int, _Region] = {}
+
+#: The names of attributes that regions patch; `unamp_torch.patches` puts them in.
+patched_names: set[str] = set()
 _keys: dict[_Region, int] = {}
 
 
@@ -194,7 +198,10 @@ def enter(key: int) -> None:
     """Open a region, as a node of a graph."""
     depth = open_regions()
     _captured[key].__enter__()
-    _close_when_tracing_ends(depth)
+    if (tx := _tracing_now()) is not None:
+        # Tracing may end between the two nodes, by an error or a graph break.
+        tx.output.add_cleanup_hook(lambda: close_down_to(depth))
+        _forget_what_was_patched(tx.output.variable_tracker_cache)
 
 
 def leave(key: int) -> None:
@@ -202,12 +209,17 @@ def leave(key: int) -> None:
     _captured[key].__exit__(None, None, None)
 
 
-def _close_when_tracing_ends(depth: int) -> None:
-    """Close the regions that tracing leaves open: it may end between the two nodes, by an error or a graph break."""
+def _tracing_now() -> Any:
+    """Return dynamo's translator of the function that it is tracing; None where it is not tracing."""
     translation = sys.modules.get("torch._dynamo.symbolic_convert")
-    tx = getattr(translation.tls, "current_tx", None) if translation is not None else None
-    if tx is not None:
-        tx.output.add_cleanup_hook(lambda: close_down_to(depth))
+    return getattr(translation.tls, "current_tx", None) if translation is not None else None
+
+
+def _forget_what_was_patched(known: Any) -> None:
+    """Have dynamo look again at what the region has patched: from 2.13 on it knows what it has met by the place alone."""
+    if isinstance(known, dict):
+        for source in [source for source in known if getattr(source, "member", None) in patched_names]:
+            del known[source]
 
 
 @functools.cache

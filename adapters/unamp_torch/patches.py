@@ -28,7 +28,7 @@ import torch.utils.checkpoint
 
 from unamp.adapter.patching import missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
-from unamp_torch import backward, compiling, exporting, jagged, keras, native_cache, transforming, writes
+from unamp_torch import backward, compiling, exporting, jagged, keras, native_cache, stepping, transforming, writes
 from unamp_torch.calls import NO_KERNEL, refuse_on_meta
 from unamp_torch.compiled import library
 from unamp_torch.lasting import LASTING
@@ -71,6 +71,8 @@ _COMPILER = "torch._dynamo"
 HOOKS = (
     Hook("torch.autograd", "_engine_run_backward", backward.suspending),
     Hook("torch.autograd.graph", "_engine_run_backward", backward.suspending, _COMPILER),
+    Hook("torch.autograd.profiler", "record_function", stepping.suspending_steps),
+    Hook("torch.optim.optimizer", "chain", stepping.handing_policy_to_closures),
     Hook("torch.utils.checkpoint", "CheckpointFunction", backward.recomputing),
     Hook("torch.utils.checkpoint", _GENERATOR, backward.checkpointing),
     Hook("torch.distributed._composable.checkpoint_activation", _GENERATOR, backward.checkpointing),
@@ -90,6 +92,8 @@ HOOKS = (
     Hook("torch._dynamo", "allow_in_graph", compiling.calling_registered),
     Hook("torch.nested._internal.sdpa", "_autocast", jagged.casting),
 )
+
+compiling.patched_names.update(hook.name for hook in HOOKS)
 
 _lock = lock()
 _open = 0

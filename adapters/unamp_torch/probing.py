@@ -10,6 +10,7 @@ from unamp_torch import plans
 from unamp_torch.activation import activation
 from unamp_torch.compiling import is_recorded
 from unamp_torch.state import CPU
+from unamp_torch.stepping import probe_steps
 
 __all__ = ["probe_effects"]
 
@@ -18,11 +19,12 @@ _POLICY = Policy("O1", "bfloat16")
 
 
 def probe_effects() -> None:
-    """Compute a product and a softmax in a region; where something records the thread's operations, do nothing.
+    """Compute a product and a softmax in a region, but where something records the thread's operations; look at steps.
 
     Raises:
-        FrameworkNotSupported: naming the version of PyTorch and the operation that does not follow its rule.
+        FrameworkNotSupported: naming the version of PyTorch and the operation that does not follow its rule, or what it lacks.
     """
+    probe_steps()
     if is_recorded():
         return
     region = activation(plans.plan(_POLICY, CPU))

@@ -46,6 +46,7 @@ __all__ = [
     "TRACED",
     "KernelKey",
     "Plan",
+    "Step",
     "Token",
     "autocast_key",
     "dispatch_key",
@@ -115,6 +116,13 @@ set_included = torch._C._dispatch_tls_set_dispatch_key_included
 #: What tells plans apart for `torch.compile`: device types, each with its autocast's dispatch key, the dtype to set, and its
 #: usual dtype. See `unamp_torch.compiling`.
 Token = tuple[tuple[str, torch._C.DispatchKey, torch.dtype, torch.dtype], ...]
+
+
+class Step(Protocol):
+    """An optimizer's step in a region, for `Thread`; `unamp_torch.stepping.Step` is the class."""
+
+    def call_under_policy(self, closure: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a closure under the policy around the step."""
 
 
 class Plan(state.Plan, Protocol):
@@ -195,6 +203,7 @@ class Thread(state.ThreadState[Plan]):
         emulated: whether the operation that is being reported was emulated.
         forward_region: the region of the forward of the operator whose backward pass is running; see `control_flow`.
         transforms: the levels of `torch.func` that were put on in a region, each with the plan to go back to.
+        step: the optimizer's step that is running in a region; see `stepping`.
     """
 
     # In the thread's own dictionary from the beginning, where regions, which cannot afford more, read and write them.
@@ -206,6 +215,7 @@ class Thread(state.ThreadState[Plan]):
     emulated: bool = False
     forward_region: AbstractContextManager[Any] | None = None
     transforms: Mapping[int, Plan] = MappingProxyType({})
+    step: Step | None = None
 
 
 thread = Thread()

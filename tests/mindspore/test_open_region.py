@@ -1,11 +1,15 @@
 """Training inside one region that stays open: each step computes with the weights that the last one left."""
 
+from contextlib import nullcontext
+
 import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
+from mindspore.experimental import optim
 
 import unamp
+from unamp import Policy, policy_region
 
 F32 = mindspore.float32
 STEPS = 300
@@ -90,3 +94,56 @@ def test_training_inside_one_open_region_follows_the_weights(name, compiled, dty
     found = [parameter.asnumpy().item() for parameter in net.trainable_params()]
     # As close as rounding lets gradients come to zero: inputs, weights and results are rounded once each.
     np.testing.assert_allclose(found, [3, -1], atol=8 * 4 * 2.0 ** (-11 if dtype == "float16" else -8))
+
+
+class OutOfPlace(optim.Optimizer):
+    """A user's optimizer, made of operations that a policy would change."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    def construct(self, gradients):
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            ops.assign(parameter, parameter - 0.1 * (gradient * 0.37 + ops.sin(parameter)))
+        return True
+
+
+class Derived(optim.AdamW):
+    """A user's optimizer that computes before the step of its base."""
+
+    def construct(self, gradients):
+        return super().construct(tuple(gradient * 0.37 for gradient in gradients))
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+@pytest.mark.parametrize("make", [OutOfPlace, Derived, optim.AdamW, optim.NAdam, lambda ps: nn.Adam(ps, 0.1)])
+def test_a_step_in_a_region_comes_to_the_same_bits_as_outside(make, level):
+    def stepped(around):
+        numbers = np.random.default_rng(0)
+        parameter = mindspore.Parameter(Tensor(numbers.random((6, 4), np.float32)), name="weight")
+        optimizer, ended = make([parameter]), []
+        for _ in range(3):
+            gradient = Tensor(numbers.random((6, 4), np.float32))
+            with around():
+                optimizer((gradient,))
+                ended.append((gradient @ gradient.T).dtype)
+        return parameter.asnumpy(), ended
+
+    low = policy_region(Policy(level, "bfloat16"))
+    found, dtypes = stepped(lambda: low)
+    assert dtypes == [mindspore.bfloat16] * 3
+    np.testing.assert_array_equal(found, stepped(nullcontext)[0])
+
+
+def test_a_step_that_raises_leaves_the_policy_in_force():
+    class Failing(OutOfPlace):
+        def construct(self, gradients):
+            raise ArithmeticError
+
+    before = vars(optim.Optimizer).get("__call__"), nn.Optimizer.__call__
+    optimizer, ones = Failing([mindspore.Parameter(Tensor([1.0]), name="weight")]), Tensor([[1.0]])
+    with policy_region(Policy("O2", "bfloat16")):
+        with pytest.raises(ArithmeticError):
+            optimizer((ones,))
+        assert (ones @ ones).dtype == mindspore.bfloat16
+    assert (vars(optim.Optimizer).get("__call__"), nn.Optimizer.__call__) == before

@@ -1,5 +1,8 @@
 """Training inside one region that stays open: every step computes with the parameters as they are by then."""
 
+from contextlib import nullcontext
+from functools import partial
+
 import numpy as np
 import paddle
 import pytest
@@ -160,3 +163,34 @@ def test_a_change_between_two_uses_is_seen(change, low):
         linear(x)
         change(linear.weight)
         assert linear(x).astype("float32").tolist() == [[8.0] * 4]
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+@pytest.mark.parametrize("kind", [paddle.optimizer.LBFGS, paddle.incubate.optimizer.LBFGS])
+def test_the_closure_of_lbfgs_is_under_the_policy_and_its_step_is_not(kind, search, level):
+    def stepped(around, inside):
+        network, x, y = regression()
+        optimizer = kind(0.5, max_iter=4, parameters=network.parameters(), line_search_fn=search)
+
+        def closure():
+            optimizer.clear_grad()
+            with inside():
+                predicted = network(x)
+                seen.add(predicted.dtype)
+                loss = (predicted.astype("float32") - y).square().mean()
+            loss.backward()
+            return loss
+
+        seen = set()
+        with around():
+            for _ in range(2):
+                optimizer.step(closure)
+        return [parameter.numpy() for parameter in network.parameters()], seen
+
+    region = partial(policy_region, Policy(level, "bfloat16"))
+    known, low = stepped(nullcontext, region)
+    found, seen = stepped(region, nullcontext)
+    assert seen == low == {paddle.bfloat16}
+    for one, other in zip(known, found, strict=True):
+        np.testing.assert_array_equal(one, other)

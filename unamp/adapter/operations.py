@@ -25,6 +25,8 @@ class Operations(Protocol):
     Where it has tensors that are not one dense array, ``tensor_kinds()`` returns their kinds: see `unamp.adapter.tensor_kinds`.
     Where tensors can change in place, ``parameter(array, device=...)`` returns one as layers have them for parameters, and
     ``assign(parameter, array)`` changes one as optimizers do.
+    Where it has optimizers, ``adam(array, device=...)`` makes a parameter and one of these, and returns a function that takes a
+    step with a gradient, an array, and returns the parameter's values then.
     Where forward and backward are cheaper as one program, ``pull_back(function)`` returns it: it takes leaves, other arguments
     of ``function(leaves, others)``, which returns what is differentiated and a result, and a function that makes the cotangent
     of these two; it returns the result and the gradients of the leaves.

@@ -16,7 +16,7 @@ from unamp.adapter.observer import Observer
 from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 
-__all__ = ["ELSEWHERE", "Dtypes", "Plan", "ThreadState", "suspended", "suspending"]
+__all__ = ["ELSEWHERE", "Dtypes", "Plan", "ThreadState", "stepping", "suspended", "suspending"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -109,3 +109,55 @@ def suspending(thread: ThreadState[Any]) -> Callable[[Callable[P, R]], Callable[
         return run
 
     return replacement
+
+
+def stepping(thread: ThreadState[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Return the decorator of an optimizer's step that calls closures, which compute the loss.
+
+    The step runs with no policy in force, a closure among its arguments under the policy around the step, while that
+    runs in this thread and opens no region of its own.
+    """
+
+    def replacement(original: Callable[..., R]) -> Callable[..., R]:
+        @functools.wraps(original)
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> R:
+            if thread.plan is None:
+                return original(optimizer, *args, **kwargs)
+            closures = _Closures(thread)
+            args = tuple(map(closures.under_policy, args))
+            kwargs = {name: closures.under_policy(each) for name, each in kwargs.items()}
+            try:
+                with suspended(thread):
+                    return original(optimizer, *args, **kwargs)
+            finally:
+                closures.plan = None
+
+        return step
+
+    return replacement
+
+
+class _Closures:
+    """The closures of one step, and the plan around it; None when the step is over."""
+
+    def __init__(self, thread: ThreadState[Any]) -> None:
+        self.thread = thread
+        self.plan = thread.plan
+        self._runs_in = threading.get_ident()
+
+    def under_policy(self, argument: Any) -> Any:
+        """Return an argument of the step; a closure computes under the plan."""
+        if not callable(argument):
+            return argument
+
+        @functools.wraps(argument)
+        def closure(*args: Any, **kwargs: Any) -> Any:
+            if self.thread.plan is not None or self._runs_in != threading.get_ident():
+                return argument(*args, **kwargs)
+            self.thread.plan = self.plan
+            try:
+                return argument(*args, **kwargs)
+            finally:
+                self.thread.plan = None
+
+        return closure

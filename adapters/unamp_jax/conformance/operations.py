@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 from jax._src import config, core
 
 from unamp.adapter import NamedOperations, Way
@@ -76,6 +77,19 @@ class JaxOperations(NamedOperations):
     def tensor_kinds(self) -> tuple[TensorKind, ...]:
         """Return the kinds of tensor beside the dense array."""
         return tensor_kinds()
+
+    def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function that takes one step of Adam with a gradient, and returns the values of the parameter then."""
+        optimizer, parameter = optax.adam(0.1), self.tensor(array, device=device)
+        state = optimizer.init(parameter)
+
+        def step(gradient: np.ndarray) -> np.ndarray:
+            nonlocal parameter, state
+            updates, state = optimizer.update(self.tensor(gradient, device=device), state, parameter)
+            parameter = optax.apply_updates(parameter, updates)
+            return self.numpy(parameter)
+
+        return step
 
     def numpy(self, tensor: Any) -> np.ndarray:
         """Return an array's values; low dtypes arrive as float32."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import mindspore
 import numpy as np
+from mindspore.experimental import optim
 
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.layered_networks import LayeredNetworks
@@ -78,6 +79,17 @@ class MindSporeOperations(NamedOperations):
     def assign(self, parameter: Tensor, array: np.ndarray) -> None:
         """Change a parameter in place, as optimizers do."""
         mindspore.ops.assign(parameter, self.tensor(array))
+
+    def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function that takes one step of Adam with a gradient, and returns the values of the parameter then."""
+        parameter = self.parameter(array, device=device)
+        optimizer = optim.AdamW([parameter], lr=0.1)  # Adam is one primitive: no rule reaches it
+
+        def step(gradient: np.ndarray) -> np.ndarray:
+            optimizer((self.tensor(gradient),))
+            return self.numpy(parameter)
+
+        return step
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""

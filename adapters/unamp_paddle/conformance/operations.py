@@ -61,6 +61,18 @@ class PaddleOperations(NamedOperations):
         with autocast(enabled=False), paddle.no_grad():
             paddle.assign(self.tensor(array), output=parameter)
 
+    def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function that takes one step of Adam with a gradient, and returns the values of the parameter then."""
+        parameter = self.parameter(array, device=device)
+        optimizer = paddle.optimizer.Adam(0.1, parameters=[parameter])
+
+        def step(gradient: np.ndarray) -> np.ndarray:
+            parameter.grad = self.tensor(gradient, device=device)
+            optimizer.step()
+            return self.numpy(parameter)
+
+        return step
+
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
         values: np.ndarray = tensor.detach().numpy()

@@ -20,6 +20,7 @@ from unamp.vocabulary import vocabulary
 from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.conformance.bindings import BINDINGS
 from unamp_tensorflow.conformance.layered import layered
+from unamp_tensorflow.conformance.signatures import keras
 from unamp_tensorflow.conformance.tensor_kinds import tensor_kinds
 from unamp_tensorflow.conformance.ways import ways
 from unamp_tensorflow.spellings import named
@@ -61,6 +62,19 @@ class TensorFlowOperations(NamedOperations):
     def assign(self, parameter: tf.Variable, array: np.ndarray) -> None:
         """Change a parameter in place, as optimizers do."""
         parameter.assign(array)
+
+    def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function that takes one step of Adam with a gradient, and returns the values of the parameter then."""
+        with tf.device(device):
+            parameter = keras("Variable")(array)
+        optimizer = keras("optimizers.Adam")(0.1)
+        optimizer.build([parameter])
+
+        def step(gradient: np.ndarray) -> np.ndarray:
+            optimizer.apply([self.tensor(gradient, device=device)], [parameter])
+            return self.numpy(parameter.value)
+
+        return step
 
     def numpy(self, tensor: tf.Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""

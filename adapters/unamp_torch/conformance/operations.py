@@ -74,6 +74,18 @@ class TorchOperations(NamedOperations):
         with torch.no_grad():
             parameter.copy_(torch.from_numpy(np.array(array)))
 
+    def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function that takes one step of Adam with a gradient, and returns the values of the parameter then."""
+        parameter = self.parameter(array, device=device)
+        optimizer = torch.optim.Adam([parameter], lr=0.1, foreach=False)
+
+        def step(gradient: np.ndarray) -> np.ndarray:
+            parameter.grad = self.tensor(gradient, device=device)
+            optimizer.step()
+            return self.numpy(parameter)
+
+        return step
+
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
         # Inside a region too a copy to the host must not change values: these casts are exact.

@@ -214,6 +214,27 @@ def _regression(
     return weights, seen
 
 
+def optimizer_in_one_region(subject: Subject, dtype: str) -> str:
+    """Check that an optimizer steps in a region as it does outside: no policy is in force in a step.
+
+    The arithmetic is the same, and so are the bits. At O2 a step that followed the policy would be low. An adapter
+    that binds no optimizer (``Operations.adam``) is not asked.
+    """
+    make: Any = getattr(subject.operations, "adam", None)
+    if make is None:
+        return ""
+    values = np.random.default_rng(0)
+    start, *gradients = (values.normal(size=(16, 8)).astype(np.float32) for _ in range(4))
+    ended = []
+    for region in (nullcontext(), subject.region(Policy("O2", dtype))):
+        step = make(start, device=subject.device)
+        with region:
+            ended.append([step(gradient) for gradient in gradients][-1])
+    outside, inside = ended
+    off = float(np.abs(inside.astype(np.float64) - outside).max())
+    return "" if np.array_equal(inside, outside) else f"steps of Adam in a region at O2 are {off:.3g} off those outside of it"
+
+
 def _hadamard(size: int) -> np.ndarray:
     """Return a matrix of 1 and -1 with orthogonal columns; the size is a power of two."""
     made = np.ones((1, 1))
@@ -224,5 +245,5 @@ def _hadamard(size: int) -> np.ndarray:
 
 #: Every behaviour by its name.
 BEHAVIOURS: Mapping[str, Callable[[Subject, str], str]] = {
-    f.__name__: f for f in (nesting, exceptions, threads, cache, repeated, steps_in_one_region)
+    f.__name__: f for f in (nesting, exceptions, threads, cache, repeated, steps_in_one_region, optimizer_in_one_region)
 }

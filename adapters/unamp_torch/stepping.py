@@ -1,0 +1,158 @@
+"""Optimizers that step inside a region: no policy is in force in a step, whatever the optimizer's class.
+
+PyTorch wraps the `step` of every class of optimizers when the first object of the class is made
+(`Optimizer.profile_hook_step`). The wrapper looks two functions up at each call: `record_function`, whose context
+is open around the step, and `chain`, which strings together the hooks to call before it. The context takes the
+policy out of force, and puts it back whatever happens in the step. One more hook, the last, hands it to the
+closures among the arguments, which compute the loss.
+
+PyTorch's own AMP (the preset ``native``) stays in force, as under `torch.autocast`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.compiler import is_compiling
+
+from unamp.adapter.patching import missing
+from unamp.policy import Policy
+from unamp.regions import policy_region
+from unamp_torch import state
+from unamp_torch.backward import suspended
+from unamp_torch.compiling import run_uncompiled
+from unamp_torch.state import include_kernels, thread
+
+__all__ = ["handing_policy_to_closures", "probe_steps", "suspending_steps"]
+
+_OFF = Policy(enabled=False)
+
+#: How the name begins that PyTorch records a step under.
+_STEP = "Optimizer.step#"
+
+_CLOSURE = (
+    "an optimizer's step inside a region computes with no policy in force, and its closure with the region's: "
+    "call step(closure) outside of the compiled function"
+)
+
+
+def probe_steps() -> None:
+    """Look at what PyTorch wraps steps with, but where somebody has replaced that.
+
+    Raises:
+        FrameworkNotSupported: where it does not ask for what regions patch: steps would follow the policy in silence.
+    """
+    wrapper: Any = torch.optim.Optimizer.profile_hook_step(probe_steps)
+    for name in ("record_function", "chain"):
+        if wrapper.__globals__["__name__"] == "torch.optim.optimizer" and name not in wrapper.__code__.co_names:
+            raise missing("torch", torch.__version__, f"{name} in torch.optim.Optimizer.profile_hook_step")
+
+
+class Step:
+    """A step in a region: a context with no policy in force, but for closures.
+
+    Args:
+        recorded: PyTorch's own context of the step.
+    """
+
+    def __init__(self, recorded: AbstractContextManager[Any]) -> None:
+        self._recorded = recorded
+        self._around: state.Step | None = None
+        self._without_policy = suspended()
+
+    def __enter__(self) -> None:
+        self._recorded.__enter__()
+        self._suspend()
+        self._around, thread.step = thread.step, self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        thread.step = self._around
+        self._without_policy.__exit__(None, None, None)
+        return self._recorded.__exit__(*error)
+
+    def call_under_policy(self, closure: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a closure under the policy around the step, if the step that it was given to is running in this thread."""
+        if is_compiling():
+            torch._dynamo.graph_break(msg=_CLOSURE)
+        if thread.step is not self or thread.plan is not None:  # kept for later, or called in a region of the step's own
+            return closure(*args, **kwargs)
+        self._without_policy.__exit__(None, None, None)
+        try:
+            return closure(*args, **kwargs)
+        finally:
+            self._suspend()
+
+    def _suspend(self) -> None:
+        self._without_policy = suspended()
+        self._without_policy.__enter__()
+        if thread.sink is not None:
+            include_kernels(None)  # a trace sees the step, as it does outside regions
+
+
+for _method in (Step.__enter__, Step.__exit__, Step.call_under_policy):
+    run_uncompiled(_method)
+
+
+# In place of PyTorch's own stand functions without closures and defaults: where dynamo follows a region that opens inside a
+# compiled function, it writes its guards when the patches are undone again, and asks PyTorch's class for what it met.
+_own_record_function: Callable[..., AbstractContextManager[Any]] = torch.autograd.profiler.record_function
+
+
+def suspending_steps(original: Callable[..., AbstractContextManager[Any]]) -> Callable[..., AbstractContextManager[Any]]:
+    """Replace `record_function`: the context of an optimizer's step has no policy in force."""
+    return _record_function if original is _own_record_function else functools.partial(_record, original)
+
+
+def _record_function(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
+    return _record(_own_record_function, *args, **kwargs)
+
+
+def _record(original: Callable[..., AbstractContextManager[Any]], /, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
+    name = args[0] if args else kwargs.get("name")
+    if not isinstance(name, str) or not name.startswith(_STEP):
+        return original(*args, **kwargs)
+    if is_compiling():
+        return policy_region(_OFF, framework="torch")
+    plan, recorded = thread.plan, original(*args, **kwargs)
+    return recorded if plan is None or plan.delegated else Step(recorded)
+
+
+def handing_policy_to_closures(original: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[Any]]:
+    """Replace `chain` where the hooks of steps are strung together: the last one hands the policy to closures."""
+    if original is itertools.chain:
+        return _chain
+    chained: Any = functools.partial(_string_together, original)
+    chained.from_iterable = itertools.chain.from_iterable
+    return chained  # type: ignore[no-any-return]
+
+
+def _chain(*hooks: Iterable[Callable[..., Any]]) -> Iterable[Callable[..., Any]]:
+    return _string_together(itertools.chain, *hooks)
+
+
+_chain.from_iterable = itertools.chain.from_iterable  # type: ignore[attr-defined]
+
+
+def _string_together(original: Callable[..., Iterable[Any]], /, *hooks: Iterable[Callable[..., Any]]) -> Iterable[Any]:
+    return original(*hooks, (_hand_policy_to_closures,))
+
+
+def _hand_policy_to_closures(
+    optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the arguments of a step with closures that run under the policy around it; None where there are none."""
+    if not any(map(callable, (*args[1:], *kwargs.values()))):
+        return None
+    if is_compiling():
+        torch._dynamo.graph_break(msg=_CLOSURE)
+    step = thread.step
+    if step is None:
+        return None
+    handed = [functools.partial(step.call_under_policy, each) if callable(each) else each for each in args[1:]]
+    named = {n: functools.partial(step.call_under_policy, each) if callable(each) else each for n, each in kwargs.items()}
+    return (args[0], *handed), named

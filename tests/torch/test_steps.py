@@ -1,0 +1,537 @@
+"""Optimizers that step inside a region: the numbers are those of a step outside of it; a closure is under the policy."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import unamp
+from unamp import Policy, policy_region
+
+Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+Step = Callable[[torch.optim.Optimizer], Callable[..., Any]]
+
+POLICIES = [
+    Policy("O1", "bfloat16", allow=["add", "mul", "sqrt"]),
+    Policy("O2", "bfloat16"),
+    Policy("O3", "float16"),
+    Policy("OD", "bfloat16"),
+]
+O2 = Policy("O2", "bfloat16")
+
+
+class OutOfPlace(torch.optim.Optimizer):
+    """A user's optimizer, whose arithmetic a policy would change at every level."""
+
+    def __init__(self, params: Iterable[Any], lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_((p.grad * 0.37 + p.sin() + (p @ p.mT).abs().sqrt().sum()) * -group["lr"])
+        return loss
+
+
+class Derived(OutOfPlace):
+    """A user's optimizer that computes before and after the step of its base."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        before = [p / 3 for p in self.param_groups[0]["params"]]
+        loss = super().step(closure)
+        for p, b in zip(self.param_groups[0]["params"], before, strict=True):
+            p.add_(b * 0.01)
+        return loss
+
+
+class Untidy(torch.optim.Optimizer):
+    """A user's optimizer whose step can fail in the middle."""
+
+    def step(self, closure: Any = None) -> Any:
+        if closure is not None:
+            closure()
+        raise ArithmeticError("half-way")
+
+
+def parameters() -> list[nn.Parameter]:
+    made = torch.Generator().manual_seed(0)
+    return [nn.Parameter(torch.rand(6, 4, generator=made) + 0.1) for _ in range(2)]
+
+
+def stepped(make: Make, region: AbstractContextManager[Any], step: Step = lambda optimizer: optimizer.step) -> list[Tensor]:
+    """Return parameters and state after steps in one region, with the same gradients every time."""
+    params, made = parameters(), torch.Generator().manual_seed(1)
+    optimizer = make(params)
+    take = step(optimizer)
+    gradients = [[torch.randn(p.shape, generator=made) for p in params] for _ in range(3)]
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        gradients = [[gradient.to_sparse(1) for gradient in each] for each in gradients]
+    with region:
+        for each in gradients:
+            for p, gradient in zip(params, each, strict=True):
+                p.grad = gradient
+            take(*((lambda: torch.ones(()),) if isinstance(optimizer, torch.optim.LBFGS) else ()))
+    states = (state.values() for state in optimizer.state.values())
+    return [p.detach().clone() for p in params] + [v for each in states for v in each if isinstance(v, Tensor)]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _makes() -> Iterator[Any]:
+    """Give every class of `torch.optim` in every variant that steps on this device."""
+    for name, kind in sorted(vars(torch.optim).items()):
+        if not (inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)) or kind is torch.optim.Optimizer:
+            continue
+        taken = inspect.signature(kind).parameters
+        given = [{word: on} for word, on in (("foreach", False), ("foreach", True), ("fused", True)) if word in taken] or [{}]
+        if "capturable" in taken:
+            given.append({"foreach": False, "capturable": True})
+        for words in given:
+            made: Any = kind
+            make: Make = partial(made, **words)
+            try:
+                stepped(make, nullcontext())
+            except (AssertionError, RuntimeError) as error:
+                if "capturable" not in words:  # which this device does not do
+                    raise AssertionError(name, words) from error
+                continue
+            yield pytest.param(make, id="-".join([name, *(f"{word}={on}" for word, on in words.items())]))
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("make", [*_makes(), pytest.param(OutOfPlace, id="users"), pytest.param(Derived, id="derived")])
+def test_a_step_in_a_region_comes_to_the_same_bits_as_outside(make: Make, policy: Policy) -> None:
+    assert same(stepped(make, policy_region(policy)), stepped(make, nullcontext()))
+
+
+def test_the_user_s_optimizer_of_these_tests_tells() -> None:
+    """What it computes by hand in user code follows the policy, as ever."""
+
+    def by_hand(params: list[nn.Parameter]) -> Any:
+        optimizer = OutOfPlace(params)
+        optimizer.step = partial(OutOfPlace.step.__wrapped__, optimizer)  # type: ignore[attr-defined, method-assign]
+        return optimizer
+
+    for policy in POLICIES[:3]:
+        assert not same(stepped(by_hand, policy_region(policy)), stepped(by_hand, nullcontext()))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(lambda optimizer: copy.deepcopy(optimizer).step, id="copied"),
+        pytest.param(lambda optimizer: pickle.loads(pickle.dumps(optimizer)).step, id="pickled"),
+        pytest.param(lambda optimizer: partial(type(optimizer).step, optimizer), id="by its class"),
+    ],
+)
+def test_it_does_not_matter_where_an_optimizer_comes_from(step: Step) -> None:
+    def both(region: AbstractContextManager[Any]) -> list[Tensor]:
+        take = step(OutOfPlace(parameters()))
+        owner = take.args[0] if isinstance(take, partial) else take.__self__  # type: ignore[attr-defined]
+        params: list[Tensor] = owner.param_groups[0]["params"]
+        for p in params:
+            p.grad = torch.ones_like(p)
+        with region:
+            take()
+        return [p.detach() for p in params]
+
+    assert same(both(policy_region(O2)), both(nullcontext()))
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["made before", "made inside"])
+def test_a_schedule_s_own_step_is_one_too(inside: bool) -> None:
+    def trained(region: AbstractContextManager[Any]) -> list[Tensor]:
+        params = parameters()
+        optimizer = OutOfPlace(params) if not inside else None
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) if optimizer is not None else None
+        with region:
+            optimizer = optimizer or OutOfPlace(params)
+            schedule = schedule or torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+            assert "step" in vars(optimizer)
+            for _ in range(2):
+                for p in params:
+                    p.grad = torch.ones_like(p)
+                optimizer.step()
+                schedule.step()
+        for p in params:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        return [p.detach() for p in params]
+
+    assert same(trained(policy_region(O2)), trained(nullcontext()))
+
+
+@pytest.mark.parametrize(
+    ("scaler", "make"),
+    [
+        pytest.param(unamp.GradScaler, OutOfPlace, id="unamp"),
+        pytest.param(unamp.GradScaler, partial(torch.optim.AdamW, fused=True), id="unamp, fused"),
+        pytest.param(partial(torch.amp.GradScaler, "cpu"), OutOfPlace, id="torch"),
+    ],
+)
+def test_a_scaler_s_step_is_one_too(scaler: Callable[[], Any], make: Make) -> None:
+    def trained(region: AbstractContextManager[Any]) -> list[Tensor]:
+        params, scales = parameters(), scaler()
+        optimizer = make(params)
+        with region:
+            for _ in range(2):
+                optimizer.zero_grad()
+                with policy_region(Policy(enabled=False)):
+                    loss = (params[0] * params[1]).sum()
+                scales.scale(loss).backward()
+                scales.step(optimizer)
+                scales.update()
+        return [p.detach() for p in params]
+
+    assert same(trained(policy_region(O2)), trained(nullcontext()))
+
+
+# --- closures -----------------------------------------------------------------------------------------------------------------
+
+CLOSURES = [
+    pytest.param(partial(torch.optim.LBFGS, max_iter=3), id="LBFGS"),
+    pytest.param(partial(torch.optim.LBFGS, max_iter=3, line_search_fn="strong_wolfe"), id="LBFGS, searching"),
+    pytest.param(partial(torch.optim.Adam, foreach=False), id="Adam"),
+    pytest.param(OutOfPlace, id="users"),
+    pytest.param(Derived, id="derived"),
+]
+
+
+def with_closure(
+    make: Make,
+    around: Callable[[], AbstractContextManager[Any]],
+    inside: Callable[[], AbstractContextManager[Any]],
+    call: Callable[[Any, Any], Any] = lambda step, closure: step(closure),
+) -> tuple[list[Tensor], set[torch.dtype]]:
+    """Return parameters after steps with a closure, and the dtypes of its product: one region around steps, one in closures."""
+    torch.manual_seed(0)
+    model, seen = nn.Linear(8, 4), set()
+    optimizer, x = make(list(model.parameters())[:1]), torch.randn(16, 8)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        with inside():
+            y = model(x)
+            seen.add(y.dtype)
+            loss = y.float().square().mean()
+        loss.backward()
+        return loss  # type: ignore[no-any-return]
+
+    with around():
+        for _ in range(3):
+            call(optimizer.step, closure)
+    return [p.detach() for p in model.parameters()], seen
+
+
+@pytest.mark.parametrize("policy", [Policy("O1", "bfloat16"), O2, Policy("O3", "bfloat16")], ids=str)
+@pytest.mark.parametrize("make", CLOSURES)
+def test_a_closure_is_under_the_policy_and_the_step_is_not(make: Make, policy: Policy) -> None:
+    region = partial(policy_region, policy)
+    known, low = with_closure(make, nullcontext, region)
+    found, seen = with_closure(make, region, nullcontext)
+    assert seen == low == {torch.bfloat16}
+    assert same(found, known)
+
+
+def test_a_closure_by_its_name_is_one_too() -> None:
+    def named(step: Any, closure: Any) -> Any:
+        return step(closure=closure)
+
+    found, seen = with_closure(OutOfPlace, partial(policy_region, O2), nullcontext, named)
+    assert seen == {torch.bfloat16}
+    assert same(found, with_closure(OutOfPlace, nullcontext, partial(policy_region, O2))[0])
+
+
+def test_a_closure_that_a_hook_of_the_optimizer_puts_in_is_one_too() -> None:
+    seen: list[torch.dtype] = []
+    x = torch.ones(2, 2)
+
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> Any:
+        return (args[0], lambda: seen.append((x @ x).dtype)), kwargs
+
+    params = parameters()
+    for p in params:
+        p.grad = torch.ones_like(p)
+    optimizer = OutOfPlace(params)
+    optimizer.register_step_pre_hook(hook)
+    with policy_region(O2):
+        optimizer.step()
+    assert seen == [torch.bfloat16]
+
+
+def test_a_closure_finds_the_policies_of_every_region_around_and_those_that_the_step_opens() -> None:
+    x, seen = torch.ones(2, 2), []
+
+    class Opening(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            seen.append((x @ x).dtype)
+            with policy_region(Policy("O3", "float16")):
+                closure()
+            closure()
+            self.kept = closure
+
+    optimizer = Opening(parameters(), {})
+
+    def closure() -> None:
+        seen.append((x @ x).dtype)
+
+    with policy_region(O2), policy_region(Policy("O1", "float16")):
+        optimizer.step(closure)
+    optimizer.kept()
+    with policy_region(O2):
+        optimizer.kept()
+        thread = threading.Thread(target=optimizer.kept)
+        thread.start()
+        thread.join()
+    wide, half, low = torch.float32, torch.float16, torch.bfloat16
+    assert seen == [wide, half, half, wide, low, wide]
+
+
+# --- whatever happens ---------------------------------------------------------------------------------------------------------
+
+
+def in_force() -> torch.dtype:
+    return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+
+
+@pytest.mark.parametrize("closure", [None, in_force, lambda: 1 / 0], ids=["without closure", "with closure", "closure raises"])
+def test_the_policy_is_in_force_again_after_a_step_that_raises(closure: Any) -> None:
+    optimizer = Untidy(parameters(), {})
+    with policy_region(O2):
+        with pytest.raises(ArithmeticError):
+            optimizer.step(closure)
+        assert in_force() is torch.bfloat16
+        assert torch.is_autocast_enabled("cpu")
+    assert in_force() is torch.float32
+
+
+def test_the_policy_is_in_force_again_after_a_hook_that_raises() -> None:
+    def hook(*_: Any) -> None:
+        raise ArithmeticError
+
+    optimizer = OutOfPlace(parameters())
+    optimizer.register_step_pre_hook(hook)
+    with policy_region(O2):
+        with pytest.raises(ArithmeticError):
+            optimizer.step()
+        assert in_force() is torch.bfloat16
+
+
+def test_what_a_step_changes_the_next_product_computes_with() -> None:
+    weight = nn.Parameter(torch.zeros(2, 2))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    with policy_region(O2):
+        assert torch.equal(torch.ones(2, 2) @ weight, torch.zeros(2, 2, dtype=torch.bfloat16))
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        assert torch.equal(torch.ones(2, 2) @ weight, torch.full((2, 2), -2.0, dtype=torch.bfloat16))
+
+
+def test_regions_of_other_threads_stay_in_force_and_threads_without_stay_without() -> None:
+    dtypes: dict[str, list[torch.dtype]] = {"in a region": [], "outside": []}
+    there, done = threading.Barrier(3), threading.Barrier(3)
+
+    class Waiting(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            dtypes["step"] = [in_force()]
+            there.wait(60)
+            done.wait(60)
+
+    def other(name: str, region: AbstractContextManager[Any]) -> None:
+        with region:
+            there.wait(60)
+            dtypes[name].append(in_force())
+            done.wait(60)
+
+    threads = [
+        threading.Thread(target=other, args=("in a region", policy_region(O2))),
+        threading.Thread(target=other, args=("outside", nullcontext())),
+    ]
+    for thread in threads:
+        thread.start()
+    with policy_region(O2):
+        Waiting(parameters(), {}).step()
+    for thread in threads:
+        thread.join()
+    assert dtypes == {"in a region": [torch.bfloat16], "outside": [torch.float32], "step": [torch.float32]}
+
+
+def test_pytorch_s_own_amp_stays_in_force_as_under_its_own_autocast() -> None:
+    native = stepped(OutOfPlace, policy_region(Policy("O1", "bfloat16", preset="native")))
+    assert same(native, stepped(OutOfPlace, torch.autocast("cpu", torch.bfloat16, cache_enabled=False)))
+
+
+# --- what is patched ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_it_stands_outside_regions() -> None:
+    module: Any = sys.modules["torch.optim.optimizer"]
+    before = torch.autograd.profiler.record_function, module.chain, torch.optim.SGD.step
+    optimizer = torch.optim.SGD(parameters())
+    with policy_region(O2):
+        assert torch.autograd.profiler.record_function is not before[0]
+        assert module.chain is not before[1]
+        optimizer.step()
+        with torch.autograd.profiler.record_function(name="mine") as own:
+            assert isinstance(own, before[0])
+            assert in_force() is torch.bfloat16
+        optimizer.load_state_dict(optimizer.state_dict())
+    assert (torch.autograd.profiler.record_function, module.chain, torch.optim.SGD.step) == before
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a region"])
+@pytest.mark.parametrize(("home", "name"), [("torch.autograd.profiler", "record_function"), ("torch.optim.optimizer", "chain")])
+def test_what_somebody_patches_on_top_stays_and_is_called(
+    home: str, name: str, inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, called = sys.modules[home], []
+    monkeypatch.setattr(module, name, getattr(module, name))  # puts back what there is outside regions
+
+    def patch() -> None:
+        saved = getattr(module, name)
+
+        def on_top(*args: Any) -> Any:
+            called.append(args)
+            return saved(*args)
+
+        setattr(module, name, on_top)
+
+    known = stepped(OutOfPlace, nullcontext())
+    with policy_region(O2) if inside else nullcontext():
+        patch()
+    for _ in range(2):
+        called.clear()
+        assert same(stepped(OutOfPlace, policy_region(O2)), known)
+        assert called
+
+
+def test_a_profile_has_the_step_and_a_trace_what_the_step_has_outside() -> None:
+    with torch.profiler.profile() as profile:
+        stepped(OutOfPlace, policy_region(O2))
+    assert "Optimizer.step#OutOfPlace.step" in {event.name for event in profile.events()}
+    seen = []
+    for region in (policy_region(O2), nullcontext()):
+        with unamp.trace() as trace:
+            stepped(OutOfPlace, region)
+        seen.append([(record.op, record.rule, record.compute) for record in trace.records])
+    assert seen[0] == seen[1]
+    assert "matmul" in str(seen[0])
+    assert "bfloat16" not in str(seen[0])
+
+
+@pytest.mark.parametrize("name", ["record_function", "chain"])
+def test_a_torch_whose_steps_do_not_ask_for_it_is_refused(name: str) -> None:
+    script = f"""
+import inspect, sys, textwrap, torch
+module = sys.modules["torch.optim.optimizer"]
+source = textwrap.dedent(inspect.getsource(torch.optim.Optimizer.profile_hook_step)).replace("{name}", "{name}_2")
+exec("from __future__ import annotations\\n" + source, vars(module))
+torch.optim.Optimizer.profile_hook_step = staticmethod(module.profile_hook_step)
+import unamp
+try:
+    unamp.autocast("cpu", dtype="bfloat16").__enter__()
+except unamp.FrameworkNotSupported as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    wanted = f"{name} in torch.optim.Optimizer.profile_hook_step"
+    assert said == f"torch {torch.__version__} has no {wanted}, which unamp needs\n"
+
+
+# --- compiled -----------------------------------------------------------------------------------------------------------------
+
+
+def compiled_step(optimizer: torch.optim.Optimizer, **words: Any) -> Callable[..., Any]:
+    return torch.compile(optimizer.step, backend="aot_eager", **words)
+
+
+def called_inside(optimizer: torch.optim.Optimizer, **words: Any) -> Callable[..., Any]:
+    def step() -> None:
+        optimizer.step()
+
+    return torch.compile(step, backend="aot_eager", **words)
+
+
+ALLOWING = Policy("O1", "bfloat16", allow=["add", "mul", "sqrt"])
+COMPILED = [
+    pytest.param(partial(torch.optim.RMSprop, foreach=False), {}, id="RMSprop"),
+    pytest.param(partial(torch.optim.AdamW, foreach=True), {}, id="AdamW"),
+    pytest.param(OutOfPlace, {"fullgraph": True}, id="users, whole"),
+]
+
+
+@pytest.mark.parametrize("policy", [ALLOWING, O2], ids=str)
+@pytest.mark.parametrize("how", [compiled_step, called_inside])
+@pytest.mark.parametrize(("make", "words"), COMPILED)
+def test_a_compiled_step_in_a_region_comes_to_the_same_bits_as_outside(
+    make: Make, words: dict[str, Any], how: Callable[..., Any], policy: Policy
+) -> None:
+    torch.compiler.reset()
+    step = partial(how, **words)
+    known = stepped(make, nullcontext(), step)
+    assert same(stepped(make, policy_region(policy), step), known)
+    torch.compiler.reset()
+    assert same(stepped(make, policy_region(policy), step), known)  # compiled in the region first
+    assert same(stepped(make, nullcontext(), step), known)
+
+
+@pytest.mark.parametrize("before", ["nothing", "a record", "a step"])
+@pytest.mark.parametrize("policy", [ALLOWING, O2], ids=str)
+@pytest.mark.parametrize(("make", "words"), COMPILED)
+def test_a_step_in_a_region_that_the_compiled_function_opens_is_one_too(
+    make: Make, words: dict[str, Any], policy: Policy, before: str
+) -> None:
+    """Dynamo keeps what it has met before: of what PyTorch wraps steps with, a part or all."""
+
+    def of(region: Callable[[], AbstractContextManager[Any]], optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+        def step() -> None:
+            if before == "a step":
+                optimizer.step()
+            elif before == "a record":
+                with torch.autograd.profiler.record_function("mine"):
+                    pass
+            with region():
+                optimizer.step()
+
+        return torch.compile(step, backend="aot_eager", **words)
+
+    torch.compiler.reset()
+    known = stepped(make, nullcontext(), partial(of, lambda: policy_region(Policy(enabled=False))))
+    torch.compiler.reset()
+    assert same(stepped(make, nullcontext(), partial(of, lambda: policy_region(policy))), known)
+
+
+@pytest.mark.parametrize("make", [partial(torch.optim.Adam, foreach=False), OutOfPlace], ids=["Adam", "users"])
+def test_a_closure_in_a_compiled_function_is_followed_by_python_or_refused(make: Make) -> None:
+    def call(step: Any, closure: Any, **words: Any) -> Any:
+        return torch.compile(lambda: step(closure), backend="aot_eager", **words)()
+
+    torch.compiler.reset()
+    region = partial(policy_region, O2)
+    found, seen = with_closure(make, region, nullcontext, call)
+    assert seen == {torch.bfloat16}
+    torch.testing.assert_close(found, with_closure(make, nullcontext, region, call)[0])
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=r"call step\(closure\) outside of the compiled function"):
+        with_closure(make, region, nullcontext, partial(call, fullgraph=True))
+    assert in_force() is torch.float32
