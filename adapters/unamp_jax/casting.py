@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -97,12 +97,8 @@ def mapped(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
     if kind is dict:
         return {key: mapped(to, dtype, item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*_each(to, dtype, value))
+        return kind(*(mapped(to, dtype, item) for item in value))
     return to(value, dtype)
-
-
-def _each(to: Callable[[Any, Any], Any], dtype: Any, values: Iterable[Any]) -> Iterator[Any]:
-    return (mapped(to, dtype, item) for item in values)
 
 
 class Form(NamedTuple):

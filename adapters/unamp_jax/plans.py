@@ -59,10 +59,8 @@ class JaxPlan(BasePlan):
         known = facts()
         if op in known.transparent or path in known.transparent:
             return not is_listed(self.policy, op)
-        return op in known.divisible and op not in self.policy.deny and self._denies_part(op)
-
-    def _denies_part(self, op: str) -> bool:
-        return any(part in self.policy.deny for part in vocabulary()[op].parts)
+        denied = self.policy.deny
+        return op in known.divisible and op not in denied and any(part in denied for part in vocabulary()[op].parts)
 
     @cached_property
     def primitives(self) -> Mapping[str, PrimitiveRule]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -38,10 +38,6 @@ def _layer_patches() -> Patches:
     return Patches(lambda: (call,))
 
 
-def _no_names(network: Any) -> Iterable[tuple[str, Any]]:
-    return ()  # a layer of Keras has a name of its own
-
-
 @contextmanager
 def observe(sink: Sink, values: bool, acquire: Callable[[], Plan], release: Callable[[], None]) -> Iterator[None]:
     """Report the operations of this thread to `sink`.
@@ -52,7 +48,8 @@ def observe(sink: Sink, values: bool, acquire: Callable[[], Plan], release: Call
         acquire: applies the patches for everything that can be reported, and returns the plan for where no region is open.
         release: undoes those patches.
     """
-    observer = Observer("tensorflow", sink, values, Layers(_no_names, lambda layer: str(layer.name)))
+    layers = Layers(lambda network: (), lambda layer: str(layer.name))  # a layer of Keras has a name of its own
+    observer = Observer("tensorflow", sink, values, layers)
     with observing.observe(thread, observer, _layer_patches() if keras_in_use() else None, acquire, release):
         yield
 

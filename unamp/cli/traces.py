@@ -67,7 +67,7 @@ def compare(
             raise typer.BadParameter("--propose-layers writes the file that --layers reads: give one of them")
         _write_proposal(propose_layers, checked(lambda: tracing.propose_layers(*traces).to_toml()))
         return
-    mapping = None if layers is None else _read_layers(layers)
+    mapping = None if layers is None else _read(layers, LayerMapping.from_toml, "mapping of layers")
     compared = checked(lambda: compare_traces(*traces, layers=mapping))
     if as_json:
         data = compared.to_data()
@@ -106,10 +106,6 @@ def _write_proposal(path: Path, text: str) -> None:
         raise typer.BadParameter(f"{path}: is there already; give another name, or remove it")
     write_file(path, text, "x")  # never over what a person has corrected
     print(f"{path}: correct it, then: unamp compare ... --layers {path}")
-
-
-def _read_layers(path: Path) -> LayerMapping:
-    return _read(path, LayerMapping.from_toml, "mapping of layers")
 
 
 def read_trace(path: Path) -> Trace:

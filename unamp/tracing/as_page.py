@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
@@ -62,7 +61,7 @@ def render(trace: Contents, title: str) -> str:
         work=total_work(trace.records),
         rows=_rows(lines),
         stripes=_stripes(trace.records),
-        shares=_shares(trace.records),
+        counts=Counter(record.compute or "none" for record in trace.records).most_common(),
         casts=sum(line.casts for line in lines),
         moved=sum(line.cast_bytes for line in lines),
         emulated=sum(line.times for line in lines if line.emulated),
@@ -91,11 +90,6 @@ def _stripes(records: list[OpRecord]) -> list[_Stripe]:
         found.append(_Stripe(start, len(ops), _kind(dtype), what))
         start += len(ops)
     return found
-
-
-def _shares(records: Iterable[OpRecord]) -> dict[str, int]:
-    """Return the number of operations that computed in each precision, most first."""
-    return dict(Counter(record.compute or "none" for record in records).most_common())
 
 
 def _rows(lines: list[Line]) -> list[_Row]:

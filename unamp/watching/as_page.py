@@ -86,7 +86,9 @@ def _rows(samples: Sequence[Sample], buckets: Sequence[Sequence[Sample]]) -> lis
         series = iter([each.get(summary.layer) for each in by_name])
         parts = [[(sample.step, each) for sample in bucket if (each := next(series)) is not None] for bucket in buckets]
         gradients = [_cell(n, part, _share, _kind) for n, part in enumerate(parts) if part]
-        swallowed = [_cell(n, part, _swallowed, lambda layer: "lost") for n, part in enumerate(parts) if part]
+        swallowed = [
+            _cell(n, part, lambda layer: layer.swallowed or 0.0, lambda layer: "lost") for n, part in enumerate(parts) if part
+        ]
         found.append(_Row(inside + dot, name, summary, _shown(gradients), _shown(swallowed)))
     return found
 
@@ -97,10 +99,6 @@ def _shown(cells: Iterable[_Cell]) -> list[_Cell]:
 
 def _share(layer: LayerSample) -> float:
     return 1.0 if layer.nonfinite or layer.dead else layer.subnormal
-
-
-def _swallowed(layer: LayerSample) -> float:
-    return layer.swallowed or 0.0
 
 
 def _kind(layer: LayerSample) -> str:
