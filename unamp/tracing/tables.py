@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from unamp.adapter.records import OpRecord
 from unamp.policy import Rule
-from unamp.tracing.work import Work, share, total_work
+from unamp.tracing.work import Work, share, summed, total_work
 
 __all__ = [
     "Line", "Table", "count", "dtypes", "percent", "place", "shares", "size", "summarised", "summary_table", "text_table",
@@ -109,7 +109,7 @@ def dtypes(inputs: tuple[str, ...]) -> str:
 
 def shares(lines: Sequence[Line]) -> list[float]:
     """Return, for each line, its share of the work of all; see `unamp.tracing.work.share`."""
-    whole = Work(sum(line.work.products for line in lines), sum(line.work.bytes for line in lines))
+    whole = summed(line.work for line in lines)
     return [share(line.work, whole) for line in lines]
 
 
