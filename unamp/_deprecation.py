@@ -1,7 +1,7 @@
-"""What is deprecated: since when, until when, and what to use instead.
+"""Deprecated names: since when, until when, and what to use instead.
 
-It goes on working, and a `DeprecationWarning` comes for the line that uses it. docs/public-api.md says how long; a test fails
-where the version is reached in which it is to be gone.
+They go on working, and a `DeprecationWarning` comes for the line that uses them. docs/public-api.md says how long; a test fails
+where the version is reached in which one is to be gone.
 """
 
 from __future__ import annotations
