@@ -29,14 +29,6 @@ class _Stripe(NamedTuple):
     title: str
 
 
-class _Row(NamedTuple):
-    """One layer, with what ran in it."""
-
-    inside: str
-    name: str
-    lines: list[Line]
-
-
 class _Told(NamedTuple):
     """A table, and sentences about what is not in it."""
 
@@ -59,7 +51,7 @@ def render(trace: Contents, title: str) -> str:
         lines=lines,
         operations=summary_table(lines),
         work=total_work(trace.records),
-        rows=_rows(lines),
+        layers=_layers(lines),
         stripes=_stripes(trace.records),
         counts=Counter(record.compute or "none" for record in trace.records).most_common(),
         casts=sum(line.casts for line in lines),
@@ -92,10 +84,9 @@ def _stripes(records: list[OpRecord]) -> list[_Stripe]:
     return found
 
 
-def _rows(lines: list[Line]) -> list[_Row]:
-    """Return the layers in the order in which they first ran something."""
-    found: dict[str | None, _Row] = {}
+def _layers(lines: list[Line]) -> dict[str | None, list[Line]]:
+    """Return the layers in the order in which they first ran something, with what ran in them."""
+    found: dict[str | None, list[Line]] = {}
     for line in lines:
-        inside, dot, name = (line.layer or "outside of layers").rpartition(".")
-        found.setdefault(line.layer, _Row(inside + dot, name, [])).lines.append(line)
-    return list(found.values())
+        found.setdefault(line.layer, []).append(line)
+    return found
