@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,10 +11,11 @@ from jax import lax
 from jax._src import core
 from jax._src.array import ArrayImpl
 
+from unamp.adapter.arguments import leaves
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Array
 
 __all__ = [
-    "Form", "cast", "dtype_of", "eligible_dtype", "eligible_dtypes", "form_of", "in_form", "is_tensor", "leaves", "mapped",
+    "Form", "cast", "dtype_of", "eligible_dtype", "eligible_dtypes", "form_of", "in_form", "is_tensor", "mapped",
     "narrowed",
 ]  # fmt: skip
 
@@ -50,17 +51,6 @@ def eligible_dtype(value: Any) -> Any:
 
 
 _SIMPLE = frozenset({int, float, bool, str, type(None), complex})
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """Return the leaves of lists, tuples and dictionaries, however deep."""
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from leaves(item)
-    elif isinstance(value, dict):
-        yield from leaves(list(value.values()))
-    else:
-        yield value
 
 
 def eligible_dtypes(*values: Any) -> list[Any]:

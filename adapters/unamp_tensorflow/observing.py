@@ -13,6 +13,7 @@ from tensorflow.python.eager.record import could_possibly_record, stop_recording
 
 from unamp._compiler_marks import not_converted
 from unamp.adapter import observing
+from unamp.adapter.arguments import leaves
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved
@@ -130,13 +131,7 @@ class State:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _tensors(inner)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-    elif getattr(value, "dtype", None) is not None and hasattr(value, "shape"):
-        yield values(value)
+    return (values(leaf) for leaf in leaves(value) if getattr(leaf, "dtype", None) is not None and hasattr(leaf, "shape"))
 
 
 def _numbers(tensor: Any) -> Any:
