@@ -1,4 +1,4 @@
-"""Deprecated functions, arguments and names: since when, until when, and what to use instead.
+"""Deprecated names: since when, until when, and what to use instead.
 
 They go on working, and a `DeprecationWarning` comes for the line that uses them. docs/public-api.md says how long; a test fails
 where the version is reached in which one is to be gone.
@@ -6,15 +6,12 @@ where the version is reached in which one is to be gone.
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-__all__ = ["Deprecation", "deprecated_argument", "deprecated_function", "deprecated_names"]
-
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["Deprecation", "deprecated_names"]
 
 
 class Deprecation(NamedTuple):
@@ -34,44 +31,6 @@ class Deprecation(NamedTuple):
         """Warn of `what` for a line of the user's; `stacklevel` counts from the caller of this, which is 1."""
         message = f"{what} is deprecated since unamp {self.since} and will be gone in {self.until}; use {self.instead}"
         warnings.warn(message, DeprecationWarning, stacklevel=stacklevel + 1)
-
-
-def deprecated_function(deprecation: Deprecation) -> Callable[[F], F]:
-    """Return a decorator for a function that does what it did, and warns of each call."""
-
-    def decorate(function: F) -> F:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            deprecation.warn(f"{function.__module__}.{function.__qualname__}", 2)
-            return function(*args, **kwargs)
-
-        return wrapper  # type: ignore[return-value]
-
-    return decorate
-
-
-def deprecated_argument(name: str, deprecation: Deprecation) -> Callable[[F], F]:
-    """Return a decorator for a function whose keyword argument has another name now.
-
-    Args:
-        name: the old name, which the function itself does not take any more.
-        deprecation: its `instead` is the new name.
-    """
-
-    def decorate(function: F) -> F:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if name in kwargs:
-                if deprecation.instead in kwargs:
-                    both = f"{deprecation.instead}, and {name}, which is its old name"
-                    raise TypeError(f"{function.__qualname__}() got {both}; pass {deprecation.instead} alone")
-                deprecation.warn(f"the argument {name} of {function.__module__}.{function.__qualname__}", 2)
-                kwargs[deprecation.instead] = kwargs.pop(name)
-            return function(*args, **kwargs)
-
-        return wrapper  # type: ignore[return-value]
-
-    return decorate
 
 
 def deprecated_names(module: str, names: Mapping[str, Deprecation]) -> Callable[[str], Any]:

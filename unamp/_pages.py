@@ -11,7 +11,7 @@ __all__ = ["environment"]
 
 
 def environment(whose: str) -> Environment:
-    """Return the environment of the templates; everything that they are given is escaped.
+    """Return the environment of the templates; everything that they are given is escaped. Its filter `name` shows layers.
 
     Args:
         whose: whose page it is, for the message.
@@ -21,12 +21,20 @@ def environment(whose: str) -> Environment:
     """
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
+        from markupsafe import Markup
     except ModuleNotFoundError as error:
         if error.name != "jinja2":
             raise
         raise ModuleNotFoundError(
             f"{whose} page needs jinja2, which is not installed; pip install 'unamp[html]'", name="jinja2"
         ) from error
-    return Environment(
+
+    def name(layer: str | None) -> Markup:
+        inside, dot, own = (layer or "outside of layers").rpartition(".")
+        return Markup('<span class="dim">{}</span>{}').format(inside + dot, own)
+
+    made = Environment(
         loader=PackageLoader("unamp"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    made.filters["name"] = name
+    return made

@@ -135,20 +135,16 @@ def dump(contents: Contents) -> str:
 
 def policy_table(contents: Contents) -> dict[str, Any]:
     """Return the table of a policy, as it is written."""
-    told = dict(contents.policy or {})
+    told, reasons = dict(contents.policy or {}), contents.reasons
     for name in _LISTS:
         if name in told:
-            told[name] = [_with_reason(op, contents.reasons) for op in told[name]]
+            told[name] = [{"op": op, "reason": reasons[op]} if op in reasons else op for op in told[name]]
     return {**told, **({"reason": contents.reason} if contents.reason else {})}
 
 
 def layer_table(rule: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table of a rule for layers, as it is written."""
     return {name: value for name, value in rule.items() if value not in (None, "")}
-
-
-def _with_reason(op: str, reasons: Mapping[str, str]) -> Any:
-    return {"op": op, "reason": reasons[op]} if op in reasons else op
 
 
 def _table(values: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ before the framework is imported, so that ``Policy(deny="toy.add")`` and ``unamp
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unamp._data import parse_table
 from unamp.errors import AdapterError
@@ -65,7 +65,7 @@ def read_spellings(framework: str, package: str, operations: Collection[str]) ->
     for op, words in table.items():
         if op not in operations:
             raise wrong(f"unknown operation {op!r}; {_near(op, operations)}", op)
-        if not _are_words(words):
+        if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
             raise wrong(f"{op} must be a list of spellings, each a string", op)
         for word in words:
             if word in taken:
@@ -93,10 +93,6 @@ def _text(package: str) -> tuple[str, str] | None:
         except (OSError, AttributeError):
             continue
     return None
-
-
-def _are_words(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) and word for word in value)
 
 
 def _line(text: str, *after: str) -> int | None:

@@ -77,10 +77,6 @@ class Precision:
         return f"Precision({self.policy!r}, {self.layers!r})"
 
     @property
-    def _lists(self) -> dict[str, str]:
-        return lists_of([self.policy, *self.layers.policies])
-
-    @property
     def _values(self) -> tuple[Any, ...]:
         return self.policy, self.layers, self.reason, dict(self.reasons)
 
@@ -129,7 +125,8 @@ class Precision:
             further = [entry for entry in self.reasons if entry not in stated.get(name, ()) and self._on(name, entry)]
             if further:
                 stated[name] = [*stated.get(name, ()), *further]
-        contents = Contents(stated, self.layers.tables(), self.reason, self.reasons, self._lists)
+        lists = lists_of([self.policy, *self.layers.policies])
+        contents = Contents(stated, self.layers.tables(), self.reason, self.reasons, lists)
         if over is None:
             return dump(contents)
         load(over)

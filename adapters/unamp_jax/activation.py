@@ -31,7 +31,7 @@ class Activation:
             patches.acquire()
             plan = plans.plan(self.policy)
         if thread.sink is not None:
-            plan = plans.JaxPlan.without_policy(reporting=True) if plan is None else plan.observed
+            plan = Plan.without_policy(reporting=True) if plan is None else plan.observed
         context = CONTEXT(plan)
         context.__enter__()
         return context

@@ -69,7 +69,7 @@ class JaxAdapter(BaseAdapter):
     def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         def acquire() -> Plan:
             patches.acquire()
-            return plans.JaxPlan.without_policy(reporting=True)
+            return Plan.without_policy(reporting=True)
 
         def layers() -> Any:
             return patches.layer_patches(spellings.libraries())

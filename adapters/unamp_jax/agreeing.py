@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 
+from unamp.adapter.state import in_regions
 from unamp_jax.casting import Form, cast, form_of, in_form
 from unamp_jax.control_flow import ending, widest, wrapped
-from unamp_jax.state import CONTEXT, ELIGIBLE
+from unamp_jax.state import CONTEXT, ELIGIBLE, thread
 
 __all__ = [
     "converted_closure", "linear_transpose", "older_pullback", "pullback", "reduction", "scatter_update", "state_set",
@@ -19,20 +20,20 @@ __all__ = [
 
 Function = Callable[..., Any]
 
+# Each of the decorated functions is called with the one that it replaces, which is the original, and that one's arguments.
+_in_regions = in_regions(thread)
 
-def reduction(original: Function) -> Function:
-    """Return the replacement of `jax.lax.reduce` and `reduce_window`: operands have the dtypes of their first values."""
 
-    def call(operands: Any, init_values: Any, computation: Any, *args: Any, **kwargs: Any) -> Any:
-        if CONTEXT.value is not None and jax.tree.structure(operands) == jax.tree.structure(init_values):
-            values, first = form_of(operands), form_of(init_values)
-            wide = Form(values.structure, tuple(map(widest, values.dtypes, first.dtypes)))
-            operands, init_values = in_form(operands, wide), in_form(init_values, wide)
-            if not _is_jaxs(computation):
-                computation = wrapped(computation, ending, wide)
-        return original(operands, init_values, computation, *args, **kwargs)
-
-    return call
+@_in_regions
+def reduction(original: Function, operands: Any, init_values: Any, computation: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `jax.lax.reduce` or `reduce_window` with operands of the dtypes of their first values."""
+    if jax.tree.structure(operands) == jax.tree.structure(init_values):
+        values, first = form_of(operands), form_of(init_values)
+        wide = Form(values.structure, tuple(map(widest, values.dtypes, first.dtypes)))
+        operands, init_values = in_form(operands, wide), in_form(init_values, wide)
+        if not _is_jaxs(computation):
+            computation = wrapped(computation, ending, wide)
+    return original(operands, init_values, computation, *args, **kwargs)
 
 
 def _is_jaxs(computation: Any) -> bool:
@@ -40,89 +41,61 @@ def _is_jaxs(computation: Any) -> bool:
     return str(getattr(computation, "__module__", "")).startswith("jax.")
 
 
-def scatter_update(original: Function) -> Function:
-    """Return the replacement of the function under ``x.at[...]``: the stored value takes the dtype of the array."""
-
-    def call(x: Any, idx: Any, y: Any, *args: Any, **kwargs: Any) -> Any:
-        dtype = getattr(x, "dtype", None)
-        if CONTEXT.value is not None and dtype in ELIGIBLE:
-            with CONTEXT(None):
-                y = cast(y, dtype)
-        return original(x, idx, y, *args, **kwargs)
-
-    return call
+@_in_regions
+def scatter_update(original: Function, x: Any, idx: Any, y: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the function under ``x.at[...]`` with the stored value in the dtype of the array."""
+    dtype = getattr(x, "dtype", None)
+    if dtype in ELIGIBLE:
+        with CONTEXT(None):
+            y = cast(y, dtype)
+    return original(x, idx, y, *args, **kwargs)
 
 
-def pullback(original: Function) -> Function:
-    """Return the replacement of the call of a `jax.vjp` pullback: cotangents take the dtypes of the results."""
-
-    def call(self: Any, out_ct: Any, *extra_args: Any) -> Any:
-        if CONTEXT.value is not None:
-            dtypes = tuple(aval.dtype for aval in self.fun.args[-1])
-            if len(dtypes) == self.out_tree.num_leaves:
-                out_ct = in_form(out_ct, Form(self.out_tree, dtypes))
-        return original(self, out_ct, *extra_args)
-
-    return call
+@_in_regions
+def pullback(original: Function, self: Any, out_ct: Any, *extra_args: Any) -> Any:
+    """Call a `jax.vjp` pullback with cotangents in the dtypes of the results."""
+    dtypes = tuple(aval.dtype for aval in self.fun.args[-1])
+    if len(dtypes) == self.out_tree.num_leaves:
+        out_ct = in_form(out_ct, Form(self.out_tree, dtypes))
+    return original(self, out_ct, *extra_args)
 
 
-def older_pullback(original: Function) -> Function:
-    """Return the replacement of the function under a `jax.vjp` pullback of JAX 0.8, as `pullback`."""
-
-    def call(name: Any, out_avals: Any, trees: Any, fun: Any, *cotangents: Any) -> Any:
-        if CONTEXT.value is not None and len(cotangents) == 1:
-            cotangents = (in_form(cotangents[0], Form(trees[0], tuple(aval.dtype for aval in out_avals))),)
-        return original(name, out_avals, trees, fun, *cotangents)
-
-    return call
+@_in_regions
+def older_pullback(original: Function, name: Any, out_avals: Any, trees: Any, fun: Any, *cotangents: Any) -> Any:
+    """Call the function under a `jax.vjp` pullback of JAX 0.8, as `pullback`."""
+    if len(cotangents) == 1:
+        cotangents = (in_form(cotangents[0], Form(trees[0], tuple(aval.dtype for aval in out_avals))),)
+    return original(name, out_avals, trees, fun, *cotangents)
 
 
-def linear_transpose(original: Function) -> Function:
-    """Return the replacement of `jax.linear_transpose`: cotangents take the dtypes of the function's results."""
-
-    def call(fun: Any, *primals: Any, **kwargs: Any) -> Any:
-        transposed = original(fun, *primals, **kwargs)
-        if CONTEXT.value is None:
-            return transposed
-        form = form_of(jax.eval_shape(fun, *primals))
-        return jax.tree_util.Partial(functools.partial(_transposed, form), transposed)
-
-    return call
+@_in_regions
+def linear_transpose(original: Function, fun: Any, *primals: Any, **kwargs: Any) -> Any:
+    """Call `jax.linear_transpose`; the function that it returns takes cotangents in the dtypes of the function's results."""
+    transposed, form = original(fun, *primals, **kwargs), form_of(jax.eval_shape(fun, *primals))
+    return jax.tree_util.Partial(functools.partial(_transposed, form), transposed)
 
 
 def _transposed(form: Form, function: Function, cotangents: Any) -> Any:
     return function(in_form(cotangents, form))
 
 
-def unraveled(original: Function) -> Function:
-    """Return the replacement of the inverse of `jax.flatten_util.ravel_pytree`: the array takes its first dtype."""
-
-    def call(sizes: Any, shapes: Any, from_dtypes: Any, to_dtype: Any, arr: Any) -> Any:
-        if CONTEXT.value is not None and to_dtype in ELIGIBLE:
-            with CONTEXT(None):
-                arr = cast(arr, to_dtype)
-        return original(sizes, shapes, from_dtypes, to_dtype, arr)
-
-    return call
+@_in_regions
+def unraveled(original: Function, sizes: Any, shapes: Any, from_dtypes: Any, to_dtype: Any, arr: Any) -> Any:
+    """Call the inverse of `jax.flatten_util.ravel_pytree` with the array in its first dtype."""
+    if to_dtype in ELIGIBLE:
+        with CONTEXT(None):
+            arr = cast(arr, to_dtype)
+    return original(sizes, shapes, from_dtypes, to_dtype, arr)
 
 
-def converted_closure(original: Function) -> Function:
-    """Return the replacement of the call of a function that `equinox.filter_closure_convert` returned."""
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if CONTEXT.value is not None:
-            args, kwargs = in_form((args, kwargs), form_of(self.in_struct))
-        return original(self, *args, **kwargs)
-
-    return call
+@_in_regions
+def converted_closure(original: Function, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that `equinox.filter_closure_convert` returned with the dtypes that it was converted for."""
+    args, kwargs = in_form((args, kwargs), form_of(self.in_struct))
+    return original(self, *args, **kwargs)
 
 
-def state_set(original: Function) -> Function:
-    """Return the replacement of `equinox.nn.State.set`: a value takes the dtypes of the one before."""
-
-    def call(self: Any, item: Any, value: Any) -> Any:
-        if CONTEXT.value is not None:
-            value = in_form(value, form_of(self.get(item)))
-        return original(self, item, value)
-
-    return call
+@_in_regions
+def state_set(original: Function, self: Any, item: Any, value: Any) -> Any:
+    """Call `equinox.nn.State.set` with a value in the dtypes of the one before."""
+    return original(self, item, in_form(value, form_of(self.get(item))))

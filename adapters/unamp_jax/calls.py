@@ -135,7 +135,7 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
         result = _widened(trace, result, primitive.multiple_results)
     if reported and thread.sink is not None:
         given = list(zip(found, shapes, strict=True))
-        bind = partial(_bind_by, trace)
+        bind = partial(_bind, trace)
 
         def low(dtype: str) -> Any:
             if "precision" in params and stated_rule(params["precision"]) is not None:
@@ -179,7 +179,7 @@ def _cast(trace: Any, args: Any, rest: Any, avals: Any, places: list[int], wante
 
 def _convert(trace: Any, value: Any, found: Any, wanted: Any) -> Any:
     params = {"new_dtype": wanted, "weak_type": False, "sharding": None}
-    made = _bind(lax.convert_element_type_p, trace, value, params)
+    made = _bind(trace, lax.convert_element_type_p, value, params)
     if found is _BF16 and wanted is FLOAT32 and isinstance(made, core.Tracer):
         return _rounded(trace, made)
     return made
@@ -187,14 +187,10 @@ def _convert(trace: Any, value: Any, found: Any, wanted: Any) -> Any:
 
 def _rounded(trace: Any, value: Any) -> Any:
     """Return a float32 number that came from bfloat16, so that no compiler leaves out the rounding between the two."""
-    return _bind(lax.reduce_precision_p, trace, value, {"exponent_bits": 8, "mantissa_bits": 7})
+    return _bind(trace, lax.reduce_precision_p, value, {"exponent_bits": 8, "mantissa_bits": 7})
 
 
-def _bind_by(trace: Any, primitive: Any, value: Any, params: dict[str, Any]) -> Any:
-    return _bind(primitive, trace, value, params)
-
-
-def _bind(primitive: Any, trace: Any, value: Any, params: dict[str, Any]) -> Any:
+def _bind(trace: Any, primitive: Any, value: Any, params: dict[str, Any]) -> Any:
     if _AVALS:
         return primitive.bind_with_trace(trace, [value], [core.typeof(value)], params)
     return primitive.bind_with_trace(trace, [value], params)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,10 +11,11 @@ from jax import lax
 from jax._src import core
 from jax._src.array import ArrayImpl
 
+from unamp.adapter.arguments import leaves
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Array
 
 __all__ = [
-    "Form", "cast", "dtype_of", "eligible_dtype", "eligible_dtypes", "form_of", "in_form", "is_tensor", "leaves", "mapped",
+    "Form", "cast", "dtype_of", "eligible_dtype", "eligible_dtypes", "form_of", "in_form", "is_tensor", "mapped",
     "narrowed",
 ]  # fmt: skip
 
@@ -52,17 +53,6 @@ def eligible_dtype(value: Any) -> Any:
 _SIMPLE = frozenset({int, float, bool, str, type(None), complex})
 
 
-def leaves(value: Any) -> Iterator[Any]:
-    """Return the leaves of lists, tuples and dictionaries, however deep."""
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from leaves(item)
-    elif isinstance(value, dict):
-        yield from leaves(list(value.values()))
-    else:
-        yield value
-
-
 def eligible_dtypes(*values: Any) -> list[Any]:
     """Return the dtypes of the eligible tensors in some arguments, in order."""
     return [dtype for value in leaves(values) if (dtype := eligible_dtype(value)) is not None]
@@ -97,12 +87,8 @@ def mapped(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
     if kind is dict:
         return {key: mapped(to, dtype, item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*_each(to, dtype, value))
+        return kind(*(mapped(to, dtype, item) for item in value))
     return to(value, dtype)
-
-
-def _each(to: Callable[[Any, Any], Any], dtype: Any, values: Iterable[Any]) -> Iterator[Any]:
-    return (mapped(to, dtype, item) for item in values)
 
 
 class Form(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from jax import lax
 
-from unamp.adapter.arguments import Nesting
+from unamp.adapter.arguments import Nesting, leaves
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.observing import equation, traces
 from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer
@@ -26,7 +26,7 @@ from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_jax import observing
-from unamp_jax.casting import cast, eligible_dtype, eligible_dtypes, leaves, mapped
+from unamp_jax.casting import cast, eligible_dtype, eligible_dtypes, mapped
 from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule, wide_result
 from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, Plan, thread

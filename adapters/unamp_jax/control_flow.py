@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import jax
 from jax._src.util import weakref_lru_cache
 
+from unamp.adapter.state import in_regions
 from unamp_jax.casting import Form, form_of, in_form
-from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32
+from unamp_jax.state import ELIGIBLE, FLOAT32, thread
 
 __all__ = ["cond", "custom_linear_solve", "custom_root", "ending", "scan", "switch", "while_loop", "widest", "wrapped"]
 
@@ -86,50 +87,34 @@ def ending(function: Reference, form: Form) -> Function:
 
 # --- loops and branches ------------------------------------------------------------------------------------------------------
 
-
-def scan(original: Function) -> Function:
-    """Return the replacement of `jax.lax.scan`, and of equinox's."""
-
-    def call(f: Any, *args: Any, **kwargs: Any) -> Any:
-        if CONTEXT.value is None or not callable(f):
-            return original(f, *args, **kwargs)
-        return original(wrapped(f, _scan_body), *args, **kwargs)
-
-    return call
+# Each of the decorated functions is called with the one that it replaces, which is the original, and that one's arguments.
+_in_regions = in_regions(thread)
 
 
-def while_loop(original: Function) -> Function:
-    """Return the replacement of `jax.lax.while_loop`, which `fori_loop` comes to, and of equinox's."""
-
-    def call(cond_fun: Any, body_fun: Any, *args: Any, **kwargs: Any) -> Any:
-        if CONTEXT.value is None or not callable(body_fun):
-            return original(cond_fun, body_fun, *args, **kwargs)
-        return original(cond_fun, wrapped(body_fun, _while_body), *args, **kwargs)
-
-    return call
+@_in_regions
+def scan(original: Function, f: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `jax.lax.scan`, or equinox's, with a body that keeps the dtypes of what it carries."""
+    return original(wrapped(f, _scan_body) if callable(f) else f, *args, **kwargs)
 
 
-def cond(original: Function) -> Function:
-    """Return the replacement of `jax.lax.cond`."""
-
-    def call(pred: Any, true_fun: Any, false_fun: Any, *operands: Any, **named: Any) -> Any:
-        if CONTEXT.value is None or not (callable(true_fun) and callable(false_fun)):  # not the form of old
-            return original(pred, true_fun, false_fun, *operands, **named)
-        made = _agreeing((true_fun, false_fun), _operands(operands, named))
-        return original(pred, *made, *operands, **named)
-
-    return call
+@_in_regions
+def while_loop(original: Function, cond_fun: Any, body_fun: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `jax.lax.while_loop`, which `fori_loop` comes to, or equinox's, with a body that keeps the dtypes of its value."""
+    return original(cond_fun, wrapped(body_fun, _while_body) if callable(body_fun) else body_fun, *args, **kwargs)
 
 
-def switch(original: Function) -> Function:
-    """Return the replacement of `jax.lax.switch`."""
+@_in_regions
+def cond(original: Function, pred: Any, true_fun: Any, false_fun: Any, *operands: Any, **named: Any) -> Any:
+    """Call `jax.lax.cond` with branches whose results agree in their dtypes."""
+    if callable(true_fun) and callable(false_fun):  # else it is the form of old
+        true_fun, false_fun = _agreeing((true_fun, false_fun), _operands(operands, named))
+    return original(pred, true_fun, false_fun, *operands, **named)
 
-    def call(index: Any, branches: Any, *operands: Any, **named: Any) -> Any:
-        if CONTEXT.value is None:
-            return original(index, branches, *operands, **named)
-        return original(index, _agreeing(tuple(branches), _operands(operands, named)), *operands, **named)
 
-    return call
+@_in_regions
+def switch(original: Function, index: Any, branches: Any, *operands: Any, **named: Any) -> Any:
+    """Call `jax.lax.switch` with branches whose results agree in their dtypes."""
+    return original(index, _agreeing(tuple(branches), _operands(operands, named)), *operands, **named)
 
 
 def _operands(operands: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
@@ -173,31 +158,29 @@ def widest(*dtypes: Any) -> Any:
 # --- solvers -----------------------------------------------------------------------------------------------------------------
 
 
-def custom_linear_solve(original: Function) -> Function:
-    """Return the replacement of `jax.lax.custom_linear_solve`: products and solutions have the dtypes of ``b``."""
+@_in_regions
+def custom_linear_solve(
+    original: Function,
+    matvec: Any,
+    b: Any,
+    solve: Any,
+    transpose_solve: Any = None,
+    symmetric: Any = False,
+    has_aux: Any = False,
+) -> Any:
+    """Call `jax.lax.custom_linear_solve` with functions whose products and solutions have the dtypes of ``b``."""
+    form = form_of(b)
+    back = None if transpose_solve is None else wrapped(transpose_solve, _solving, form, has_aux)
+    product, inner = wrapped(matvec, ending, form), wrapped(solve, _solving, form, has_aux)
+    return original(product, b, inner, back, symmetric, has_aux)
 
-    def call(matvec: Any, b: Any, solve: Any, transpose_solve: Any = None, symmetric: Any = False, has_aux: Any = False) -> Any:
-        if CONTEXT.value is None:
-            return original(matvec, b, solve, transpose_solve, symmetric, has_aux)
-        form = form_of(b)
-        back = None if transpose_solve is None else wrapped(transpose_solve, _solving, form, has_aux)
-        product, inner = wrapped(matvec, ending, form), wrapped(solve, _solving, form, has_aux)
-        return original(product, b, inner, back, symmetric, has_aux)
 
-    return call
-
-
-def custom_root(original: Function) -> Function:
-    """Return the replacement of `jax.lax.custom_root`: a solution has the dtypes of the first guess."""
-
-    def call(f: Any, initial_guess: Any, solve: Any, tangent_solve: Any, has_aux: Any = False) -> Any:
-        if CONTEXT.value is None:
-            return original(f, initial_guess, solve, tangent_solve, has_aux)
-        form = form_of(initial_guess)
-        inner, tangent = wrapped(solve, _solving, form, has_aux), wrapped(tangent_solve, ending, form)
-        return original(wrapped(f, ending, form), initial_guess, inner, tangent, has_aux)
-
-    return call
+@_in_regions
+def custom_root(original: Function, f: Any, initial_guess: Any, solve: Any, tangent_solve: Any, has_aux: Any = False) -> Any:
+    """Call `jax.lax.custom_root` with functions whose solutions have the dtypes of the first guess."""
+    form = form_of(initial_guess)
+    inner, tangent = wrapped(solve, _solving, form, has_aux), wrapped(tangent_solve, ending, form)
+    return original(wrapped(f, ending, form), initial_guess, inner, tangent, has_aux)
 
 
 def _solving(solve: Reference, form: Form, has_aux: bool) -> Function:

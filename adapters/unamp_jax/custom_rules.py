@@ -107,13 +107,10 @@ def _primals(self: Any, args: Any, kwargs: Any) -> list[Any]:
     primals = [value for n, value in enumerate(given.args) if n not in self.nondiff_argnums]
 
     def shape(leaf: Any) -> Any:
-        return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) if _is_numeric(leaf) else leaf
+        is_numeric = isinstance(leaf, (int, float, complex)) or hasattr(leaf, "dtype")
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) if is_numeric else leaf
 
     return [jax.tree.map(shape, value) for value in primals]
-
-
-def _is_numeric(leaf: Any) -> bool:
-    return isinstance(leaf, (int, float, complex)) or hasattr(leaf, "dtype")
 
 
 def _cotangents(primals: list[Any]) -> Function:

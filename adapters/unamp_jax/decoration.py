@@ -35,7 +35,11 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
     pairs = _pairs(networks, optimizers)
     low = DTYPES[decoration.dtype]
     with CONTEXT(None):
-        made = [_with_masters(network, optimizer, nnx) for network, optimizer in pairs if decoration.master_weights]
+        made = [
+            nnx.Optimizer(network, with_master_weights(optimizer.tx), wrt=optimizer.wrt)  # of the parameters as they are
+            for network, optimizer in pairs
+            if decoration.master_weights
+        ]
         for variable in variables:
             variable.set_value(narrowed(variable.get_value(), FLOAT32, low))
         for (_, optimizer), other in zip(pairs, made, strict=False):
@@ -93,8 +97,3 @@ def _pairs(networks: Sequence[Any], optimizers: Sequence[Any]) -> list[tuple[Any
         if int(optimizer.step.get_value()) != 0:
             raise ValueError("the optimizer has begun; decorate it before its first step")
     return [(networks[n if len(networks) > 1 else 0], optimizer) for n, optimizer in enumerate(optimizers)]
-
-
-def _with_masters(network: Any, optimizer: Any, nnx: Any) -> Any:
-    """Return an optimizer whose master weights are a network's parameters as they are."""
-    return nnx.Optimizer(network, with_master_weights(optimizer.tx), wrt=optimizer.wrt)

@@ -17,12 +17,13 @@ import jax
 import numpy as np
 
 from unamp import amp_warnings
+from unamp.adapter.arguments import leaves
 from unamp.adapter.keras_policies import layer_path, states_float32
 from unamp.adapter.patching import Patch, find
 from unamp.adapter.plans import is_listed
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
-from unamp_jax.casting import cast, eligible_dtype, leaves, mapped
+from unamp_jax.casting import cast, eligible_dtype, mapped
 from unamp_jax.composites import Args, Composite, Kwargs, code_patch, performer
 from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule

@@ -33,13 +33,9 @@ def wrap(adapter: Adapter, network: Any, policy: Policy) -> Any:
     """Return a network that computes under a policy; see `unamp.adapter.Adapter.wrap`."""
     if _is(network, "flax.linen", "Module"):
         return _wrap_linen(adapter, network, policy)
-    again = functools.partial(_again, adapter, policy)
+    again = functools.partial(adapter.wrap, policy=policy)
     method = "call" if keras_in_use() and _is(network, "keras", "Model") else "__call__"
     return with_method(network, method, functools.partial(call_under, adapter, policy), again)
-
-
-def _again(adapter: Adapter, policy: Policy, network: Any) -> Any:
-    return wrap(adapter, network, policy)
 
 
 def _wrap_linen(adapter: Adapter, network: Any, policy: Policy) -> Any:

@@ -46,13 +46,6 @@ def _forget() -> None:
     thread.plan, thread.sink, thread.made_under = None, None, None
 
 
-def _base() -> Iterable[Patch]:
-    return (_hooks(),)
-
-
-installed = Patches(_base, _forget)
-release = installed.release
-
 # --- what they are -----------------------------------------------------------------------------------------------------------
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
@@ -121,6 +114,10 @@ def _hooks() -> PatchGroup:
             *_changes(_OPTIONAL),
         ]
     )
+
+
+installed = Patches(lambda: (_hooks(),), _forget)
+release = installed.release
 
 
 @cache

@@ -11,8 +11,9 @@ from typing import Any
 import jax
 
 from unamp.adapter.patching import find
+from unamp.adapter.state import in_regions
 from unamp_jax.casting import cast
-from unamp_jax.state import CONTEXT, Plan
+from unamp_jax.state import CONTEXT, Plan, thread
 
 __all__ = ["followed", "inlined"]
 
@@ -68,18 +69,15 @@ def _partition(partition: Function, plan: Plan, avals: Any) -> Function:
     return run
 
 
-def inlined(original: Function) -> Function:
-    """Return the replacement of the call of an `equinox.internal.noinline` function: the function itself.
+@in_regions(thread)
+def inlined(original: Function, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call the function in an `equinox.internal.noinline` function itself.
 
     Its program is made when it runs, by a callback that knows of no region. Which function it is may be decided as late; such a
     call is left alone.
     """
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if CONTEXT.value is None or isinstance(self.dynamic_index, jax.core.Tracer):
-            return original(self, *args, **kwargs)
-        known = find("equinox.internal._noinline", "_index_to_fn")
-        combine = find("equinox.internal._noinline", "hashable_combine")
-        return combine(self.dynamic_fn, known[int(self.dynamic_index)])(*args, **kwargs)
-
-    return call
+    if isinstance(self.dynamic_index, jax.core.Tracer):
+        return original(self, *args, **kwargs)
+    known = find("equinox.internal._noinline", "_index_to_fn")
+    combine = find("equinox.internal._noinline", "hashable_combine")
+    return combine(self.dynamic_fn, known[int(self.dynamic_index)])(*args, **kwargs)

@@ -7,12 +7,13 @@ A spelling without a dot is a primitive's name. One that begins with the name of
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import jax
 
+from unamp.adapter.keras_models import keras_on
 from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
 
@@ -28,8 +29,7 @@ _LIBRARIES = (PALLAS, SPARSE, "flax.linen", "flax.nnx", "optax", "equinox", "ker
 
 def keras_in_use() -> bool:
     """Return whether Keras is imported, and computes with JAX."""
-    config = sys.modules.get("keras.src.backend.config")
-    return "keras" in sys.modules and config is not None and at_path(config, "_BACKEND") == "jax"
+    return keras_on("jax")
 
 
 def libraries() -> tuple[str, ...]:
@@ -75,8 +75,4 @@ def spelling(value: object) -> str | None:
 
 @cache
 def _names(known: tuple[str, ...]) -> ObjectNames:
-    return ObjectNames("jax", _objects)
-
-
-def _objects(path: str) -> Iterator[Any]:
-    yield named(path)
+    return ObjectNames("jax", lambda path: (named(path),))

@@ -1,4 +1,4 @@
-"""The state of a thread, which is a part of the key of every cache of traces that JAX has, and the protocol of a plan.
+"""The state of a thread, which is a part of the key of every cache of traces that JAX has, and the plan that it holds.
 
 `CONTEXT` holds the plan in force, or None. What is traced under a plan is filed under it; what is traced while a plan is
 suspended is filed under None: there is no flag beside the key that could disagree with it.
@@ -6,16 +6,21 @@ suspended is filed under None: there is no flag beside the key that could disagr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Hashable, Mapping
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
 from unamp import dtypes
+from unamp.adapter.observing import traced
+from unamp.adapter.plans import BasePlan, is_listed, with_synonyms
 from unamp.adapter.state import Dtypes, ThreadState
-from unamp.adapter.state import Plan as AnyPlan
-from unamp.policy import Rule
+from unamp.policy import Policy, Rule
+from unamp.vocabulary import vocabulary
+from unamp_jax.facts import facts
+from unamp_jax.spellings import primitives
 
 __all__ = ["CONTEXT", "DTYPES", "ELIGIBLE", "FLOAT32", "Array", "Plan", "PrimitiveRule", "thread"]
 
@@ -35,26 +40,61 @@ CONTEXT: Any = jax.make_user_context(None)
 #: The rule for a primitive: its operation, the rule, and whether it is reported.
 PrimitiveRule: TypeAlias = "tuple[str, Rule, bool]"
 
+#: Groups that keep their meaning inside of a layer. (Moving its parameters about is a part of the layer.)
+_UNCHANGED = frozenset({"creation", "random", "cast", "comparison"})
 
-class Plan(AnyPlan, Protocol):
-    """A policy made ready for JAX, as those who carry out single calls see it; `plans` makes it."""
 
-    @property
-    def low(self) -> Any:
-        """The policy's dtype."""
+class Plan(BasePlan):
+    """A policy made ready for JAX; `plans` makes it.
 
-    @property
+    JAX's caches tell traces apart by plans. Those of one policy are equal, however often they are made again: what was traced
+    for a policy is found as long as JAX remembers it.
+
+    Args:
+        policy: the policy.
+        rules: the rules for operations, before synonyms.
+        key: tells what the plan is made of, beside the policy.
+        reporting: whether all operations are reported.
+
+    Attributes:
+        low: the policy's low dtype.
+    """
+
+    def __init__(
+        self, policy: Policy, rules: Mapping[str, Rule], *, key: tuple[Hashable, ...] = (), reporting: bool = False
+    ) -> None:
+        super().__init__(policy, with_synonyms(policy, rules, facts().synonyms), reporting=reporting)
+        self.low = DTYPES[policy.dtype]
+        self._parts = key
+        self._key = (policy, reporting, *key)
+        self._hash = hash(self._key)
+        self._within: dict[tuple[str, Rule, bool], Plan] = {}
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Plan) and self._hash == other._hash and self._key == other._key)
+
+    def follows_parts(self, op: str, path: str) -> bool:
+        """Return whether the parts of an operation follow their own rules, and it has none."""
+        known = facts()
+        if op in known.transparent or path in known.transparent:
+            return not is_listed(self.policy, op)
+        denied = self.policy.deny
+        return op in known.divisible and op not in denied and any(part in denied for part in vocabulary()[op].parts)
+
+    @cached_property
     def primitives(self) -> Mapping[str, PrimitiveRule]:
         """The rules for primitives, by name; what is not here is left alone."""
+        return {name: (op, self.rules[op], traced(op)) for name, op in primitives().items() if name not in facts().left}
 
-    @property
+    @cached_property
     def observed(self) -> Plan:
-        """The same plan, with every operation reported."""
+        """The same plan once more: what was traced for it reports."""
+        return Plan(self.policy, self.rules, key=(*self._parts, "observed"), reporting=True)
 
-    def low_alone(self, dtype: str, /) -> Plan:
-        """Return the plan under which everything is computed in a low dtype."""
-
-    def within(self, op: str, rule: Rule, activated: bool = False, /) -> Plan:
+    def within(self, op: str, rule: Rule, activated: bool = False) -> Plan:
         """Return the plan inside a layer that is one operation, whose parameters are not among its arguments.
 
         Args:
@@ -62,12 +102,17 @@ class Plan(AnyPlan, Protocol):
             rule: the rule for what the layer is made of.
             activated: whether a user chooses the layer's activation, which follows its own rule.
         """
-
-    def follows_parts(self, op: str, path: str, /) -> bool:
-        """Return whether the parts of an operation follow their own rules, and it has none."""
-
-    def ban(self, op: str, /) -> str:
-        """Return the text of the error for a banned operation."""
+        key = op, rule, activated
+        if key not in self._within:
+            parts = facts().parts.get(op) if activated else None
+            rules = {
+                name: self.rules[name] if parts is not None and name not in parts
+                else Rule.UNTOUCHED if known.group in _UNCHANGED else rule
+                for name, known in vocabulary().items()
+                if not known.is_added
+            }  # fmt: skip
+            self._within[key] = Plan(self.policy, rules, key=(*self._parts, key), reporting=self.reporting)
+        return self._within[key]
 
 
 class Thread(ThreadState[Plan]):

@@ -133,11 +133,7 @@ def map_floats(result: Any, dtype: Any) -> Any:
     """Return a result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
     if type(result) is Tensor:
         return cast(result, dtype)
-    return mapped(result, _is_tensor, lambda tensor: cast(tensor, dtype))
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
+    return mapped(result, lambda value: isinstance(value, Tensor), lambda tensor: cast(tensor, dtype))
 
 
 NESTING = nesting(Tensor, Tensor, (), (FLOAT32, *LOW), dtype_of)

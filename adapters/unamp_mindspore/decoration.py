@@ -150,10 +150,11 @@ class _MasterWeights:
         if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
             raise NotExpressible(_REFUSED)
         exchange: Exchange = vars(self)["_unamp_exchange"]
+        given = (gradients,) if isinstance(gradients, Tensor) else gradients
         with suspended(thread):
             exchange.catch_up()
             with _standing_in(self, {id(parameter): master for parameter, master in _pairs(self)}):
-                result = self(tuple(cast(each, FLOAT32) for each in _each(gradients)), *args, **kwargs)
+                result = self(tuple(cast(each, FLOAT32) for each in given), *args, **kwargs)
             exchange.round()
         return result
 
@@ -199,10 +200,6 @@ def _pairs(optimizer: Any) -> list[tuple[Any, Any]]:
 
 def _master(parameter: Any) -> Any:
     return Parameter(parameter.copy(), name=f"master_weight.{parameter.name}", requires_grad=False)
-
-
-def _each(gradients: Any) -> tuple[Any, ...]:
-    return (gradients,) if isinstance(gradients, Tensor) else tuple(gradients)
 
 
 @contextmanager

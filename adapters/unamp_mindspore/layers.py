@@ -39,9 +39,5 @@ class MindSporeLayers:
 
     def put(self, layer: nn.Cell, region: LayerRegion | None) -> None:
         compiling.install()
-        put_by_class(layer, region, _derived)
+        put_by_class(layer, region, lambda plain: derive(plain, "__call__"))
         layer_rules.put(layer, region)
-
-
-def _derived(plain: type) -> type:
-    return derive(plain, "__call__")

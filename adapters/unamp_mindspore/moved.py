@@ -9,24 +9,18 @@ import mindspore
 
 from unamp.adapter import major_minor
 from unamp.adapter.patching import missing
+from unamp.adapter.spellings import at_path
 
 __all__ = ["PIJitCaptureContext", "api", "jit_context", "jit_trace", "parser"]
 
-_BEFORE = {
-    "api": "mindspore.common.api",
-    "jit_trace": "mindspore.common.jit_trace",
-    "jit_context": "mindspore.common.jit_context",
-    "parser": "mindspore._extends.parse.parser",
-    "capturing": "mindspore.common._pijit_context",
+#: Where each of them stands before 2.9, and since.
+_PLACES = {
+    "api": ("mindspore.common.api", "mindspore.graph.api"),
+    "jit_trace": ("mindspore.common.jit_trace", "mindspore.graph.jit_trace"),
+    "jit_context": ("mindspore.common.jit_context", "mindspore.graph.jit_context"),
+    "parser": ("mindspore._extends.parse.parser", "mindspore.graph._parse.parser"),
+    "capturing": ("mindspore.common._pijit_context", "mindspore.graph._utils.pijit_context"),
 }
-_SINCE_2_9 = {
-    "api": "mindspore.graph.api",
-    "jit_trace": "mindspore.graph.jit_trace",
-    "jit_context": "mindspore.graph.jit_context",
-    "parser": "mindspore.graph._parse.parser",
-    "capturing": "mindspore.graph._utils.pijit_context",
-}
-_PLACES = _BEFORE if major_minor(mindspore.__version__) < (2, 9) else _SINCE_2_9
 
 #: What there must be in each of them, in whatever version.
 _NEEDED = {
@@ -57,16 +51,13 @@ def _module(name: str) -> Any:
     Raises:
         FrameworkNotSupported: naming MindSpore's version, and the module or the name in it that is missing.
     """
-    path = _PLACES[name]
+    path = _PLACES[name][major_minor(mindspore.__version__) >= (2, 9)]
     try:
         module = importlib.import_module(path)
     except ImportError:
         raise missing("mindspore", mindspore.__version__, path) from None
     for needed in _NEEDED[name]:
-        found: Any = module
-        for part in needed.split("."):
-            found = getattr(found, part, None)
-        if found is None:
+        if at_path(module, needed) is None:
             raise missing("mindspore", mindspore.__version__, f"{path}.{needed}")
     return module
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,10 +25,6 @@ from unamp_mindspore.state import FLOAT32, LOW, thread
 __all__ = ["dtype_name", "observe", "report", "report_registered"]
 
 
-def _named(network: Any) -> Iterable[tuple[str, Any]]:
-    return network.cells_and_names()  # type: ignore[no-any-return]
-
-
 _call = CodePatch(nn.Cell.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
 
@@ -36,7 +32,7 @@ _layers = Patches(lambda: (_call,))
 @contextmanager
 def observe(sink: Sink, values: bool, unchanging: Callable[[], Any], release: Callable[[], None]) -> Iterator[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
-    observer = Observer("mindspore", sink, values, Layers(_named))
+    observer = Observer("mindspore", sink, values, Layers(nn.Cell.cells_and_names))
     with observing.observe(thread, observer, _layers, unchanging, release):
         yield
 

@@ -41,7 +41,7 @@ class PaddleLayers:
 
     def put(self, layer: Layer, region: LayerRegion | None) -> None:
         vars(layer).pop("forward", None)
-        put_by_class(layer, region, _derived)
+        put_by_class(layer, region, lambda plain: derive(plain, "forward"))
         compiling.layer_rules.put(layer, region, patches.compilers)
 
 
@@ -52,7 +52,3 @@ def _is_of_class(layer: Layer) -> bool:
         getattr(own, "__self__", None) is layer
         and any(own.__func__ is vars(each).get("forward") for each in type(layer).__mro__)
     )
-
-
-def _derived(plain: type) -> type:
-    return derive(plain, "forward")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,10 +25,6 @@ from unamp_paddle.state import FLOAT32, thread
 __all__ = ["observe", "report", "report_registered"]
 
 
-def _named(network: Any) -> Iterable[tuple[str, Any]]:
-    return network.named_sublayers()  # type: ignore[no-any-return]
-
-
 _call = CodePatch(paddle.nn.Layer.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
 
@@ -36,7 +32,7 @@ _layers = Patches(lambda: (_call,))
 @contextmanager
 def observe(sink: Sink, values: bool, unchanging: Callable[[], Any], release: Callable[[], None]) -> Iterator[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
-    observer = Observer("paddle", sink, values, Layers(_named))
+    observer = Observer("paddle", sink, values, Layers(paddle.nn.Layer.named_sublayers))
     with observing.observe(thread, observer, _layers, unchanging, release):
         yield
 

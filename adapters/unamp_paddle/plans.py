@@ -67,10 +67,6 @@ class Plan(BasePlan):
             return self.layer_rule
         return rule
 
-    def _rule(self, op: str | None) -> Rule:
-        # A forward function that the vocabulary has no name for is never cast.
-        return Rule.UNTOUCHED if op is None else self.rule(op)
-
     def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an operation under its rule."""
         return perform(self, operator, args, kwargs)
@@ -85,7 +81,7 @@ class Plan(BasePlan):
             return operator.op in self.policy.allow
         if self.reporting or operator.which is not None or operator.layer:
             return True
-        if self._rule(operator.op) in _CHANGES:
+        if operator.op is not None and self.rule(operator.op) in _CHANGES:  # what has no name in the vocabulary is never cast
             return True
         # What a composite is made of must not follow its own rules; nobody knows what some are made of.
         parts = facts().made_of.get(operator.op or "") if operator.composite else ()

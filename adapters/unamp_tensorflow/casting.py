@@ -13,6 +13,7 @@ from tensorflow.python.framework import composite_tensor, ops
 from tensorflow.python.ops import gen_math_ops, resource_variable_ops
 from tensorflow.python.types import core
 
+from unamp.adapter.arguments import leaves
 from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.state import DTYPES, ELIGIBLE, thread
 
@@ -109,12 +110,5 @@ def _collect(values: Iterable[Any], found: list[int]) -> None:
 
 
 def tensors(value: Any) -> Iterator[Any]:
-    """Yield the eligible tensors in an argument or a result, in any nesting of lists, tuples and dictionaries."""
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors(item)
-    elif eligible_dtype(value):
-        yield value
+    """Return the eligible tensors in an argument or a result, in any nesting of lists, tuples and dictionaries."""
+    return filter(eligible_dtype, leaves(value))

@@ -17,6 +17,7 @@ from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 
 from unamp.adapter.layers import RulesInForce
+from unamp.adapter.state import in_regions
 from unamp.amp_warnings import graph_ran
 from unamp.regions import keeps_defaults_out
 from unamp_tensorflow.casting import cast_back, eligible_dtype
@@ -30,7 +31,8 @@ __all__ = [
 #: The rules that layers have: what is traced follows them.
 layer_rules = RulesInForce()
 
-# Each function here returns what stands in for a function of TensorFlow, given that function.
+# Each of the decorated functions is called with the one that it replaces, which is the original, and that one's arguments.
+_in_regions = in_regions(thread)
 
 
 def keyed(original: Function) -> Function:
@@ -62,80 +64,50 @@ def keyed(original: Function) -> Function:
 # --- loops: what is carried around keeps the dtype that it starts with -------------------------------------------------------
 
 
-def while_loop(original: Function) -> Function:
+@_in_regions
+def while_loop(original: Function, cond: Any, body: Any, loop_vars: Any, *args: Any, **kwargs: Any) -> Any:
     """Keep the dtypes of `tf.while_loop`, and so of `tf.scan`, `tf.map_fn` and Keras's recurrent layers."""
-
-    def loop(cond: Any, body: Any, loop_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(cond, body, loop_vars, *args, **kwargs)
-        start = [eligible_dtype(value) for value in tf.nest.flatten(loop_vars)]
-
-        def steady(*values: Any) -> Any:
-            found = body(*values)
-            flat = tf.nest.flatten(found)
-            if len(flat) != len(start):
-                return found
-            return tf.nest.pack_sequence_as(found, [cast_back(value, own) for value, own in zip(flat, start, strict=True)])
-
-        return original(cond, steady, loop_vars, *args, **kwargs)
-
-    return loop
+    start = _dtypes(loop_vars)
+    return original(cond, lambda *values: _in_dtypes(body(*values), start), loop_vars, *args, **kwargs)
 
 
-def while_statement(original: Function) -> Function:
+@_in_regions
+def while_statement(original: Function, test: Any, body: Any, get_state: Any, set_state: Any, *rest: Any) -> Any:
     """Keep the dtypes of the loops that AutoGraph makes of `while` and `for`."""
-
-    def _tf_while_stmt(test: Any, body: Any, get_state: Any, set_state: Any, *rest: Any) -> Any:
-        if thread.plan is None:
-            return original(test, body, get_state, set_state, *rest)
-        start = [eligible_dtype(value) for value in get_state()]
-
-        def steady() -> None:
-            body()
-            set_state(tuple(cast_back(value, own) for value, own in zip(get_state(), start, strict=True)))
-
-        return original(test, steady, get_state, set_state, *rest)
-
-    return _tf_while_stmt
+    return original(test, _steady_body(body, get_state, set_state), get_state, set_state, *rest)
 
 
-def dataset_statement(original: Function) -> Function:
+@_in_regions
+def dataset_statement(
+    original: Function, data: Any, extra_test: Any, body: Any, get_state: Any, set_state: Any, *rest: Any
+) -> Any:
     """Keep the dtypes of the loops that AutoGraph makes of `for` over a dataset."""
-
-    def for_stmt(data: Any, extra_test: Any, body: Any, get_state: Any, set_state: Any, *rest: Any) -> Any:
-        if thread.plan is None:
-            return original(data, extra_test, body, get_state, set_state, *rest)
-        start = [eligible_dtype(value) for value in get_state()]
-
-        def steady(item: Any) -> None:
-            body(item)
-            set_state(tuple(cast_back(value, own) for value, own in zip(get_state(), start, strict=True)))
-
-        return original(data, extra_test, steady, get_state, set_state, *rest)
-
-    return for_stmt
+    return original(data, extra_test, _steady_body(body, get_state, set_state), get_state, set_state, *rest)
 
 
-def dataset_reduce(original: Function) -> Function:
+def _steady_body(body: Function, get_state: Function, set_state: Function) -> Function:
+    """Return the body of a loop that leaves the values of the loop in the dtypes that they have now."""
+    start = [eligible_dtype(value) for value in get_state()]
+
+    def steady(*item: Any) -> None:
+        body(*item)
+        set_state(tuple(cast_back(value, own) for value, own in zip(get_state(), start, strict=True)))
+
+    return steady
+
+
+@_in_regions
+def dataset_reduce(original: Function, self: Any, initial_state: Any, reduce_func: Any, *args: Any, **kwargs: Any) -> Any:
     """Keep the dtypes of `tf.data.Dataset.reduce`."""
-
-    def reduce(self: Any, initial_state: Any, reduce_func: Any, *args: Any, **kwargs: Any) -> Any:
-        if thread.plan is not None:
-            reduce_func = _steady(reduce_func, lambda state, new: _all_back(new, state))
-        return original(self, initial_state, reduce_func, *args, **kwargs)
-
-    return reduce
+    steady = _steady(reduce_func, lambda state, new: _in_dtypes(new, _dtypes(state)))
+    return original(self, initial_state, steady, *args, **kwargs)
 
 
-def dataset_scan(original: Function) -> Function:
+@_in_regions
+def dataset_scan(original: Function, input_dataset: Any, initial_state: Any, scan_func: Any, *args: Any, **kwargs: Any) -> Any:
     """Keep the dtypes of `tf.data.Dataset.scan`, whose function returns a state and an element."""
-
-    def _scan(input_dataset: Any, initial_state: Any, scan_func: Any, *args: Any, **kwargs: Any) -> Any:
-        if thread.plan is not None:
-            scan_func = _steady(scan_func, lambda state, pair: (_all_back(pair[0], state), *pair[1:]))
-        return original(input_dataset, initial_state, scan_func, *args, **kwargs)
-
-    return _scan
+    steady = _steady(scan_func, lambda state, pair: (_in_dtypes(pair[0], _dtypes(state)), *pair[1:]))
+    return original(input_dataset, initial_state, steady, *args, **kwargs)
 
 
 def _steady(function: Function, restore: Callable[[Any, Any], Any]) -> Function:
@@ -148,13 +120,16 @@ def _steady(function: Function, restore: Callable[[Any, Any], Any]) -> Function:
     return unconverted
 
 
-def _all_back(values: Any, before: Any) -> Any:
-    flat, start = tf.nest.flatten(values), tf.nest.flatten(before)
-    if len(flat) != len(start):
+def _dtypes(values: Any) -> list[int]:
+    return [eligible_dtype(value) for value in tf.nest.flatten(values)]
+
+
+def _in_dtypes(values: Any, dtypes: list[int]) -> Any:
+    """Return nested values in dtypes; of another structure, which TensorFlow will refuse, as they are."""
+    flat = tf.nest.flatten(values)
+    if len(flat) != len(dtypes):
         return values
-    return tf.nest.pack_sequence_as(
-        values, [cast_back(value, eligible_dtype(own)) for value, own in zip(flat, start, strict=True)]
-    )
+    return tf.nest.pack_sequence_as(values, [cast_back(value, own) for value, own in zip(flat, dtypes, strict=True)])
 
 
 # --- branches: where one is low and another float32, both are float32 --------------------------------------------------------
@@ -213,53 +188,38 @@ def _agreeing(dtypes: _BranchDtypes, functions: Sequence[Function]) -> list[Func
     return [wrapped(function) for function in functions]
 
 
-def branches(original: Function) -> Function:
+@_in_regions
+def branches(original: Function, pred: Any, true_fn: Any, false_fn: Any, *args: Any, **kwargs: Any) -> Any:
     """Let the branches of `tf.cond` agree."""
-
-    def cond_v2(pred: Any, true_fn: Any, false_fn: Any, *args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(pred, true_fn, false_fn, *args, **kwargs)
-        dtypes = _BranchDtypes()
-        both = _agreeing(dtypes, [true_fn, lambda: false_fn()])
-        return dtypes.until_same(lambda: original(pred, *both, *args, **kwargs))
-
-    return cond_v2
+    dtypes = _BranchDtypes()
+    both = _agreeing(dtypes, [true_fn, lambda: false_fn()])
+    return dtypes.until_same(lambda: original(pred, *both, *args, **kwargs))
 
 
-def indexed_case(original: Function) -> Function:
+@_in_regions
+def indexed_case(original: Function, branch_index: Any, branch_fns: Any, *args: Any, **kwargs: Any) -> Any:
     """Let the branches of `tf.switch_case` agree."""
-
-    def case(branch_index: Any, branch_fns: Any, *args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(branch_index, branch_fns, *args, **kwargs)
-        dtypes = _BranchDtypes()
-        functions = _agreeing(dtypes, [*branch_fns[:-1], lambda: branch_fns[-1]()])
-        return dtypes.until_same(lambda: original(branch_index, functions, *args, **kwargs))
-
-    return case
+    dtypes = _BranchDtypes()
+    functions = _agreeing(dtypes, [*branch_fns[:-1], lambda: branch_fns[-1]()])
+    return dtypes.until_same(lambda: original(branch_index, functions, *args, **kwargs))
 
 
-def if_statement(original: Function) -> Function:
+@_in_regions
+def if_statement(original: Function, cond: Any, body: Any, orelse: Any, get_state: Any, set_state: Any, *rest: Any) -> Any:
     """Let the branches agree that AutoGraph makes of `if`; it compares their dtypes before `tf.cond` does."""
+    dtypes, before = _BranchDtypes(), get_state()
 
-    def _tf_if_stmt(cond: Any, body: Any, orelse: Any, get_state: Any, set_state: Any, *rest: Any) -> Any:
-        if thread.plan is None:
-            return original(cond, body, orelse, get_state, set_state, *rest)
-        dtypes, before = _BranchDtypes(), get_state()
+    def same(branch: Any, *, last: bool) -> Callable[[], None]:
+        def run() -> None:
+            branch()
+            set_state(tuple(dtypes.same(list(get_state()))))
+            if last:
+                dtypes.check()
 
-        def same(branch: Any, *, last: bool) -> Callable[[], None]:
-            def run() -> None:
-                branch()
-                set_state(tuple(dtypes.same(list(get_state()))))
-                if last:
-                    dtypes.check()
+        return run
 
-            return run
+    def attempt() -> Any:
+        set_state(before)
+        return original(cond, same(body, last=False), same(orelse, last=True), get_state, set_state, *rest)
 
-        def attempt() -> Any:
-            set_state(before)
-            return original(cond, same(body, last=False), same(orelse, last=True), get_state, set_state, *rest)
-
-        return dtypes.until_same(attempt)
-
-    return _tf_if_stmt
+    return dtypes.until_same(attempt)

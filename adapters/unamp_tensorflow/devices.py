@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 from tensorflow.python.eager.context import PhysicalDevice
 
-__all__ = ["devices", "kind_of", "names", "on"]
+__all__ = ["kind_of", "names", "on"]
 
 #: The types of devices that a region can be limited to, with their kinds, in the order in which an accelerator is looked for.
 _KINDS = {"CPU": "cpu", "GPU": "gpu", "TPU": "gpu"}
@@ -18,11 +18,6 @@ def names() -> Mapping[str, str]:
     # Logical devices would be made by asking for them, and could not be configured any more.
     present = {device.device_type for device in tf.config.list_physical_devices()}
     return {kind: word for word, kind in reversed(_KINDS.items()) if word in present}
-
-
-def devices() -> tuple[str, ...]:
-    """Return the kinds of devices that are there."""
-    return tuple(kind for kind in ("cpu", "gpu") if kind in names())
 
 
 def kind_of(device: object) -> str | None:

@@ -35,7 +35,9 @@ def _functions(of_keras: bool) -> tuple[Composite, ...]:
         function = named(path)
         if path in facts().decorated:
             function = getattr(function, "__wrapped__", function)
-        if not isinstance(function, types.FunctionType) or function in taken or _generated(function):
+        if not isinstance(function, types.FunctionType) or function in taken:
+            continue
+        if function.__module__.rpartition(".")[2].startswith("gen_"):  # what TensorFlow generates for an operation type
             continue
         taken.add(function)
         made.append(Composite.of_function(op, path, function))
@@ -47,11 +49,6 @@ def _spelled() -> Iterator[tuple[str, str]]:
         if op.group != "cast" and op.name != "control_flow":
             for path in op.spellings.get("tensorflow", ()):
                 yield op.name, path
-
-
-def _generated(function: types.FunctionType) -> bool:
-    """Return whether a function is the wrapper that TensorFlow generates for an operation type."""
-    return function.__module__.rpartition(".")[2].startswith("gen_")
 
 
 @cache

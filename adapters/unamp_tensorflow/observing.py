@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -13,6 +13,7 @@ from tensorflow.python.eager.record import could_possibly_record, stop_recording
 
 from unamp._compiler_marks import not_converted
 from unamp.adapter import observing
+from unamp.adapter.arguments import leaves
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved
@@ -38,10 +39,6 @@ def _layer_patches() -> Patches:
     return Patches(lambda: (call,))
 
 
-def _no_names(network: Any) -> Iterable[tuple[str, Any]]:
-    return ()  # a layer of Keras has a name of its own
-
-
 @contextmanager
 def observe(sink: Sink, values: bool, acquire: Callable[[], Plan], release: Callable[[], None]) -> Iterator[None]:
     """Report the operations of this thread to `sink`.
@@ -52,7 +49,8 @@ def observe(sink: Sink, values: bool, acquire: Callable[[], Plan], release: Call
         acquire: applies the patches for everything that can be reported, and returns the plan for where no region is open.
         release: undoes those patches.
     """
-    observer = Observer("tensorflow", sink, values, Layers(_no_names, lambda layer: str(layer.name)))
+    layers = Layers(lambda network: (), lambda layer: str(layer.name))  # a layer of Keras has a name of its own
+    observer = Observer("tensorflow", sink, values, layers)
     with observing.observe(thread, observer, _layer_patches() if keras_in_use() else None, acquire, release):
         yield
 
@@ -133,13 +131,7 @@ class State:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _tensors(inner)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-    elif getattr(value, "dtype", None) is not None and hasattr(value, "shape"):
-        yield values(value)
+    return (values(leaf) for leaf in leaves(value) if getattr(leaf, "dtype", None) is not None and hasattr(leaf, "shape"))
 
 
 def _numbers(tensor: Any) -> Any:

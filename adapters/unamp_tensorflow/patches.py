@@ -8,7 +8,7 @@ and Keras; `probe` checks TensorFlow's before the first region, Keras' are looke
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TypeAlias
@@ -39,19 +39,6 @@ def acquire(plan: Plan) -> None:
 
 def _forget() -> None:
     thread.plan, thread.sink, thread.recorded = None, None, False
-
-
-def _base() -> Iterable[Patch]:
-    return (_patches(),)
-
-
-def _compilers() -> Iterable[Patch]:
-    return _changed_compilers()
-
-
-compilers = Patches(_compilers)
-installed = Patches(_base, _forget, compilers)
-release = installed.release
 
 
 @contextmanager
@@ -161,6 +148,11 @@ def _changed_compilers() -> tuple[Patch, ...]:
 def _keras_patches() -> PatchGroup:
     """Return the patches that every region needs besides, once Keras is imported."""
     return PatchGroup([*_changes(_KERAS_HOOKS), *_suspended(of_keras=True)])
+
+
+compilers = Patches(_changed_compilers)
+installed = Patches(lambda: (_patches(),), _forget, compilers)
+release = installed.release
 
 
 def _changes(hooks: Hooks) -> Iterator[Patch]:

@@ -7,7 +7,7 @@ left: for each kind of device, the operators whose rule differs, each with the a
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, cached_property, lru_cache
 from typing import cast
 
@@ -28,7 +28,7 @@ from unamp_torch.devices import accelerator, device_type
 from unamp_torch.facts import facts
 from unamp_torch.kernels import compiled_plan, install, install_on_meta, let_autocast_pass
 from unamp_torch.listing import Operator, name_operators_of_libraries, operators
-from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, TRACED, KernelKey, Token, autocast_key
+from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, TRACED, KernelKey, autocast_key
 
 __all__ = [
     "Plan",
@@ -48,57 +48,12 @@ __all__ = [
 _NATIVE_LISTS = preset("native").delegates["torch"]
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """A policy made ready for PyTorch; `unamp_torch.state.Plan` is the part that the modules below this one know.
-
-    Attributes:
-        policy: the policy.
-        low: its low dtype.
-        devices: the device types that it covers.
-        autocast: whether native autocast is on.
-        delegated: whether it is PyTorch's own AMP and nothing else (preset ``native``).
-        on_cpu, on_cuda: the operators that need more than native autocast, by name, with what is done about them.
-        elsewhere: the same for other device types, where every rule that changes anything is carried out by kernels of ours.
-        token: what tells it from other plans for `torch.compile`.
-        device: the kind of device that was asked for.
-        beside: the plan around it, which stays in force on devices that this one does not cover.
-        key: where the kernels for those operators are.
-        is_explicit: whether those are all operators that have a rule (`explicit`).
-    """
-
-    policy: Policy
-    low: torch.dtype
-    devices: tuple[str, ...]
-    autocast: bool
-    delegated: bool = False
-    on_cpu: Mapping[str, Action] = field(default_factory=dict)
-    on_cuda: Mapping[str, Action] = field(default_factory=dict)
-    elsewhere: Mapping[str, Mapping[str, Action]] = field(default_factory=dict)
-    token: Token = ()
-    device: str | None = None
-    key: KernelKey = FEW
-    beside: state.Plan | None = None
-    is_explicit: bool = False
-
-    def low_on(self, device: str, /) -> torch.dtype:
-        """Return the low dtype for a device type."""
-        around = self.beside
-        return around.low_on(device) if around is not None and device not in self.devices else self.low
-
-    def rule(self, op: str, /) -> Rule:
-        """Return the rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
-        stated = self.policy.delegated("torch", self.devices[0])
-        return stated.rules[op] if stated is not None else Rule.UNTOUCHED
+class Plan(state.Plan):
+    """A policy made ready for PyTorch, with what its actions come to."""
 
     def only_chooses(self, op: str, /) -> bool:
         """Return whether an operation only chooses between others, whose rules hold here."""
         return not self.delegated and only_chooses(self.policy, op)
-
-    @cached_property
-    def intercepts(self) -> bool:
-        """True where any operator needs a kernel of ours on the plan's key; those for meta tensors have one of their own."""
-        return bool(self.on_cpu or self.on_cuda or (self.elsewhere and self.key is TRACED))
 
     @cached_property
     def explicit(self) -> Plan:

@@ -22,7 +22,8 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -30,6 +31,7 @@ import torch
 
 from unamp.adapter import state
 from unamp.adapter.patching import missing
+from unamp.policy import Policy, Rule
 from unamp_torch.compiled import library
 
 __all__ = [
@@ -125,73 +127,67 @@ class Step(Protocol):
         """Call a closure under the policy around the step."""
 
 
-class Plan(state.Plan, Protocol):
-    """A policy made ready for PyTorch, for the modules below `unamp_torch.plans`, whose `Plan` is the class."""
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A policy made ready for PyTorch, as the modules below `unamp_torch.plans` know it, whose `Plan` is the whole.
 
-    @property
-    def low(self) -> torch.dtype:
-        """The policy's low dtype."""
+    Attributes:
+        policy: the policy.
+        low: its low dtype.
+        devices: the device types that it covers.
+        autocast: whether native autocast is on.
+        delegated: whether it is PyTorch's own AMP and nothing else (preset ``native``).
+        on_cpu, on_cuda: the operators that need more than native autocast, by name, with what is done about them.
+        elsewhere: the same for other device types, where every rule that changes anything is carried out by kernels of ours.
+        token: what tells it from other plans for `torch.compile`.
+        device: the kind of device that was asked for; None for all.
+        beside: the plan around it, which stays in force on devices that this one does not cover.
+        key: where the kernels for those operators are.
+        is_explicit: whether those are all operators that have a rule (`explicit`).
+    """
 
-    @property
-    def device(self) -> str | None:
-        """The kind of device that was asked for; None for all."""
+    policy: Policy
+    low: torch.dtype
+    devices: tuple[str, ...]
+    autocast: bool
+    delegated: bool = False
+    on_cpu: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    on_cuda: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    elsewhere: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
+    token: Token = ()
+    device: str | None = None
+    key: KernelKey = FEW
+    beside: Plan | None = None
+    is_explicit: bool = False
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The device types that it covers."""
+    def low_on(self, device: str, /) -> torch.dtype:
+        """Return the low dtype for a device type."""
+        around = self.beside
+        return around.low_on(device) if around is not None and device not in self.devices else self.low
 
-    @property
-    def autocast(self) -> bool:
-        """True where native autocast is on."""
+    def rule(self, op: str, /) -> Rule:
+        """Return the rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
+        stated = self.policy.delegated("torch", self.devices[0])
+        return stated.rules[op] if stated is not None else Rule.UNTOUCHED
 
-    @property
-    def delegated(self) -> bool:
-        """True where it is PyTorch's own AMP and nothing else."""
-
-    @property
-    def on_cpu(self) -> Mapping[str, Callable[..., Any]]:
-        """The action for each operator on the CPU that needs one, by the operator's name."""
-
-    @property
-    def on_cuda(self) -> Mapping[str, Callable[..., Any]]:
-        """The same on a GPU."""
-
-    @property
-    def elsewhere(self) -> Mapping[str, Mapping[str, Callable[..., Any]]]:
-        """The same on every other device type that it covers."""
-
-    @property
-    def beside(self) -> Plan | None:
-        """The plan around it, which stays in force on devices that this one does not cover."""
+    @cached_property
+    def intercepts(self) -> bool:
+        """True where any operator needs a kernel of ours on the plan's key; those for meta tensors have one of their own."""
+        return bool(self.on_cpu or self.on_cuda or (self.elsewhere and self.key is TRACED))
 
     @property
     def explicit(self) -> Plan:
-        """The same plan, with kernels of ours for every rule."""
-
-    @property
-    def intercepts(self) -> bool:
-        """True where any operator has an action."""
-
-    @property
-    def key(self) -> KernelKey:
-        """Where the kernels of those operators are."""
+        """The same plan, with kernels of ours for every rule, those that native autocast follows included."""
+        raise NotImplementedError
 
     @property
     def compiled(self) -> object:
         """The actions as the compiled kernels take them; None where there are none."""
-
-    @property
-    def token(self) -> Token:
-        """The token that tells it from other plans for `torch.compile`."""
-
-    def __hash__(self) -> int:
-        """Return a hash: plans are equal where they are one object."""
-
-    def low_on(self, device: str, /) -> torch.dtype:
-        """Return the low dtype for a device type."""
+        raise NotImplementedError
 
     def only_chooses(self, op: str, /) -> bool:
         """Return whether an operation only chooses between others, whose rules hold here."""
+        raise NotImplementedError
 
 
 class Thread(state.ThreadState[Plan]):

@@ -13,7 +13,7 @@ What takes a level off is patched with the first level that was put on in a regi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import ParamSpec
 
 import torch
@@ -43,7 +43,7 @@ def putting_on(original: Nesting[P]) -> Nesting[P]:
     def put_on(*args: P.args, **kwargs: P.kwargs) -> int:
         level, plan = original(*args, **kwargs), thread.plan
         if plan is not None and plan.explicit is not plan:
-            LASTING.add(__name__, _patches)
+            LASTING.add(__name__, lambda: (AttributePatch(*place, _taking_off) for place in _TAKING_OFF))
             thread.transforms = {**thread.transforms, level: plan}
             _put_in_force(plan.explicit)
         return level
@@ -80,7 +80,3 @@ _TAKING_OFF = (
     (torch._functorch.eager_transforms, "_grad_decrement_nesting"),
     (torch._functorch.eager_transforms, "_jvp_decrement_nesting"),
 )
-
-
-def _patches() -> Iterator[AttributePatch]:
-    return (AttributePatch(module, name, _taking_off) for module, name in _TAKING_OFF)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import linecache
 import warnings
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import pytest
 from documents import ROOT
 
 import unamp.onnx
-from unamp._deprecation import Deprecation, deprecated_argument, deprecated_function, deprecated_names
+from unamp._deprecation import Deprecation, deprecated_names
 
 SOURCES = sorted(path for room in ("unamp", "adapters", "conformance") for path in (ROOT / room).rglob("*.py"))
 DEPRECATION = Deprecation(since="1.1.0", until="2.0.0", instead="wanted")
@@ -80,42 +79,10 @@ def test_the_page_names_every_deprecation() -> None:
     ("version", "late"), [("0.1.0", False), ("1.1.0", False), ("1.10.0", False), ("2.0.0", True), ("10.0.0", True)]
 )
 def test_what_is_past_its_time_is_noticed(version: str, late: bool) -> None:
-    source = '@deprecated_function(Deprecation("1.1.0", until="2.0.0", instead="a"))\ndef f(): ...\n'
+    source = 'OLD = {"f": Deprecation("1.1.0", until="2.0.0", instead="a")}\n'
     (found,) = deprecations(source)
     assert found == Deprecation("1.1.0", "2.0.0", "a")
     assert overdue(found, version) is late
-
-
-def test_a_function_warns_at_each_call() -> None:
-    @deprecated_function(DEPRECATION)
-    def old(a: int, *, b: int = 2) -> int:
-        """Add."""
-        return a + b
-
-    assert old.__doc__ == "Add."
-    assert str(inspect.signature(old)) == "(a: 'int', *, b: 'int' = 2) -> 'int'"
-    with seen_from_here() as seen:
-        assert old(1, b=3) == 4
-        assert old(1) == 3
-    said = f"{__name__}.{old.__qualname__} {SAID}"
-    assert seen == [(said, "assert old(1, b=3) == 4"), (said, "assert old(1) == 3")]
-
-
-def test_an_argument_warns_where_it_is_given() -> None:
-    @deprecated_argument("old", DEPRECATION)
-    def scaled(x: int, wanted: int = 1) -> int:
-        return x * wanted
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert (scaled(2), scaled(2, 3), scaled(2, wanted=4)) == (2, 6, 8)
-    with seen_from_here() as seen:
-        assert scaled(2, old=5) == 10
-    assert seen == [(f"the argument old of {__name__}.{scaled.__qualname__} {SAID}", "assert scaled(2, old=5) == 10")]
-    with pytest.raises(TypeError, match="got wanted, and old, which is its old name; pass wanted alone"):
-        scaled(2, wanted=3, old=3)
-    with seen_from_here(), pytest.raises(TypeError, match="multiple values for argument 'wanted'"):
-        scaled(2, 3, old=3)
 
 
 def test_a_name_warns_where_it_is_taken() -> None:

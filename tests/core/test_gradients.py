@@ -259,7 +259,7 @@ def test_a_damaged_one_is_refused(fake: Any, damage: dict[str, Any], says: str) 
 def test_the_page_and_the_command_show_it(fake: Any, tmp_path: Any) -> None:
     t = recorded(fake, (LINEAR, SMALL), (EXP, np.array([math.inf])), (LINEAR._replace(layer="<b>"), "it is <i>"))
     page = t.to_html()
-    assert "<h2>Gradients</h2>" in page
+    assert ">Gradients</h2>" in page
     assert '<p class="bad">First gradient that is not finite: of layer Net.b, operation 2 (exp)' in page
     assert "linear in &lt;b&gt;: it is &lt;i&gt;" in page
     path = tmp_path / "trace.json"

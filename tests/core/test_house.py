@@ -23,11 +23,9 @@ CONFORMANCE = sorted((ROOT / "conformance").rglob("*.py"))
 #: What a part of the core may import beyond the standard library; all of it is imported only when the command line runs.
 THIRD_PARTY = {
     "unamp.cli": {"typer", "rich"},
-    "unamp._pages": {"jinja2"},
+    "unamp._pages": {"jinja2", "markupsafe"},
     "unamp.adapter.keeping": {"numpy", "safetensors"},
-    "unamp.tracing.as_page": {"jinja2"},
     "unamp.tracing.replaying": {"ml_dtypes", "numpy", "safetensors"},
-    "unamp.tuning.as_page": {"jinja2"},
     "unamp.tuning.progress": {"rich"},
     "unamp.migrate": {"libcst"},
     "unamp.onnx": {"onnx", "google"},

@@ -38,7 +38,7 @@ def test_norms_that_are_low_add_up_in_float32_what_was_low_when_it_came() -> Non
 
 def test_a_rule_that_is_another_than_the_policys_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        plans, "_made", lambda policy, known: plans.JaxPlan(policy, {**policy.rules, "softmax": Rule.LOW}, key=("broken",))
+        plans, "_made", lambda policy, known: plans.Plan(policy, {**policy.rules, "softmax": Rule.LOW}, key=("broken",))
     )
     wrong, _ = read("lowered:cuda", "transformer", Policy("O1", "bfloat16"))
     assert "softmax ran under low, the policy says float32" in wrong

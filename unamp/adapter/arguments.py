@@ -12,7 +12,7 @@ from unamp.dtypes import ELIGIBLE
 if TYPE_CHECKING:
     from unamp.adapter.contract import Adapter
 
-__all__ = ["Nesting", "cast_eligible", "mapped", "nesting", "within"]
+__all__ = ["Nesting", "cast_eligible", "leaves", "mapped", "nesting", "within"]
 
 
 def mapped(value: Any, is_tensor: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
@@ -43,6 +43,17 @@ def within(value: Any, kinds: type | tuple[type, ...]) -> Iterator[Any]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from within(item, kinds)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Return the leaves of lists, tuples and dictionaries, however deep."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, dict):
+        yield from leaves(list(value.values()))
+    else:
+        yield value
 
 
 def cast_eligible(adapter: Adapter, value: Any, dtype: str) -> Any:

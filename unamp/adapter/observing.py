@@ -165,7 +165,7 @@ class Reporter:
                 going_on[:] = [put(tensor, hook, n) for n, tensor in enumerate(found)]
 
         observer.report(
-            record, lambda: self._values(found), None if put is None else follow,
+            record, lambda: Values.of(found[0].shape, self._rows(found)) if found else None, None if put is None else follow,
             output=output, output_shape=shape, casts=count, cast_bytes=moved, shadow=shadow,
         )  # fmt: skip
         return going_on
@@ -183,9 +183,6 @@ class Reporter:
         """Report a call of a registered operation; see `unamp.adapter.registered`."""
         record = record._replace(input_shapes=self.shapes(tensors))
         self.report(observer, record, self.sizes(tensors), result, first_only=False)
-
-    def _values(self, found: list[Any]) -> Values | None:
-        return Values.of(found[0].shape, self._rows(found)) if found else None
 
     def _rows(self, tensors: Iterable[Any]) -> list[Any]:
         return [self._numbers(tensor) for tensor in tensors]

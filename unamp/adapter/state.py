@@ -16,7 +16,7 @@ from unamp.adapter.observer import Observer
 from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 
-__all__ = ["ELSEWHERE", "Dtypes", "Plan", "ThreadState", "stepping", "suspended", "suspending"]
+__all__ = ["ELSEWHERE", "Dtypes", "Plan", "ThreadState", "in_regions", "stepping", "suspended", "suspending"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -161,3 +161,23 @@ class _Closures:
                 self.thread.plan = None
 
         return closure
+
+
+def in_regions(thread: ThreadState[Any]) -> Callable[[Callable[..., Any]], Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """Return the decorator of a function that is called in another's place, where a policy is in force in the thread.
+
+    The decorated function takes the original before the arguments. What the decorator returns makes the replacement of an
+    original, as patches take it; in threads without a policy the replacement is the original.
+    """
+
+    def decorate(run: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        @functools.wraps(run)
+        def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return original(*args, **kwargs) if thread.plan is None else run(original, *args, **kwargs)
+
+            return call
+
+        return replacement
+
+    return decorate

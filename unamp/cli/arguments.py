@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -12,7 +13,7 @@ from unamp.adapter.registry import installed
 from unamp.dtypes import LOW_DTYPES, POLICY_DTYPES
 from unamp.errors import unknown
 
-__all__ = ["DTYPES", "LOW", "AsJson", "checked", "import_framework"]
+__all__ = ["DTYPES", "LOW", "AsJson", "checked", "given", "import_framework", "write_file"]
 
 T = TypeVar("T")
 
@@ -23,6 +24,20 @@ LOW = " or ".join(LOW_DTYPES)
 DTYPES = " or ".join(POLICY_DTYPES)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that were given, by name."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def write_file(path: Path, text: str, mode: str = "w") -> None:
+    """Write a text to a file, opened in a mode; an error about the file becomes a message of the command line."""
+    try:
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror or error}") from error
 
 
 def checked(make: Callable[[], T]) -> T:

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from unamp.cli import printing
-from unamp.cli.arguments import DTYPES, AsJson, checked
+from unamp.cli.arguments import DTYPES, AsJson, checked, given
 from unamp.cli.functions import function_named
 from unamp.errors import shortened, unknown
 from unamp.explaining import Change, changes
@@ -41,8 +41,7 @@ def drift(
     other, new = _version(after)
     if framework != other:
         raise typer.BadParameter(f"{before} and {after} are two frameworks; `unamp diff` shows how presets differ")
-    stated: dict[str, Any] = {name: value for name, value in (("level", level), ("dtype", dtype)) if value is not None}
-    base = checked(lambda: Policy(**stated))
+    base = checked(lambda: Policy(**given(level=level, dtype=dtype)))
     times = None if function is None else _called(function)
     ran = None if times is None else {(base, op): count for op, count in times.items()}
     found = {

@@ -9,9 +9,9 @@ import typer
 
 from unamp.cli import printing
 from unamp.cli.arguments import AsJson
+from unamp.cli.onnx import read_model
 from unamp.cli.precisions import read_precision
 from unamp.exporting import TOOLS, export_lists
-from unamp.onnx import BadModel
 
 __all__ = ["export_lists_command"]
 
@@ -27,14 +27,7 @@ def export_lists_command(
     Exits with 1 where the policy says something that the arguments do not; what, is said in front of them.
     """
     precision = read_precision(policy)
-    try:
-        lists = export_lists(precision, tool, model)
-    except OSError as error:
-        raise typer.BadParameter(f"{model}: {error.strerror or error}") from error
-    except BadModel as error:
-        raise typer.BadParameter(f"{model}: {error}") from error
-    except (ModuleNotFoundError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
+    lists = read_model(model, lambda: export_lists(precision, tool, model))
     if as_json:
         printing.print_json({"tool": lists.tool, "arguments": lists.arguments, "unsaid": lists.unsaid})
     else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unamp.cli.arguments import AsJson, checked
+from unamp.cli.arguments import AsJson, checked, write_file
 from unamp.cli.printing import print_json
 from unamp.policy import Policy
 
@@ -71,7 +71,7 @@ def migrate(
         raise typer.BadParameter("--policy looks at code as it is, and --write changes it; run one after the other")
     report = migrate_paths(paths, Target(to.value), frameworks, write=write)
     if sarif is not None:
-        _written(sarif, json.dumps(as_sarif(report), indent=2) + "\n")
+        write_file(sarif, json.dumps(as_sarif(report), indent=2) + "\n")
     if policy is not None:
         _show_policies(report, policy, as_json)
     elif as_json:
@@ -92,13 +92,6 @@ def _status(report: Report, *, write: bool, policy: bool) -> int:
     if policy:
         return int(any(file.regions for file in report.files))
     return int(any(finding.kind.stays or not write for _, finding in report.findings))
-
-
-def _written(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror or error}") from error
 
 
 def _show(report: Report, *, write: bool, stays_alone: bool) -> None:

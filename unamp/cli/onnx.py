@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.table import Table
@@ -16,7 +16,9 @@ from unamp.cli.arguments import AsJson
 from unamp.cli.precisions import read_precision
 from unamp.onnx import BadModel, CheckedModel, CheckedNode, check
 
-__all__ = ["onnx_command"]
+__all__ = ["onnx_command", "read_model"]
+
+T = TypeVar("T")
 
 #: Verdicts, the worst first, each with its colour and how it is told of many nodes.
 _VERDICTS = {
@@ -39,20 +41,25 @@ def onnx_command(
     Exits with 1 where a node differs from the policy or is invalid, and where a rule for layers matches no layer of the file.
     """
     precision = read_precision(policy)
-    try:
-        checked = check(model, precision)
-    except OSError as error:
-        raise typer.BadParameter(f"{model}: {error.strerror or error}") from error
-    except BadModel as error:
-        raise typer.BadParameter(f"{model}: {error}") from error
-    except (ModuleNotFoundError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
+    checked = read_model(model, lambda: check(model, precision))
     if as_json:
         printing.print_json(checked.to_data())
     else:
         _show(checked, every)
     if not checked.follows:
         raise typer.Exit(1)
+
+
+def read_model(model: Path | None, read: Callable[[], T]) -> T:
+    """Return the value that `read` makes of an ONNX file; an error about it becomes a message of the command line."""
+    try:
+        return read()
+    except OSError as error:
+        raise typer.BadParameter(f"{model}: {error.strerror or error}") from error
+    except BadModel as error:
+        raise typer.BadParameter(f"{model}: {error}") from error
+    except (ModuleNotFoundError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _show(checked: CheckedModel, every: bool) -> None:
@@ -64,16 +71,15 @@ def _show(checked: CheckedModel, every: bool) -> None:
     if not every:
         _show_groups(checked.nodes)
     _show_nodes(node for node in checked.nodes if every or node.verdict != "follows")
-    table = Table("cast", "why", title=f"casts that can go: {len(checked.casts)}")
+    casts = Table("cast", "why", title=f"casts that can go: {len(checked.casts)}")
     for cast in checked.casts:
-        table.add_row(_said(cast.name), _said(cast.why))
-    if table.rows:
-        printing.show(table)
-    table = Table("weight", "stored in", "used in", "bytes", title=f"weights that are stored wide: {len(checked.weights)}")
+        casts.add_row(_said(cast.name), _said(cast.why))
+    weights = Table("weight", "stored in", "used in", "bytes", title=f"weights that are stored wide: {len(checked.weights)}")
     for weight in checked.weights:
-        table.add_row(_said(weight.name), weight.stored, weight.used, f"{weight.saved} fewer")
-    if table.rows:
-        printing.show(table)
+        weights.add_row(_said(weight.name), weight.stored, weight.used, f"{weight.saved} fewer")
+    for table in (casts, weights):
+        if table.rows:
+            printing.show(table)
 
 
 def _show_groups(nodes: Iterable[CheckedNode]) -> None:

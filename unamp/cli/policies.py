@@ -11,7 +11,7 @@ from rich.table import Table
 
 from unamp.adapter import DEVICES
 from unamp.cli import printing
-from unamp.cli.arguments import DTYPES, AsJson, checked, import_framework
+from unamp.cli.arguments import DTYPES, AsJson, checked, given, import_framework
 from unamp.cli.precisions import diff_files, read_precision, show_precision
 from unamp.cli.printing import print_json, show
 from unamp.cli.traces import read_trace
@@ -53,9 +53,7 @@ def explain_command(
     """Show for every operation its rule, where the rule comes from, and how a framework carries it out."""
     if framework is not None:
         import_framework(framework)
-    stated: dict[str, Any] = {
-        name: value for name, value in (("preset", preset), ("level", level), ("dtype", dtype)) if value is not None
-    }
+    stated = given(preset=preset, level=level, dtype=dtype)
     stated |= {name: tuple(value) for name, value in (("allow", allow), ("deny", deny)) if value}
     stated |= {"promote": True} if promote else {}
     precision = None if file is None else read_precision(file)
@@ -96,7 +94,7 @@ def diff(
             )
         diff_files(before, after, as_json)
         return
-    stated: dict[str, Any] = {name: value for name, value in (("level", level), ("dtype", dtype)) if value is not None}
+    stated = given(level=level, dtype=dtype)
     lists = {"allow": tuple(allow or ()), "deny": tuple(deny or ())}
     ran = None if trace is None else checked(lambda: ran_under(read_trace(trace), **stated))
     bases = checked(lambda: [Policy(**stated)] if ran is None else list(dict.fromkeys(policy for policy, _ in ran)))
@@ -130,7 +128,7 @@ def _show_vocabulary() -> None:
     frameworks = vocabulary().frameworks
     table = Table("operation", "group", *frameworks, title=f"{len(vocabulary())} operations, and their first spellings")
     for op in vocabulary().values():
-        table.add_row(op.name, op.group, *(_first(op.spellings.get(framework, ())) for framework in frameworks))
+        table.add_row(op.name, op.group, *(next(iter(op.spellings.get(name, ())), "") for name in frameworks))
     show(table)
 
 
@@ -177,7 +175,3 @@ def _versions(rules: Mapping[str, Rule]) -> str:
     for version, rule in rules.items():
         by_rule.setdefault(rule, []).append(version)
     return "; ".join(f"{rule.value} in {', '.join(versions)}" for rule, versions in by_rule.items())
-
-
-def _first(spellings: tuple[str, ...]) -> str:
-    return spellings[0] if spellings else ""

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from unamp import tracing
-from unamp.cli.arguments import AsJson, checked, import_framework
+from unamp.cli.arguments import AsJson, checked, import_framework, write_file
 from unamp.cli.printing import print_json
 from unamp.tracing import LayerMapping, Trace, compare_traces, replay
 
@@ -27,8 +27,7 @@ def trace_command(
     """Show a recorded trace: what ran, in which layer and precision, and how often."""
     recorded = read_trace(trace)
     if html is not None:
-        page = checked(lambda: recorded.to_html(title=trace.stem))
-        html.write_text(page, "utf-8")
+        write_file(html, checked(lambda: recorded.to_html(title=trace.stem)))
         return
     if as_json:
         lines = [{**line._asdict(), "rule": line.rule.value, "work": line.work._asdict()} for line in recorded.summary()]
@@ -68,7 +67,7 @@ def compare(
             raise typer.BadParameter("--propose-layers writes the file that --layers reads: give one of them")
         _write_proposal(propose_layers, checked(lambda: tracing.propose_layers(*traces).to_toml()))
         return
-    mapping = None if layers is None else _read_layers(layers)
+    mapping = None if layers is None else _read(layers, LayerMapping.from_toml, "mapping of layers")
     compared = checked(lambda: compare_traces(*traces, layers=mapping))
     if as_json:
         data = compared.to_data()
@@ -103,18 +102,10 @@ def replay_command(
 
 
 def _write_proposal(path: Path, text: str) -> None:
-    try:
-        with path.open("x", encoding="utf-8") as file:  # never over what a person has corrected
-            file.write(text)
-    except FileExistsError as error:
-        raise typer.BadParameter(f"{path}: is there already; give another name, or remove it") from error
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror or error}") from error
+    if path.exists():
+        raise typer.BadParameter(f"{path}: is there already; give another name, or remove it")
+    write_file(path, text, "x")  # never over what a person has corrected
     print(f"{path}: correct it, then: unamp compare ... --layers {path}")
-
-
-def _read_layers(path: Path) -> LayerMapping:
-    return _read(path, LayerMapping.from_toml, "mapping of layers")
 
 
 def read_trace(path: Path) -> Trace:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unamp.cli.arguments import LOW, AsJson, checked
+from unamp.cli.arguments import LOW, AsJson, checked, given, write_file
 from unamp.cli.functions import function_named
 from unamp.cli.printing import print_json
 from unamp.errors import shortened
@@ -52,8 +52,7 @@ def tune_command(
     Exits with 0 where the batch that was held out is within the tolerance too, with 1 where it is beyond.
     """
     arguments = _arguments(function)
-    options = {"tolerance": tolerance, "dtype": dtype, "by": by, "effort": effort, "margin": margin, "budget": budget}
-    arguments |= {name: value for name, value in {**options, "resume": resume}.items() if value is not None}
+    arguments |= given(tolerance=tolerance, dtype=dtype, by=by, effort=effort, margin=margin, budget=budget, resume=resume)
     if level is not None or preset is not None:
         stated: dict[str, Any] = {
             "level": level or "O3",
@@ -63,9 +62,9 @@ def tune_command(
         arguments["base"] = checked(lambda: Policy(**stated))
     tuned = _tuned(arguments)
     if toml is not None:
-        _written(toml, tuned.to_toml())
+        write_file(toml, tuned.to_toml())
     if html is not None:
-        _written(html, checked(lambda: tuned.to_html(title=f"unamp tune {function}")))
+        write_file(html, checked(lambda: tuned.to_html(title=f"unamp tune {function}")))
     if as_json:
         print_json(tuned.to_data())
     else:
@@ -95,21 +94,14 @@ def _ours(error: BaseException) -> bool:
 
 
 def _arguments(said: str) -> dict[str, Any]:
-    given = function_named(said)()
-    if not isinstance(given, Mapping):
-        raise typer.BadParameter(f"{said} must return a dict with {', '.join(_NEEDED)}, not {shortened(given, 40)}")
-    unknown = sorted(set(given) - {*_NEEDED, *_FURTHER}, key=str)
-    missing = [each for each in _NEEDED if each not in given]
+    found = function_named(said)()
+    if not isinstance(found, Mapping):
+        raise typer.BadParameter(f"{said} must return a dict with {', '.join(_NEEDED)}, not {shortened(found, 40)}")
+    unknown = sorted(set(found) - {*_NEEDED, *_FURTHER}, key=str)
+    missing = [each for each in _NEEDED if each not in found]
     if unknown or missing:
         wrong = f"unknown: {unknown[0]!r}" if unknown else f"missing: {missing[0]!r}"
         raise typer.BadParameter(
             f"{said} must return a dict with {', '.join(_NEEDED)}, and what else unamp.tune takes; {wrong}"
         )
-    return dict(given)
-
-
-def _written(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror or error}") from error
+    return dict(found)

@@ -28,11 +28,11 @@ def code(node: cst.CSTNode) -> str:
     return _ANY.code_for_node(node)
 
 
-def shortened_code(node: cst.CSTNode, most: int = 100) -> str:
+def shortened_code(node: cst.CSTNode) -> str:
     """Return the source of a node in one line, for a message."""
     whole = "\n".join(_COMMENT.sub("", line) for line in code(node).split("\n"))
     line = " ".join(whole.split()).replace("( ", "(").replace(", )", ")").replace(",)", ")")
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return line if len(line) <= 100 else f"{line[:99]}…"
 
 
 def literal(node: cst.CSTNode | None) -> Any:

@@ -45,7 +45,7 @@ def migrate_source(
     exports = exports or Exports()
     if not may_have_spellings(text, exports):
         return FileResult(text, [], [])
-    hidden = _without_form_feeds(text)
+    hidden = _swap(text, "\x0c", _FORM_FEED)
     source = read_source(hidden, table(), exports)
     if source.module.code != hidden:
         raise ValueError("the parser does not give this file back to the letter; it is left as it is")
@@ -69,7 +69,7 @@ def migrate_source(
 
     listed = sorted({placed(node, finding): None for node, finding in findings}, key=lambda f: (f.line, f.column, f.kind.value))
     opened = [region._replace(line=places[node].start.line) for node, region in regions]
-    return FileResult(_with_form_feeds(new), listed, sorted(opened, key=lambda each: each.line))
+    return FileResult(_swap(new, _FORM_FEED, "\x0c"), listed, sorted(opened, key=lambda each: each.line))
 
 
 def _of_uses(settled: Settled, source: Source, target: Target) -> list[tuple[cst.CSTNode, Finding]]:
@@ -188,15 +188,7 @@ def _of_imports(settled: Settled, source: Source, target: Target) -> list[tuple[
 _FORM_FEED = "#\ue000form feed\ue000"
 
 
-def _without_form_feeds(text: str) -> str:
-    return _swap(text, "\x0c", _FORM_FEED) if "\x0c" in text else text
-
-
-def _with_form_feeds(text: str) -> str:
-    return _swap(text, _FORM_FEED, "\x0c") if _FORM_FEED in text else text
-
-
 def _swap(text: str, old: str, new: str) -> str:
     """Return a text with one whole line in place of another, whatever ends it."""
-    lines = text.split("\n")
+    lines = text.split("\n") if old in text else [text]
     return "\n".join(new + line[len(old) :] if line.rstrip("\r") == old else line for line in lines)

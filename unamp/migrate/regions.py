@@ -171,10 +171,6 @@ def _network_policy(level: Any, dtype: str, preset: PresetName = "mindspore") ->
     return unamp.Policy(level, dtype, preset=preset, widen_results=level == "O1")
 
 
-def _of_mindspore(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str]:
-    return _of_network(_values(call, _OWN[_NETWORKS]))
-
-
 def _of_mindspore_model(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str]:
     values = _values(call, ("network", "loss_fn", "optimizer", "metrics", "eval_network", "eval_indexes", "amp_level"))
     return _network_policy(values.get("amp_level", "O0"), "float16"), values.unknown, "the model's network"
@@ -209,20 +205,12 @@ def _of_keras(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str]:
     return unamp.Policy(level, dtype, preset="tensorflow"), values.unknown, where
 
 
-def _of_grappler(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str]:
-    return unamp.Policy("O1", "float16", preset="tensorflow"), {}, "every graph of the process"
-
-
-def _disabled(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str]:
-    return unamp.Policy(enabled=False), {}, ""
-
-
 _READERS = {
     "apex": _of_apex,
-    "disabled": _disabled,
-    "grappler": _of_grappler,
+    "disabled": lambda call: (unamp.Policy(enabled=False), {}, ""),
+    "grappler": lambda call: (unamp.Policy("O1", "float16", preset="tensorflow"), {}, "every graph of the process"),
     "keras": _of_keras,
-    "mindspore": _of_mindspore,
+    "mindspore": lambda call: _of_network(_values(call, _OWN[_NETWORKS])),
     "mindspore-model": _of_mindspore_model,
     "mindspore-train": _of_mindspore_train,
     "paddle": _of_paddle_program,

@@ -112,7 +112,9 @@ def _moved(statement: Import, home: str, names: Sequence[tuple[str, cst.ImportAl
     """Return a statement's moved names; where those are all of it, in its own layout."""
     aliases = [alias.with_changes(name=_dotted(name)) for name, alias in names]
     aliases = [
-        alias.with_changes(asname=_as(old)) if new != get_full_name_for_node(old.name) and not old.asname else alias
+        alias.with_changes(asname=cst.AsName(cst.Name(old.evaluated_name.rpartition(".")[2])))
+        if new != get_full_name_for_node(old.name) and not old.asname
+        else alias
         for alias, (new, old) in zip(aliases, names, strict=True)
     ]
     if isinstance(statement, cst.Import):
@@ -123,10 +125,6 @@ def _moved(statement: Import, home: str, names: Sequence[tuple[str, cst.ImportAl
         return changed.with_changes(names=aliases)
     plain = [alias.with_changes(comma=cst.MaybeSentinel.DEFAULT) for alias in aliases]
     return cst.ImportFrom(module=_dotted(home), names=plain)
-
-
-def _as(alias: cst.ImportAlias) -> cst.AsName:
-    return cst.AsName(cst.Name(alias.evaluated_name.rpartition(".")[2]))
 
 
 def _only(statement: Import, aliases: Sequence[cst.ImportAlias]) -> Import:
@@ -222,10 +220,6 @@ def _is_gone(statement: cst.CSTNode) -> bool:
     )
 
 
-def _back(statement: cst.SimpleStatementLine, body: cst.BaseSmallStatement) -> cst.SimpleStatementLine:
-    return statement.with_changes(body=[body], leading_lines=statement.leading_lines[:-1])
-
-
 def _filled(body: Iterable[cst.BaseStatement]) -> list[cst.BaseStatement]:
     """Return a block without the imports that are gone; their comments go to the next statement."""
     kept: list[cst.BaseStatement] = []
@@ -242,7 +236,7 @@ def _filled(body: Iterable[cst.BaseStatement]) -> list[cst.BaseStatement]:
             comments = []
         kept.append(statement)
     if gone is not None and not kept:
-        return [_back(gone, cst.Pass())]
+        return [gone.with_changes(body=[cst.Pass()], leading_lines=gone.leading_lines[:-1])]
     return kept
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES, PRECISIONS
 from unamp.onnx.casts import is_cast
-from unamp.onnx.naming import Layer, layers, matching_patterns, operations, policies
+from unamp.onnx.naming import layers, matching_patterns, operations, policies
 from unamp.onnx.reading import Graph, Node
 from unamp.policy import Policy, Rule
 from unamp.precision import Precision
@@ -87,7 +87,7 @@ class Judge:
             name=node.name,
             type=f"{node.domain}.{node.kind}" if node.domain else node.kind,
             operations=ops,
-            layer=_innermost(around),
+            layer=None if around is None else next((name for name, _ in around), ""),
             dtype=" and ".join(sorted(dtypes)),
             expected=" or ".join(sorted(expected)) or _UNKNOWN,
             verdict=verdict,
@@ -186,10 +186,6 @@ def agreed(rule: Rule, sources: set[str]) -> str | None:
     if rule is Rule.NARROWEST:
         return next(iter(low or sources))
     return next(iter(sources)) if len(sources) == 1 else FLOAT32
-
-
-def _innermost(around: list[Layer] | None) -> str | None:
-    return None if around is None else next((name for name, _ in around), "")
 
 
 def _entering(graph: Graph) -> Mapping[tuple[int, tuple[str, ...]], set[str]]:

@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
 from unamp._pages import environment
-from unamp.adapter.records import Gradient, OpRecord
-from unamp.tracing.gradients import GradientLine, gradient_remarks, low_of
-from unamp.tracing.shadows import ShadowLine
-from unamp.tracing.tables import Line, count, dtypes, percent, shares, size
-from unamp.tracing.work import total_work
+from unamp.adapter.records import OpRecord
+from unamp.tracing.as_json import Contents
+from unamp.tracing.gradients import gradient_lines, gradient_remarks, gradient_table, low_of
+from unamp.tracing.shadows import left_out, shadow_lines, shadow_table
+from unamp.tracing.tables import Line, Table, count, dtypes, size, summarised, summary_table
+from unamp.tracing.work import Work, total_work
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
-__all__ = ["Traced", "render"]
+__all__ = ["render"]
 
 #: What each precision looks like besides its colour, for those who cannot see colours.
 _SIGNS = {"float16": "◐", "bfloat16": "◑", "float32": "●", "float64": "■"}
-
-
-class Traced(Protocol):
-    """The part of a trace that the page shows; see `unamp.tracing.Trace`."""
-
-    records: list[OpRecord]
-    gradients: list[Gradient]
-    frameworks: dict[str, str]
-
-    @property
-    def keeps_values(self) -> bool:
-        """Return whether it has statistics of every result."""
-
-    @property
-    def never_ran(self) -> tuple[str, ...]:
-        """The operations that were allowed by name and never ran."""
-
-    @property
-    def shadow(self) -> str | None:
-        """Return the low dtype in which operations were computed a second time."""
-
-    @property
-    def keeps_gradients(self) -> bool:
-        """Return whether it has statistics of the gradients of results."""
-
-    def gradient_summary(self) -> list[GradientLine]:
-        """Return the gradients of each operation's results, the worst first."""
-
-    def summary(self) -> list[Line]:
-        """Return the records with equal ones counted together."""
-
-    def shadow_summary(self) -> list[ShadowLine]:
-        """Return the error of each operation in that dtype, the worst first."""
 
 
 class _Stripe(NamedTuple):
@@ -64,46 +29,43 @@ class _Stripe(NamedTuple):
     title: str
 
 
-class _Row(NamedTuple):
-    """One layer, with what ran in it."""
+class _Told(NamedTuple):
+    """A table, and sentences about what is not in it."""
 
-    inside: str
-    name: str
-    lines: list[Line]
+    table: Table
+    left_out: list[str]
 
 
-def render(trace: Traced, title: str) -> str:
+def render(trace: Contents, title: str) -> str:
     """Return the page's text. Everything from outside is escaped: a layer may have any name."""
-    lines, low = trace.summary(), low_of(trace.gradients, None)
-    return (
-        _environment()
-        .get_template("trace.html")
-        .render(
-            title=title,
-            trace=trace,
-            lines=lines,
-            works=shares(lines),
-            work=total_work(trace.records),
-            rows=_rows(lines),
-            stripes=_stripes(trace.records),
-            shares=_shares(trace.records),
-            casts=sum(line.casts for line in lines),
-            moved=sum(line.cast_bytes for line in lines),
-            emulated=sum(line.times for line in lines if line.emulated),
-            lost=trace.shadow_summary() if trace.shadow else [],
-            gradients=trace.gradient_summary() if trace.keeps_gradients else [],
-            low=low,
-            said=gradient_remarks(trace.records, trace.gradients, low) if trace.keeps_gradients else [],
-            nonfinite=[r for r in trace.records if r.values is not None and r.values.nonfinite],
-        )
+    found = environment("a trace's")
+    found.filters.update(bytes=size, dtypes=dtypes, kind=_kind, zip=zip, work=_work)
+    found.globals["signs"] = _SIGNS
+    lines, lost = summarised(trace.records), shadow_lines(trace.records)
+    kept = trace.gradients or []
+    low = low_of(kept, None)
+    gradients = gradient_lines(trace.records, kept, low)
+    return found.get_template("trace.html").render(
+        title=title,
+        trace=trace,
+        lines=lines,
+        operations=summary_table(lines),
+        work=total_work(trace.records),
+        layers=_layers(lines),
+        stripes=_stripes(trace.records),
+        counts=Counter(record.compute or "none" for record in trace.records).most_common(),
+        casts=sum(line.casts for line in lines),
+        moved=sum(line.cast_bytes for line in lines),
+        emulated=sum(line.times for line in lines if line.emulated),
+        lost=_Told(shadow_table(trace.shadow, lost), left_out(lost)) if trace.shadow and lost else None,
+        gradients=_Told(gradient_table(low, gradients), left_out(gradients)) if gradients else None,
+        said=gradient_remarks(trace.records, kept, low),
+        nonfinite=[r for r in trace.records if r.values is not None and r.values.nonfinite],
     )
 
 
-def _environment() -> Environment:
-    found = environment("a trace's")
-    found.filters.update(bytes=size, dtypes=dtypes, kind=_kind, percent=percent, zip=zip, count=count)
-    found.globals["signs"] = _SIGNS
-    return found
+def _work(work: Work) -> str:
+    return f"{count(work.products)} products, {size(work.bytes)}"
 
 
 def _kind(dtype: str | None) -> str:
@@ -122,18 +84,9 @@ def _stripes(records: list[OpRecord]) -> list[_Stripe]:
     return found
 
 
-def _shares(records: Iterable[OpRecord]) -> dict[str, int]:
-    """Return the number of operations that computed in each precision, most first."""
-    counts: dict[str, int] = {}
-    for record in records:
-        counts[record.compute or "none"] = counts.get(record.compute or "none", 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
-
-
-def _rows(lines: list[Line]) -> list[_Row]:
-    """Return the layers in the order in which they first ran something."""
-    found: dict[str | None, _Row] = {}
+def _layers(lines: list[Line]) -> dict[str | None, list[Line]]:
+    """Return the layers in the order in which they first ran something, with what ran in them."""
+    found: dict[str | None, list[Line]] = {}
     for line in lines:
-        inside, dot, name = (line.layer or "outside of layers").rpartition(".")
-        found.setdefault(line.layer, _Row(inside + dot, name, [])).lines.append(line)
-    return list(found.values())
+        found.setdefault(line.layer, []).append(line)
+    return found

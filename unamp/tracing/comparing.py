@@ -8,6 +8,7 @@ https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/debugging/c
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from unamp.dtypes import FLOAT32, LOW_DTYPES, PRECISIONS
 from unamp.tracing.aligning import aligned
 from unamp.tracing.layer_mapping import LayerMapping, propose
 from unamp.tracing.recording import Trace
-from unamp.tracing.tables import text_table
+from unamp.tracing.tables import place, text_table
 
 __all__ = ["Compared", "TraceComparison", "bound_of", "compare_traces", "finite", "propose_layers"]
 
@@ -114,11 +115,11 @@ class TraceComparison:
         if self.within:
             return [*said, f"{count}; the precision of each explains its error"]
         first = self.beyond[0]
-        where = f" in {first.other.layer}" if first.other.layer else ""
+        where = place(first.other.op, first.other.layer)
         how = f"error {first.error:.2e}, allowed {first.bound:.2e}"
         verdict = f"{len(self.beyond)} moved further than their precision explains"
         sides = (_side("the reference", first.reference), _side("the other", first.other))
-        return [*said, f"{count}; {verdict}, first {first.other.op}{where}: {how}", *sides]
+        return [*said, f"{count}; {verdict}, first {where}: {how}", *sides]
 
     def to_data(self) -> dict[str, Any]:
         """Return the same as plain values, for JSON."""
@@ -347,9 +348,8 @@ def _rule(record: OpRecord) -> dict[str, Any]:
 def _side(name: str, record: OpRecord) -> str:
     """Return a sentence about one side of a difference: where it ran, in what, and by which rule."""
     said = _rule(record)
-    where = f" in {record.layer}" if record.layer else ""
-    ran = f"{record.framework} {record.native}".strip()
-    return f"  {name}: {ran}{where}, computed in {_dtype(record)}, rule {said['rule']}: {said['reason']}"
+    ran = place(f"{record.framework} {record.native}".strip(), record.layer)
+    return f"  {name}: {ran}, computed in {_dtype(record)}, rule {said['rule']}: {said['reason']}"
 
 
 def bound_of(compute: str) -> float:
@@ -367,7 +367,4 @@ def _dtype(record: OpRecord) -> str:
 
 
 def _counted(names: Iterable[str]) -> list[str]:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return [name if count == 1 else f"{name} ({count} times)" for name, count in counts.items()]
+    return [name if count == 1 else f"{name} ({count} times)" for name, count in Counter(names).items()]

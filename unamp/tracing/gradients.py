@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from unamp.adapter.records import Gradient, OpRecord
 from unamp.dtypes import LOW_DTYPES, low_dtype
-from unamp.tracing.tables import percent, text_table
+from unamp.tracing.tables import Table, percent
 
 __all__ = ["GradientLine", "gradient_lines", "gradient_remarks", "gradient_table", "low_of"]
 
@@ -73,8 +73,8 @@ def _line(layer: str | None, op: str, own: str, left_out: str, found: Sequence[G
     )
 
 
-def gradient_table(dtype: str, lines: Sequence[GradientLine]) -> str:
-    """Return the lines as plain text."""
+def gradient_table(dtype: str, lines: Sequence[GradientLine]) -> Table:
+    """Return the lines as a table."""
     head = (
         "layer", "operation", "gradient", "largest", "zeros", f"subnormal in {dtype}", "to zero", "not finite", "count"
     )  # fmt: skip
@@ -85,14 +85,7 @@ def gradient_table(dtype: str, lines: Sequence[GradientLine]) -> str:
         )
         for line in lines if not line.left_out
     ]  # fmt: skip
-    left_out = [
-        f"{line.op}{f' in {line.layer}' if line.layer else ''}{f' ({line.times} times)' if line.times > 1 else ''}: "
-        f"{line.left_out}"
-        for line in lines
-        if line.left_out
-    ]
-    text = text_table(head, rows)
-    return "\n".join([text, "gradients that are not known:", *left_out]) if left_out else text
+    return Table(head, rows, 3)
 
 
 def gradient_remarks(records: Sequence[OpRecord], gradients: Sequence[Gradient], dtype: str) -> list[str]:

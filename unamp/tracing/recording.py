@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unamp import amp_warnings
 from unamp.adapter import registry
@@ -21,10 +21,13 @@ from unamp.policy import Policy
 from unamp.regions import current_policy
 from unamp.tracing.gradients import GradientLine, gradient_lines, gradient_remarks, gradient_table, low_of
 from unamp.tracing.ranks import current_rank
-from unamp.tracing.shadows import ShadowLine, shadow_lines, shadow_table, worst
-from unamp.tracing.tables import Line, summarised, summary_table
+from unamp.tracing.shadows import ShadowLine, left_out, shadow_lines, shadow_table, worst
+from unamp.tracing.tables import Line, Table, place, summarised, summary_table
 from unamp.tracing.work import Work, total_work
 from unamp.vocabulary import vocabulary
+
+if TYPE_CHECKING:
+    from unamp.tracing.as_json import Contents
 
 __all__ = ["Trace", "ran_under", "trace"]
 
@@ -274,7 +277,9 @@ class Trace:
         Raises:
             ValueError: where the trace kept no gradients, and for what is no low dtype.
         """
-        return gradient_table(low_of(self.gradients, dtype), self.gradient_summary(dtype))
+        lines = self.gradient_summary(dtype)
+        table = gradient_table(low_of(self.gradients, dtype), lines)
+        return _with_left_out(table, "gradients that are not known:", left_out(lines))
 
     def _need_gradients(self) -> None:
         if not self._gradients:
@@ -309,19 +314,19 @@ class Trace:
         """
         lines = self.shadow_summary()
         assert self._shadow is not None
-        return shadow_table(self._shadow, lines)
+        return _with_left_out(shadow_table(self._shadow, lines), "not computed a second time:", left_out(lines))
 
     def table(self) -> str:
         """Return the summary as plain text, and below it what there is to say about the whole."""
-        return "\n".join([summary_table(self.summary()), *self.remarks()])
+        return "\n".join([str(summary_table(self.summary())), *self.remarks()])
 
     def remarks(self) -> list[str]:
         """Return sentences about the whole: what first was not finite, what underflows, what was allowed and never ran."""
         said = []
         if self._values and (found := self.nonfinite):
             first = found[0]
-            where = f" in {first.layer}" if first.layer else ""
-            said.append(f"first result that is not finite: {first.op}{where}, operation {self.records.index(first) + 1}")
+            number = self.records.index(first) + 1
+            said.append(f"first result that is not finite: {place(first.op, first.layer)}, operation {number}")
         for low in sorted({r.compute for r in self.records if r.compute in LOW_DTYPES} if self._values else ()):
             for record in self.underflow(low)[:1]:
                 said.append(_too_small(record, low))
@@ -339,11 +344,7 @@ class Trace:
         """Return the trace as JSON; `from_json` reads it again. See docs/trace-json.md for the format."""
         from unamp.tracing import as_json  # it needs `json`, which is slow to import, and `import unamp` must stay cheap
 
-        gradients = self.gradients if self._gradients else None
-        contents = as_json.Contents(
-            self._values, self.frameworks, self.never_ran, self.records, self._shadow, gradients, self.rank
-        )
-        return as_json.dump(contents, indent=indent)
+        return as_json.dump(self._contents(), indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> Trace:
@@ -368,14 +369,24 @@ class Trace:
         """
         from unamp.tracing import as_page
 
-        return as_page.render(self, title)
+        return as_page.render(self._contents(), title)
+
+    def _contents(self) -> Contents:
+        from unamp.tracing.as_json import Contents
+
+        gradients = self.gradients if self._gradients else None
+        return Contents(self._values, self.frameworks, self.never_ran, self.records, self._shadow, gradients, self.rank)
 
 
 def _too_small(record: OpRecord, low: str) -> str:
     lost = record.values.underflow_in(low) if record.values is not None else None
     assert lost is not None
-    where = f" in {record.layer}" if record.layer else ""
-    return f"most underflow in {low}: {record.op}{where}, {lost.subnormal:.1%} subnormal and {lost.flushed:.1%} zero in it"
+    where = place(record.op, record.layer)
+    return f"most underflow in {low}: {where}, {lost.subnormal:.1%} subnormal and {lost.flushed:.1%} zero in it"
+
+
+def _with_left_out(table: Table, head: str, said: list[str]) -> str:
+    return "\n".join([str(table), head, *said] if said else [str(table)])
 
 
 @contextmanager

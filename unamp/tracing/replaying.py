@@ -17,7 +17,7 @@ from unamp.errors import AmpWarning, shortened
 from unamp.regions import autocast
 from unamp.tracing.comparing import bound_of, finite
 from unamp.tracing.recording import Trace
-from unamp.tracing.tables import text_table
+from unamp.tracing.tables import place, text_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,7 +77,7 @@ class Replay(NamedTuple):
         head = ("computed in", "where", "largest error", "finite")
         named = [(row, f"{self.framework}, again") for row in self.rows]
         rows = [_row(row, where) for row, where in ((self.original, f"{self.record.framework}, in the run"), *named)]
-        what = f"{self.record.op}{f' in {self.record.layer}' if self.record.layer else ''}"
+        what = place(self.record.op, self.record.layer)
         assert self.original.error is not None
         how = f"error {self.original.error:.2e}, allowed {self.bound:.2e}"
         verdict = "is what the operation gives" if self.within else "is not what the operation gives"

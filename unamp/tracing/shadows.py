@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.adapter.shadowing import NO_PRODUCT
-from unamp.tracing.tables import percent, text_table
+from unamp.tracing.gradients import GradientLine
+from unamp.tracing.tables import Table, percent, place
 
-__all__ = ["ShadowLine", "shadow_lines", "shadow_table", "worst"]
+__all__ = ["ShadowLine", "left_out", "shadow_lines", "shadow_table", "worst"]
 
 
 class ShadowLine(NamedTuple):
@@ -61,8 +62,8 @@ def _line(layer: str | None, op: str, left_out: str, found: Sequence[tuple[Shado
     )
 
 
-def shadow_table(dtype: str, lines: Sequence[ShadowLine]) -> str:
-    """Return the lines as plain text."""
+def shadow_table(dtype: str, lines: Sequence[ShadowLine]) -> Table:
+    """Return the lines as a table."""
     head = ("layer", "operation", f"error in {dtype}", "overflow", "subnormal", "to zero", "count")
     rows = [
         (
@@ -71,16 +72,19 @@ def shadow_table(dtype: str, lines: Sequence[ShadowLine]) -> str:
         )
         for line in lines if not line.left_out
     ]  # fmt: skip
-    left_out = [
-        f"{line.op}{f' in {line.layer}' if line.layer else ''}{f' ({line.times} times)' if line.times > 1 else ''}: "
-        f"{line.left_out}"
-        for line in lines
-        if line.left_out and line.left_out != NO_PRODUCT
+    return Table(head, rows, 2)
+
+
+def left_out(lines: Iterable[ShadowLine | GradientLine]) -> list[str]:
+    """Return a sentence for each line that was left out, with its reason; for all that are no product only one."""
+    found = [line for line in lines if line.left_out]
+    said = [
+        f"{place(line.op, line.layer)}{f' ({line.times} times)' if line.times > 1 else ''}: {line.left_out}"
+        for line in found
+        if line.left_out != NO_PRODUCT
     ]
-    if others := sorted({line.op for line in lines if line.left_out == NO_PRODUCT}):
-        left_out.append(f"{', '.join(others)}: {NO_PRODUCT}")
-    text = text_table(head, rows)
-    return "\n".join([text, "not computed a second time:", *left_out]) if left_out else text
+    others = sorted({line.op for line in found if line.left_out == NO_PRODUCT})
+    return [*said, f"{', '.join(others)}: {NO_PRODUCT}"] if others else said
 
 
 def worst(dtype: str, lines: Sequence[ShadowLine]) -> str | None:
@@ -88,6 +92,5 @@ def worst(dtype: str, lines: Sequence[ShadowLine]) -> str | None:
     line = next((line for line in lines if not line.left_out), None)
     if line is None:
         return None
-    where = f" in {line.layer}" if line.layer else ""
     lost = f"{line.overflow} numbers overflow" if line.overflow else f"error {line.error:.2g}"
-    return f"loses most in {dtype}: {line.op}{where}, {lost}"
+    return f"loses most in {dtype}: {place(line.op, line.layer)}, {lost}"

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from unamp.adapter.records import OpRecord
 from unamp.policy import Rule
-from unamp.tracing.work import Work, share, total_work
+from unamp.tracing.work import Work, share, summed, total_work
 
-__all__ = ["Line", "count", "dtypes", "percent", "shares", "size", "summarised", "summary_table", "text_table"]
+__all__ = [
+    "Line", "Table", "count", "dtypes", "percent", "place", "shares", "size", "summarised", "summary_table", "text_table",
+]  # fmt: skip
 
 
 class Line(NamedTuple):
@@ -37,6 +39,23 @@ class Line(NamedTuple):
     work: Work = Work()
 
 
+class Table(NamedTuple):
+    """A table for people.
+
+    Attributes:
+        head: the names of its columns.
+        rows: the cells of each row.
+        words: how many columns hold words, before those that hold numbers.
+    """
+
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    words: int
+
+    def __str__(self) -> str:
+        return text_table(self.head, self.rows)
+
+
 def summarised(records: Iterable[OpRecord]) -> list[Line]:
     """Return records with equal ones counted together, in the order in which each first ran."""
     lines: dict[Line, list[OpRecord]] = {}
@@ -54,8 +73,8 @@ def summarised(records: Iterable[OpRecord]) -> list[Line]:
     ]
 
 
-def summary_table(lines: Sequence[Line]) -> str:
-    """Return a summary as plain text."""
+def summary_table(lines: Sequence[Line]) -> Table:
+    """Return a summary as a table."""
     head = ("layer", "operation", "rule", "inputs", "computed in", "result", "casts", "moved", "work", "count")
     works = shares(lines)
     rows = [
@@ -66,7 +85,12 @@ def summary_table(lines: Sequence[Line]) -> str:
         )
         for line, work in zip(lines, works, strict=True)
     ]  # fmt: skip
-    return text_table(head, rows)
+    return Table(head, rows, 6)
+
+
+def place(op: str, layer: str | None) -> str:
+    """Return an operation with the layer that it ran in, for people."""
+    return f"{op} in {layer}" if layer else op
 
 
 def text_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -85,7 +109,7 @@ def dtypes(inputs: tuple[str, ...]) -> str:
 
 def shares(lines: Sequence[Line]) -> list[float]:
     """Return, for each line, its share of the work of all; see `unamp.tracing.work.share`."""
-    whole = Work(sum(line.work.products for line in lines), sum(line.work.bytes for line in lines))
+    whole = summed(line.work for line in lines)
     return [share(line.work, whole) for line in lines]
 
 

@@ -14,7 +14,7 @@ from unamp.adapter.records import OpRecord, Shape
 from unamp.dtypes import FLOAT32, PRECISIONS
 from unamp.tracing.products import products
 
-__all__ = ["Work", "share", "total_work", "work_of"]
+__all__ = ["Work", "share", "summed", "total_work", "work_of"]
 
 #: Operations that read, of their first input, no more than they return.
 _LOOKED_UP = frozenset({"embedding", "embedding_bag", "gather", "gather_nd", "index", "index_select", "take", "take_along_dim"})
@@ -40,8 +40,12 @@ def work_of(record: OpRecord) -> Work | None:
 
 def total_work(records: Iterable[OpRecord]) -> Work:
     """Return the work of operations together, without those whose work is not known."""
-    known = [work for record in records if (work := work_of(record)) is not None]
-    return Work(sum(work.products for work in known), sum(work.bytes for work in known))
+    return summed(work for record in records if (work := work_of(record)) is not None)
+
+
+def summed(amounts: Iterable[Work]) -> Work:
+    """Return the sum of some work."""
+    return Work(*map(sum, zip(Work(), *amounts, strict=True)))
 
 
 def share(part: Work, whole: Work) -> float:

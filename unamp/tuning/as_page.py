@@ -18,7 +18,6 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640.0, 280.0, 56.0, 12.0, 22.0, 
 class _Layer(NamedTuple):
     """A layer as a row."""
 
-    inside: str
     name: str
     share: float
     held: float
@@ -71,12 +70,10 @@ def _layers(places: Iterable[PlaceReport]) -> list[_Layer]:
     groups: dict[str, list[PlaceReport]] = {}
     for place in places:
         groups.setdefault(place.layer, []).append(place)
-    rows = []
-    for layer, inner in groups.items():
-        inside, dot, name = (layer or "outside of layers").rpartition(".")
-        held = math.fsum(place.share for place in inner if place.held)
-        rows.append(_Layer(inside + dot, name, math.fsum(place.share for place in inner), held, inner))
-    return rows
+    return [
+        _Layer(layer, math.fsum(p.share for p in inner), math.fsum(p.share for p in inner if p.held), inner)
+        for layer, inner in groups.items()
+    ]
 
 
 def _drawing(report: TuneReport) -> _Drawing:

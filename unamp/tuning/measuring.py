@@ -28,7 +28,7 @@ def results_of(value: Any) -> Results:
         TypeError: for what holds anything but tensors, arrays and numbers.
     """
     top = _inner(value)
-    return [list(_rows(each)) for each in ([value] if top is None else top)]
+    return [list(map(_row, _leaves(each))) for each in ([value] if top is None else top)]
 
 
 def worst_error(reference: Results, other: Results) -> float:
@@ -97,11 +97,6 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(each)
     elif value is not None:
         yield value
-
-
-def _rows(value: Any) -> Iterator[np.ndarray]:
-    for leaf in _leaves(value):
-        yield _row(leaf)
 
 
 def _row(leaf: Any) -> np.ndarray:

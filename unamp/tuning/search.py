@@ -133,7 +133,7 @@ class Search:
             self.trials.errors[everything] = [error]
 
     def _searched(self) -> frozenset[Unit]:
-        everything, base = frozenset(self.units), sorted(self.units, key=self._most_work_first)
+        everything, base = frozenset(self.units), sorted(self.units, key=lambda unit: (self.overflows(unit), -self.work[unit]))
         if self.effort == "halves":
             return halves(base, self.trials.holds)
         harm = {unit: math.inf if self.overflows(unit) else self.trials.first(everything - {unit}) for unit in base}
@@ -147,9 +147,6 @@ class Search:
         """Return whether a result is beyond the low dtype, as the float32 runs show."""
         largest = PRECISIONS[self.subject.base.dtype].largest
         return any(self.subject.peak.get(place, 0.0) > largest for place in unit)
-
-    def _most_work_first(self, unit: Unit) -> tuple[bool, float]:
-        return self.overflows(unit), -self.work[unit]
 
     def _run(self, held: frozenset[Unit], batch: int) -> float:
         error = self.subject.error(frozenset().union(*held), self.batches[batch], self.references[batch])

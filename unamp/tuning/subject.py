@@ -8,16 +8,18 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from unamp.adapter import registry
+from unamp.adapter.records import OpRecord
+from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.errors import AdapterError, BannedOperation, NotExpressible
 from unamp.layers.applying import LayerNames, layer_names, layer_policies
 from unamp.layers.rules import LayerRule, LayerRules
 from unamp.policy import Policy
 from unamp.regions import policy_region
 from unamp.tracing import Trace, Work, share, trace
+from unamp.tracing.work import summed, work_of
 from unamp.tuning import measuring
 from unamp.tuning.places import Place, low_places, place_of, places_to_be_low
 from unamp.tuning.rules import policy_and_rules
-from unamp.tuning.work import shares, summed, widened_work
 
 __all__ = ["Subject", "in_force"]
 
@@ -80,7 +82,7 @@ class Subject:
         """Add the work and the peaks of a float32 run."""
         for record in ran.records:
             place = self.place(record)
-            self.amounts[place] = summed([self.amounts.get(place, Work()), widened_work(record)])
+            self.amounts[place] = summed([self.amounts.get(place, Work()), _widened_work(record)])
             if record.values is not None:
                 self.peak[place] = max(self.peak.get(place, 0.0), record.values.max_abs)
 
@@ -95,7 +97,8 @@ class Subject:
         if self.raised is not None:
             found += places_to_be_low(exact.records, self.base, self.names.first, self.names.classes)
         self.places = list(dict.fromkeys([*self.places, *found]))
-        self.work = shares(self.amounts, self.places)
+        whole = summed(self.amounts[place] for place in self.places if place in self.amounts)
+        self.work = {place: share(amount, whole) for place, amount in self.amounts.items()}
 
     def place(self, record: Any) -> Place:
         """Return the place where an operation ran."""
@@ -147,7 +150,7 @@ class Subject:
 
     def low_share(self, ran: Trace) -> float:
         """Return the share of a run's work that was low."""
-        worked = [(record.computed_in == self.base.dtype, widened_work(record)) for record in ran.records if record.compute]
+        worked = [(record.computed_in == self.base.dtype, _widened_work(record)) for record in ran.records if record.compute]
         return share(summed(work for low, work in worked if low), summed(work for _, work in worked))
 
     def framework(self) -> str:
@@ -157,3 +160,17 @@ class Subject:
 
     def _kept(self, given: Any) -> Any:
         return given if self.measure is not None else measuring.results_of(given)
+
+
+def _widened_work(record: OpRecord) -> Work:
+    """Return the work that an operation is in float32, so that low runs and float32 runs agree; none where it is not known."""
+    wide = record._replace(
+        inputs=tuple(map(_wide, record.inputs)),
+        compute=_wide(record.compute) if record.compute else None,
+        output=_wide(record.output) if record.output else None,
+    )
+    return work_of(wide) or Work()
+
+
+def _wide(dtype: str) -> str:
+    return FLOAT32 if dtype in LOW_DTYPES else dtype

@@ -8,11 +8,11 @@ from typing import Any
 
 from unamp.policy import Policy
 from unamp.tuning import checks
-from unamp.tuning.budgets import budget_of
 from unamp.tuning.finishing import result_of
 from unamp.tuning.progress import Progress, showing
 from unamp.tuning.search import Search
 from unamp.tuning.subject import Subject
+from unamp.tuning.trials import budget_of
 from unamp.tuning.tuned import Tuned
 from unamp.typing import DtypeLike
 

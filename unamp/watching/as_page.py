@@ -30,8 +30,6 @@ class _Cell(NamedTuple):
 class _Row(NamedTuple):
     """One layer over time."""
 
-    inside: str
-    name: str
     summary: LayerSummary
     gradients: list[_Cell]
     swallowed: list[_Cell]
@@ -82,12 +80,13 @@ def _rows(samples: Sequence[Sample], buckets: Sequence[Sequence[Sample]]) -> lis
     by_name = [{each.layer: each for each in sample.layers} for bucket in buckets for sample in bucket]
     found = []
     for summary in summaries:
-        inside, dot, name = summary.layer.rpartition(".")
         series = iter([each.get(summary.layer) for each in by_name])
         parts = [[(sample.step, each) for sample in bucket if (each := next(series)) is not None] for bucket in buckets]
         gradients = [_cell(n, part, _share, _kind) for n, part in enumerate(parts) if part]
-        swallowed = [_cell(n, part, _swallowed, lambda layer: "lost") for n, part in enumerate(parts) if part]
-        found.append(_Row(inside + dot, name, summary, _shown(gradients), _shown(swallowed)))
+        swallowed = [
+            _cell(n, part, lambda layer: layer.swallowed or 0.0, lambda layer: "lost") for n, part in enumerate(parts) if part
+        ]
+        found.append(_Row(summary, _shown(gradients), _shown(swallowed)))
     return found
 
 
@@ -97,10 +96,6 @@ def _shown(cells: Iterable[_Cell]) -> list[_Cell]:
 
 def _share(layer: LayerSample) -> float:
     return 1.0 if layer.nonfinite or layer.dead else layer.subnormal
-
-
-def _swallowed(layer: LayerSample) -> float:
-    return layer.swallowed or 0.0
 
 
 def _kind(layer: LayerSample) -> str:

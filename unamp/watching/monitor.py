@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from types import TracebackType
 from typing import Any
@@ -259,7 +259,8 @@ def _with_parameters(gradients: list[_Named], parameters: list[_Named]) -> list[
 
 
 def _adapter(network: Any, optimizer: Any) -> Adapter:
-    found = registry.owner(network, "network") or next(_owners(_leaves(network)), None)
+    of_leaves = (registry.owner(leaf, "tensor") for leaf in _leaves(network))
+    found = registry.owner(network, "network") or next(filter(None, of_leaves), None)
     if found is None:
         known = ", ".join(each.framework for each in registry.adapters_in_use()) or "none"
         raise TypeError(f"{type(network).__name__} is no network of a framework that is in use: {known}")
@@ -268,10 +269,6 @@ def _adapter(network: Any, optimizer: Any) -> Adapter:
     if not isinstance(found, NamesGradients):
         raise NotExpressible(f"the adapter for {found.framework} does not tell gradients by name, which unamp.watch needs")
     return found
-
-
-def _owners(leaves: Iterable[Any]) -> Iterator[Adapter]:
-    return (adapter for leaf in leaves if (adapter := registry.owner(leaf, "tensor")) is not None)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -25,7 +25,8 @@ def all_finite(inputs: Any) -> Any:
     Raises:
         TypeError: for what is no tensor.
     """
-    tensors = [inputs] if owner(inputs, "tensor") else [each for each in _items(inputs) if each is not None]
+    given = inputs if isinstance(inputs, (tuple, list)) else [inputs]
+    tensors = [each for each in given if each is not None]
     adapter = owner(tensors[0], "tensor") if tensors else None
     if adapter is None or not all(map(adapter.is_tensor, tensors)):
         raise TypeError(f"all_finite takes a tensor, or a tuple of tensors of one framework, not {inputs!r:.60}")
@@ -192,10 +193,6 @@ def check_count(name: str, value: object) -> int:
     if value <= 0:
         raise ValueError(f"The {name!r} must be int and must > 0, but got {value!r}")
     return value
-
-
-def _items(inputs: Any) -> list[Any]:
-    return list(inputs) if isinstance(inputs, (tuple, list)) else [inputs]
 
 
 def _times(inputs: Any, factor: float) -> Any:

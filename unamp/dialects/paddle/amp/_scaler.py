@@ -61,10 +61,6 @@ class AmpScaler(unamp.scaling.GradScaler):
         """See `unamp.GradScaler.scale`."""
         return super().scale(var)
 
-    def minimize(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """See `unamp.GradScaler.minimize`."""
-        return super().minimize(optimizer, *args, **kwargs)
-
     def is_enable(self) -> bool:
         """Return whether it does anything."""
         return self.is_enabled()
