@@ -24,7 +24,6 @@ from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from unamp.adapter.exchanging import Exchange, InC, InPython, Names
 from unamp.adapter.patching import Patch
 
 __all__ = ["AttributePatch", "CodePatch", "MethodsPatch", "NamesPatch", "PatchGroup", "PropertiesPatch", "code_of"]
@@ -133,26 +132,26 @@ class PropertiesPatch:
             place is not asked for.
     """
 
-    __slots__ = ("classes", "module")
+    __slots__ = ("_classes", "_module")
 
     def __init__(self, module: types.ModuleType, instead: Mapping[str, Any], *, looked_up_often: bool = True) -> None:
-        self.module = module
+        self._module = module
         own, space = type(module), vars(module)
         if looked_up_often:
             properties = {name: property({module: value}.__getitem__) for name, value in instead.items()}
         else:
             properties = {name: _yielding(space, name, space[name], value) for name, value in instead.items()}
-        self.classes = own, type(own.__name__, (own,), {"__module__": own.__module__, **properties})
+        self._classes = own, type(own.__name__, (own,), {"__module__": own.__module__, **properties})
 
     def apply(self) -> None:
         """Give the replacements from now on."""
-        self.module.__class__ = self.classes[1]
+        self._module.__class__ = self._classes[1]
 
     def undo(self) -> None:
         """Give the module's own attributes again."""
-        own, instead = self.classes
-        if type(self.module) is instead:
-            self.module.__class__ = own
+        own, instead = self._classes
+        if type(self._module) is instead:
+            self._module.__class__ = own
 
 
 def _yielding(space: dict[str, Any], name: str, own: Any, instead: Any) -> property:
@@ -177,13 +176,6 @@ class NamesPatch:
     """
 
     __slots__ = ("_absent", "_get", "_instead", "_instead_values", "_own", "_own_values", "_space")
-
-    @property
-    def names(self) -> tuple[dict[str, Any], Callable[[Any], Any], Any, dict[str, Any], Any, dict[str, Any]] | None:
-        """The dictionary, what gets the names' values at once, those without and with the patch; None if some are absent."""
-        if self._absent:
-            return None
-        return self._space, self._get, self._own_values, self._own, self._instead_values, self._instead
 
     def __init__(self, space: dict[str, Any], instead: Mapping[str, Any]) -> None:
         self._space = space
@@ -250,79 +242,57 @@ class MethodsPatch:
         TypeError: where an operator is a slot of C, which goes past the dictionary.
     """
 
-    __slots__ = ("names", "of")
+    __slots__ = ("_names", "_of")
 
     def __init__(self, of: type, instead: Mapping[str, Any]) -> None:
         if slots := [name for name in instead if isinstance(getattr(of, name, None), types.WrapperDescriptorType)]:
             raise TypeError(f"{of.__name__}: {', '.join(slots)} is not a function")
-        self.of = of
-        self.names = NamesPatch(gc.get_referents(vars(of))[0], instead)
+        self._of = of
+        self._names = NamesPatch(gc.get_referents(vars(of))[0], instead)
 
     def apply(self) -> None:
         """Be the replacements from now on."""
-        self.names.apply()
-        self.of.__doc__ = self.of.__doc__  # makes Python forget what it remembers of the class, as any assignment does
+        self._names.apply()
+        self._of.__doc__ = self._of.__doc__  # makes Python forget what it remembers of the class, as any assignment does
 
     def undo(self) -> None:
         """Be the originals again."""
-        self.names.undo()
-        self.of.__doc__ = self.of.__doc__
+        self._names.undo()
+        self._of.__doc__ = self._of.__doc__
 
 
 class PatchGroup:
     """Patches that are applied and undone in one go: a region opens and closes as fast as these loops run.
 
-    What is commonest, exchanged code and names in dictionaries, is exchanged without calling each patch. Where somebody else
-    has put something in one of the places meanwhile, the patch itself is asked, which knows what to leave.
-
     Args:
         patches: the patches.
-        exchange: the loops over functions and names in C, where they are built.
 
     Attributes:
         patches: the patches.
     """
 
-    __slots__ = ("_classes", "_loops", "_modules", "_others", "patches")
+    __slots__ = ("_codes", "_others", "patches")
 
-    def __init__(self, patches: Iterable[Patch], exchange: Exchange | None = None) -> None:
+    def __init__(self, patches: Iterable[Patch]) -> None:
         self.patches = tuple(patches)
-        codes = [patch.codes for patch in self.patches if isinstance(patch, CodePatch)]
-        names: list[Names] = []
-        others = []
-        self._classes: list[type] = []
-        self._modules = tuple((p.module, *p.classes) for p in self.patches if isinstance(p, PropertiesPatch))
-        for patch in self.patches:
-            named = patch.names if isinstance(patch, MethodsPatch) else patch
-            if isinstance(named, NamesPatch) and named.names is not None:
-                names.append((*named.names, named))
-                if isinstance(patch, MethodsPatch):
-                    self._classes.append(patch.of)
-            elif not isinstance(patch, (CodePatch, PropertiesPatch)):
-                others.append((patch.apply, patch.undo))
-        self._loops = InPython(codes, names) if exchange is None else InC(codes, names, exchange)
-        self._others = tuple(others)
+        # Hundreds, of which none is called.
+        self._codes = tuple(patch.codes for patch in self.patches if isinstance(patch, CodePatch))
+        self._others = tuple(patch for patch in self.patches if not isinstance(patch, CodePatch))
 
     def apply(self) -> None:
         """Apply all of them."""
-        self._loops.apply()
-        for kind in self._classes:
-            kind.__doc__ = kind.__doc__  # see `MethodsPatch`
-        for module, _, new_class in self._modules:
-            module.__class__ = new_class
-        for apply, _ in self._others:
-            apply()
+        for function, _, instead in self._codes:
+            function.__code__ = instead
+        for patch in self._others:
+            patch.apply()
 
     def undo(self) -> None:
         """Undo all of them."""
-        self._loops.undo()
-        for kind in self._classes:
-            kind.__doc__ = kind.__doc__
-        for module, own_class, new_class in self._modules:
-            if type(module) is new_class:
-                module.__class__ = own_class
-        for _, undo in self._others:
-            undo()
+        for function, own, instead in self._codes:
+            if function.__code__ is instead:
+                function.__code__ = own
+        for patch in self._others:
+            patch.undo()
 
 
 def code_of(source: str, constants: Mapping[str, Any], *, closed_over: int = 0) -> types.CodeType:
