@@ -1,8 +1,8 @@
 """Where Paddle's forward functions are bound: modules of Paddle and of others that got one when they were imported.
 
 A forward function is C++, so it has no code to exchange: every name for it has to stand for something else while a region is
-open. That is an entry in the dictionary of the module that has the name. Paddle's own two modules of forward functions have a
-thousand of them, so for as long these get a class with properties, which costs one assignment.
+open. That is an entry in the dictionary of the module that has the name. The modules that users take forward functions from
+have a thousand of them, so for as long these get a class with properties, which costs one assignment.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from unamp_paddle.listing import BUILTIN, forward, legacy
 
 __all__ = ["everywhere", "found"]
 
-#: Modules that have nothing but forward functions, which are looked up as attributes.
-_MODULES = ("paddle._C_ops", "paddle._legacy_C_ops")
+#: Modules that users take forward functions from, as attributes, where this Paddle has them.
+_MODULES = ("paddle._C_ops", "paddle._legacy_C_ops", "paddle.tensor", "paddle.tensor.ops", "paddle.linalg", "paddle.special")
 #: Modules whose own names for forward functions must stay: they are, differentiate or carry out what is computed.
 _NOT_SWEPT = (
     "libpaddle", "paddle._pir_ops", "decomposition", "primitives", "composite_rules", "paddle.pir", "paddle.optimizer",
@@ -45,7 +45,7 @@ def _bound(space: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def everywhere() -> tuple[Patch, ...]:
-    """Return the patches of Paddle's own modules of forward functions."""
+    """Return the patches of the modules that users take forward functions from."""
     modules = [sys.modules[path] for path in _MODULES if path in sys.modules]
     return tuple(PropertiesPatch(module, _bound(vars(module))) for module in modules)
 
