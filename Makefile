@@ -25,7 +25,7 @@ help:
 	@echo "make tables        write docs/tables from the data and the adapters"
 	@echo "make api           write docs/api/names.txt, the public names of a release, anew"
 	@echo "make docs          the guides and the API reference as a site, in site/"
-	@echo "make dist          sdist, pure wheel and wheel with compiled parts, in dist/; PYTHONS=\"PATH PATH\" names more environments with a torch"
+	@echo "make dist          sdist, pure wheel and wheel with PyTorch's kernels, in dist/; PYTHONS=\"PATH PATH\" names more environments with a torch"
 	@echo "make release-check   what a release must pass, from a fresh clone and in empty environments; uploads nothing (an hour)"
 	@echo "make clean         remove .venv and everything built"
 
@@ -103,12 +103,9 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unamp needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 
-# For PyTorch there are kernels in C++ as well, and for Paddle and MindSpore a loop in C, which are optional.
-$(VENV)/.compiled: $(wildcard adapters/unamp_*/compiled/* adapters/unamp_*/compiled.py unamp/adapter/*.c) constraints.txt
+# For PyTorch there are kernels in C++ as well, which are optional.
+$(VENV)/.compiled: $(wildcard adapters/unamp_torch/compiled/*) constraints.txt
 	@if command -v c++ > /dev/null; then $(RUN) -m unamp_torch; else echo "no C++ compiler: PyTorch's kernels stay in Python"; fi
-	@if command -v cc > /dev/null; then $(RUN) -m unamp_paddle; else echo "no C compiler: Paddle's regions open in Python"; fi
-	@if ! command -v cc > /dev/null; then echo "no C compiler: MindSpore's regions open in Python"; \
-	elif $(RUN) -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("mindspore") is None)'; then $(RUN) -m unamp_mindspore; fi
 	@touch $@
 
 # One environment grows with what is asked of it: the frameworks are large.

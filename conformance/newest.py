@@ -37,9 +37,6 @@ EXTRAS = {
     "tensorflow": ("tensorflow-cpu", "conformance"),  # the build without CUDA
     "jax": ("jax", "conformance,jax-libraries"),
 }
-#: Which fact of `unamp doctor` says in what a part runs that is compiled, and what it is then.
-COMPILED = {"torch": ("kernels", "C++"), "paddle": ("regions", "C"), "mindspore": ("regions", "C")}
-
 #: One low dtype: the other takes the same ways through a framework, and the suite of pinned versions has both.
 SELECTION = ("--device", "cpu", "--dtype", "bfloat16")
 
@@ -85,7 +82,7 @@ def examine(framework: str, home: Path, requirement: str = "", wheel: Path | Non
     found = next(report for report in doctor["frameworks"] if report["framework"] == framework)
     if found["status"] != "ready":
         raise Failure(f"unamp doctor calls {framework} {found['status']}: {found['advice']}")
-    runs = "" if wheel is None else _compiled(found, wheel)
+    runs = "" if wheel is None or framework != "torch" else _kernels(found, wheel)
     selection = ("--framework", framework, *SELECTION, *(() if brief else ("--thorough",)))
     said = _step("conformance", command, "conformance", *selection, cwd=home, variables=variables)
     return f"{found['version']}: {runs}{_lines(said)[-1]}"
@@ -96,25 +93,19 @@ def _without_compiler(home: Path) -> dict[str, str]:
     return {"PATH": str(home / "bin"), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": ""}
 
 
-def _compiled(found: Mapping[str, Any], wheel: Path) -> str:
-    """Return the language of an adapter's part that may be compiled.
+def _kernels(found: Mapping[str, Any], wheel: Path) -> str:
+    """Return in which language the kernels of PyTorch's adapter run.
 
     Raises:
-        Failure: where it runs in Python, although the wheel brings it.
+        Failure: where they run in Python, although the wheel brings them.
     """
-    framework, facts = found["framework"], found["runtime"]
-    if framework not in COMPILED:
-        return ""
-    fact, compiled = COMPILED[framework]
-    minor = ".".join(found["version"].split(".")[:2])
-    file = "unamp_exchanging"
-    if framework == "torch":
-        file = f"torch-{minor}/unamp_torch_kernels.cpython-{sys.version_info[0]}{sys.version_info[1]}-"
+    runs, minor = found["runtime"]["kernels"], ".".join(found["version"].split(".")[:2])
+    file = f"torch-{minor}/unamp_torch_kernels.cpython-{sys.version_info[0]}{sys.version_info[1]}-"
     with zipfile.ZipFile(wheel) as archive:
         brought = any(file in name and name.endswith(".so") for name in archive.namelist())
-    if brought and facts[fact] != compiled:
-        raise Failure(f"the wheel brings {file}, but unamp doctor says that {fact} are in {facts[fact]}: {facts}")
-    return f"{fact} in {facts[fact]}{'' if brought else ', of which the wheel brings none'}; "
+    if brought and runs != "C++":
+        raise Failure(f"the wheel brings {file}, but unamp doctor says that kernels are in {runs}: {found['runtime']}")
+    return f"kernels in {runs}{'' if brought else ', of which the wheel brings none'}; "
 
 
 def _install(python: str, extras: str, requirement: str, wheel: Path | None, variables: Mapping[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 From a fresh clone of what is committed: the sdist and the wheels are built (`dist.py`); pip chooses between the wheels in an
 empty environment of each Python that is found here; every framework's newest release runs its first example, ``unamp doctor``
-and a brief conformance from the wheel with compiled parts, in an environment without a compiler (``conformance/newest.py``),
+and a brief conformance from the wheel with kernels, in an environment without a compiler (``conformance/newest.py``),
 PyTorch first in the version that its kernels are built for; links in the documents lead somewhere. What is left for a person
 is printed at the end. All steps are run, also behind one that fails.
 
@@ -27,14 +27,13 @@ from versions import found_python  # noqa: E402
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
-#: Run in an empty environment, where nothing but the wheel is: what it brings compiled is there, or is not and nothing breaks.
-_LOADED = """
-import sys, unamp
-from unamp.adapter import exchanging
+#: Run in an empty environment, where nothing but the wheel is: says whether it has brought kernels.
+_BROUGHT = """
+import importlib.util, pathlib, sys, unamp
 assert unamp.__file__.startswith(sys.prefix), unamp.__file__
 unamp.Policy(dtype="bfloat16", deny="softmax")
-part = exchanging.part("paddle")
-print("Python" if part.module() is None else "C", part.refusal or "")
+adapter = pathlib.Path(importlib.util.find_spec("unamp_torch").origin).parent
+print("kernels" if any(adapter.glob("compiled/torch-*/*.so")) else "none")
 """
 
 LEFT = """Left for a person:
@@ -65,7 +64,8 @@ def main(arguments: Sequence[str]) -> int:
         if not _passes("build", clone, "release/dist.py", "--out", str(dist), *named):
             print("nothing was built, so nothing else can be looked at")
             return 1
-        wheel, pure = next(dist.glob("*-abi3-*.whl")), next(dist.glob("*-none-any.whl"))
+        pure = next(dist.glob("*-none-any.whl"))
+        (wheel,) = set(dist.glob("*.whl")) - {pure}
         failed += [python for python in PYTHONS if not _installs(python, wheel, pure, Path(folder, python))]
         chosen = options.chosen or [*_built_for(), *("torch", "paddle", "mindspore", "tensorflow", "jax")]
         if not _passes("frameworks", clone, "conformance/newest.py", "--brief", "--wheel", str(wheel), *chosen):
@@ -87,16 +87,16 @@ def _installs(python: str, wheel: Path, pure: Path, home: Path) -> bool:
         return True
     # Pip looks into the folder, as it would into an index, and takes the wheel that fits best.
     for form, source, expected in (
-        ("the wheel that pip chooses", ["--find-links", str(wheel.parent), "unamp"], "C"),
-        ("the pure wheel", [str(pure)], "Python"),
+        ("the wheel that pip chooses", ["--find-links", str(wheel.parent), "unamp"], "kernels"),
+        ("the pure wheel", [str(pure)], "none"),
     ):
         environment = home / expected
         _output(interpreter, "-m", "venv", str(environment), cwd=ROOT)
         there = str(environment / "bin/python")
         without = {"PATH": str(environment / "bin"), "XDG_CACHE_HOME": str(environment / "cache"), "PYTHONPATH": ""}
         _output(there, "-m", "pip", "install", "--quiet", "--no-index", *source, cwd=environment, **without)
-        said = _output(there, "-c", _LOADED, cwd=environment, **without).strip()
-        print(f"empty environment, Python {python}, {form}: loops in {said}", flush=True)
+        said = _output(there, "-c", _BROUGHT, cwd=environment, **without).strip()
+        print(f"empty environment, Python {python}, {form}: {said}", flush=True)
         if said != expected:
             return False
     return True

@@ -1,12 +1,10 @@
 """The sdist, the pure wheel and the wheel for this platform, in dist/: ``make dist``.
 
-The pure wheel works everywhere. The other one has the same files, and compiled parts besides:
+The pure wheel works everywhere. The other one has the same files, and PyTorch's kernels besides, for each Python and minor
+version of PyTorch that they are built with here: those of the interpreter that runs this, and of those named with
+``--python``, environments that have torch, ninja and setuptools.
 
-- the loops in C that Paddle's and MindSpore's adapters use, one file for every Python, against Python's stable ABI;
-- PyTorch's kernels, for each Python and minor version of PyTorch that they are built with here: those of the interpreter that
-  runs this, and of those named with ``--python``, environments that have torch, ninja and setuptools.
-
-Pip takes the wheel for the platform where it fits: it is tagged with the oldest glibc that has what the parts use. What is in
+Pip takes the wheel for the platform where it fits: it is tagged with the oldest glibc that has what the kernels use. What is in
 the wheels and how large it is, is checked; an error where it is not as it should be.
 """
 
@@ -28,22 +26,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 
-#: The oldest Python that is supported, whose stable ABI the loops in C keep to.
-OLDEST = (3, 11)
+#: The bytes that one library of kernels may have: half as many again as it has.
+LARGEST = 450_000
 
-#: The bytes that a part may have, by the name of its module: half as many again as it has.
-LARGEST = {"unamp_exchanging": 24_000, "unamp_torch_kernels": 450_000}
-
-#: The bytes that a wheel may have without compiled parts.
+#: The bytes that a wheel may have without kernels.
 LARGEST_PURE = 2_000_000
-
-_LOOPS = """
-import sys
-from pathlib import Path
-from unamp.adapter import exchanging
-part = exchanging.part("paddle")
-part.compile_extension("-s", f"-DPy_LIMITED_API={sys.argv[2]}", target=Path(sys.argv[1], "unamp/adapter", part.in_wheel.name))
-"""
 
 _KERNELS = """
 import sys
@@ -57,11 +44,11 @@ compiled.build(target=Path(sys.argv[1], "unamp_torch/compiled", *place.parts[-2:
 
 
 class Wheels(NamedTuple):
-    """The wheel without compiled parts, the one with them, and the sizes of those parts by their paths in it."""
+    """The wheel without kernels, the one with them, and the sizes of the libraries by their paths in it."""
 
     pure: Path
     platform: Path
-    parts: Mapping[str, int]
+    kernels: Mapping[str, int]
 
 
 def build(out: Path, interpreters: Sequence[str]) -> Wheels:
@@ -76,16 +63,29 @@ def build(out: Path, interpreters: Sequence[str]) -> Wheels:
         subprocess.CalledProcessError: a compiler or the build failed; what it has to say is on the terminal.
     """
     pure = build_pure(out)
-    with tempfile.TemporaryDirectory(prefix="unamp-parts-") as folder:
-        parts = compile_parts(Path(folder), interpreters)
-        hook = {
-            "UNAMP_COMPILED_PARTS": folder,
-            "UNAMP_WHEEL_TAG": f"cp{OLDEST[0]}{OLDEST[1]}-abi3-{platform_tag(parts)}",
-        }
-        _run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(out), str(ROOT), **hook)
-        sizes = {str(path.relative_to(folder)): path.stat().st_size for path in parts}
+    with tempfile.TemporaryDirectory(prefix="unamp-kernels-") as folder:
+        for interpreter in interpreters:
+            _run(interpreter, "-c", _KERNELS, folder, UNAMP_TORCH_COMPILED="0")
+        return build_for_platform(pure, Path(folder))
+
+
+def build_for_platform(pure: Path, folder: Path) -> Wheels:
+    """Build the wheel for this platform beside the pure one, with the libraries of a folder, and check both.
+
+    Args:
+        pure: the pure wheel.
+        folder: where the libraries are, at their paths in a wheel.
+
+    Raises:
+        ValueError: one of them is not as it should be.
+        subprocess.CalledProcessError: the build failed.
+    """
+    out, libraries = pure.parent, sorted(folder.rglob("*.so"))
+    # The name of a library says which Python it is for.
+    hook = {"UNAMP_COMPILED_PARTS": str(folder), "UNAMP_WHEEL_TAG": f"py3-none-{platform_tag(libraries)}"}
+    _run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(out), str(ROOT), **hook)
     (compiled,) = set(out.glob("unamp-*.whl")) - {pure}
-    wheels = Wheels(pure, compiled, sizes)
+    wheels = Wheels(pure, compiled, {str(path.relative_to(folder)): path.stat().st_size for path in libraries})
     check(wheels)
     return wheels
 
@@ -100,19 +100,11 @@ def build_pure(out: Path) -> Path:
     return pure
 
 
-def compile_parts(folder: Path, interpreters: Iterable[str]) -> list[Path]:
-    """Compile all parts into a folder, at their paths in a wheel, and return the files."""
-    _run(sys.executable, "-c", _LOOPS, str(folder), f"0x{OLDEST[0]:02x}{OLDEST[1]:02x}0000")
-    for interpreter in interpreters:
-        _run(interpreter, "-c", _KERNELS, str(folder), UNAMP_TORCH_COMPILED="0")
-    return sorted(folder.rglob("*.so"))
-
-
-def platform_tag(parts: Iterable[Path]) -> str:
+def platform_tag(libraries: Iterable[Path]) -> str:
     """Return the platform's part of a wheel's tag: on Linux with the oldest glibc that has all that some libraries use."""
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return re.sub(r"[-.]", "_", sysconfig.get_platform())
-    used = (number for path in parts for number in re.findall(rb"\0GLIBC_2\.(\d+)", path.read_bytes()))
+    used = (number for path in libraries for number in re.findall(rb"\0GLIBC_2\.(\d+)", path.read_bytes()))
     return f"manylinux_2_{max(17, *map(int, used))}_{platform.machine()}"
 
 
@@ -128,16 +120,15 @@ def check(wheels: Wheels) -> None:
         ours, theirs = _contents(pure), _contents(compiled)
         if libraries := [name for name in ours if name.endswith((".so", ".pyd", ".dylib"))]:
             raise ValueError(f"{wheels.pure.name} is for every platform, but has {libraries[0]}")
-        if (more := theirs.keys() - ours.keys()) != wheels.parts.keys():
+        if (more := theirs.keys() - ours.keys()) != wheels.kernels.keys():
             raise ValueError(
-                f"{wheels.platform.name} has {sorted(more)} beside the pure wheel's files, not {sorted(wheels.parts)}"
+                f"{wheels.platform.name} has {sorted(more)} beside the pure wheel's files, not {sorted(wheels.kernels)}"
             )
         if different := [name for name, number in ours.items() if theirs.get(name) != number]:
             raise ValueError(f"{wheels.platform.name} has another {different[0]} than the pure wheel")
-        for name, size in wheels.parts.items():
-            largest = LARGEST[Path(name).name.partition(".")[0]]
-            if size > largest:
-                raise ValueError(f"{name} has {size} bytes, more than {largest}: is it stripped?")
+        for name, size in wheels.kernels.items():
+            if size > LARGEST:
+                raise ValueError(f"{name} has {size} bytes, more than {LARGEST}: is it stripped?")
             held = compiled.read(name)
             if wrong := [text for text in ("libpython", str(ROOT), sys.prefix) if text.encode() in held]:
                 raise ValueError(f"{name} names {wrong[0]}, which is on this machine alone")
@@ -166,12 +157,16 @@ def main(arguments: Sequence[str]) -> int:
         "--python", action="append", default=[], metavar="PATH", help="an environment with a torch; repeat for more"
     )
     options = parser.parse_args(arguments)
-    if shutil.which("cc") is None or shutil.which("c++") is None:
-        sys.exit("a wheel with compiled parts needs a C and a C++ compiler (cc, c++); for the pure one: python -m build")
-    wheels = build(options.out, with_torch(options.python))
+    interpreters = with_torch(options.python)
+    if not interpreters or shutil.which("c++") is None:
+        sys.exit(
+            "a wheel with kernels needs a C++ compiler (c++) and an environment with torch, ninja and setuptools: this one, or "
+            "one named with --python; for the pure wheel: python -m build"
+        )
+    wheels = build(options.out, interpreters)
     for path in sorted(options.out.glob("unamp-*")):
         print(f"{path.stat().st_size:>9,} {path.name}")
-    for name, size in sorted(wheels.parts.items()):
+    for name, size in sorted(wheels.kernels.items()):
         print(f"{size:>9,}   {name}")
     return 0
 

@@ -1,7 +1,7 @@
 """Additions to a wheel as it is built: a bill of materials, in CycloneDX's JSON, in the folder that PEP 770 has for it.
 
 It lists each file of the wheel with its SHA-256, and each package that an extra asks for. It has no time and no serial number:
-the same source gives the same wheel. A wheel for this platform gets the compiled parts as well, which `dist.py` compiles.
+the same source gives the same wheel. A wheel for this platform gets PyTorch's kernels as well, which `dist.py` compiles.
 """
 
 from __future__ import annotations

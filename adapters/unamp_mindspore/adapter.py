@@ -18,7 +18,6 @@ from unamp.adapter.observer import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_mindspore import (
-    compiled,
     compiling,
     decoration,
     devices,
@@ -50,7 +49,6 @@ class MindSporeAdapter(BaseAdapter):
     probe = staticmethod(compiling.install)  # hooks were looked at before they were imported
     device_names = staticmethod(devices.names)
     device_kind = staticmethod(devices.kind_of)
-    faster = staticmethod(compiled.build_hint)
     how = staticmethod(plans.how)
     wrap = networks.wrap
     scale_loss = staticmethod(scaling.scale_loss)
@@ -83,7 +81,6 @@ class MindSporeAdapter(BaseAdapter):
         return {
             "build": device_in_use(),
             "threads": int(mindspore.get_context("runtime_num_threads")),
-            "regions": "Python" if compiled.exchange is None else "C",
             # No version so far (2.10) is compiled for NumPy 2.
             "built_for_this_numpy": major_minor(np.__version__) < (2, 0),
         }

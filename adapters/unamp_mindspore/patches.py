@@ -26,7 +26,6 @@ from unamp.regions import innermost_region
 from unamp_mindspore import compiling
 from unamp_mindspore.calls import entry
 from unamp_mindspore.casting import cast, convert, forget
-from unamp_mindspore.compiled import exchange
 from unamp_mindspore.decorators import cast_inputs_of
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.moved import api
@@ -208,7 +207,7 @@ def _everything() -> tuple[Any, ...]:
     inherited = MethodsPatch(TensorPy, {name: entry(operator) for name, operator in methods().items()})
     functions = (primitive_call, *_hooks(), *own_hooks(), *compiling.hooks(), *codes().values())
     steps = (AttributePatch(kind, "__call__", suspending(thread)) for kind in _OPTIMIZERS)
-    return (PatchGroup((inherited, *functions, *steps), exchange),)
+    return (PatchGroup((inherited, *functions, *steps)),)
 
 
 def _forget() -> None:

@@ -19,7 +19,7 @@ from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_paddle import compiled, devices, observing, patches, plans, scaling, spellings, watching
+from unamp_paddle import devices, observing, patches, plans, scaling, spellings, watching
 from unamp_paddle.activation import Activation
 from unamp_paddle.casting import cast
 from unamp_paddle.hooks import HOOKS
@@ -40,7 +40,6 @@ class PaddleAdapter(BaseAdapter):
 
     device_names = staticmethod(devices.names)
     device_kind = staticmethod(devices.kind_of)
-    faster = staticmethod(compiled.build_hint)
     how = staticmethod(plans.how)
     scale_loss = staticmethod(scaling.scale_loss)
     backward = staticmethod(scaling.backward)
@@ -77,7 +76,6 @@ class PaddleAdapter(BaseAdapter):
             "build": "cuda" if paddle.is_compiled_with_cuda() else "cpu",
             "mkl": paddle.version.with_mkl == "ON",
             "onednn": bool(paddle.get_flags("FLAGS_use_mkldnn")["FLAGS_use_mkldnn"]),
-            "regions": "Python" if compiled.exchange is None else "C",
         }
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:

@@ -1,16 +1,14 @@
 """Where Paddle's forward functions are bound: modules of Paddle and of others that got one when they were imported.
 
 A forward function is C++, so it has no code to exchange: every name for it has to stand for something else while a region is
-open. A name that a module's own functions read is exchanged in the module's dictionary. Most are only there for others to look
-up; for those the module gets a class with properties, which costs one assignment however many they are.
+open. That is an entry in the dictionary of the module that has the name. The modules that users take forward functions from
+have a thousand of them, so for as long these get a class with properties, which costs one assignment.
 """
 
 from __future__ import annotations
 
-import dis
 import sys
-import types
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -28,10 +26,6 @@ _NOT_SWEPT = (
     "libpaddle", "paddle._pir_ops", "decomposition", "primitives", "composite_rules", "paddle.pir", "paddle.optimizer",
     "unamp_paddle",
 )  # fmt: skip
-
-#: Instructions that read a global, and names of functions that may read any.
-_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
-_UNREADABLE = frozenset({"globals", "vars", "eval", "exec"})
 
 _swept: dict[str, object] = {}
 _found: list[Patch] = []
@@ -66,41 +60,5 @@ def found() -> tuple[Patch, ...]:
         if name in _MODULES or any(part in name for part in _NOT_SWEPT):
             continue
         if held := _bound(space):
-            read = _read_by_itself(module, frozenset(held))
-            if own := {k: v for k, v in held.items() if k in read}:
-                _found.append(NamesPatch(space, own))
-            if others := {k: v for k, v in held.items() if k not in read}:
-                _found.append(PropertiesPatch(module, others, looked_up_often=False))
+            _found.append(NamesPatch(space, held))
     return tuple(_found)
-
-
-def _read_by_itself(module: types.ModuleType, names: Set[str]) -> Set[str]:
-    """Return the names that functions of a module may read as globals: all, where that cannot be told."""
-    spec = getattr(module, "__spec__", None)
-    get_code = getattr(getattr(spec, "loader", None), "get_code", None)
-    if type(module) is not types.ModuleType or get_code is None:
-        return names
-    try:
-        compiled = get_code(module.__name__)
-    except ImportError:
-        compiled = None
-    if compiled is None:
-        return names
-    # Functions that were made by running a string are in no file.
-    made = [value.__code__ for value in vars(module).values() if isinstance(value, types.FunctionType)]
-    made = [own for own in made if own.co_filename != compiled.co_filename]
-    unread = set(names)
-    for code in (*_within(compiled), *made, *(inner for own in made for inner in _within(own))):
-        if not _UNREADABLE.isdisjoint(code.co_names):
-            return names
-        if not unread.isdisjoint(code.co_names):  # attributes are among them
-            unread.difference_update(i.argval for i in dis.get_instructions(code) if i.opname in _READS)
-    return names - unread
-
-
-def _within(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Give the code of the functions that are defined in other code, at any depth."""
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield constant
-            yield from _within(constant)

@@ -24,7 +24,6 @@ from unamp.regions import innermost_region
 from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
-from unamp_paddle.compiled import exchange
 from unamp_paddle.listing import COMPARISONS, tensor_operators
 from unamp_paddle.plans import Plan
 from unamp_paddle.state import DTYPES, FLOAT32, Tensor, dtype_of, thread
@@ -186,7 +185,7 @@ def _hook(number: int) -> CodePatch:
 
 @cache
 def _compilers() -> tuple[PatchGroup]:
-    return (PatchGroup((CodePatch(find(module, path), replacement) for module, path, replacement in _COMPILERS), exchange),)
+    return (PatchGroup(CodePatch(find(module, path), replacement) for module, path, replacement in _COMPILERS),)
 
 
 # --- putting in and taking out ---------------------------------------------------------------------------------------------
@@ -219,7 +218,7 @@ def _needed_always() -> tuple[Patch, ...]:
 
 def _group() -> PatchGroup:
     codes = [_hook(number) for number, (module, _, _) in enumerate(_HOOKS) if module in sys.modules]
-    return PatchGroup((*codes, *bindings.found(), *_base()), exchange)
+    return PatchGroup((*codes, *bindings.found(), *_base()))
 
 
 def acquire(plan: Plan) -> None:

@@ -20,7 +20,6 @@ from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_paddle import listing
 from unamp_paddle.calls import perform
-from unamp_paddle.compiled import exchange
 from unamp_paddle.compiling import not_simulated
 from unamp_paddle.facts import facts
 from unamp_paddle.operators import Operator
@@ -121,7 +120,7 @@ class Plan(BasePlan):
     def _made_patches(self) -> tuple[Patch, ...]:
         codes = listing.codes()
         needed = (codes[operator] for operator in listing.composites() if self._needs(operator))
-        group = PatchGroup(needed, exchange)
+        group = PatchGroup(needed)
         # Paddle's own comparisons do for most policies.
         compared = self.reporting or any(self.rule(op) is not Rule.UNTOUCHED for op in listing.COMPARISONS)
         return (group, listing.comparisons()) if compared else (group,)

@@ -295,24 +295,3 @@ def no_region_is_left_open() -> Iterator[None]:
     """Every test leaves its thread as it found it."""
     yield
     assert unamp.current_policy() is None
-
-
-@pytest.fixture(scope="session")
-def exchange(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The loops over functions and names in C, built; the test is skipped where they cannot be."""
-    from unamp.adapter import exchanging
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.delenv("UNAMP_SOMEBODYS_COMPILED", raising=False)
-        part = exchanging.part("somebodys")
-        if not part.can_be_built():
-            pytest.skip("there is no C compiler, or Python came without its headers")
-        part.compile_extension()
-        return part.module()
-
-
-@pytest.fixture(params=["Python", "C"])
-def loops(request: pytest.FixtureRequest) -> Any:
-    """Each way in which a group of patches exchanges: nothing but Python, or the loops in C."""
-    return None if request.param == "Python" else request.getfixturevalue("exchange")

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tomllib
 import venv
@@ -29,25 +28,23 @@ sys.path.insert(0, str(ROOT / "release"))
 
 import dist  # noqa: E402
 
-COMPILES = shutil.which("cc") is not None and Path(sysconfig.get_path("include"), "Python.h").exists()
-LOOPS = "unamp/adapter/unamp_exchanging.abi3.so"
+KERNELS = "unamp_torch/compiled/torch-2.13/unamp_torch_kernels.cpython-311-x86_64-linux-gnu.so"
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dist.Wheels:
-    """Everything that is built: sdist, pure wheel, and wheel for the platform with the loops in C alone."""
-    if not COMPILES:
-        pytest.skip("there is no C compiler, or Python came without its headers")
-    return dist.build(tmp_path_factory.mktemp("dist"), [])
+    """Everything that is built: sdist, pure wheel, and wheel for the platform, with a file in the place of kernels."""
+    folder = tmp_path_factory.mktemp("kernels")
+    library = folder / KERNELS
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"\x7fELF\0GLIBC_2.3\0GLIBC_2.28\0".ljust(2000, b"\0"))
+    return dist.build_for_platform(dist.build_pure(tmp_path_factory.mktemp("dist")), folder)
 
 
 @pytest.fixture(scope="module")
-def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(wheels: dist.Wheels) -> Path:
     """The pure wheel, which was built from the sdist beside it."""
-    if COMPILES:
-        pure: Path = request.getfixturevalue("wheels").pure
-        return pure
-    return dist.build_pure(tmp_path_factory.mktemp("dist"))
+    return wheels.pure
 
 
 @pytest.fixture(scope="module")
@@ -221,48 +218,32 @@ def test_the_installed_command_names_the_extra_that_it_needs(python: Path) -> No
     assert done.stderr.strip() == ("the command `unamp` needs typer, which is not installed; pip install 'unamp[conformance]'")
 
 
-def test_the_wheel_for_the_platform_is_for_every_python_that_unamp_is_for(wheels: dist.Wheels) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["requires-python"] == ">={}.{}".format(*dist.OLDEST)
-    assert "-cp{}{}-abi3-".format(*dist.OLDEST) in wheels.platform.name
-    assert list(wheels.parts) == [LOOPS]
+def test_the_wheel_for_the_platform_is_for_every_python_and_the_glibc_that_its_kernels_need(wheels: dist.Wheels) -> None:
+    assert re.search(r"-py3-none-(manylinux_2_28_\w+|macosx_\w+)\.whl$", wheels.platform.name)
+    assert list(wheels.kernels) == [KERNELS]
 
 
-def test_pip_takes_the_wheel_for_the_platform_whose_loops_run_in_c_without_a_compiler(
-    wheels: dist.Wheels, tmp_path: Path
-) -> None:
+def test_pip_takes_the_wheel_for_the_platform(wheels: dist.Wheels, tmp_path: Path) -> None:
     python = environment(tmp_path, "--find-links", str(wheels.platform.parent), "unamp")
-    code = """
-from unamp.adapter import exchanging
-part = exchanging.part("paddle")
-one, two = lambda: 1, lambda: 2
-part.module().codes((one,), (two.__code__,), None)
-print(one(), part.module().__file__, part.can_be_built())
-"""
-    done = run(python, "-c", code, PATH=str(python.parent), XDG_CACHE_HOME=str(tmp_path / "cache"))
-    assert done.stderr == ""
-    number, file, can_be_built = done.stdout.split()
-    assert (number, can_be_built) == ("2", "False")
-    assert file.startswith(str(tmp_path))
-    assert file.endswith(LOOPS)
-    assert not (tmp_path / "cache").exists()
+    done = run(python, "-c", "import importlib.util; print(importlib.util.find_spec('unamp_torch').origin)")
+    assert Path(done.stdout.strip()).parents[1].joinpath(KERNELS).exists(), done.stderr
 
 
 def test_a_wheel_that_is_not_as_it_should_be_is_an_error(
     wheels: dist.Wheels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dist.check(wheels)
-    with pytest.raises(ValueError, match=r"is for every platform, but has unamp/adapter/unamp_exchanging"):
+    with pytest.raises(ValueError, match=r"is for every platform, but has unamp_torch/compiled/torch-"):
         dist.check(wheels._replace(pure=wheels.platform))
     with pytest.raises(ValueError, match="beside the pure wheel's files"):
-        dist.check(wheels._replace(parts={}))
+        dist.check(wheels._replace(kernels={}))
     changed = shutil.copy(wheels.platform, tmp_path)
     with zipfile.ZipFile(wheels.platform) as old, zipfile.ZipFile(changed, "w") as new:
         for name in old.namelist():
             new.writestr(name, b"" if name == "unamp/policy.py" else old.read(name))
     with pytest.raises(ValueError, match=r"has another unamp/policy.py than the pure wheel"):
         dist.check(wheels._replace(platform=Path(changed)))
-    monkeypatch.setitem(dist.LARGEST, "unamp_exchanging", 1000)
+    monkeypatch.setattr(dist, "LARGEST", 1000)
     with pytest.raises(ValueError, match="more than 1000: is it stripped"):
         dist.check(wheels)
     monkeypatch.setattr(dist, "LARGEST_PURE", 1000)

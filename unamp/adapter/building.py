@@ -2,21 +2,16 @@
 
 Every process uses what is built: the user's own before the wheel's. Nothing is compiled by an import. What a wheel brings and
 this Python or framework cannot load is left alone, and `CompiledPart.refusal` says why. The environment can say that a
-framework's parts must not be used, with ``UNAMP_PADDLE_COMPILED=0``, say, or that they must (``1``: an error where one is not
+framework's parts must not be used, with ``UNAMP_TORCH_COMPILED=0``, say, or that they must (``1``: an error where one is not
 built).
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.machinery
 import importlib.util
 import os
-import shlex
 import shutil
-import subprocess
-import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,19 +19,7 @@ from typing import Any
 
 from unamp.errors import FrameworkNotSupported
 
-__all__ = ["STABLE_SUFFIX", "CompiledPart", "compiler"]
-
-#: How the name of an extension module ends that keeps to Python's stable ABI.
-STABLE_SUFFIX = ".abi3.so"
-
-
-def compiler() -> list[str]:
-    """Return the C compiler that `CC` names, or `cc`, as the beginning of a command."""
-    return shlex.split(os.environ.get("CC", "cc"))
-
-
-def _header() -> Path:
-    return Path(sysconfig.get_path("include"), "Python.h")
+__all__ = ["CompiledPart"]
 
 
 class CompiledPart:
@@ -89,53 +72,6 @@ class CompiledPart:
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             os.replace(make(Path(folder)), target)
         return target
-
-    @classmethod
-    def extension(cls, framework: str, what: str, module: str, source: Path) -> CompiledPart:
-        """Return a part that is an extension module, for the Python that runs this or, in a wheel, for every one.
-
-        The wheel's stands beside its source, and keeps to Python's stable ABI, which Pythons without the GIL do not load.
-        """
-        made_for = f"{module}-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
-        file = f"{module}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
-        loads = STABLE_SUFFIX in importlib.machinery.EXTENSION_SUFFIXES
-        in_wheel = source.with_name(f"{module}{STABLE_SUFFIX}") if loads else None
-        return cls(framework, what, file, made_for, [source], in_wheel=in_wheel)
-
-    def compile_extension(self, *flags: str, target: Path | None = None) -> Path:
-        """Build the part, an extension module, as `compile` does.
-
-        Raises:
-            OSError: there is no compiler, or this Python came without its headers.
-            subprocess.CalledProcessError: the compiler failed; what it has to say is on the terminal.
-        """
-        if not _header().exists():
-            raise FileNotFoundError(
-                f"{_header()} does not exist: compiling for this Python needs its headers; a system's package has them, such "
-                "as python3-dev (Debian) or python3-devel (Fedora)"
-            )
-        on_this_system = ("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()
-        return self.compile(f"-I{_header().parent}", *on_this_system, *flags, target=target)
-
-    def can_be_built(self) -> bool:
-        """Return whether somebody has yet to build the part, an extension module, which can be done with what is here."""
-        return _header().exists() and self.would_be_used(compiler()[0])
-
-    def compile(self, *flags: str, target: Path | None = None) -> Path:
-        """Build the part with the C compiler, put it at `target` or in its place, and return that.
-
-        Raises:
-            OSError: there is no compiler.
-            subprocess.CalledProcessError: it failed; what it has to say is on the terminal.
-        """
-
-        def make(folder: Path) -> Path:
-            built = folder / self._file
-            command = [*compiler(), "-O3", "-shared", "-fPIC", *flags, *map(str, self.sources), "-o", str(built)]
-            subprocess.run(command, check=True)
-            return built
-
-        return self.keep(make, target)
 
     def would_be_used(self, *tools: str) -> bool:
         """Return whether somebody has yet to build the part, which can be done with the tools that are here."""
