@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from unamp.adapter.keras_models import library
 from unamp.adapter.layers import LayerRegion, derive, put_by_class
 from unamp.errors import NotExpressible
 
@@ -15,12 +16,11 @@ class KerasLayers:
     """See `unamp.adapter.layers.Layered`.
 
     Args:
-        layers: the module ``keras.layers``.
-        note: has the backend's compiler know of a layer's rule; see `unamp.adapter.layers.RulesInForce.put`.
+        note: has the backend's compiler know of a layer's rule; see `unamp.adapter.layers.RulesInForce.put`. None where the
+            compiler notices a layer's new class by itself.
     """
 
-    def __init__(self, layers: Any, note: Callable[[Any, LayerRegion | None], None]) -> None:
-        self._layers = layers
+    def __init__(self, note: Callable[[Any, LayerRegion | None], None] | None = None) -> None:
         self._note = note
 
     def unwrapped(self, network: Any) -> Any:
@@ -37,7 +37,8 @@ class KerasLayers:
 
     def runs(self, layer: Any) -> bool:
         """Return whether a layer has a call of its own."""
-        return type(layer).call is not self._layers.Layer.call and not isinstance(layer, self._layers.InputLayer)
+        layers = library().layers
+        return type(layer).call is not layers.Layer.call and not isinstance(layer, layers.InputLayer)
 
     def check(self, layer: Any, region: LayerRegion) -> None:
         """Raise NotExpressible where a layer's call is not its class's."""
@@ -50,7 +51,8 @@ class KerasLayers:
     def put(self, layer: Any, region: LayerRegion | None) -> None:
         """Have a layer run in a region, and its backend know of it."""
         put_by_class(layer, region, _derived)
-        self._note(layer, region)
+        if self._note is not None:
+            self._note(layer, region)
 
 
 def _derived(plain: type) -> type:
