@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,9 +12,10 @@ from torch.fx import Proxy
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from unamp.adapter.keras_layers import KerasLayers
-from unamp.adapter.layers import LayerRegion, derive, put_by_class
+from unamp.adapter.layers import LayerRegion, RulesInForce, derive, put_by_class
+from unamp.adapter.patching import Patches
 from unamp.errors import NotExpressible
-from unamp_torch import keras
+from unamp_torch import keras, patches
 from unamp_torch.networks import within
 
 __all__ = ["TorchLayers"]
@@ -35,7 +37,7 @@ class TorchLayers:
 
     def __init__(self) -> None:
         self._in_fast: dict[int, nn.Module] = {}  # by identity
-        self._keras = KerasLayers()  # PyTorch's compiler notices a layer's new class
+        self._keras = KerasLayers(_note)
 
     def unwrapped(self, network: nn.Module) -> nn.Module:
         while True:
@@ -85,6 +87,45 @@ class TorchLayers:
             layer._forward_pre_hooks.pop(_HOOK, None)  # type: ignore[call-overload]
         elif id(layer) in self._in_fast:
             layer._forward_pre_hooks[_HOOK] = _do_nothing  # type: ignore[index]
+
+
+# --- Keras ------------------------------------------------------------------------------------------------------------------
+
+
+class _KerasPatches:
+    """What is another in Keras while a region is open, as a patch that stays as long as a layer of Keras has a rule.
+
+    What is compiled with no region open would otherwise be guarded on functions that stand there while it is traced alone.
+    """
+
+    def __init__(self) -> None:
+        self.applied = False
+        os.register_at_fork(after_in_child=self._forget)
+
+    def apply(self) -> None:
+        patches.acquire()
+        self.applied = True
+
+    def undo(self) -> None:
+        if self.applied:
+            self.applied = False
+            patches.release()
+
+    def _forget(self) -> None:
+        """Forget the patch in a forked process, where `unamp_torch.patches` has undone all of its own."""
+        self.applied = False
+
+
+_in_force = RulesInForce()
+_keras_patch = _KerasPatches()
+_held = Patches(lambda: (_keras_patch,))
+
+
+def _note(layer: Any, region: LayerRegion | None) -> None:
+    _in_force.put(layer, region, _held)
+
+
+# --- PyTorch's own ----------------------------------------------------------------------------------------------------------
 
 
 def _derived(plain: type) -> type:

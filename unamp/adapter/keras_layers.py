@@ -1,12 +1,17 @@
-"""Rules for single layers of Keras, on whichever backend: a layer with a rule gets a class derived from its own."""
+"""Rules for single layers of Keras, on whichever backend: a layer with a rule gets a `call` of its own.
+
+Keras copies, clones and saves a layer by its class and its configuration: what it makes has no rule, and the same class.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
+from types import MethodType
 from typing import Any
 
 from unamp.adapter.keras_models import library
-from unamp.adapter.layers import LayerRegion, derive, put_by_class
+from unamp.adapter.layers import REGION, LayerRegion, in_region
 from unamp.errors import NotExpressible
 
 __all__ = ["KerasLayers"]
@@ -17,7 +22,7 @@ class KerasLayers:
 
     Args:
         note: has the backend's compiler know of a layer's rule; see `unamp.adapter.layers.RulesInForce.put`. None where the
-            compiler notices a layer's new class by itself.
+            compiler notices by itself.
     """
 
     def __init__(self, note: Callable[[Any, LayerRegion | None], None] | None = None) -> None:
@@ -41,20 +46,29 @@ class KerasLayers:
         return type(layer).call is not layers.Layer.call and not isinstance(layer, layers.InputLayer)
 
     def check(self, layer: Any, region: LayerRegion) -> None:
-        """Raise NotExpressible where a layer's call is not its class's."""
-        if "call" in vars(layer):
+        """Raise NotExpressible where Keras does not run a layer by its class's call."""
+        name = type(layer).__name__
+        if "call" in vars(layer) and REGION not in vars(layer):
             raise NotExpressible(
-                f"this {type(layer).__name__} has a method call of its own, put on the instance, which goes past its class; "
+                f"this {name} has a method call of its own, put on the instance, which goes past its class; "
                 "put rules on first, or name the layers inside or around it"
             )
 
     def put(self, layer: Any, region: LayerRegion | None) -> None:
         """Have a layer run in a region, and its backend know of it."""
-        put_by_class(layer, region, _derived)
+        held, under = vars(layer), _under(type(layer))
+        if region is None:
+            held.pop(REGION, None)
+            if getattr(held.get("call"), "__func__", None) is under:  # else somebody put theirs around it since
+                del held["call"]
+        else:
+            if REGION not in held:
+                held["call"] = MethodType(under, layer)
+            held[REGION] = region
         if self._note is not None:
             self._note(layer, region)
 
 
-def _derived(plain: type) -> type:
-    # Keras copies and pickles a model by saving it, as what it is without rules.
-    return derive(plain, "call", copied=False)
+@cache
+def _under(plain: type) -> Callable[..., Any]:
+    return in_region(plain, "call")
