@@ -93,9 +93,10 @@ class TorchLayers:
 
 
 class _KerasPatches:
-    """What is another in Keras while a region is open, as a patch that stays as long as a layer of Keras has a rule.
+    """The patches of an open region, as one patch that stays as long as a layer of Keras has a rule.
 
-    What is compiled with no region open would otherwise be guarded on functions that stand there while it is traced alone.
+    A program that is compiled with no region open would otherwise be guarded on functions that stand in Keras only while it is
+    traced.
     """
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from torch import nn
 
 from unamp.adapter.keras_layers import KerasLayers
-from unamp_torch import keras
+from unamp.adapter.keras_models import is_layer
 
 __all__ = ["named_layers", "within"]
 
@@ -15,10 +15,10 @@ __all__ = ["named_layers", "within"]
 def within(layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
     """Return the layers directly inside a layer, with their names."""
     held = [(name, each) for name, each in layer._modules.items() if each is not None]
-    if not keras.is_layer(layer):
+    if not is_layer(layer, "torch"):
         return held
     # What is left of Keras' own attributes is the module in a TorchModuleWrapper.
-    wrapped = [(name, each) for name, each in held if not keras.is_layer(each) and not isinstance(each, nn.ParameterDict)]
+    wrapped = [(name, each) for name, each in held if not is_layer(each, "torch") and not isinstance(each, nn.ParameterDict)]
     return [*KerasLayers().inner(layer), *wrapped]
 
 

@@ -13,13 +13,13 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.keras_models import keras_on
+from unamp.adapter.keras_models import is_layer, keras_on
 from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import casts, equation, reporting_to, traces, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shape, Values
 from unamp.policy import Rule
-from unamp_torch import gradient_hooks, keeping, keras, shadowing
+from unamp_torch import gradient_hooks, keeping, shadowing
 from unamp_torch.casting import ELIGIBLE
 from unamp_torch.listing import Operator
 from unamp_torch.networks import named_layers
@@ -86,7 +86,7 @@ _layers = Patches(lambda: (_layer_hooks,))
 
 def _own_name(layer: torch.nn.Module) -> str:
     """Return the name that a layer has which its network does not hold: in Keras its own, else its class."""
-    return str(layer.name) if keras.is_layer(layer) else type(layer).__name__
+    return str(layer.name) if is_layer(layer, "torch") else type(layer).__name__
 
 
 class Held(Protocol):

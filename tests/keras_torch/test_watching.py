@@ -36,7 +36,7 @@ def test_a_layer_that_underflows_is_found_by_its_name() -> None:
 
     finds_the_layer_that_underflows(watch, 2, step)
     layers = watch.history.samples[0].layers
-    assert [(each.layer, each.size) for each in layers] == [("first", 72), ("tiny", 72), ("last", 36)]
+    assert {each.layer: each.size for each in layers} == {"first": 72, "tiny": 72, "last": 36}
 
 
 def test_low_variables_tell_what_rounding_swallows() -> None:

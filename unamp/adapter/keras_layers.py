@@ -47,16 +47,16 @@ class KerasLayers:
 
     def check(self, layer: Any, region: LayerRegion) -> None:
         """Raise NotExpressible where Keras does not run a layer by its class's call."""
-        name = type(layer).__name__
         if "call" in vars(layer) and REGION not in vars(layer):
             raise NotExpressible(
-                f"this {name} has a method call of its own, put on the instance, which goes past its class; "
+                f"this {type(layer).__name__} has a method call of its own, put on the instance, which goes past its class; "
                 "put rules on first, or name the layers inside or around it"
             )
 
     def put(self, layer: Any, region: LayerRegion | None) -> None:
         """Have a layer run in a region, and its backend know of it."""
-        held, under = vars(layer), _under(type(layer))
+        kind: Any = type(layer)
+        held, under = vars(layer), _under(kind)
         if region is None:
             held.pop(REGION, None)
             if getattr(held.get("call"), "__func__", None) is under:  # else somebody put theirs around it since

@@ -12,8 +12,8 @@ from unamp.adapter.facts import read_facts
 from unamp.dtypes import ELIGIBLE, LOW_DTYPES
 
 __all__ = [
-    "Facts", "facts", "forget_compiled", "keras_on", "layers_to_cast", "library", "low_already", "named_variables",
-    "own_variables",
+    "Facts", "facts", "forget_compiled", "is_layer", "keras_on", "layers_to_cast", "library", "low_already",
+    "named_variables", "own_variables",
 ]  # fmt: skip
 
 
@@ -45,6 +45,11 @@ def keras_on(backend: str) -> bool:
 def library() -> Any:
     """Return Keras, which must be imported."""
     return sys.modules["keras"]
+
+
+def is_layer(value: object, backend: str) -> bool:
+    """Return whether a value is a layer or a model of Keras, where that computes with a framework, by its import name."""
+    return keras_on(backend) and isinstance(value, library().layers.Layer)
 
 
 def layers_to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> tuple[list[Any], set[int]]:

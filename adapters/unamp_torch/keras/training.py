@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from unamp.adapter import Decoration
+from unamp.adapter import Decoration, keras_models
 from unamp.adapter.keras_masters import (
     MasterWeights,
     check_new,
@@ -42,7 +42,7 @@ def is_optimizer(value: object) -> bool:
 
 def is_layer(value: object) -> bool:
     """Return whether a value is a layer or a model of Keras', where Keras computes with PyTorch."""
-    return keras_on("torch") and isinstance(value, library().layers.Layer)
+    return keras_models.is_layer(value, "torch")
 
 
 def backward(compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, None]:
