@@ -168,10 +168,20 @@ def a_call_of_the_instance_is_refused(of: ruled.Layers) -> None:
         unamp.layer_policies(network, RULE)
 
 
+def a_quantized_layer_is_refused(of: ruled.Layers) -> None:
+    network = of.network()
+    network.first.wo.quantize("int8")
+    with pytest.raises(unamp.NotExpressible, match=r"wo is quantized \(int8\)"):
+        unamp.layer_policies(network, RULE)
+    with unamp.layer_policies(network, {"second.wo": F32}):
+        assert of.dtypes(network)[3] == F32
+
+
 #: Those that take a framework's layers, for `pytest.mark.parametrize`, beside `ruled.PROMISES`.
 PROMISES = (
     fit_follows_rules,
     functional_models_follow_rules,
     decorated_networks_have_rules_in_either_order,
     a_call_of_the_instance_is_refused,
+    a_quantized_layer_is_refused,
 )

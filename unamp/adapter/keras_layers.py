@@ -52,6 +52,11 @@ class KerasLayers:
                 f"this {type(layer).__name__} has a method call of its own, put on the instance, which goes past its class; "
                 "put rules on first, or name the layers inside or around it"
             )
+        if getattr(layer, "quantization_mode", None) is not None:
+            raise NotExpressible(
+                f"{layer.name} is quantized ({layer.quantization_mode}): Keras runs it by its quantized_call, where no rule is "
+                "followed; leave it out of the rules, or do not quantize it"
+            )
 
     def put(self, layer: Any, region: LayerRegion | None) -> None:
         """Have a layer run in a region, and its backend know of it."""
