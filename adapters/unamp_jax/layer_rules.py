@@ -94,7 +94,7 @@ def _is_keras(network: Any) -> bool:
 
 
 def _keras() -> KerasLayers:
-    return KerasLayers(find("keras", "layers"), _in_force.put_keras)
+    return KerasLayers(_in_force.put_keras)
 
 
 # --- which network, and which of its layers -----------------------------------------------------------------------------------

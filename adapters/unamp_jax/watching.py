@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from unamp.adapter.keras_models import named_variables
 from unamp.adapter.patching import find
 from unamp.errors import NotExpressible
 from unamp_jax.state import CONTEXT
@@ -37,10 +38,10 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
 
 
 def _of_keras(network: Any, given: Sequence[Any]) -> list[tuple[str, Any, Any]]:
-    variables = network.trainable_variables
+    variables = named_variables(network)
     if len(variables) != len(given):
         raise ValueError(f"there are {len(given)} gradients for {len(variables)} trainable variables of the network")
-    return [(variable.path.replace("/", "."), variable, gradient) for variable, gradient in zip(variables, given, strict=True)]
+    return [(name, variable, gradient) for (name, variable), gradient in zip(variables, given, strict=True)]
 
 
 def _held(network: Any) -> Iterator[tuple[str, Any]]:

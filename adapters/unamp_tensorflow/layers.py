@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from unamp.adapter.keras_layers import KerasLayers
 from unamp.adapter.layers import LayerRegion
 from unamp_tensorflow import compiling, patches
@@ -15,7 +13,7 @@ __all__ = ["layered"]
 
 def layered() -> KerasLayers:
     """Return the object that gives layers rules."""
-    return KerasLayers(tf.keras.layers, _note)
+    return KerasLayers(_note)
 
 
 def _note(layer: Any, region: LayerRegion | None) -> None:

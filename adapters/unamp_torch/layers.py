@@ -1,7 +1,8 @@
-"""Rules for single modules: a module with a rule gets a class derived from its own."""
+"""Rules for single modules, those of Keras among them: a module with a rule gets a class derived from its own."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,8 +11,12 @@ from torch import nn
 from torch.fx import Proxy
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from unamp.adapter.layers import LayerRegion, derive, put_by_class
+from unamp.adapter.keras_layers import KerasLayers
+from unamp.adapter.layers import LayerRegion, RulesInForce, derive, put_by_class
+from unamp.adapter.patching import Patches
 from unamp.errors import NotExpressible
+from unamp_torch import keras, patches
+from unamp_torch.networks import within
 
 __all__ = ["TorchLayers"]
 
@@ -32,18 +37,14 @@ class TorchLayers:
 
     def __init__(self) -> None:
         self._in_fast: dict[int, nn.Module] = {}  # by identity
+        self._keras = KerasLayers(_note)
 
     def unwrapped(self, network: nn.Module) -> nn.Module:
-        if any(kind.__module__.partition(".")[0] == "keras" for kind in type(network).__mro__):
-            raise NotExpressible(
-                "a model of Keras on PyTorch has names of its own for its layers, which rules cannot go by: open a region in "
-                "the layer's call, or use Keras on TensorFlow"
-            )
         while True:
             if isinstance(network, _PARALLEL):
                 network = network.module
-            elif isinstance(within := getattr(network, "_orig_mod", None), nn.Module):  # what torch.compile returns
-                network = within
+            elif isinstance(compiled := getattr(network, "_orig_mod", None), nn.Module):  # what torch.compile returns
+                network = compiled
             else:
                 return network
 
@@ -54,16 +55,17 @@ class TorchLayers:
         if isinstance(layer, _FAST) or id(layer) in self._in_fast:
             self._in_fast.update((id(each), each) for each in layer._modules.values() if each is not None)
         # The last projection of an attention is a holder of parameters, which its functional form takes.
-        return (
-            (name, each)
-            for name, each in layer._modules.items()
-            if each is not None and not isinstance(each, NonDynamicallyQuantizableLinear)
-        )
+        return ((name, each) for name, each in within(layer) if not isinstance(each, NonDynamicallyQuantizableLinear))
 
     def runs(self, layer: nn.Module) -> bool:
+        if keras.is_layer(layer):
+            return self._keras.runs(layer)
         return _method(type(layer)) != "forward" or type(layer).forward is not nn.Module.forward
 
     def check(self, layer: nn.Module, region: LayerRegion) -> None:
+        if keras.is_layer(layer):
+            self._keras.check(layer, region)
+            return
         name = type(layer).__name__
         if isinstance(layer, _FIXED):
             raise NotExpressible(
@@ -77,11 +79,54 @@ class TorchLayers:
             )
 
     def put(self, layer: nn.Module, region: LayerRegion | None) -> None:
+        if keras.is_layer(layer):
+            self._keras.put(layer, region)
+            return
         put_by_class(layer, region, _derived)
         if region is None:
             layer._forward_pre_hooks.pop(_HOOK, None)  # type: ignore[call-overload]
         elif id(layer) in self._in_fast:
             layer._forward_pre_hooks[_HOOK] = _do_nothing  # type: ignore[index]
+
+
+# --- Keras ------------------------------------------------------------------------------------------------------------------
+
+
+class _KerasPatches:
+    """The patches of an open region, as one patch that stays as long as a layer of Keras has a rule.
+
+    A program that is compiled with no region open would otherwise be guarded on functions that stand in Keras only while it is
+    traced.
+    """
+
+    def __init__(self) -> None:
+        self.applied = False
+        os.register_at_fork(after_in_child=self._forget)
+
+    def apply(self) -> None:
+        patches.acquire()
+        self.applied = True
+
+    def undo(self) -> None:
+        if self.applied:
+            self.applied = False
+            patches.release()
+
+    def _forget(self) -> None:
+        """Forget the patch in a forked process, where `unamp_torch.patches` has undone all of its own."""
+        self.applied = False
+
+
+_in_force = RulesInForce()
+_keras_patch = _KerasPatches()
+_held = Patches(lambda: (_keras_patch,))
+
+
+def _note(layer: Any, region: LayerRegion | None) -> None:
+    _in_force.put(layer, region, _held)
+
+
+# --- PyTorch's own ----------------------------------------------------------------------------------------------------------
 
 
 def _derived(plain: type) -> type:
@@ -91,7 +136,7 @@ def _derived(plain: type) -> type:
 
 
 def _method(kind: type[nn.Module]) -> str:
-    """Return the method that PyTorch calls when a module runs; some classes (Keras's on PyTorch) have a way of their own."""
+    """Return the method that PyTorch calls when a module runs; some classes have a way of their own."""
     return "forward" if kind.__call__ is nn.Module.__call__ else "__call__"
 
 

@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.keras_models import keras_on, library
+from unamp.adapter.keras_models import is_layer, keras_on
 from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import casts, equation, reporting_to, traces, unreported
 from unamp.adapter.patching import Patches
@@ -22,6 +22,7 @@ from unamp.policy import Rule
 from unamp_torch import gradient_hooks, keeping, shadowing
 from unamp_torch.casting import ELIGIBLE
 from unamp_torch.listing import Operator
+from unamp_torch.networks import named_layers
 from unamp_torch.numbers import flat, has_numbers, rows
 from unamp_torch.state import (
     CPU,
@@ -84,9 +85,8 @@ _layers = Patches(lambda: (_layer_hooks,))
 
 
 def _own_name(layer: torch.nn.Module) -> str:
-    """Return the name that a layer of Keras has, which holds its layers in a list of its own; any other's class."""
-    of_keras = keras_on("torch") and isinstance(layer, library().layers.Layer)
-    return str(layer.name) if of_keras else type(layer).__name__
+    """Return the name that a layer has which its network does not hold: in Keras its own, else its class."""
+    return str(layer.name) if is_layer(layer, "torch") else type(layer).__name__
 
 
 class Held(Protocol):
@@ -106,7 +106,7 @@ def observe(sink: Sink, values: bool, patches: Held) -> Iterator[None]:
     The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread. Layers of Keras
     report themselves, so what patches those is needed, too.
     """
-    observer = Observer("torch", sink, values, Layers(torch.nn.Module.named_modules, _own_name))
+    observer = Observer("torch", sink, values, Layers(named_layers, _own_name))
     with_keras = keras_on("torch")
     if with_keras:
         patches.acquire()

@@ -7,12 +7,16 @@ from typing import Any
 
 import torch
 
+from unamp_torch import keras
+
 __all__ = ["fetched", "named_gradients", "numbers", "total"]
 
 
 def named_gradients(network: torch.nn.Module, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
     """See `unamp.adapter.NamesGradients.named_gradients`."""
-    floating = ((name, each) for name, each in network.named_parameters() if each.is_floating_point())
+    # To PyTorch a network of Keras is one list of parameters, whose names are paths.
+    named = keras.trained_parameters(network) if keras.is_layer(network) else network.named_parameters()
+    floating = ((name, each) for name, each in named if each.is_floating_point())
     return [(name, each, each.grad) for name, each in floating if each.requires_grad]
 
 

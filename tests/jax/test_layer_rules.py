@@ -13,6 +13,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 import keras
+import keras_ruled
 import numpy as np
 import pytest
 import ruled
@@ -89,28 +90,8 @@ def _linen() -> Any:
     return made.bind(made.init(KEY, X))
 
 
-class _Keras(keras.layers.Layer):
-    def __init__(self, **rest: Any) -> None:
-        super().__init__(**rest)
-        self.wi, self.wo = keras.layers.Dense(4, name="wi"), keras.layers.Dense(4, name="wo")
-
-    def call(self, x: Any) -> Any:
-        return self.wi(x), self.wo(x)
-
-
-class _KerasNet(keras.Model):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = _Keras(name="first"), _Keras(name="second")
-
-    def call(self, x: Any) -> Any:
-        return (*self.first(x), *self.second(x))
-
-
 def _keras() -> Any:
-    made = _KerasNet()
-    made(X)
-    return made
+    return keras_ruled.made(X)
 
 
 def _scopes() -> Any:

@@ -49,9 +49,3 @@ def test_fit(model):
     assert losses[-1] < 0.95 * losses[0]
     assert {variable.value.dtype for variable in model.trainable_variables} == {torch.float32}
     assert unamp.current_policy() is None
-
-
-def test_rules_for_layers_are_refused() -> None:
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(4, name="a")])
-    with pytest.raises(unamp.NotExpressible, match="a model of Keras on PyTorch"):
-        unamp.layer_policies(model, {"a": "float32"})

@@ -5,48 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import keras
-import numpy as np
+import keras_tuned as shared
 import pytest
 import tensorflow as tf
 import tuned
 
-import unamp
 
-
-class Total(keras.layers.Layer):
-    def call(self, x: Any) -> Any:
-        return keras.ops.sum(x) / x.shape[0]
-
-
-class Soft(keras.layers.Layer):
-    def call(self, x: Any) -> Any:
-        e = keras.ops.exp(x)
-        return e / keras.ops.sum(e, -1, keepdims=True)
-
-
-class Net(keras.Model):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = keras.layers.Dense(tuned.WIDTH, use_bias=False, name="first")
-        self.big = keras.layers.Dense(tuned.WIDTH, use_bias=False, name="big")
-        self.norm = keras.layers.LayerNormalization(epsilon=1e-5, name="norm")
-        self.total, self.soft = Total(name="total"), Soft(name="soft")
-
-    def call(self, x: Any, many: Any) -> Any:
-        h = keras.ops.relu(self.first(x))
-        return self.norm(self.big(h)), self.total(many), self.soft(h + 12)
-
-
-def _made(weights: dict[str, np.ndarray]) -> Net:
-    network = Net()
-    network(tf.zeros((1, tuned.WIDTH)), tf.zeros((1,)))
-    for name, array in weights.items():
-        getattr(network, name).kernel.assign(array.T)
-    return network
-
-
-def _trained(network: Net, batch: Sequence[Any], scale: float) -> tuple[Any, list[Any]]:
+def _trained(network: Any, batch: Sequence[Any], scale: float) -> tuple[Any, list[Any]]:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(network.big(tf.nn.relu(network.first(batch[0]))) ** 2)
         scaled = loss * scale
@@ -54,7 +19,7 @@ def _trained(network: Net, batch: Sequence[Any], scale: float) -> tuple[Any, lis
     return loss, [gradient / scale for gradient in gradients]
 
 
-OF = tuned.Tunable(_made, tf.convert_to_tensor, _trained)
+OF = tuned.Tunable(shared.made, tf.convert_to_tensor, _trained)
 
 
 @pytest.mark.parametrize("promise", tuned.PROMISES)
@@ -63,15 +28,8 @@ def test_promises(promise: Any) -> None:
 
 
 def test_a_layer_that_runs_under_another_name_is_held() -> None:
-    """An embedding is decided by its own name; a trace may show what it calls."""
-    network = keras.Sequential([keras.layers.Embedding(32, 8), keras.layers.Dense(4)])
-    batches = [tf.constant([[n, n + 1, n + 2]]) for n in range(0, 28, 4)]
-    found = unamp.tune(network, network, batches, dtype="bfloat16", tolerance=1e-5)
-    assert len(found.report.held) == 2
-    assert found.report.error == 0.0
+    shared.a_layer_that_runs_under_another_name_is_held()
 
 
 def test_dropout_is_named() -> None:
-    network = keras.Sequential([keras.layers.Dense(4), keras.layers.Dropout(0.5)])
-    with pytest.raises(ValueError, match=r"there is dropout in dropout\w* \(Dropout\); call the network with training=False"):
-        unamp.tune(lambda x: network(x, training=True), network, [tf.ones((8, 4))])
+    shared.dropout_is_named()

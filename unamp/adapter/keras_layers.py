@@ -1,11 +1,17 @@
-"""Rules for single layers of Keras, on whichever backend: a layer with a rule gets a class derived from its own."""
+"""Rules for single layers of Keras, on whichever backend: a layer with a rule gets a `call` of its own.
+
+Keras copies, clones and saves a layer by its class and its configuration: what it makes has no rule, and the same class.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
+from types import MethodType
 from typing import Any
 
-from unamp.adapter.layers import LayerRegion, derive, put_by_class
+from unamp.adapter.keras_models import library
+from unamp.adapter.layers import REGION, LayerRegion, in_region
 from unamp.errors import NotExpressible
 
 __all__ = ["KerasLayers"]
@@ -15,12 +21,11 @@ class KerasLayers:
     """See `unamp.adapter.layers.Layered`.
 
     Args:
-        layers: the module ``keras.layers``.
-        note: has the backend's compiler know of a layer's rule; see `unamp.adapter.layers.RulesInForce.put`.
+        note: has the backend's compiler know of a layer's rule; see `unamp.adapter.layers.RulesInForce.put`. None where the
+            compiler notices by itself.
     """
 
-    def __init__(self, layers: Any, note: Callable[[Any, LayerRegion | None], None]) -> None:
-        self._layers = layers
+    def __init__(self, note: Callable[[Any, LayerRegion | None], None] | None = None) -> None:
         self._note = note
 
     def unwrapped(self, network: Any) -> Any:
@@ -37,22 +42,38 @@ class KerasLayers:
 
     def runs(self, layer: Any) -> bool:
         """Return whether a layer has a call of its own."""
-        return type(layer).call is not self._layers.Layer.call and not isinstance(layer, self._layers.InputLayer)
+        layers = library().layers
+        return type(layer).call is not layers.Layer.call and not isinstance(layer, layers.InputLayer)
 
     def check(self, layer: Any, region: LayerRegion) -> None:
-        """Raise NotExpressible where a layer's call is not its class's."""
-        if "call" in vars(layer):
+        """Raise NotExpressible where Keras does not run a layer by its class's call."""
+        if "call" in vars(layer) and REGION not in vars(layer):
             raise NotExpressible(
                 f"this {type(layer).__name__} has a method call of its own, put on the instance, which goes past its class; "
                 "put rules on first, or name the layers inside or around it"
             )
+        if getattr(layer, "quantization_mode", None) is not None:
+            raise NotExpressible(
+                f"{layer.name} is quantized ({layer.quantization_mode}): Keras runs it by its quantized_call, where no rule is "
+                "followed; leave it out of the rules, or do not quantize it"
+            )
 
     def put(self, layer: Any, region: LayerRegion | None) -> None:
         """Have a layer run in a region, and its backend know of it."""
-        put_by_class(layer, region, _derived)
-        self._note(layer, region)
+        kind: Any = type(layer)
+        held, under = vars(layer), _under(kind)
+        if region is None:
+            held.pop(REGION, None)
+            if getattr(held.get("call"), "__func__", None) is under:  # else somebody put theirs around it since
+                del held["call"]
+        else:
+            if REGION not in held:
+                held["call"] = MethodType(under, layer)
+            held[REGION] = region
+        if self._note is not None:
+            self._note(layer, region)
 
 
-def _derived(plain: type) -> type:
-    # Keras copies and pickles a model by saving it, as what it is without rules.
-    return derive(plain, "call", copied=False)
+@cache
+def _under(plain: type) -> Callable[..., Any]:
+    return in_region(plain, "call")

@@ -11,7 +11,10 @@ from typing import Any
 from unamp.adapter.facts import read_facts
 from unamp.dtypes import ELIGIBLE, LOW_DTYPES
 
-__all__ = ["Facts", "facts", "forget_compiled", "keras_on", "layers_to_cast", "library", "low_already", "own_variables"]
+__all__ = [
+    "Facts", "facts", "forget_compiled", "is_layer", "keras_on", "layers_to_cast", "library", "low_already",
+    "named_variables", "own_variables",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ def keras_on(backend: str) -> bool:
 def library() -> Any:
     """Return Keras, which must be imported."""
     return sys.modules["keras"]
+
+
+def is_layer(value: object, backend: str) -> bool:
+    """Return whether a value is a layer or a model of Keras, where that computes with a framework, by its import name."""
+    return keras_on(backend) and isinstance(value, library().layers.Layer)
 
 
 def layers_to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> tuple[list[Any], set[int]]:
@@ -79,6 +87,11 @@ def own_variables(layer: Any) -> list[Any]:
     """Return the floating variables of a layer itself."""
     held = [*layer._trainable_variables, *layer._non_trainable_variables]
     return [variable for variable in held if variable._dtype in ELIGIBLE]
+
+
+def named_variables(network: Any) -> list[tuple[str, Any]]:
+    """Return the trainable variables of a network in its order, each with its path as a name with dots."""
+    return [(str(each.path).replace("/", "."), each) for each in network.trainable_variables]
 
 
 def low_already(layers: Sequence[Any]) -> str | None:

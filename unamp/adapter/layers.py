@@ -21,7 +21,7 @@ from unamp.policy import Policy
 
 __all__ = [
     "REGION", "HasLateNetworks", "HasLayers", "LateNetwork", "LateRules", "LayerRegion", "Layered", "RulesInForce", "derive",
-    "put_by_class", "region_of",
+    "in_region", "put_by_class", "region_of",
 ]  # fmt: skip
 
 #: The name of the attribute, in a layer's ``__dict__``, that holds the region of its rule.
@@ -211,15 +211,32 @@ _set_class: Callable[[Any, type], None] = vars(object)["__class__"].__set__
 
 
 @cache
-def derive(plain: type, method: str, check: Callable[..., None] | None = None, *, copied: bool = True) -> type:
+def derive(plain: type, method: str, check: Callable[..., None] | None = None) -> type:
     """Return a class derived from a layer's, under its name, whose method runs in the region that the layer has.
+
+    Copies and pickles of a layer are made from its state, and have its rule.
 
     Args:
         plain: the layer's own class.
         method: what the framework calls when a layer runs.
         check: called before each call, with the layer and the arguments; it raises where the rule would be lost.
-        copied: whether copies and pickles of a layer are made from its state, and have its rule. Otherwise a layer gives its
-            own class as its ``__class__``, by which frameworks write down what they save.
+    """
+    body = {
+        method: in_region(plain, method, check),
+        _PLAIN: plain,
+        "__reduce_ex__": lambda self, protocol: _reduced(self, (plain, method, check), super(made, self).__reduce_ex__),
+    }
+    made: Any = derived_class(plain, body)
+    return made  # type: ignore[no-any-return]
+
+
+def in_region(plain: type, method: str, check: Callable[..., None] | None = None) -> Callable[..., Any]:
+    """Return a function of a layer that calls its class's method in the region that the layer has.
+
+    Args:
+        plain: the layer's own class.
+        method: the method's name.
+        check: as `derive` takes it.
     """
     import inspect  # slow to import
 
@@ -241,13 +258,7 @@ def derive(plain: type, method: str, check: Callable[..., None] | None = None, *
     under.__doc__ = own.__doc__
     # No `__wrapped__`: compilers would take what that is for the whole.
     under.__signature__ = inspect.signature(own)  # type: ignore[attr-defined]
-    body = {method: under, _PLAIN: plain}
-    if not copied:
-        body["__class__"] = property(lambda self: plain)
-    else:
-        body["__reduce_ex__"] = lambda self, protocol: _reduced(self, (plain, method, check), super(made, self).__reduce_ex__)
-    made: Any = derived_class(plain, body)
-    return made  # type: ignore[no-any-return]
+    return under
 
 
 def _reduced(layer: Any, kind: tuple[Any, ...], own: Callable[[int], Any]) -> tuple[Any, ...]:

@@ -93,12 +93,20 @@ def warn_of_statistics(subject: Subject) -> None:
 
 
 def _layers(subject: Subject, kind: str, *, training: bool | None) -> list[str]:
-    """Return layers with their classes: of a kind, and in a mode; None is for layers that know no mode, as Keras' do not."""
+    """Return layers with their classes: of a kind, and in a mode; None is for layers that know no mode."""
     return [
         f"{name or 'the network'} ({type(layer).__name__})"
         for name, layer in subject.names.layers.items()
-        if getattr(layer, "training", None) is training and kind in type(layer).__name__.lower()
+        if _mode(layer) is training and kind in type(layer).__name__.lower()
     ]
+
+
+def _mode(layer: Any) -> bool | None:
+    """Return whether a layer is in training mode; None for one that knows no mode.
+
+    Keras' layers are told by each call. On PyTorch they have the attribute of a module all the same.
+    """
+    return None if hasattr(layer, "dtype_policy") else getattr(layer, "training", None)
 
 
 def _reason(subject: Subject) -> str:

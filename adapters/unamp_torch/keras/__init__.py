@@ -10,7 +10,16 @@ What this module offers can be asked whether Keras is imported or not, and does 
 """
 
 from unamp_torch.keras.patches import all_patches, in_use
-from unamp_torch.keras.training import KerasGradients, backward, check, give_masters, is_layer, is_optimizer, lower
+from unamp_torch.keras.training import (
+    KerasGradients,
+    backward,
+    check,
+    give_masters,
+    is_layer,
+    is_optimizer,
+    lower,
+    trained_parameters,
+)
 
 __all__ = [
     "KerasGradients",
@@ -22,4 +31,5 @@ __all__ = [
     "is_layer",
     "is_optimizer",
     "lower",
+    "trained_parameters",
 ]

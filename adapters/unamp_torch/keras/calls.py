@@ -53,9 +53,11 @@ class _Inside(threading.local):
         whole: whether what it is made of has no rules of its own.
     """
 
-    dtype: torch.dtype | None = None
-    whole: bool = False
-    casts: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
+    def __init__(self) -> None:
+        # In each thread's own dictionary from the beginning: a compiler looks there, and what comes later is another state.
+        self.dtype: torch.dtype | None = None
+        self.whole = False
+        self.casts: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
 
 
 inside = _Inside()

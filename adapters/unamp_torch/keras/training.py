@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from unamp.adapter import Decoration
+from unamp.adapter import Decoration, keras_models
 from unamp.adapter.keras_masters import (
     MasterWeights,
     check_new,
@@ -19,12 +19,20 @@ from unamp.adapter.keras_masters import (
     with_inner,
     with_masters,
 )
-from unamp.adapter.keras_models import forget_compiled, keras_on, layers_to_cast, library, low_already, own_variables
+from unamp.adapter.keras_models import (
+    forget_compiled,
+    keras_on,
+    layers_to_cast,
+    library,
+    low_already,
+    named_variables,
+    own_variables,
+)
 from unamp.errors import NotExpressible
 from unamp_torch.backward import suspended
 from unamp_torch.state import LOW, dtype_name
 
-__all__ = ["KerasGradients", "backward", "check", "give_masters", "is_layer", "is_optimizer", "lower"]
+__all__ = ["KerasGradients", "backward", "check", "give_masters", "is_layer", "is_optimizer", "lower", "trained_parameters"]
 
 
 def is_optimizer(value: object) -> bool:
@@ -34,7 +42,7 @@ def is_optimizer(value: object) -> bool:
 
 def is_layer(value: object) -> bool:
     """Return whether a value is a layer or a model of Keras', where Keras computes with PyTorch."""
-    return keras_on("torch") and isinstance(value, library().layers.Layer)
+    return keras_models.is_layer(value, "torch")
 
 
 def backward(compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, None]:
@@ -45,6 +53,11 @@ def backward(compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: An
         optimizer.build(network.trainable_variables)
     scaled.backward()
     return loss.detach(), None
+
+
+def trained_parameters(network: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters inside a network's trainable variables, with the variables' names."""
+    return [(name, _inside(variable)) for name, variable in named_variables(network)]
 
 
 # --- gradients ---------------------------------------------------------------------------------------------------------------
