@@ -105,10 +105,12 @@ def _inside(operation: Any, functions: dict[str, Any], values: _Values, around: 
         elif not kind:  # what a reduction does with two numbers is in the reduction itself
             yield from _body(called, entered, functions, values, (place, backward))
         made = frozenset().union(*entered)
-        given = _dtypes(inner.operands)
         for value in inner.results:
-            narrowed = inner.name == "stablehlo.convert" and _narrows(given, _dtypes([value]))
-            values[value] = Numbers(place, backward, frozenset(_dtypes([value])) if narrowed else made)
+            dtypes = _dtypes([value])
+            narrowed = inner.name == "stablehlo.convert" and _narrows(_dtypes(inner.operands), dtypes)
+            if narrowed:
+                yield Computed(place, backward, "convert", "elementwise", dtypes, dtypes, tuple(sorted(made)))
+            values[value] = Numbers(place, backward, frozenset(dtypes) if narrowed else made)
 
 
 def _body(

@@ -123,6 +123,9 @@ class _Kernels(TorchDispatchMode):
             self.found.append(Computed(place, False, name, kind, operands, results, tuple(sorted(entered))))
         for tensor in made:
             narrowed = name == "_to_copy" and tensor.dtype in (torch.float16, torch.bfloat16)
+            if narrowed:
+                low = (_name(tensor),)
+                self.found.append(Computed(place, False, name, "elementwise", low, low, tuple(sorted(entered))))
             self._made[tensor] = Numbers(place, False, frozenset({_name(tensor)}) if narrowed else entered)
         return result
 
