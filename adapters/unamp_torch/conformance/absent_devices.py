@@ -55,8 +55,7 @@ def absent_devices() -> tuple[AbsentDevice, ...]:
         return ()
     known = [name for name in ("cuda", "mps", "xpu", "hpu") if hasattr(torch, name)]
     return tuple(
-        AbsentDevice(f"fake:{name}", partial(_read, name), _place, "gpu" if name == "cuda" else name, _reason)
-        for name in known
+        AbsentDevice(f"fake:{name}", partial(_read, name), _place, "gpu" if name == "cuda" else name, _reason) for name in known
     )
 
 

@@ -50,7 +50,7 @@ class AbsentProbe(Probe):
     def unreadable(self, precision: str, feed: str, low: str) -> Unreadable | None:
         """Return why the device has no program for inputs in a precision outside of regions either; None where it has one."""
         try:
-            self._read(feeder_in(self.case, feed, low, precision), nullcontext)
+            self._programs(feeder_in(self.case, feed, low, precision), nullcontext)
         except Exception as error:
             return self._absent.unreadable(error)
         return None
@@ -58,7 +58,7 @@ class AbsentProbe(Probe):
     def look(self, region: Region, feed: str = "float32", low: str = "bfloat16") -> list[Finding]:
         """Read the program of the operation in a region, and report what its dtypes say; see `Probe.look`."""
         backward = self.case.backward and feed == "float32"
-        programs, dtype = self._read(feeder(self.case, feed, low), region, gradients=backward)
+        programs, dtype = self._programs(feeder(self.case, feed, low), region, gradients=backward)
         if not self._sensitive:
             return [Finding("forward", None, dtype)]
         findings = [Finding("forward", self._precisions(c for c in programs.there if not c.backward), dtype)]
@@ -77,7 +77,8 @@ class AbsentProbe(Probe):
     def _apart(self) -> frozenset[str]:
         """The floating dtypes of inputs that no policy casts."""
         inputs = self._inputs(0)
-        return frozenset(a.dtype.name for n, a in enumerate(inputs) if a.dtype.kind == "f" and n not in self.case.eligible(inputs))
+        cast = self.case.eligible(inputs)
+        return frozenset(a.dtype.name for n, a in enumerate(inputs) if a.dtype.kind == "f" and n not in cast)
 
     def _precisions(self, program: Iterable[Computed]) -> frozenset[str] | None:
         """Return the precisions that a program is consistent with; None where nothing in it tells: constants do not."""
@@ -98,10 +99,10 @@ class AbsentProbe(Probe):
 
     def _run(self, draw: int, prepare: Prepare, *_: Any, **__: Any) -> Run:
         """Return what the operation gives outside of regions: a dtype, and numbers that nobody knows."""
-        _, dtype = self._read(prepare, nullcontext)
+        _, dtype = self._programs(prepare, nullcontext)
         return Run(np.empty(0), dtype)
 
-    def _read(self, prepare: Prepare, region: Region, *, gradients: bool = False) -> tuple[Programs, str]:
+    def _programs(self, prepare: Prepare, region: Region, *, gradients: bool = False) -> tuple[Programs, str]:
         """Return the programs of the operation in a region, and the dtype of its result."""
         ops, case = self._operations, self.case
         fed = prepare(self._inputs(0))
