@@ -56,7 +56,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, jax.errors.ConcretizationTypeError):
         return "what it gives depends on numbers"
     if isinstance(error, NotImplementedError) and "MLIR translation rule" in str(error):
-        return "JAX has no lowering of it for the platform"
+        return "there is no lowering of it for the platform"
     return "it calls back to the host" if "callback" in str(error) else ""
 
 
