@@ -49,8 +49,9 @@ class AbsentProbe(Probe):
 
     def unreadable(self, precision: str, feed: str, low: str) -> Unreadable | None:
         """Return why the device has no program for inputs in a precision outside of regions either; None where it has one."""
+        backward = self.case.backward and feed == "float32"
         try:
-            self._programs(feeder_in(self.case, feed, low, precision), nullcontext)
+            self._programs(feeder_in(self.case, feed, low, precision), nullcontext, gradients=backward)
         except Exception as error:
             return self._absent.unreadable(error)
         return None
