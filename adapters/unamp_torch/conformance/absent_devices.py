@@ -14,13 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -48,6 +42,13 @@ _EXACT = frozenset({"abs", "copysign", "neg", "positive", "sgn", "sign"})
 #: What kernels are called that have no operation's name.
 _KERNELS = {"nll_loss_forward": "nll_loss", "_thnn_fused_lstm_cell": "lstm_cell", "_thnn_fused_gru_cell": "gru_cell"}
 
+#: Why fake tensors cannot run a function, by what they raise.
+_REASONS = {
+    **dict.fromkeys(("DataDependentOutputException", "DynamicOutputShapeException"), "what it gives depends on numbers"),
+    **dict.fromkeys(("UnsupportedFakeTensorException", "UnsupportedOperatorException"), "it has no fake kernel"),
+    "NotImplementedError": "it has no fake kernel",
+}
+
 
 def absent_devices() -> tuple[AbsentDevice, ...]:
     """Return the devices that this build of PyTorch knows, of which it has none here."""
@@ -61,10 +62,8 @@ def absent_devices() -> tuple[AbsentDevice, ...]:
 
 def _reason(error: Exception) -> str:
     """Return why fake tensors cannot run a function; empty where PyTorch refuses the call."""
-    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
-        return "what it gives depends on numbers"
-    if isinstance(error, (UnsupportedFakeTensorException, UnsupportedOperatorException, NotImplementedError)):
-        return "it has no fake kernel"
+    if why := _REASONS.get(type(error).__name__):
+        return why
     asks = any(phrase in str(error) for phrase in ("not compiled with", "not linked with", "data is not allocated"))
     return "its kernel asks for the device itself" if asks else ""
 

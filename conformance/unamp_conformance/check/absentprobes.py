@@ -51,7 +51,8 @@ class AbsentProbe(Probe):
         """Return why the device has no program for inputs in a precision outside of regions either; None where it has one."""
         backward = self.case.backward and feed == "float32"
         try:
-            self._programs(feeder_in(self.case, feed, low, precision), nullcontext, gradients=backward)
+            for gradients in dict.fromkeys((False, backward)):
+                self._programs(feeder_in(self.case, feed, low, precision), nullcontext, gradients=gradients)
         except Exception as error:
             return self._absent.unreadable(error)
         return None
@@ -99,7 +100,7 @@ class AbsentProbe(Probe):
         return misfit(computed._replace(entered=entered), frozenset({precision} | ({"float32"} if summed else set())))
 
     def _run(self, draw: int, prepare: Prepare, *_: Any, **__: Any) -> Run:
-        """Return what the operation gives outside of regions: a dtype, and numbers that nobody knows."""
+        """Return the dtype that the operation gives outside of regions, without numbers."""
         _, dtype = self._programs(prepare, nullcontext)
         return Run(np.empty(0), dtype)
 
