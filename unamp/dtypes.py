@@ -65,8 +65,8 @@ class Precision(NamedTuple):
 
 
 #: Every precision that is known here, by name, and all that is known of it: IEEE 754-2019, table 3.5, and for bfloat16
-#: https://en.wikipedia.org/wiki/Bfloat16_floating-point_format. A new low precision is a row here; what a framework calls it
-#: and computes it with is its adapter's affair.
+#: https://en.wikipedia.org/wiki/Bfloat16_floating-point_format. A new low precision is a row here, and one in ``DTYPES`` (in
+#: ``state.py``) of each adapter whose framework computes with it. A region in it is refused on the others.
 PRECISIONS = {
     precision.name: precision
     for precision in (

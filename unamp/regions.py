@@ -344,8 +344,19 @@ def close_down_to(depth: int) -> None:
         _leave(*_state.open.pop()[1:])
 
 
-def _autocast(device_type: DeviceLike | None, dtype: DtypeLike | None, *rest: Any) -> Region:
-    level, allow, deny, preset, enabled, promote, cache, framework = rest
+# The arguments of these stand in the order in which `_here` is handed them: a tuple, which is what a region is remembered by.
+def _autocast(
+    device_type: DeviceLike | None,
+    dtype: DtypeLike | None,
+    level: Level,
+    allow: OperationsLike,
+    deny: OperationsLike,
+    preset: PresetName,
+    enabled: bool,
+    promote: bool,
+    cache: bool,
+    framework: str | None,
+) -> Region:
     device, owner, missing = place(device_type, framework)
     framework = framework or owner
     if missing and enabled:
@@ -353,22 +364,24 @@ def _autocast(device_type: DeviceLike | None, dtype: DtypeLike | None, *rest: An
         enabled = False
     if dtype is None:
         dtype = default_dtype(device, framework)
-    policy = Policy(level, dtype, allow, deny, preset, enabled, promote, cache=cache)
+    policy = Policy(level, dtype, allow=allow, deny=deny, preset=preset, enabled=enabled, promote=promote, cache=cache)
     return _shared(policy, registry.adapters_in_use(), framework, device)
 
 
 def _auto_cast(
     enable: bool,
-    white: OperationsLike | None,
-    black: OperationsLike | None,
+    custom_white_list: OperationsLike | None,
+    custom_black_list: OperationsLike | None,
     level: Level,
     dtype: DtypeLike,
-    *rest: Any,
+    use_promote: bool,
+    preset: PresetName,
+    framework: str | None,
 ) -> Region:
-    promote, preset, framework = rest
     if callable(enable):
         raise TypeError(BARE.format("auto_cast"))
-    policy = Policy(level, dtype, _paddle_names(white), _paddle_names(black), preset, enable, promote)
+    allow, deny = _paddle_names(custom_white_list), _paddle_names(custom_black_list)
+    policy = Policy(level, dtype, allow=allow, deny=deny, preset=preset, enabled=enable, promote=use_promote)
     return _shared(policy, registry.adapters_in_use(), framework, None)
 
 

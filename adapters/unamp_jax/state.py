@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from unamp import dtypes
+from unamp.adapter.state import Dtypes, ThreadState
 from unamp.adapter.state import Plan as AnyPlan
-from unamp.adapter.state import ThreadState
 from unamp.policy import Rule
 
 __all__ = ["CONTEXT", "DTYPES", "ELIGIBLE", "FLOAT32", "Array", "Plan", "PrimitiveRule", "thread"]
@@ -23,7 +23,9 @@ __all__ = ["CONTEXT", "DTYPES", "ELIGIBLE", "FLOAT32", "Array", "Plan", "Primiti
 Array: TypeAlias = jax.Array
 
 #: NumPy's dtype objects, which JAX's arrays have; each is the one object of its dtype.
-DTYPES: Mapping[str, Any] = {name: np.dtype(getattr(jax.numpy, name)) for name in dtypes.ELIGIBLE}
+DTYPES: Mapping[str, Any] = Dtypes(
+    "jax", {name: np.dtype(getattr(jax.numpy, name)) for name in dtypes.ELIGIBLE if hasattr(jax.numpy, name)}
+)
 ELIGIBLE = frozenset(DTYPES.values())
 FLOAT32 = DTYPES[dtypes.FLOAT32]
 

@@ -70,6 +70,8 @@ class MindSporeAdapter(BaseAdapter):
         return int(get_rank()) if get_group_size() > 1 else None
 
     def support(self, device: str, dtype: str) -> Support:
+        if dtype not in DTYPES:
+            return Support.UNSUPPORTED
         return Support.EMULATED if device == "cpu" else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:

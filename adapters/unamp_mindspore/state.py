@@ -11,8 +11,7 @@ from mindspore import Parameter, Tensor, context
 from mindspore._c_expression import TensorPy
 
 from unamp.adapter.performing import CallPlan
-from unamp.adapter.state import ThreadState
-from unamp.dtypes import ELIGIBLE, LOW_DTYPES
+from unamp.adapter.state import Dtypes, ThreadState
 from unamp.policy import Rule
 
 __all__ = [
@@ -21,9 +20,9 @@ __all__ = [
 ]  # fmt: skip
 
 #: MindSpore's dtype objects are singletons; `is` costs a tenth of `==`.
-DTYPES = {name: getattr(mindspore, name) for name in ELIGIBLE}
+DTYPES = Dtypes("mindspore", {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16, "float32": mindspore.float32})
 FLOAT32 = mindspore.float32
-LOW = tuple(DTYPES[name] for name in LOW_DTYPES)
+LOW = (mindspore.float16, mindspore.bfloat16)
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 #: A tensor's dtype, without the property in Python that `Tensor.dtype` is.

@@ -63,6 +63,8 @@ class PaddleAdapter(BaseAdapter):
         probe_effects()
 
     def support(self, device: str, dtype: str) -> Support:
+        if dtype not in DTYPES:
+            return Support.UNSUPPORTED
         return Support.NATIVE if device == "gpu" and devices.accelerator() in (None, "gpu") else Support.EMULATED
 
     def slowdown(self, device: str, dtype: str) -> float:

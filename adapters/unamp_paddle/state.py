@@ -10,8 +10,7 @@ from paddle.base import core
 from paddle.base.framework import EagerParamBase
 
 from unamp.adapter.performing import CallPlan
-from unamp.adapter.state import ThreadState
-from unamp.dtypes import ELIGIBLE, LOW_DTYPES
+from unamp.adapter.state import Dtypes, ThreadState
 from unamp.policy import Rule
 
 __all__ = [
@@ -28,9 +27,9 @@ Value = paddle.pir.Value
 CPU_ONLY = not (core.is_compiled_with_cuda() or core.is_compiled_with_xpu() or paddle.device.get_all_custom_device_type())
 
 #: Paddle's dtype objects are singletons; `is` costs a tenth of `in`.
-DTYPES = {name: getattr(paddle, name) for name in ELIGIBLE}
+DTYPES = Dtypes("paddle", {"float16": paddle.float16, "bfloat16": paddle.bfloat16, "float32": paddle.float32})
 FLOAT32 = paddle.float32
-LOW = tuple(DTYPES[name] for name in LOW_DTYPES)
+LOW = (paddle.float16, paddle.bfloat16)
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 #: What the public function asks, without a call of Python.

@@ -15,7 +15,7 @@ from unamp_tensorflow.spellings import keras_in_use
 
 __all__ = ["TensorFlowGradients", "all_finite", "backward", "is_optimizer", "scale_loss"]
 
-_LOW = tuple(getattr(tf, name) for name in LOW_DTYPES)
+_LOW = (tf.float16, tf.bfloat16)
 
 
 def is_optimizer(value: object) -> bool:

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from unamp import dtypes
 from unamp.adapter.replacing import PatchGroup
+from unamp.adapter.state import Dtypes, ThreadState
 from unamp.adapter.state import Plan as AnyPlan
-from unamp.adapter.state import ThreadState
 from unamp.policy import Rule
 
 __all__ = ["DTYPES", "ELIGIBLE", "FLOAT32", "NAMES", "Action", "Function", "Plan", "Tensor", "thread"]
@@ -20,7 +20,9 @@ Tensor: TypeAlias = tf.Tensor
 Function: TypeAlias = Callable[..., Any]
 
 #: Dtypes by their number, as TensorFlow's C++ has them: comparing numbers costs a tenth of comparing dtype objects.
-DTYPES: Mapping[str, int] = {name: getattr(tf, name).as_datatype_enum for name in dtypes.ELIGIBLE}
+DTYPES: Mapping[str, int] = Dtypes(
+    "tensorflow", {dtype.name: dtype.as_datatype_enum for dtype in (tf.float16, tf.bfloat16, tf.float32)}
+)
 NAMES: Mapping[int, str] = {number: name for name, number in DTYPES.items()}
 ELIGIBLE = frozenset(NAMES)
 FLOAT32 = DTYPES[dtypes.FLOAT32]

@@ -67,6 +67,8 @@ class TorchAdapter(BaseAdapter):
 
     def support(self, device: str, dtype: str) -> Support:
         """Return native for the CPU (where single operators are emulated), and for a GPU what CUDA says."""
+        if dtype not in state.DTYPES:
+            return Support.UNSUPPORTED
         if device == "cpu":
             return Support.NATIVE
         if devices.accelerator() is None:

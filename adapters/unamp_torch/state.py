@@ -30,7 +30,6 @@ import torch
 
 from unamp.adapter import state
 from unamp.adapter.patching import missing
-from unamp.dtypes import ELIGIBLE, LOW_DTYPES
 from unamp_torch.compiled import library
 
 __all__ = [
@@ -105,8 +104,8 @@ def autocast_key(device_type: str) -> torch._C.DispatchKey | None:
 
 
 #: PyTorch's dtype for each name of those that rules cast.
-DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ELIGIBLE}
-LOW = tuple(DTYPES[name] for name in LOW_DTYPES)
+DTYPES = state.Dtypes("torch", {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32})
+LOW = (torch.float16, torch.bfloat16)
 
 excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 included = torch._C._dispatch_tls_is_dispatch_key_included

@@ -8,17 +8,38 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from unamp.adapter.observer import Observer
+from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 
-__all__ = ["ELSEWHERE", "Plan", "ThreadState", "suspended", "suspending"]
+__all__ = ["ELSEWHERE", "Dtypes", "Plan", "ThreadState", "suspended", "suspending"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+DtypeT = TypeVar("DtypeT")
+
+
+class Dtypes(dict[str, DtypeT]):
+    """A framework's dtypes by the names of those that rules cast: the ones that its adapter computes in.
+
+    Args:
+        framework: the framework's name.
+        dtypes: its dtypes by their names.
+
+    Raises:
+        NotExpressible: where a dtype is asked for that is not among them.
+    """
+
+    def __init__(self, framework: str, dtypes: Mapping[str, DtypeT]) -> None:
+        super().__init__(dtypes)
+        self._framework = framework
+
+    def __missing__(self, name: str) -> DtypeT:
+        raise NotExpressible(f"{self._framework} does not compute in {name} here; it does in {', '.join(self)}")
 
 
 class Plan(Protocol):
