@@ -98,7 +98,7 @@ def result_of(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> tupl
 class Programs(NamedTuple):
     """The programs of one function for the device that is absent, and for the CPU: their operations in order.
 
-    None for the CPU where kernels there are others, so that the two cannot be held against each other.
+    None for the CPU where kernels there are others, or it has no such program: the two cannot be held against each other.
     """
 
     there: Sequence[Computed]
