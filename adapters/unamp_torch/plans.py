@@ -316,16 +316,11 @@ def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
     """Return whether PyTorch follows the rule for a composed operation because it follows those for its parts.
 
     That is how its lists for CUDA cover operations that they do not name, like softmin: as long as nobody changes them.
-    (On the CPU such an operation refuses mixed inputs, or answers in the dtype of its state.)
+    (On the CPU such an operation refuses mixed inputs, or answers in the dtype of its state.) Under the default preset an
+    operation is one whole: `pairwise_distance` subtracts in float32, too.
     """
-    return (
-        device == CUDA
-        and policy.level == "O1"
-        and not (policy.allow or policy.deny)
-        and policy.preset in (_NATIVE_LISTS[CUDA], "unamp")
-        and op in preset(policy.preset).implied
-        and op not in _STATING_DTYPES
-    )
+    own = device == CUDA and to_the_letter(policy, device)
+    return own and op in preset(policy.preset).implied and op not in _STATING_DTYPES
 
 
 #: The operations that call a part of theirs with a dtype that is stated, their input's: native autocast on CUDA takes it as

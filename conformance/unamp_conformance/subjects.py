@@ -18,6 +18,7 @@ from unamp.adapter.tensor_kinds import TensorKind
 from unamp.errors import AdapterError
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
+from unamp.regions import Region
 from unamp.registration import Example, examples
 from unamp.vocabulary import vocabulary
 
@@ -157,6 +158,8 @@ class Subject:
 
     def region(self, policy: Policy) -> AbstractContextManager[object]:
         """Return a region for a policy on this framework and device."""
+        if self.device in self.absent_devices:
+            return Region(policy, framework=self.framework, device=self.absent_devices[self.device].region)
         chosen = {name: getattr(policy, name) for name in ("dtype", "enabled", "level", "allow", "deny", "preset", "promote")}
         return unamp.autocast(self.device, framework=self.framework, **chosen)
 

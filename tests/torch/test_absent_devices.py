@@ -1,17 +1,35 @@
 """What PyTorch would run on a device that is not here: read from what reaches kernels of fake tensors, and judged."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
 import pytest
 from unamp_conformance.check.absentchecks import check_program
 from unamp_conformance.check.networks import NETWORKS
+from unamp_conformance.meta.mutants import KINDS, MutableSubject
 from unamp_conformance.results import Result
 from unamp_conformance.run.plan import Selection
 from unamp_conformance.run.worker import perform, planned
 from unamp_conformance.subjects import Subject
-from unamp_torch import plans
+from unamp_torch import calls, plans
+from unamp_torch.calls import Action
+from unamp_torch.listing import Operator
 
-from unamp import Policy
+from unamp import Policy, Rule
+from unamp.dtypes import LOW_DTYPES
+from unamp.policy import LEVELS
 
 DEVICES = [name for name in Subject("torch", "cpu").absent_devices if name != "fake:hpu"]
+
+
+@pytest.fixture
+def action(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
+    """Put another function in the place of the one that says what is done about an operator; no plan outlives it."""
+    plans.forget()
+    yield partial(monkeypatch.setattr, plans, "_action")
+    monkeypatch.undo()
+    plans.forget()
 
 
 def read(device: str, network: str, policy: Policy) -> tuple[str, list[str]]:
@@ -41,12 +59,10 @@ def test_a_cross_entropy_on_cuda_takes_the_logarithm_in_float32() -> None:
     assert "reduction: 5 cross_entropy: _log_softmax, float32 -> float32" in program
 
 
-def test_a_rule_that_is_another_than_the_policys_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_is_another_than_the_policys_is_caught(action: Callable[[Any], None]) -> None:
     policy = Policy("O1", "bfloat16", deny="linear")
     real = plans._action
-    monkeypatch.setattr(
-        plans, "_action", lambda p, rule, operator, device: None if operator.op == "linear" else real(p, rule, operator, device)
-    )
+    action(lambda p, rule, operator, device: None if operator.op == "linear" else real(p, rule, operator, device))
     wrong, _ = read("fake:cuda", "mlp", policy)
     assert "linear (float32) computed in bfloat16 from float32 float32 float32, should be float32" in wrong
     assert "0 linear, forward: addmm in bfloat16, should be float32" in wrong
@@ -61,6 +77,71 @@ def test_a_device_that_is_not_here_has_decisions_and_no_numbers() -> None:
     (result,) = results("fake:mps", "conv")
     assert (result.check, result.status, result.device) == ("decisions", "passed", "fake:mps")
     assert "error" not in result.details
+
+
+OPERATIONS = ["add", "conv2d", "exp", "gelu", "linear", "mse_loss", "softmax", "sum"]
+
+
+def probed(subject: Subject, op: str, *levels: str) -> list[Result]:
+    (item,) = planned(subject, Selection(ops=(op,), dtypes=("bfloat16",), levels=levels))  # type: ignore[arg-type]
+    return perform(subject, item)
+
+
+def test_an_operation_is_read_under_the_users_lists_and_at_every_level_in_both_dtypes() -> None:
+    (item,) = planned(Subject("torch", "fake:cuda"), Selection(ops=("softmax",)))
+    assert (item.kind, item.checks) == ("operation", ("probe",))
+    lists = {f"{rule} {dtype}" for rule in ("allow", "deny") for dtype in LOW_DTYPES}
+    assert item.policies.keys() == lists | {f"{level} {dtype} unamp" for level in LEVELS for dtype in LOW_DTYPES}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_an_operation_would_compute_there_as_the_policy_says(device: str, op: str) -> None:
+    found = probed(Subject("torch", device), op)
+    assert {(result.check, result.status, result.device) for result in found} == {("probe", "passed", device)}
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_an_operation_whose_rule_is_flipped_is_caught(action: Callable[[Any], None], op: str) -> None:
+    flipped = {Rule.LOW: calls.in_float32, Rule.FP32: calls.low}
+    real = plans._action
+
+    def spoilt(policy: Policy, rule: Rule, operator: Operator, device: str) -> Action | None:
+        return flipped[rule] if operator.op == op and rule in flipped else real(policy, rule, operator, device)
+
+    action(spoilt)
+    found = {result.policy: result for result in probed(Subject("torch", "fake:cuda"), op)}
+    assert "computed in float32, the policy says bfloat16" in found["allow bfloat16"].message
+    assert "computed in bfloat16, the policy says float32" in found["deny bfloat16"].message
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+@pytest.mark.parametrize("feed", ["float32", "low"])
+def test_a_result_of_the_right_dtype_that_was_computed_in_another_is_caught(op: str, feed: str) -> None:
+    subject = MutableSubject("torch", "fake:cuda")
+    rule = {"float32": "low", "low": "float32"}[feed]
+    with subject.mutant(op, KINDS[f"forward, {feed} inputs, rule {rule}"]):
+        found = {result.policy: result for result in probed(subject, op)}
+    assert found[f"{'allow' if rule == 'low' else 'deny'} bfloat16"].status == "failed"
+
+
+def test_an_operation_that_the_default_preset_denies_is_one_whole_on_cuda() -> None:
+    """PyTorch's lists follow it by its parts, of which the first subtracts in the dtype of the inputs."""
+    assert {result.status for result in probed(Subject("torch", "fake:cuda"), "pairwise_distance")} == {"passed"}
+
+
+@pytest.mark.parametrize(
+    ("op", "why"),
+    [
+        ("masked_select", "what it gives depends on numbers"),
+        ("grid_sample", "its kernel asks for the device itself"),
+        ("linalg_inv", "the framework itself refuses the call"),
+        ("scaled_mm", "there is no example call for scaled_mm"),
+    ],
+)
+def test_an_operation_without_a_program_is_not_run_and_says_why(op: str, why: str) -> None:
+    unread = [result for result in probed(Subject("torch", "fake:cuda"), op) if result.status != "passed"]
+    assert {(result.status, result.details["why"]) for result in unread} == {("not run", why)}
 
 
 def results(device: str, network: str) -> list[Result]:

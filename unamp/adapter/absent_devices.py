@@ -23,12 +23,22 @@ if TYPE_CHECKING:
 
 __all__ = ["AbsentDevice", "Computed", "Kind", "Numbers", "Programs", "Read", "Unreadable", "entering", "result_of"]
 
-#: The kinds of operation that a precision shows in, and what a call gives to others. Others move numbers, or round each once.
-Kind = Literal["product", "reduction", "transcendental", "result"]
+#: The kinds of operation that a precision shows in, and what a call gives to others. Others move numbers.
+Kind = Literal["product", "reduction", "transcendental", "elementwise", "result"]
 
 
 class Unreadable(Exception):
-    """A function has no program for a device that is not here, whatever the policy; the message says why."""
+    """A function has no program for a device that is not here, whatever the policy; the message says why.
+
+    Attributes:
+        why: the reason in a few words, the same for all functions that have it.
+        upstream: what the framework said; empty where it was not asked.
+    """
+
+    def __init__(self, device: str, why: str, upstream: Exception | None = None) -> None:
+        super().__init__(f"{device} has no program for it outside of any region: {why}")
+        self.why = why
+        self.upstream = f"{type(upstream).__name__}: {next(iter(str(upstream).splitlines()), '')[:200]}" if upstream else ""
 
 
 class Computed(NamedTuple):
@@ -88,7 +98,7 @@ def result_of(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> tupl
 class Programs(NamedTuple):
     """The programs of one function for the device that is absent, and for the CPU: their operations in order.
 
-    None for the CPU where kernels there are others, so that the two cannot be held against each other.
+    None for the CPU where kernels there are others, or it has no such program: the two cannot be held against each other.
     """
 
     there: Sequence[Computed]
@@ -107,9 +117,15 @@ class AbsentDevice:
         read: writes a function's programs down; see the module.
         place: names the operations that are called inside of it.
         region: the device that a region is opened for; None where regions are alike on all devices.
+        reason: says in a few words why a function has no program, given what the framework raised.
     """
 
     name: str
     read: Read
     place: Callable[[str], AbstractContextManager[Any]]
     region: str | None = None
+    reason: Callable[[Exception], str] = lambda error: ""
+
+    def unreadable(self, error: Exception) -> Unreadable:
+        """Return the error that says why a function has no program, from what the framework raised outside of any region."""
+        return Unreadable(self.name, self.reason(error) or "the framework itself refuses the call", error)

@@ -30,10 +30,16 @@ _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("reduce", "reduce_window", "select_and_scatter"), "reduction"),
     **dict.fromkeys(("atan2", "cbrt", "cosine", "exponential", "exponential_minus_one", "log"), "transcendental"),
     **dict.fromkeys(("log_plus_one", "logistic", "power", "rsqrt", "sine", "sqrt", "tan", "tanh"), "transcendental"),
+    # Libraries of linear algebra and of Fourier transforms have no low dtype.
+    **dict.fromkeys(("cholesky", "custom_call", "fft", "triangular_solve"), "reduction"),
+    **dict.fromkeys(("add", "ceil", "clamp", "compare", "divide", "floor", "is_finite", "maximum"), "elementwise"),
+    **dict.fromkeys(("minimum", "multiply", "remainder", "round_nearest_afz", "round_nearest_even"), "elementwise"),
+    **dict.fromkeys(("scatter", "sort", "subtract"), "elementwise"),
 }
 
-#: CHLO holds functions that are written in other operations later: transcendental ones, and these.
-_PLAIN = frozenset({"square", "is_inf", "is_neg_inf", "is_pos_inf", "next_after", "top_k", "conj", "constant", "constant_like"})
+#: CHLO holds functions that are written in other operations later: transcendental ones, these, and those that move numbers.
+_PLAIN = frozenset({"square", "is_inf", "is_neg_inf", "is_pos_inf", "next_after"})
+_MOVING = frozenset({"top_k", "conj", "constant", "constant_like"})
 
 #: The name of a place in the name stack, which stands in the location of each operation; the transformations are around it.
 _PLACE = re.compile(r"(transpose\()?(?:\w+\()*@([^@/()]+)@")
@@ -42,7 +48,16 @@ _PLACE = re.compile(r"(transpose\()?(?:\w+\()*@([^@/()]+)@")
 def absent_devices() -> tuple[AbsentDevice, ...]:
     """Return the platforms that JAX lowers for, but for the one that it computes on."""
     platforms = [name for name in ("cuda", "rocm", "tpu") if name not in jax.default_backend()]
-    return tuple(AbsentDevice(f"lowered:{name}", partial(_read, name), _place) for name in platforms)
+    return tuple(AbsentDevice(f"lowered:{name}", partial(_read, name), _place, reason=_reason) for name in platforms)
+
+
+def _reason(error: Exception) -> str:
+    """Return why JAX cannot lower a function; empty where it refuses the call."""
+    if isinstance(error, jax.errors.ConcretizationTypeError):
+        return "what it gives depends on numbers"
+    if isinstance(error, NotImplementedError) and "MLIR translation rule" in str(error):
+        return "there is no lowering of it for the platform"
+    return "it calls back to the host" if "callback" in str(error) else ""
 
 
 def _place(name: str) -> Any:
@@ -62,8 +77,12 @@ def _read(
 
     with config.enable_x64(True):
         traced = jax.jit(jax.value_and_grad(whole) if leaves else whole).trace(list(leaves), list(others), list(buffers))
-        there, cpu = (traced.lower(lowering_platforms=(name,)) for name in (platform, "cpu"))
-        return Programs(*(operations(program.compiler_ir("stablehlo")) for program in (there, cpu)))
+        there = operations(traced.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo"))
+        try:
+            cpu = traced.lower(lowering_platforms=("cpu",))
+        except (NotImplementedError, ValueError):  # what the CPU lacks: products of float16 that are added up in float32
+            return Programs(there, None)
+        return Programs(there, operations(cpu.compiler_ir("stablehlo")))
 
 
 _Values = dict[Any, Numbers]
@@ -90,10 +109,12 @@ def _inside(operation: Any, functions: dict[str, Any], values: _Values, around: 
         elif not kind:  # what a reduction does with two numbers is in the reduction itself
             yield from _body(called, entered, functions, values, (place, backward))
         made = frozenset().union(*entered)
-        given = _dtypes(inner.operands)
         for value in inner.results:
-            narrowed = inner.name == "stablehlo.convert" and _narrows(given, _dtypes([value]))
-            values[value] = Numbers(place, backward, frozenset(_dtypes([value])) if narrowed else made)
+            dtypes = _dtypes([value])
+            narrowed = inner.name == "stablehlo.convert" and _narrows(_dtypes(inner.operands), dtypes)
+            if narrowed:
+                yield Computed(place, backward, "convert", "elementwise", dtypes, dtypes, tuple(sorted(made)))
+            values[value] = Numbers(place, backward, frozenset(dtypes) if narrowed else made)
 
 
 def _body(
@@ -118,8 +139,10 @@ def _where(operation: Any, around: tuple[str, bool]) -> tuple[str, bool]:
 @cache
 def _kind(name: str) -> Kind | None:
     dialect, _, operation = name.partition(".")
-    if dialect == "chlo" and operation not in _PLAIN and not operation.startswith("broadcast_"):
-        return "transcendental"
+    if operation == "ragged_dot":
+        return "product"
+    if dialect == "chlo" and operation not in _MOVING:
+        return "elementwise" if operation in _PLAIN or operation.startswith("broadcast_") else "transcendental"
     return _KINDS.get(operation) if dialect == "stablehlo" else None
 
 

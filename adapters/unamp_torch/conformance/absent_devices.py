@@ -23,21 +23,31 @@ from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, 
 from unamp.vocabulary import vocabulary
 from unamp_torch.conformance import second_device
 from unamp_torch.devices import accelerator
-from unamp_torch.observing import WIDENING
 
 __all__ = ["absent_devices"]
 
-#: The kinds of operation by the groups of the vocabulary. Elementwise functions are looked at one by one: others promote.
+#: The kinds of operation by the groups of the vocabulary. Elementwise functions are looked at one by one.
 _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("matmul", "conv", "attention", "recurrent"), "product"),
     **dict.fromkeys(("reduction", "norm", "softmax", "loss"), "reduction"),
     **dict.fromkeys(("activation", "special"), "transcendental"),
+    **dict.fromkeys(("fft", "linalg", "pooling", "resize"), "reduction"),  # the first two have no low kernels
+    **dict.fromkeys(("comparison", "elementwise"), "elementwise"),
 }
 _TRANSCENDENTAL = frozenset(
     "acos asin atan cos cosh erf erfc erfinv exp expm1 log log10 log1p log2 rsqrt sin sinh sqrt tan tanh".split()
 )
+#: These change a sign, and no precision.
+_EXACT = frozenset({"abs", "copysign", "neg", "positive", "sgn", "sign"})
 #: What kernels are called that have no operation's name.
 _KERNELS = {"nll_loss_forward": "nll_loss", "_thnn_fused_lstm_cell": "lstm_cell", "_thnn_fused_gru_cell": "gru_cell"}
+
+#: Why fake tensors cannot run a function, by what they raise.
+_REASONS = {
+    **dict.fromkeys(("DataDependentOutputException", "DynamicOutputShapeException"), "what it gives depends on numbers"),
+    **dict.fromkeys(("UnsupportedFakeTensorException", "UnsupportedOperatorException"), "it has no fake kernel"),
+    "NotImplementedError": "it has no fake kernel",
+}
 
 
 def absent_devices() -> tuple[AbsentDevice, ...]:
@@ -46,8 +56,16 @@ def absent_devices() -> tuple[AbsentDevice, ...]:
         return ()
     known = [name for name in ("cuda", "mps", "xpu", "hpu") if hasattr(torch, name)]
     return tuple(
-        AbsentDevice(f"fake:{name}", partial(_read, name), _place, "gpu" if name == "cuda" else name) for name in known
+        AbsentDevice(f"fake:{name}", partial(_read, name), _place, "gpu" if name == "cuda" else name, _reason) for name in known
     )
+
+
+def _reason(error: Exception) -> str:
+    """Return why fake tensors cannot run a function; empty where PyTorch refuses the call."""
+    if why := _REASONS.get(type(error).__name__):
+        return why
+    asks = any(phrase in str(error) for phrase in ("not compiled with", "not linked with", "data is not allocated"))
+    return "its kernel asks for the device itself" if asks else ""
 
 
 _places: list[str] = []
@@ -97,17 +115,26 @@ class _Kernels(TorchDispatchMode):
         self.found += (result for each in taken for result in result_of(*each))
         name = func.overloadpacket.__name__
         if given and (kind := _kind(name)):
-            looked_at = given if kind == "product" else given[:1]  # statistics and parameters of a norm stay in float32
-            widened = func in WIDENING and args[2]
-            operands = ("float32",) if widened else tuple(dict.fromkeys(map(_name, looked_at)))
             results = tuple(dict.fromkeys(map(_name, made[:1])))
+            # A kernel that reads low numbers and gives their sum in float32 spares a copy of them.
+            operands = results if kind == "reduction" and results == ("float32",) else _operands(kind, given)
             self.found.append(Computed(place, False, name, kind, operands, results, tuple(sorted(entered))))
         for tensor in made:
             narrowed = name == "_to_copy" and tensor.dtype in (torch.float16, torch.bfloat16)
-            # What is made of nothing here, the state of a recurrent layer say, enters as if it had been handed over.
-            own = narrowed or not entered
-            self._made[tensor] = Numbers(place, False, frozenset({_name(tensor)}) if own else entered)
+            if narrowed:
+                low = (_name(tensor),)
+                self.found.append(Computed(place, False, name, "elementwise", low, low, tuple(sorted(entered))))
+            self._made[tensor] = Numbers(place, False, frozenset({_name(tensor)}) if narrowed else entered)
         return result
+
+
+def _operands(kind: Kind, given: list[Tensor]) -> tuple[str, ...]:
+    """Return the dtypes in which an operation of a kind computes from tensors."""
+    if kind == "elementwise":  # which promotes; a scalar does not count
+        dtypes = {_name(tensor) for tensor in [t for t in given if t.dim()] or given}
+        return (dtypes.pop() if len(dtypes) == 1 else "float32",)
+    looked_at = given if kind == "product" else given[:1]  # statistics and parameters of a norm stay in float32
+    return tuple(dict.fromkeys(map(_name, looked_at)))
 
 
 def _floating(value: Any) -> list[Tensor]:
@@ -124,4 +151,4 @@ def _kind(kernel: str) -> Kind | None:
     operation = vocabulary().get(bare)
     if bare in _TRANSCENDENTAL:
         return "transcendental"
-    return _KINDS.get(operation.group) if operation is not None else None
+    return _KINDS.get(operation.group) if operation is not None and bare not in _EXACT else None

@@ -14,15 +14,14 @@ from typing import Any
 
 import unamp
 from unamp.adapter import Operations, OpRecord
-from unamp.adapter.absent_devices import AbsentDevice, Computed, Programs, Unreadable
+from unamp.adapter.absent_devices import AbsentDevice, Computed, Programs
 from unamp.dtypes import ELIGIBLE
 from unamp.policy import Policy, Rule
-from unamp.regions import Region
 from unamp_conformance.check.netchecks import Outcome, expected_dtype, misjudged
 from unamp_conformance.check.networks import Functions, Lacking, Network
 from unamp_conformance.subjects import Subject
 
-__all__ = ["check_program"]
+__all__ = ["check_program", "misfit"]
 
 
 def check_program(subject: Subject, network: Network, policy: Policy) -> dict[str, Outcome]:
@@ -38,7 +37,7 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     """
     device = subject.absent_devices[subject.device]
     traced, written = _Run(network, subject.operations, device), _Run(network, subject.operations, device)
-    region = Region(policy, framework=subject.framework, device=device.region)
+    region = subject.region(policy)
     try:
         traced.read(region, trace=True)
         programs = written.read(region)
@@ -50,9 +49,10 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     complaints += [f"not in the trace: {place}" for place in _untold(subject, policy, traced.places)]
     complaints += [f"not in the program: {place}" for place in _unwritten(traced, written)]
     expected = {place: _Expected.of(policy, rules, records) for place, records in traced.places.items()}
-    complaints += _against_policy(programs.there, expected)
+    told = [computed for computed in programs.there if computed.kind != "elementwise"]  # there float32 parameters enter, too
+    complaints += _against_policy(told, expected)
     complaints += _against_cpu(programs)
-    return {"decisions": ("; ".join(dict.fromkeys(complaints)), {"trace": _table(programs.there)})}
+    return {"decisions": ("; ".join(dict.fromkeys(complaints)), {"trace": _table(told)})}
 
 
 def _readable(network: Network, operations: Operations, device: AbsentDevice) -> None:
@@ -62,7 +62,7 @@ def _readable(network: Network, operations: Operations, device: AbsentDevice) ->
     except Lacking:
         raise
     except Exception as error:
-        raise Unreadable(f"{device.name} has no program for it outside of any region: {error}") from error
+        raise device.unreadable(error) from error
 
 
 @dataclass
@@ -160,19 +160,24 @@ def _against_policy(program: Iterable[Computed], expected: Mapping[str, _Expecte
         # Sums of gradients are made in the dtype that an input had, and in float32 where a parameter that stays so takes part.
         summed = computed.backward and computed.kind != "product"
         right = place.computed | place.given | {"float32"} if summed else place.computed
-        if wrong := _wrong(computed, right):
+        if wrong := misfit(computed, right):
             way = "backward" if computed.backward else "forward"
             yield f"{computed.place}, {way}: {computed.name} in {wrong}, should be {' or '.join(sorted(right))}"
 
 
-def _wrong(computed: Computed, right: frozenset[str]) -> str:
+def misfit(computed: Computed, right: frozenset[str]) -> str:
     """Return the dtype that an operation should not have; empty where it is right.
 
     A sum of low numbers, and what is made of it, may be in float32: frameworks do so. A product may not, nor a result.
+
+    Args:
+        computed: the operation.
+        right: the dtypes that it may have.
     """
-    wrong = [dtype for dtype in computed.operands if dtype not in right]
-    widened = computed.kind in ("reduction", "transcendental") and right.issuperset(computed.entered)
-    return "" if not wrong or (widened and wrong == ["float32"]) else wrong[0]
+    wider = {"float64"} if "float32" in right else set()
+    wrong = [dtype for dtype in computed.operands if dtype not in right | wider]
+    widened = computed.kind not in ("product", "result") and right.issuperset(computed.entered)
+    return "" if not wrong or (widened and {"float32", "float64"}.issuperset(wrong)) else wrong[0]
 
 
 def _against_cpu(programs: Programs) -> Iterator[str]:

@@ -54,6 +54,9 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
 
     Returns:
         What is wrong (empty where nothing is) and the observations.
+
+    Raises:
+        Unreadable: where the device is not here, and has no program for the operation without any region either.
     """
     rule = subject.rule(policy, probe.case.op)
     if rule is None:
@@ -86,6 +89,8 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
         except Exception as error:
             if rule.leaves_agreeing and feed == "low" and not _runs_outside(probe, policy.dtype):
                 continue  # the framework has no such kernel, and the rule asks for no cast
+            if unreadable := probe.unreadable(expected, feed, policy.dtype):
+                raise unreadable from error
             wrong.append(f"{fed} inputs: {type(error).__name__}: {_first_line(error)}")
             differing.append({"of": f"{fed} inputs", "expected": expected, "observed": type(error).__name__})
             continue

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from unamp.adapter import Operations
+from unamp.adapter.absent_devices import Unreadable
 from unamp.dtypes import LOW_DTYPES
 from unamp_conformance.check import arrays
 from unamp_conformance.check.cases import Case
 from unamp_conformance.check.classify import PRECISIONS, Prediction, explain, only_moves, tells
 from unamp_conformance.check.rounding import Low, cast, round_to
 
-__all__ = ["FEEDS", "Finding", "Probe", "Unsuitable"]
+__all__ = ["FEEDS", "Finding", "Prepare", "Probe", "Region", "Run", "Unsuitable", "feeder", "feeder_in", "put"]
 
 #: In which dtypes eligible inputs are handed over: all float32, all low, or the first low and the others float32.
 FEEDS = ("float32", "low", "mixed")
@@ -60,7 +61,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
     """The outcome of one call: the result's values and the gradients of eligible inputs, with their dtypes."""
 
     values: np.ndarray
@@ -93,7 +94,7 @@ class Probe:
         return len(self.case.eligible(self._inputs(0)))
 
     @cached_property
-    def outside(self) -> _Run:
+    def outside(self) -> Run:
         """The operation in float32, outside any region."""
         return self._run(0, lambda a: a, "float32", nullcontext)
 
@@ -105,7 +106,7 @@ class Probe:
         key = precision, feed, low
         if key not in self._outside:
             try:
-                run = self._run(0, _feeder_in(self.case, feed, low, precision), "float32", nullcontext)
+                run = self._run(0, feeder_in(self.case, feed, low, precision), "float32", nullcontext)
                 self._outside[key] = run.dtype, run.values.size
             except Exception:
                 self._outside[key] = None
@@ -129,6 +130,15 @@ class Probe:
             raise Unsuitable(f"{self.case.op}: its inputs tell by subnormal numbers, which the framework may take for zeros")
         _ = self._draws if self._sensitive else self.outside
 
+    def unreadable(self, precision: str, feed: str, low: str) -> Unreadable | None:
+        """Return None: what runs can be looked at. A device that is not here may have no program to read.
+
+        Args:
+            precision: the one that the policy means for the inputs.
+            feed, low: as of `look`.
+        """
+        return None
+
     def look(self, region: Region, feed: str = "float32", low: str = "bfloat16") -> list[Finding]:
         """Run the operation inside a region and report what the numbers say.
 
@@ -141,7 +151,7 @@ class Probe:
             Unsuitable: where the case's inputs do not tell the precisions apart.
         """
         if not self._sensitive:
-            run = self._run(0, _feeder(self.case, feed, low), "float32", region)
+            run = self._run(0, feeder(self.case, feed, low), "float32", region)
             return [Finding("forward", None, run.dtype, size=run.values.size)]
         findings = self._findings(region, feed, low, self._draws)
         # Where a kernel rounds its sums on the way, luck decides to which prediction a few numbers are nearer: one look in 30
@@ -209,7 +219,7 @@ class Probe:
 
     def _findings(self, region: Region, feed: str, low: str, draws: range) -> list[Finding]:
         predictions = self._predictions(feed, low, draws)
-        fed, gradients = _feeder(self.case, feed, low), len(predictions) > 1
+        fed, gradients = feeder(self.case, feed, low), len(predictions) > 1
         runs = [self._run(n, fed, "float32", region, gradients=gradients) for n in draws]
         observed = _streams(runs)
         dtypes = [runs[0].dtype, *runs[0].gradient_dtypes]
@@ -229,7 +239,7 @@ class Probe:
         """Return the results of a look as they are, and for float32 inputs the gradients, of all its draws."""
         gradients = self.case.backward and feed == "float32"
         draws = self._draws if self._sensitive else range(1)
-        return _streams([self._run(n, _feeder(self.case, feed, low), "float32", region, gradients=gradients) for n in draws])
+        return _streams([self._run(n, feeder(self.case, feed, low), "float32", region, gradients=gradients) for n in draws])
 
     def sample(self) -> dict[str, Any]:
         """Return the number of numbers a result has outside any region, and a few; empty where they mean nothing elsewhere."""
@@ -266,7 +276,7 @@ class Probe:
     @cached_property
     def _draws(self) -> range:
         """As many draws as it takes until every precision gives recognisably different numbers."""
-        collected: dict[str, list[_Run]] = {p: [] for p in ("calibration", *PRECISIONS)}
+        collected: dict[str, list[Run]] = {p: [] for p in ("calibration", *PRECISIONS)}
         for draw in range(_DRAWS):
             self._collect(collected, draw, "float32", "float32", self.case.backward)
             if sum(run.values.size for run in collected["float32"]) < _ENOUGH:
@@ -284,14 +294,14 @@ class Probe:
     def _predictions(self, feed: str, low: str, draws: range, *, backward: bool = True) -> list[Prediction | None]:
         key = (feed, low if feed != "float32" else "float32", draws, backward)
         if key not in self._predicted:
-            collected: dict[str, list[_Run]] = {p: [] for p in ("calibration", *PRECISIONS)}
+            collected: dict[str, list[Run]] = {p: [] for p in ("calibration", *PRECISIONS)}
             for draw in draws:
                 self._collect(collected, draw, feed, low, self.case.backward and backward and feed == "float32")
             self._predicted[key] = [pair and pair[0] for pair in self._compare(collected)]
         return self._predicted[key]
 
-    def _collect(self, collected: dict[str, list[_Run]], draw: int, feed: str, low: str, gradients: bool) -> None:
-        fed = _feeder(self.case, feed, low)
+    def _collect(self, collected: dict[str, list[Run]], draw: int, feed: str, low: str, gradients: bool) -> None:
+        fed = feeder(self.case, feed, low)
         up = self._reference
         for precision in PRECISIONS:
             rounded = _rounder(self.case, fed, precision, up)
@@ -307,7 +317,7 @@ class Probe:
         region: Region,
         precision: str = "float32",
         gradients: bool = False,
-    ) -> _Run:
+    ) -> Run:
         """Call once on prepared inputs; the gradient is that of the result's product with a fixed array."""
         ops, case = self._operations, self.case
         inputs = prepare(self._inputs(draw))
@@ -317,7 +327,7 @@ class Probe:
         if not (gradients and places):
             with region():
                 result = case.call(function, tensors)
-            return _Run(*self._result(self._pick(result)))
+            return Run(*self._result(self._pick(result)))
 
         leaves = [tensors[place] for place in places]
         cotangent = partial(self._cotangent, draw, work_dtype, precision)
@@ -329,7 +339,7 @@ class Probe:
 
         def weighed(*leaves: Any) -> Any:
             with region():
-                seen.append(self._pick(case.call(function, _put(leaves, places, tensors))))
+                seen.append(self._pick(case.call(function, put(leaves, places, tensors))))
             real = self._real(seen[-1], work_dtype)
             return ops["sum"](ops["mul"](real, cotangent(real, seen[-1])))
 
@@ -342,7 +352,7 @@ class Probe:
             ops, case, places = self._operations, self.case, self.case.differentiable(self._inputs(0))
 
             def weighed(leaves: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, Any]:
-                result = self._pick(case.call(ops[case.op], _put(leaves, places, tensors)))
+                result = self._pick(case.call(ops[case.op], put(leaves, places, tensors)))
                 return self._real(result, work_dtype), result
 
             self._wholes[work_dtype] = ops.pull_back(weighed) if hasattr(ops, "pull_back") else None
@@ -352,11 +362,11 @@ class Probe:
         ops = self._operations
         return ops["cast"](ops["real"](result) if ops.dtype(result).startswith("complex") else result, dtype)
 
-    def _run_of(self, result: Any, grads: Sequence[Any]) -> _Run:
+    def _run_of(self, result: Any, grads: Sequence[Any]) -> Run:
         ops = self._operations
         values, dtype = self._result(result)
         arrived = tuple(None if g is None else self._read(g)[0] for g in grads)
-        return _Run(values, dtype, arrived, tuple("none" if g is None else ops.dtype(g) for g in grads))
+        return Run(values, dtype, arrived, tuple("none" if g is None else ops.dtype(g) for g in grads))
 
     def _inputs(self, draw: int) -> list[np.ndarray]:
         """Return the arrays of a draw, made once: every policy looks at the same ones."""
@@ -381,7 +391,7 @@ class Probe:
             array = round_to(array, precision)
         return self._operations.tensor(cast(array, work_dtype), device=self._device)
 
-    def _compare(self, collected: dict[str, list[_Run]]) -> list[tuple[Prediction, np.ndarray] | None]:
+    def _compare(self, collected: dict[str, list[Run]]) -> list[tuple[Prediction, np.ndarray] | None]:
         """Return for each stream its prediction and what the framework gives in float32; None where nothing is to be seen."""
         streams = {name: _streams(runs) for name, runs in collected.items()}
         first = collected["float32"][0]
@@ -420,7 +430,7 @@ class Probe:
         return np.atleast_1d(self._operations.numpy(tensor)).ravel(), self._operations.dtype(tensor)
 
 
-def _feeder(case: Case, feed: str, low: str) -> Prepare:
+def feeder(case: Case, feed: str, low: str) -> Prepare:
     """Return the function that hands inputs over in the dtypes of a feed."""
 
     def fed(inputs: list[np.ndarray]) -> Fed:
@@ -431,11 +441,11 @@ def _feeder(case: Case, feed: str, low: str) -> Prepare:
     return fed
 
 
-def _feeder_in(case: Case, feed: str, low: str, precision: str) -> Prepare:
+def feeder_in(case: Case, feed: str, low: str, precision: str) -> Prepare:
     """Return the function that casts the numbers of a feed to a precision."""
 
     def fed(inputs: list[np.ndarray]) -> Fed:
-        given = [a.values if isinstance(a, Low) else a for a in _feeder(case, feed, low)(inputs)]
+        given = [a.values if isinstance(a, Low) else a for a in feeder(case, feed, low)(inputs)]
         lowered = case.eligible(inputs) if precision != "float32" else []
         return [Low(round_to(a, precision), precision) if n in lowered else a for n, a in enumerate(given)]
 
@@ -454,7 +464,7 @@ def _rounder(case: Case, fed: Prepare, precision: str, up: str) -> Callable[[lis
     return rounded
 
 
-def _put(leaves: Sequence[Any], places: Sequence[int], tensors: Sequence[Any]) -> list[Any]:
+def put(leaves: Sequence[Any], places: Sequence[int], tensors: Sequence[Any]) -> list[Any]:
     """Return the tensors with leaves in some places."""
     given = list(tensors)
     for place, leaf in zip(places, leaves, strict=True):
@@ -470,7 +480,7 @@ def _flatten(result: Any) -> Iterator[Any]:
         yield result
 
 
-def _streams(runs: Sequence[_Run]) -> list[np.ndarray | None]:
+def _streams(runs: Sequence[Run]) -> list[np.ndarray | None]:
     """Return the values of several draws joined: the results first, then the gradients of each input."""
     joined: list[np.ndarray | None] = [_flat([run.values for run in runs])]
     for parts in zip(*(run.gradients for run in runs), strict=True):

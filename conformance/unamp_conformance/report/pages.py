@@ -126,6 +126,15 @@ class Section:
             (*(f"{name}: {said(fact)}" for name, fact in told.items()), *map("=".join, self.run.variables.items()))
         )
 
+    @cached_property
+    def unreadable(self) -> dict[str, list[str]]:
+        """The operations of which a device that is not here has no program, by the reason, the commonest first."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for result in self.run.results:
+            if result.check == "probe" and result.status == "not run":
+                found[str(result.details.get("why", ""))].add(result.subject)
+        return {why: sorted(ops) for why, ops in sorted(found.items(), key=lambda item: -len(item[1]))}
+
     @property
     def broken(self) -> bool:
         """Return whether the run as a whole came to no good end."""

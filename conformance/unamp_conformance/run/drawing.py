@@ -8,10 +8,13 @@ from collections.abc import Collection, Iterator, Sequence
 from unamp.presets import PRESETS
 from unamp_conformance.run.plan import Item, Selection
 
-__all__ = ["OPERATIONS", "brief", "drawn", "met", "sample", "told"]
+__all__ = ["OPERATIONS", "READ", "brief", "drawn", "met", "sample", "told"]
 
 #: How many operations a brief run draws.
 OPERATIONS = 60
+
+#: How many it draws for a device that is not here: those of a framework tell the same of all its devices.
+READ = 30
 
 
 def drawn(items: Sequence[Item], selection: Selection, *, few: bool = False) -> list[Item]:
@@ -20,10 +23,11 @@ def drawn(items: Sequence[Item], selection: Selection, *, few: bool = False) -> 
     Args:
         items: the plan.
         selection: what was asked for.
-        few: of a brief run draw no more than meet every network, level and dtype.
+        few: of a brief run draw no more networks than meet each of them, every level and every dtype, and `READ` operations.
     """
     if few and selection.brief:
-        return sample(items, 1, selection.seed)
+        networks = [item for item in items if item.kind != "operation"]
+        return sample(networks, 1, selection.seed) + _drawn_operations(items, selection.seed, READ)
     if selection.sample:
         return sample(items, selection.sample, selection.seed)
     return brief(items, selection.seed) if selection.brief else list(items)
@@ -80,6 +84,11 @@ def told(items: Sequence[Item], plan: Sequence[Item], seed: int) -> str:
 
 def _operations(items: Sequence[Item]) -> int:
     return sum(item.kind == "operation" for item in items)
+
+
+def _drawn_operations(items: Sequence[Item], seed: int, number: int) -> list[Item]:
+    chosen = [index for index in _by_lot(items, seed) if items[index].kind == "operation"][:number]
+    return [items[index] for index in sorted(chosen)]
 
 
 def _of_default_preset(item: Item) -> bool:

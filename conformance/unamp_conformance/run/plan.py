@@ -220,19 +220,31 @@ def items(
                 yield Item("operation", op, _probed(probed, op, fewer=fewer), checks)
 
 
-def items_to_read(selection: Selection, *, sparing: bool = False) -> Iterator[Item]:
-    """Yield the items of a selection for a device that is not here: the decisions of every network.
+def items_to_read(selection: Selection, spelled: Sequence[str], *, sparing: bool = False) -> Iterator[Item]:
+    """Yield the items of a selection for a device that is not here: the decisions of every network and operation.
 
     Args:
         selection: what to run.
-        sparing: as of `items`.
+        spelled: the operations that the framework has.
+        sparing: as of `items`; operations have each dtype but in a brief run.
     """
-    if not selection.wants("decisions") or (selection.ops and not selection.networks):
-        return
-    for name in selection.networks or NETWORKS:
-        chosen = _with_one_dtype(selection, name) if sparing and not selection.full else selection
-        for policy in _matrix(chosen):
-            yield Item("network", name, {policy_name(policy): policy}, ("decisions",))
+    if selection.wants("decisions") and (selection.networks or not selection.ops):
+        for name in selection.networks or NETWORKS:
+            chosen = _with_one_dtype(selection, name) if sparing and not selection.full else selection
+            for policy in _matrix(chosen):
+                yield Item("network", name, {policy_name(policy): policy}, ("decisions",))
+    if selection.wants("probe") and (selection.ops or not selection.networks):
+        for op in spelled:
+            if op in (selection.ops or spelled):
+                chosen = _with_one_dtype(selection, op) if sparing and selection.brief else selection
+                yield Item("operation", op, _read(chosen, op), ("probe",))
+
+
+def _read(selection: Selection, op: str) -> dict[str, Policy]:
+    """Return the policies under which an operation is read: the user's own lists, and each level of the default preset."""
+    presets = selection.presets or (LISTED if selection.full else PRESETS[:1])
+    found = {} if selection.levels or selection.presets else _listed(selection, op)
+    return found | {policy_name(policy): policy for policy in _matrix(replace(selection, presets=presets))}
 
 
 def _with_one_dtype(selection: Selection, subject: str) -> Selection:
@@ -265,6 +277,10 @@ def _listing(op: str, dtype: DtypeLike) -> dict[str, Policy]:
     if vocabulary()[op].is_cast:
         return {policy_name(default := Policy("O1", dtype)): default}
     return {f"allow {dtype}": Policy("O1", dtype, allow=(op,)), f"deny {dtype}": Policy("O1", dtype, deny=(op,))}
+
+
+def _listed(selection: Selection, op: str) -> dict[str, Policy]:
+    return {name: policy for dtype in selection.dtypes or LOW_DTYPES for name, policy in _listing(op, dtype).items()}
 
 
 def _matrix(selection: Selection) -> Iterator[Policy]:
@@ -328,9 +344,8 @@ def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, 
     """
     found: dict[str, Policy] = {}
     chosen = bool(selection.levels or selection.presets)
-    for dtype in selection.dtypes or LOW_DTYPES:
-        if not chosen:
-            found |= _listing(op, dtype)
+    if not chosen:
+        found |= _listed(selection, op)
     levels = selection.levels or (tuple(LEVELS) if selection.full else ("O1",))
     policies = _matrix(Selection(levels, selection.dtypes, selection.presets or PRESETS[:1] if fewer else selection.presets))
     for policy in policies if chosen or selection.full else (*_telling(op, policies), *_deeper(selection, op, fewer=fewer)):

@@ -27,6 +27,7 @@ from unamp.policy import Policy, Rule
 from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary
 from unamp_conformance.check.absentchecks import check_program
+from unamp_conformance.check.absentprobes import AbsentProbe
 from unamp_conformance.check.behaviours import BEHAVIOURS
 from unamp_conformance.check.cases import Case, cases
 from unamp_conformance.check.layerchecks import check_layers
@@ -87,7 +88,7 @@ def planned(subject: Subject, selection: Selection) -> list[Item]:
     """Return the items of a selection on a framework, with the ways that its adapter lists."""
     sparing = getattr(subject.operations, "dear", False)
     if subject.device in subject.absent_devices:
-        return list(items_to_read(selection, sparing=sparing))
+        return list(items_to_read(selection, subject.spelled(), sparing=sparing))
     dear = {name for name, way in subject.ways.items() if way.dear}
     chosen = {"sparing": sparing, "beside": subject.device == SECOND}
     kinds = {name: tuple(kind.calls) for name, kind in subject.tensor_kinds.items()}
@@ -144,19 +145,22 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
     prepared: list[tuple[Probe | None, str]] = []
 
     def prepare() -> Iterator[Result]:
-        prepared.append(probe_of(subject.operations, subject.device, item.subject))
+        prepared.append(_probe(subject, item.subject))
         (probe, why) = prepared[0]
         if "coverage" in item.checks and not without:
             yield _result("coverage", subject, item, "-", (why, probe.sample() if probe else {}))
 
     yield _Step("-", ("coverage",), prepare)
-    (probe, _) = prepared[0]
-    if probe is None or "probe" not in item.checks:
+    (probe, why) = prepared[0]
+    absent = subject.absent_devices.get(subject.device)
+    if "probe" not in item.checks or (probe is None and absent is None):
         return
 
     thorough = _looked_at_fully(subject, item, full)
 
     def look(policy: Policy) -> Outcomes:
+        if probe is None:
+            raise Unreadable(subject.device, why)
         message, details = check_operation(subject, probe, policy, full=policy in thorough)
         return {"probe": (message, details if message else {})}
 
@@ -199,14 +203,21 @@ def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_St
     return (_Step(name, item.checks, partial(look, name, policy)) for name, policy in left)
 
 
+def _probe(subject: Subject, op: str) -> tuple[Probe | None, str]:
+    """Return an operation's probe, which on a device that is not here reads its program; or why there is none."""
+    absent = subject.absent_devices.get(subject.device)
+    if absent is None:
+        return probe_of(subject.operations, subject.device, op)
+    case, why = _bound_case(subject.operations, op)
+    return None if case is None else AbsentProbe(case, subject.operations, absent), why
+
+
 @lru_cache(maxsize=4)  # who asks about an operation again, soon does
 def probe_of(operations: Operations, device: str, op: str) -> tuple[Probe | None, str]:
     """Return an operation's probe, or why there is none."""
-    if op not in operations.names():
-        return None, f"the adapter binds no function for {op}"
-    case = _case(operations, op)
+    case, why = _bound_case(operations, op)
     if case is None:
-        return None, f"there is no example call for {op}"
+        return None, why
     probe = Probe(case, operations, device)
     try:
         probe.ready()
@@ -215,6 +226,14 @@ def probe_of(operations: Operations, device: str, op: str) -> tuple[Probe | None
     except Exception as error:
         return None, f"its example call fails outside any region: {type(error).__name__}: {error}"
     return probe, ""
+
+
+def _bound_case(operations: Operations, op: str) -> tuple[Case | None, str]:
+    """Return the example call of an operation, or why it cannot be looked at."""
+    if op not in operations.names():
+        return None, f"the adapter binds no function for {op}"
+    case = _case(operations, op)
+    return case, "" if case else f"there is no example call for {op}"
 
 
 def _case(operations: Operations, op: str) -> Case | None:
@@ -261,10 +280,11 @@ def _guarded(subject: Subject, item: Item, policy: str, do: Callable[[], Outcome
         outcomes = do()
     except Lacking as error:
         has_one = subject.framework in vocabulary()[str(error)].spellings  # which the adapter does not bind
-        said = f"the adapter binds no function for {error}" if has_one else f"{subject.framework} has no operation {error}"
-        status, outcomes = "failed" if has_one else "not applicable", dict.fromkeys(item.checks, (said, {}))
+        lacking = f"the adapter binds no function for {error}" if has_one else f"{subject.framework} has no operation {error}"
+        status, outcomes = "failed" if has_one else "not applicable", dict.fromkeys(item.checks, (lacking, {}))
     except Unreadable as error:
-        status, outcomes = "not run", dict.fromkeys(item.checks, (str(error), {}))
+        said = {"why": error.why} | ({"upstream": error.upstream} if error.upstream else {})
+        status, outcomes = "not run", dict.fromkeys(item.checks, (str(error), said))
     except Exception as error:
         status, outcomes = "failed", dict.fromkeys(item.checks, _last_words(error))
     for check in item.checks:
