@@ -135,7 +135,7 @@ def test_an_operation_that_the_default_preset_denies_is_one_whole_on_cuda() -> N
     [
         ("masked_select", "what it gives depends on numbers"),
         ("grid_sample", "its kernel asks for the device itself"),
-        ("linalg_inv", "the framework itself refuses the call"),
+        ("grouped_mm", "the framework itself refuses the call"),
         ("scaled_mm", "there is no example call for scaled_mm"),
     ],
 )
