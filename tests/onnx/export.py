@@ -29,7 +29,9 @@ WIDE = unamp.LayerRules({"wo": "float32"})
 def by_tf2onnx() -> None:
     import tensorflow as tf
     import tf2onnx
-    from keras import Input, Sequential, layers
+    from keras import Input, Sequential, layers, utils
+
+    utils.set_random_seed(0)
 
     def save(network: Any, shape: tuple[int, ...], target: Path) -> None:
         @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32, name="x")])  # type: ignore[untyped-decorator]
@@ -39,7 +41,8 @@ def by_tf2onnx() -> None:
         tf2onnx.convert.from_function(called, called.input_signature, opset=18, output_path=str(target))
 
     def dense() -> Any:
-        block = Sequential([layers.Dense(2, bias_initializer="ones", name="wi"), layers.LayerNormalization(name="norm")], name="block")
+        wi = layers.Dense(2, bias_initializer="ones", name="wi")
+        block = Sequential([wi, layers.LayerNormalization(name="norm")], name="block")
         return Sequential([Input((2,)), block, layers.Dense(2, name="wo"), layers.Softmax(name="soft")], name="net")
 
     def conv() -> Any:
@@ -52,6 +55,8 @@ def by_tf2onnx() -> None:
 def by_paddle2onnx() -> None:
     import paddle
     from paddle import nn
+
+    paddle.seed(0)
 
     class Dense(nn.Layer):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -79,6 +84,7 @@ def by_mindspore() -> None:
     from mindspore import nn, ops
 
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
+    mindspore.set_seed(0)
 
     class Block(nn.Cell):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -109,7 +115,7 @@ def by_mindspore() -> None:
     def save(network: Any, shape: tuple[int, ...], target: Path) -> None:
         network.set_train(False)
         x = mindspore.Tensor(np.ones(shape, np.float32))
-        mindspore.export(network, x, file_name=str(target.with_suffix("")), file_format="ONNX")
+        mindspore.onnx.export(network, x, file_name=str(target))
 
     _write("mindspore", ("mindspore",), "float16", Dense, (1, 2), save)
     _write("mindspore", ("mindspore",), "float16", Conv, (1, 1, 2, 2), save)

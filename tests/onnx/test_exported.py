@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from unamp import LayerRules, Policy, Precision
 from unamp.cli.commands import app
+from unamp.exporting import export_lists
 from unamp.onnx import CheckedModel, check
 from unamp.onnx.planning import plan
 from unamp.onnx.reading import read_graph
@@ -77,7 +78,8 @@ def test_tf2onnx_keeps_the_layers_of_keras() -> None:
     assert layers(checked)["block.wi"] == {"MatMul", "Add"}
     assert wrong(held("tf2onnx-dense-float16")) == [("net_1/wo_1/MatMul", "differs")]
     assert wrong(held("tf2onnx-dense-float16", LayerRules({"block": "float32", "wo": "float32"}))) == [
-        ("net_1/block_1/wi_1/MatMul", "differs")
+        ("net_1/block_1/wi_1/MatMul", "differs"),
+        ("net_1/block_1/wi_1/BiasAdd", "differs"),
     ]
     assert held("tf2onnx-conv-float16").follows
 
@@ -90,7 +92,8 @@ def test_mindspore_keeps_the_layers_of_what_has_a_name_or_weights() -> None:
     assert [each.why for each in checked.nodes if each.why] == [
         "its inputs are rounded to float16 first: the device of the export may have no such kernel"
     ]
-    assert held("mindspore-dense-float16", LayerRules({"block:Block": "float32", "block.soft:Softmax": "float32"})).unmatched == []
+    by_class = LayerRules({"block:Block": "float32", "block.soft:Softmax": "float32"})
+    assert held("mindspore-dense-float16", by_class).unmatched == []
     assert layers(held("mindspore-conv-float16"))[None] == {"Relu"}
 
 
@@ -115,7 +118,9 @@ def test_jax2onnx_replaces_what_a_region_sees() -> None:
     assert layers(checked).keys() == {None}
 
 
-@pytest.mark.parametrize(("name", "code"), [("tf2onnx-dense-float16", 0), ("tf2onnx-dense-float32", 1), ("tf2onnx-conv-float16", 1)])
+@pytest.mark.parametrize(
+    ("name", "code"), [("tf2onnx-dense-float16", 0), ("tf2onnx-dense-float32", 1), ("tf2onnx-conv-float16", 1)]
+)
 def test_the_exit_status(tmp_path: Path, name: str, code: int) -> None:
     (tmp_path / "precision.toml").write_text(Precision(Policy("O1", "float16"), WIDE).to_toml(), "utf-8")
     done = CliRunner().invoke(app, ["onnx", str(EXPORTED / f"{name}.onnx"), "--policy", str(tmp_path / "precision.toml")])
@@ -129,6 +134,17 @@ def test_lists_for_other_tools_find_the_layers_too() -> None:
     assert (planned.unclear, planned.unmatched) == ([], [])
     assert "net_1/wo_1/MatMul" in [each.name for each in planned.float32]
     assert "net_1/block_1/wi_1/MatMul_Gemm__15" in [each.name for each in planned.rest]
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if "float32" in file.stem], ids=lambda file: file.stem)
+def test_a_float32_file_follows_once_a_tool_has_converted_it(tmp_path: Path, file: Path) -> None:
+    layered = file.stem in ("tf2onnx-dense-float32", "mindspore-dense-float32")
+    precision = Precision(Policy("O1", "float16"), WIDE if layered else None)
+    exec(export_lists(precision, "onnxconverter-common", file).code, names := {})
+    onnx.save(names["model"], tmp_path / "low.onnx")
+    checked = check(tmp_path / "low.onnx", precision)
+    assert checked.follows
+    assert "float16" in {each.dtype for each in checked.nodes}
 
 
 @pytest.mark.parametrize(

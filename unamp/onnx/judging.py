@@ -129,7 +129,7 @@ class Judge:
         return DIFFERS, ""
 
     def _rounded_before(self, node: Node, expected: set[str]) -> str:
-        """Return what the casts in front of a node tell, where nobody says whose they are."""
+        """Return the reason that casts tell for a node in float32, where nobody says whose they are."""
         casts = [self._cast_before(number) for number in node.inputs if _computed(self._graph, number)]
         low = {None if cast is None else self._graph.values[cast.inputs[0]].dtype for cast in casts}
         if self._labelled or len(expected) > 1 or low != expected:

@@ -44,7 +44,8 @@ class Layers:
         """Return the layers that a node is in, the innermost first; None where nobody says."""
         if node.scopes:
             labels = zip(node.scopes[:-1], node.classes[:-1], strict=True)
-            return [(name, (kind, kind.rpartition(".")[2])) for name, kind in labels][::-1]
+            labelled: list[Layer] = [(name, (kind, kind.rpartition(".")[2])) for name, kind in labels]
+            return labelled[::-1]
         found = _named(self._graph.producer, node.name)
         if found is None and (owner := self._owners.get(node.outputs)) is not None:
             found = _paths((name, None) for name in owner.split("."))

@@ -266,7 +266,7 @@ class _Reader:
 
 
 def _constant_numbers(node: Any) -> int | None:
-    """Return how many numbers a constant has that is a tensor; None of any other node. The tensor has been checked."""
+    """Return the count of numbers of a constant that is a tensor, which has been checked; None for any other node."""
     if node.op_type != "Constant" or node.domain not in STANDARD:
         return None
     return next((math.prod(each.t.dims) for each in node.attribute if each.name == "value"), None)
