@@ -178,6 +178,10 @@ def layer_of(nodes: list[onnx.NodeProto], weights: list[str], tmp_path: Path) ->
 def test_weights_say_the_layer_of_the_one_node_that_takes_them(tmp_path: Path) -> None:
     low = [cast("x", "l", F16), cast("a.0.weight", "w", F16), node("MatMul", "l w", "y")]
     assert layer_of(low, ["a.0.weight"], tmp_path) == ["a.0"]
+    turned = [node("Transpose", "a.weight", "t"), node("MatMul", "x t", "y")]
+    assert layer_of(turned, ["a.weight"], tmp_path) == [None, "a"]
+    like = [node("CastLike", "x a.weight", "l"), node("Relu", "l", "r"), node("MatMul", "r a.weight", "y")]
+    assert layer_of(like, ["a.weight"], tmp_path) == [None, "a"], "of a pattern for a dtype, nothing is taken"
     whole = node("Gemm", "x a.weight a.bias", "y")
     assert layer_of([whole], ["a.weight", "a.bias"], tmp_path) == ["a"]
     assert layer_of([node("Gemm", "x a.weight b.bias", "y")], ["a.weight", "b.bias"], tmp_path) == [None], "of two layers"
@@ -185,6 +189,14 @@ def test_weights_say_the_layer_of_the_one_node_that_takes_them(tmp_path: Path) -
     assert layer_of(shared, ["a.weight"], tmp_path) == [None, None], "a layer's weights in another"
     for name in ("weight", "linear_0.w_0", "/a.weight", "a.weight:0"):
         assert layer_of([node("MatMul", f"x {name}", "y")], [name], tmp_path) == [None], name
+
+
+def test_an_operator_that_gives_one_dtype_alone_needs_no_declaration(tmp_path: Path) -> None:
+    nodes = [node("Shape", "x", "s"), node("Gather", "s first", "n"), node("Equal", "x x", "e"), node("Where", "e x x", "y")]
+    made = model(nodes, "y", [onnx.numpy_helper.from_array(np.array(0), "first")])
+    made.graph.output.append(onnx.helper.make_tensor_value_info("n", onnx.TensorProto.INT64, None))
+    checked = check(saved(made, tmp_path), Policy("O1", "float16"))
+    assert [(each.type, each.verdict) for each in checked.nodes] == [("Where", "follows")]
 
 
 def test_a_constant_is_a_weight_where_it_has_several_numbers(tmp_path: Path) -> None:

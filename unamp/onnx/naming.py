@@ -104,20 +104,20 @@ _PARAMETERS = ("weight", "bias", "gamma", "beta")
 
 def _owners(graph: Graph) -> Mapping[tuple[int, ...], str]:
     """Return by a node's results the path of the layer whose weights it takes, where no other node takes them."""
-    origin: dict[int, int] = {}  # of a value: the initializer that it is, behind casts
+    origin: dict[int, int] = {}  # of a value: the initializer that it is, behind casts and moves
     takers: dict[int, set[tuple[int, ...]]] = {}
     for number, value in enumerate(graph.values):
         path, _, parameter = value.name.rpartition(".")
         if value.maker is None and value.numbers is not None and parameter in _PARAMETERS and path and "/" not in path:
             origin[number] = number
     for node in graph.nodes:
+        if is_cast(node) or (node.kind in ("Identity", "Transpose") and node.inputs and node.outputs):
+            if node.inputs[0] in origin:
+                origin[node.outputs[0]] = origin[node.inputs[0]]
+            continue
         for number in node.inputs:
-            if (first := origin.get(number)) is None:
-                continue
-            if is_cast(node):
-                origin[node.outputs[0]] = first
-            else:
-                takers.setdefault(first, set()).add(node.outputs)
+            if number in origin:
+                takers.setdefault(origin[number], set()).add(node.outputs)
     found: dict[tuple[int, ...], set[str]] = {}
     for first, nodes in takers.items():
         if len(nodes) == 1:
