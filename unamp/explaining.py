@@ -9,10 +9,10 @@ from unamp.adapter import DEVICES, Adapter, How, NamesDevices, registry
 from unamp.adapter.registered import how
 from unamp.errors import unknown
 from unamp.policy import Decision, Policy, Rule
-from unamp.presets import preset, preset_versions, without_version
+from unamp.presets import preset, preset_versions, with_version, without_version
 from unamp.vocabulary import vocabulary
 
-__all__ = ["Change", "Explanation", "changes", "differences", "explain", "rules_of_versions"]
+__all__ = ["Change", "Explanation", "changes", "differences", "explain", "lists_behind", "rules_of_versions"]
 
 
 class Explanation(NamedTuple):
@@ -51,10 +51,7 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
     if framework is None and preset(policy.preset).delegates:
         raise ValueError(f"preset {policy.preset!r} is each framework's own lists; name a framework, with --framework say")
     if framework is not None and device is None and preset(policy.preset).delegates:
-        there = adapters[0].devices()
-        if len(there) > 1:
-            raise ValueError(f"preset {policy.preset!r} depends on the device; name one of: {', '.join(there)}")
-        (device,) = there
+        device = _only_device(policy, adapters[0])
     devices = DEVICES if device is None else (device,)
     stated = policy if framework is None or device is None else _stated(policy, adapters[0], device)
     others = rules_of_versions(stated)
@@ -68,6 +65,33 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
         )
         for op in vocabulary()
     }
+
+
+def lists_behind(policy: Policy, framework: str, device: str | None = None) -> str:
+    """Return the lists that the preset ``native`` is explained by, as in ``"torch-cuda@2.15"``; nothing where there are none.
+
+    Args:
+        policy: the policy.
+        framework: the framework.
+        device: as of `explain`.
+
+    Raises:
+        ValueError: as `explain`.
+    """
+    if not preset(policy.preset).delegates or not policy.active:
+        return ""
+    adapter = registry.adapter_for(framework)
+    stated = _stated(policy, adapter, device or _only_device(policy, adapter))
+    return with_version(stated.preset) if stated.active else ""
+
+
+def _only_device(policy: Policy, adapter: Adapter) -> str:
+    """Return the device of a framework that has only one."""
+    there = adapter.devices()
+    if len(there) > 1:
+        raise ValueError(f"preset {policy.preset!r} depends on the device; name one of: {', '.join(there)}")
+    (device,) = there
+    return device
 
 
 def rules_of_versions(policy: Policy) -> dict[str, Mapping[str, Rule]]:

@@ -173,7 +173,7 @@ def _with_policies(layers: LayerRules, change: Callable[[Policy], Policy]) -> La
     return LayerRules(rule._replace(policy=change(rule.policy)) if isinstance(rule.policy, Policy) else rule for rule in layers)
 
 
-def region_from(path: str | os.PathLike[str], *, framework: str | None = None) -> Region:
+def region_from(path: str | os.PathLike[str], *, framework: str | None = None, pinned: bool = False) -> Region:
     """Return a region for the policy in a `precision.toml`.
 
     The file's rules for layers are for `unamp.layer_policies`, which puts them on a network; where none has them, a warning
@@ -182,11 +182,12 @@ def region_from(path: str | os.PathLike[str], *, framework: str | None = None) -
     Args:
         path: the file.
         framework: limit the region to one framework; None is every framework imported in the process.
+        pinned: hold the lists that the file was made with, as `Precision.read` does.
 
     Raises:
         OSError, ValueError: as `Precision.read`.
     """
-    found = Precision.read(path)
+    found = Precision.read(path, pinned=pinned)
     if len(found.layers) and not ever_applied(found.layers):
         amp_warnings.rules_not_applied(os.fspath(path), len(found.layers))
     return policy_region(found.policy, framework=framework)

@@ -9,6 +9,8 @@ import pytest
 import unamp
 from unamp import Policy, Rule, explain
 from unamp.adapter import How
+from unamp.explaining import lists_behind
+from unamp.presets import preset_versions
 
 
 def test_every_operation_is_explained() -> None:
@@ -63,3 +65,18 @@ def test_native_needs_no_device_where_there_is_one(make_adapter: Any) -> None:
     fake.has_gpu = True
     with pytest.raises(ValueError, match="depends on the device; name one of: cpu, gpu"):
         explain(native, "torch")
+
+
+def test_the_lists_behind_native(make_adapter: Any) -> None:
+    fake = make_adapter("torch")
+    native = Policy("O1", "bfloat16", preset="native")
+    newest = preset_versions("torch-cpu")[-1]
+    assert lists_behind(native, "torch") == lists_behind(native, "torch", "cpu") == f"torch-cpu@{newest}"
+    assert lists_behind(Policy(), "torch") == lists_behind(native.replace(enabled=False), "torch") == ""
+    fake.has_gpu = True
+    with pytest.raises(ValueError, match="depends on the device; name one of: cpu, gpu"):
+        lists_behind(native, "torch")
+
+
+def test_no_lists_are_behind_native_where_a_framework_has_none(fake: Any) -> None:
+    assert lists_behind(Policy(preset="native"), "fake", "cpu") == ""

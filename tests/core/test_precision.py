@@ -382,6 +382,17 @@ def test_pinned_holds_the_lists() -> None:
         Precision(Policy(), pinned=True)
 
 
+def test_a_pinned_region_holds_the_lists_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "precision.toml"
+    path.write_text(made_with(Precision(OF_TORCH).to_toml(), "2.11"), "utf-8")
+    region, said = warned(lambda: unamp.region_from(path, pinned=True))
+    assert said == []
+    assert region.policy == OF_TORCH.replace(preset="torch-cuda@2.11")
+    path.write_text(Precision(Policy()).to_toml(), "utf-8")
+    with pytest.raises(ValueError, match="preset 'unamp' has no versions"):
+        unamp.region_from(path, pinned=True)
+
+
 @pytest.mark.parametrize(
     ("lists", "says"),
     [

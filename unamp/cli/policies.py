@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from unamp.adapter import DEVICES
+from unamp.adapter import DEVICES, registry
 from unamp.cli import printing
 from unamp.cli.arguments import DTYPES, AsJson, checked, given, import_framework
 from unamp.cli.precisions import diff_files, read_precision, show_precision
 from unamp.cli.printing import print_json, show
 from unamp.cli.traces import read_trace
-from unamp.explaining import Change, Explanation, changes, explain, rules_of_versions
+from unamp.explaining import Change, Explanation, changes, explain, lists_behind, rules_of_versions
 from unamp.policy import LEVELS, Decision, Policy, Rule
 from unamp.presets import PRESETS, preset
 from unamp.tracing import ran_under
@@ -67,6 +67,9 @@ def explain_command(
         return
     if precision is not None:
         show_precision(precision)
+    if framework is not None and (lists := lists_behind(policy, framework, device)):
+        installed = f"{framework} {registry.adapter_for(framework).version()}"
+        printing.say(f"preset native: shown by the lists of {lists}, the newest; in force are those of {installed}")
     where = sorted({place for e in explained.values() for place in e.how})
     differ = ("in other versions",) if any(e.versions for e in explained.values()) else ()
     table = Table("operation", "rule", "comes from", *differ, *(" on ".join(place) for place in where))

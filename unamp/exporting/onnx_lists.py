@@ -185,7 +185,8 @@ def _shared(graph: Graph, planned: PlannedGraph) -> list[str]:
 
 def _weights(graph: Graph, nodes: Iterable[Node]) -> dict[str, None]:
     values = (graph.values[each] for node in nodes for each in node.inputs)
-    return {value.name: None for value in values if value.numbers is not None and value.dtype == "float32"}
+    stored = (value for value in values if value.maker is None and value.numbers is not None)
+    return {value.name: None for value in stored if value.dtype == "float32"}
 
 
 def _kinds(nodes: Sequence[Node]) -> str:

@@ -24,7 +24,7 @@ class IdleCast(NamedTuple):
 
 
 class WideWeight(NamedTuple):
-    """An initializer that is only ever cast to one low dtype.
+    """An initializer, or a constant of more than one number, that is only ever cast to one low dtype.
 
     Attributes:
         name: its name.
@@ -86,11 +86,12 @@ def _lossless(narrow: str | None, wide: str | None) -> bool:
 
 
 def wide_weights(graph: Graph) -> list[WideWeight]:
-    """Return the initializers that are only ever cast to one low dtype, the largest first."""
+    """Return the initializers and constants that are only ever cast to one low dtype, the largest first."""
     consumers = _consumers(graph)
     found = []
     for number, value in enumerate(graph.values):
-        if value.numbers is None or value.dtype not in PRECISIONS or number in graph.results:
+        one = value.numbers == 1 and value.maker is not None  # a number that an exporter wrote beside the node that takes it
+        if value.numbers is None or one or value.dtype not in PRECISIONS or number in graph.results:
             continue
         used = {_cast_to(graph, node, number) for node in consumers[number]}
         low = used.pop() if len(used) == 1 else None

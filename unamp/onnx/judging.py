@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES, PRECISIONS
 from unamp.onnx.casts import is_cast
-from unamp.onnx.naming import layers, matching_patterns, operations, policies
+from unamp.onnx.naming import Layers, matching_patterns, operations, policies
 from unamp.onnx.reading import Graph, Node
 from unamp.policy import Policy, Rule
 from unamp.precision import Precision
@@ -65,6 +65,7 @@ class Judge:
 
     def __init__(self, graph: Graph, precision: Precision) -> None:
         self._graph, self._precision = graph, precision
+        self._layers = Layers(graph)
         self._labelled = any(node.scopes for node in graph.nodes)
         self._entering = _entering(graph)
         self._meant: dict[int, str] = {}  # of results of nodes that differ: the dtype that the policy says
@@ -72,7 +73,7 @@ class Judge:
 
     def judged(self, node: Node) -> CheckedNode | None:
         """Return the judgement of a node; None for a cast, and for a node that takes or gives no floating numbers."""
-        around = layers(node)
+        around = self._layers.around(node)
         for layer in around or ():
             self.matched |= matching_patterns(self._precision, layer)
         dtypes = self._dtypes(node)
@@ -113,7 +114,7 @@ class Judge:
             return UNCLEAR, f"the file does not say which {unknown} it is part of"
         if dtype == FLOAT32 and node.scopes and len(expected) == 1:
             return self._wider(node, *expected)
-        return DIFFERS, ""
+        return DIFFERS, self._rounded_before(node, expected) if dtype == FLOAT32 else ""
 
     def _wider(self, node: Node, low: str) -> tuple[str, str]:
         """Return the verdict on a labelled node that computes in float32 and is to be low."""
@@ -126,6 +127,14 @@ class Judge:
         if parts and all(cast is None or cast.scopes for cast in casts):
             return UNCLEAR, "it may be a part of an operation that stays in float32: the exporter does not say"
         return DIFFERS, ""
+
+    def _rounded_before(self, node: Node, expected: set[str]) -> str:
+        """Return the reason that casts tell for a node in float32, where nobody says whose they are."""
+        casts = [self._cast_before(number) for number in node.inputs if _computed(self._graph, number)]
+        low = {None if cast is None else self._graph.values[cast.inputs[0]].dtype for cast in casts}
+        if self._labelled or len(expected) > 1 or low != expected:
+            return ""
+        return f"its inputs are rounded to {low.pop()} first: the device of the export may have no such kernel"
 
     def _cast_before(self, number: int) -> Node | None:
         """Return the cast that makes a value; None where anything else does."""

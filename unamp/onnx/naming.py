@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 from unamp.layers.patterns import matches_names
 from unamp.layers.rules import LayerRule
 from unamp.lists import EVERYTHING
+from unamp.onnx.casts import is_cast
 from unamp.onnx.operators import type_operations
-from unamp.onnx.reading import Node
+from unamp.onnx.reading import Graph, Node
 from unamp.policy import Policy
 from unamp.precision import Precision
 from unamp.typing import DtypeName
 from unamp.vocabulary import vocabulary
 
-__all__ = ["Layer", "layers", "matching_patterns", "operations", "policies"]
+__all__ = ["Layer", "Layers", "matching_patterns", "operations", "policies"]
 
 #: A layer's name, and the names of its class; None where nobody says of which class it is.
 Layer = tuple[str, tuple[str, ...] | None]
@@ -31,23 +33,105 @@ def operations(node: Node) -> tuple[str, ...]:
     return by_type if exported is None else (exported,)
 
 
-def layers(node: Node) -> list[Layer] | None:
-    """Return the layers that a node is in, the innermost first; None where nobody says."""
-    above: list[Layer] = []
-    if node.scopes:
-        for name, kind in zip(node.scopes[:-1], node.classes[:-1], strict=True):
-            above.append((name, (kind, kind.rpartition(".")[2])))
-        return above[::-1]
-    if not node.name.startswith("/"):
-        return None
+class Layers:
+    """The layers that the nodes of a graph are in, as far as its exporter says."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._owners = _owners(graph)
+
+    def around(self, node: Node) -> list[Layer] | None:
+        """Return the layers that a node is in, the innermost first; None where nobody says."""
+        if node.scopes:
+            labels = zip(node.scopes[:-1], node.classes[:-1], strict=True)
+            labelled: list[Layer] = [(name, (kind, kind.rpartition(".")[2])) for name, kind in labels]
+            return labelled[::-1]
+        found = _named(self._graph.producer, node.name)
+        if found is None and (owner := self._owners.get(node.outputs)) is not None:
+            found = _paths((name, None) for name in owner.split("."))
+        return None if found is None else found[::-1]
+
+
+def _named(producer: str, name: str) -> list[Layer] | None:
+    """Return the layers in the name of a node, the outermost first; None where nobody says."""
+    if name.startswith("/"):
+        return _in_torch(name.split("/")[1:-1])
+    *scopes, last = name.split("/")
+    if producer == "MindSpore" and scopes and "-op" in last:
+        return _in_mindspore(scopes)
+    return _in_keras(scopes) if producer == "tf2onnx" and scopes else None
+
+
+def _in_torch(scopes: list[str]) -> list[Layer]:
+    """Return the layers in a name by PyTorch's older exporter: ``/blocks/blocks.0/wi/MatMul``."""
+    found: list[Layer] = []
     path: list[str] = []
-    for part in node.name.split("/")[1:-1]:  # as PyTorch's older exporter names nodes: /blocks/blocks.0/wi/MatMul
+    for part in scopes:
         if path and part.startswith(f"{path[-1]}."):
             path[-1] = part
         else:
             path.append(part)
-        above.append((".".join(path), None))
-    return above[::-1]
+        found.append((".".join(path), None))
+    return found
+
+
+def _in_mindspore(scopes: list[str]) -> list[Layer] | None:
+    """Return the layers in a name by MindSpore's exporter: ``13-Default/block-Block/norm-LayerNorm/TupleGetItem-op0``."""
+    network, *cells = scopes
+    if network.lstrip("0123456789") != "-Default" or not all("-" in cell for cell in cells):
+        return None
+    parts = [cell.rpartition("-") for cell in cells]
+    return _paths((name, (kind,)) for name, _, kind in parts)
+
+
+#: Keras opens the scope of a layer twice, so that TensorFlow numbers it: `wo` is `wo_1`. A scope without number is no layer's.
+_NUMBERED = re.compile(r"(.+)_[0-9]+", re.DOTALL)
+
+
+def _in_keras(scopes: list[str]) -> list[Layer] | None:
+    """Return the layers of Keras in a name by tf2onnx, behind the network itself: ``net_1/block_1/norm_1/moments/mean``."""
+    found: list[Layer] = []
+    for scope in scopes:
+        if (numbered := _NUMBERED.fullmatch(scope)) is None:
+            break
+        found.append((numbered[1], None))
+    return _paths(found[1:]) if found else None
+
+
+#: The names of parameters that stand behind the path of their layer, in PyTorch and MindSpore: `blocks.0.wo.weight`.
+_PARAMETERS = ("weight", "bias", "gamma", "beta")
+
+
+def _owners(graph: Graph) -> Mapping[tuple[int, ...], str]:
+    """Return by a node's results the path of the layer whose weights it takes, where no other node takes them."""
+    origin: dict[int, int] = {}  # of a value: the initializer that it is, behind casts and moves
+    takers: dict[int, set[tuple[int, ...]]] = {}
+    for number, value in enumerate(graph.values):
+        path, _, parameter = value.name.rpartition(".")
+        if value.maker is None and value.numbers is not None and parameter in _PARAMETERS and path and "/" not in path:
+            origin[number] = number
+    for node in graph.nodes:
+        if is_cast(node) or (node.kind in ("Identity", "Transpose") and node.inputs and node.outputs):
+            if node.inputs[0] in origin:
+                origin[node.outputs[0]] = origin[node.inputs[0]]
+            continue
+        for number in node.inputs:
+            if number in origin:
+                takers.setdefault(origin[number], set()).add(node.outputs)
+    found: dict[tuple[int, ...], set[str]] = {}
+    for first, nodes in takers.items():
+        if len(nodes) == 1:
+            found.setdefault(nodes.pop(), set()).add(graph.values[first].name.rpartition(".")[0])
+    return {outputs: paths.pop() for outputs, paths in found.items() if len(paths) == 1}
+
+
+def _paths(found: Iterable[Layer]) -> list[Layer]:
+    """Return layers inside one another, which have their own names, by their paths."""
+    path, paths = "", []
+    for name, classes in found:
+        path = f"{path}.{name}" if path else name
+        paths.append((path, classes))
+    return paths
 
 
 def policies(precision: Precision, around: list[Layer] | None) -> list[Policy]:

@@ -80,7 +80,8 @@ def result_dtypes(
         elif position == 0 and number:
             results[position] = name(number)
         else:
-            results[position] = bound.get(kind)
+            only = described.allowed.get(kind, frozenset())
+            results[position] = next(iter(only)) if len(only) == 1 else bound.get(kind)
     return results
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from unamp.dtypes import ELIGIBLE, FLOAT32
 from unamp.onnx.casts import is_cast
 from unamp.onnx.judging import agreed
-from unamp.onnx.naming import layers, matching_patterns, operations, policies
+from unamp.onnx.naming import Layers, matching_patterns, operations, policies
 from unamp.onnx.reading import Graph, Node
 from unamp.policy import Policy, Rule
 from unamp.precision import Precision
@@ -62,6 +62,7 @@ class _Planner:
 
     def __init__(self, graph: Graph, precision: Precision) -> None:
         self._graph, self._precision = graph, precision
+        self._layers = Layers(graph)
         self._labelled = any(node.scopes for node in graph.nodes)
         # None is a dtype that asks for nothing: of constants that take the dtype of what they meet.
         self._dtypes = [None if self._yields(number) else value.dtype for number, value in enumerate(graph.values)]
@@ -71,7 +72,7 @@ class _Planner:
 
     def take(self, number: int, node: Node) -> None:
         """Decide about a node. Those that it takes from have been decided about before."""
-        around = layers(node)
+        around = self._layers.around(node)
         for layer in around or ():
             self.matched |= matching_patterns(self._precision, layer)
         ours = [each for each in node.outputs if self._graph.values[each].dtype == FLOAT32]

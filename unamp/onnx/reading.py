@@ -35,7 +35,7 @@ class Value(NamedTuple):
         name: its name in the file.
         dtype: its dtype; None where it is not known.
         maker: the number of the node that makes it; None for an input or an initializer.
-        numbers: of an initializer, how many numbers it has; None of anything else.
+        numbers: of an initializer or a constant, how many numbers it has; None of anything else.
     """
 
     name: str
@@ -80,11 +80,13 @@ class Graph(NamedTuple):
         nodes: the nodes.
         values: the values.
         results: the numbers of the values that leave the graph, or one inside it.
+        producer: the exporter, by the name that it gives itself.
     """
 
     nodes: list[Node]
     values: list[Value]
     results: set[int]
+    producer: str
 
 
 def read_graph(path: Path) -> Graph:
@@ -152,7 +154,7 @@ class _Reader:
         if not self._model.HasField("graph") or "" not in self._opsets or not self._model.graph.output:
             raise BadModel("it is no ONNX model: it has no graph with results, or says no version of ONNX's operators")
         self._read(self._model.graph, {})
-        return Graph(self._nodes, self._values, self._results)
+        return Graph(self._nodes, self._values, self._results, self._model.producer_name)
 
     def _read(self, graph: Any, around: Mapping[str, int]) -> list[int]:
         """Read a graph, or one inside another; return the numbers of its results."""
@@ -182,7 +184,7 @@ class _Reader:
             dtypes = [self._values[each].dtype for each in own[: len(dtypes)]] + dtypes[len(own) :]
         number = len(self._nodes)
         outputs = tuple(
-            self._add(each, dtype or place.declared.get(each), maker=number)
+            self._add(each, dtype or place.declared.get(each), maker=number, numbers=_constant_numbers(node))
             for each, dtype in zip(node.output, dtypes, strict=True)
         )
         for each, output in zip(node.output, outputs, strict=True):
@@ -261,6 +263,13 @@ class _Reader:
             inside = False
         if not inside:
             raise BadModel(f"tensor {shortened(name)} has its data in {shortened(location)}, outside of the model's folder")
+
+
+def _constant_numbers(node: Any) -> int | None:
+    """Return the count of numbers of a constant that is a tensor, which has been checked; None for any other node."""
+    if node.op_type != "Constant" or node.domain not in STANDARD:
+        return None
+    return next((math.prod(each.t.dims) for each in node.attribute if each.name == "value"), None)
 
 
 def _found(name: str, who: str, place: _Place) -> int:
