@@ -38,7 +38,7 @@ conformance-machines: $(VENV)/.conformance
 	$(RUN) conformance/machines.py $(ONLY)
 
 conformance-emulated: $(VENV)/.conformance
-	$(RUN) conformance/machines.py --short $(or $(ONLY),amd-avx2 torch tensorflow)
+	$(RUN) conformance/machines.py --short $(if $(WHERE_POSSIBLE),--where-possible) $(or $(ONLY),amd-avx2 torch tensorflow)
 
 conformance-opinfo: $(VENV)/.opinfo
 	$(RUN) tests/torch/opinfo.py $(ONLY)

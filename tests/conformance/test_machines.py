@@ -212,6 +212,8 @@ def test_a_processor_that_cannot_be_emulated_is_not_run_and_never_passed(machine
     for arguments in (["torch", "amd-avx2"], ["torch", "amd-avx2", "--short"]):
         assert machines.main(arguments) == 1
         assert "not run: qemu-x86_64 is missing" in capsys.readouterr().out
+    assert machines.main(["torch", "amd-avx2", "--short", "--where-possible"]) == 0
+    assert capsys.readouterr().out == "not run: qemu-x86_64 is missing\n"
     assert not machines.RESULTS.exists()
 
 

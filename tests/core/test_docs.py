@@ -59,7 +59,7 @@ def test_every_framework_has_its_tables() -> None:
     ("file", "words"), every_command(), ids=lambda part: part.name if isinstance(part, Path) else " ".join(part)
 )
 def test_a_command_is_one_that_there_is(file: Path, words: list[str], pytestconfig: pytest.Config) -> None:
-    program, *arguments = [word for word in words if not re.match(r"[A-Z]+=", word)]
+    program, *arguments = [word for word in words if not re.match(r"[A-Z_]+=", word)]
     match program, arguments:
         case "unamp", _:
             _parse(arguments)
