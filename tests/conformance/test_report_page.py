@@ -310,7 +310,7 @@ def test_the_page_of_a_trace_cuts_nothing_on_a_phone(chromium: Browser) -> None:
         assert wide == (size != PHONE)  # on a desk a table scrolls
         assert page.evaluate(CONTRASTS) == []
         told = page.locator("td").nth(4).evaluate("(cell) => getComputedStyle(cell, '::before').content")
-        assert told == ('"computed in: "' if size == PHONE else "none")
+        assert told == ('"computed in "' if size == PHONE else "none")
         page.close()
 
 
