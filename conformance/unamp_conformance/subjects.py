@@ -28,12 +28,13 @@ __all__ = ["ABSENT", "READABLE", "SECOND", "Subject", "WithExamples", "is_absent
 SECOND = "second"
 
 #: The devices that are not here and that a run reads where none is named: one for each framework that can be read.
-ABSENT = ("lowered:cuda", "fake:cuda")
+ABSENT = ("lowered:cuda", "fake:cuda", "placed:gpu")
 
 #: The devices that are not here which some adapter knows how to read.
 READABLE = (
     *("lowered:cuda", "lowered:rocm", "lowered:tpu"),  # JAX lowers for them
     *("fake:cuda", "fake:mps", "fake:xpu", "fake:hpu"),  # PyTorch has fake tensors on them
+    "placed:gpu",  # TensorFlow traces graphs that are placed there
 )
 
 
