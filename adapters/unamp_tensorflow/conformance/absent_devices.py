@@ -22,6 +22,14 @@ __all__ = ["absent_devices", "operations"]
 #: The name of a place in the name of a node, behind the scope that a tape opens for the gradient of a node.
 _PLACE = re.compile(r"^(gradient_tape/)?(?:.*?/)?at\.(\d*)\.(\w+)/")
 
+#: Why a function has no graph, by words in what TensorFlow raises.
+_REASONS = {
+    **dict.fromkeys(("OperatorNotAllowedInGraph", "no attribute 'numpy'", "interpreted as an integer"), "it looks at numbers"),
+    "Dimension value must be integer": "it looks at numbers",
+    "only supports singleton tf.Variables": "it makes a variable at each call",
+    "has no graph of its own": "it calls a function of TensorFlow 1's",
+}
+
 #: It adds up what the vocabulary has it for the gradient of.
 _SUMS = frozenset({"BiasAddGrad"})
 
@@ -35,7 +43,7 @@ def absent_devices() -> tuple[AbsentDevice, ...]:
 
 def _reason(error: Exception) -> str:
     """Return why a function has no graph; empty where TensorFlow refuses the call."""
-    return ""
+    return next((why for words, why in _REASONS.items() if words in f"{type(error).__name__}: {error}"), "")
 
 
 def _place(name: str) -> AbstractContextManager[Any]:
@@ -97,13 +105,19 @@ def _inside(graph: Any, functions: dict[str, Any], values: _Values, around: tupl
             kind, operands, results = computed
             yield Computed(place, backward, node.type, kind, operands, results, tuple(sorted(made)))
         for name in _called(node):
-            yield from _body(functions[name].graph, entered, functions, values, (place, backward))
+            yield from _body(_graph(functions[name]), entered, functions, values, (place, backward))
         for tensor in node.outputs:
             dtypes = _dtypes([tensor])
             narrowed = node.type == "Cast" and _narrows(_dtypes(node.inputs), dtypes)
             if narrowed:
                 yield Computed(place, backward, node.type, "elementwise", dtypes, dtypes, tuple(sorted(made)))
             values[tensor.ref()] = Numbers(place, backward, frozenset(dtypes) if narrowed else made)
+
+
+def _graph(function: Any) -> tf.Graph:
+    if not hasattr(function, "graph"):
+        raise TypeError(f"{function.name} has no graph of its own: only functions of `tf.function` and of control flow have one")
+    return function.graph
 
 
 def _body(
