@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import programs_there
 import pytest
 import tensorflow as tf
 from programs_there import OPERATIONS, probed, reasons
 from unamp_conformance.subjects import Subject
-from unamp_tensorflow import calls, plans
+from unamp_tensorflow import calls, composites, plans
 from unamp_tensorflow.conformance import absent_devices
 from unamp_tensorflow.plans import TensorFlowPlan
 from unamp_tensorflow.state import thread
@@ -64,21 +65,30 @@ def test_a_rule_that_is_another_than_the_policys_is_caught(rule: Callable[[str, 
     assert "13 softmax, forward: Softmax in bfloat16, should be float32" in wrong
 
 
-def test_a_graph_that_is_another_than_the_trace_says_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes are left alone, and what runs eagerly is not."""
-    monkeypatch.setattr(calls.OpTypeAction, "graph", lambda self, original, name, kw: original(self._op_type.name, name, **kw))
-    wrong, _ = read("transformer", Policy("O2", "float16"))
+@pytest.fixture
+def left_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
+    """Leave operations alone in graphs, where a condition says so."""
+
+    def leave(where: Callable[[], bool]) -> None:
+        real = calls.OpTypeAction.graph
+
+        def graph(self: calls.OpTypeAction, original: Any, name: Any, keywords: dict[str, Any]) -> Any:
+            return original(self._op_type.name, name, **keywords) if where() else real(self, original, name, keywords)
+
+        monkeypatch.setattr(calls.OpTypeAction, "graph", graph)
+        monkeypatch.setattr(composites._performer, "is_left_alone", lambda *call: not tf.executing_eagerly() and where())
+
+    return leave
+
+
+def test_a_graph_that_is_another_than_the_trace_says_is_caught(left_alone: Callable[[Callable[[], bool]], None]) -> None:
+    left_alone(lambda: True)
+    wrong, _ = read("transformer", Policy("O1", "float16"))
     assert "11 matmul, forward: BatchMatMulV2 in float32, should be float16" in wrong
 
 
-def test_a_graph_that_is_another_on_the_cpu_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = calls.OpTypeAction.graph
-
-    def graph(self: calls.OpTypeAction, original: object, name: object, keywords: dict[str, object]) -> object:
-        on_gpu = "GPU" in tf.constant(0.0).device
-        return original(self._op_type.name, name, **keywords) if on_gpu else real(self, original, name, keywords)  # type: ignore
-
-    monkeypatch.setattr(calls.OpTypeAction, "graph", graph)
+def test_a_graph_that_is_another_on_the_cpu_is_caught(left_alone: Callable[[Callable[[], bool]], None]) -> None:
+    left_alone(lambda: "GPU" in tf.constant(0.0).device)
     wrong, _ = read("transformer", Policy("O1", "bfloat16"))
     assert "11 matmul: BatchMatMulV2, bfloat16 -> bfloat16: 0 on the device, 1 on the CPU" in wrong
 
@@ -132,3 +142,17 @@ def test_a_result_of_the_right_dtype_that_was_computed_in_another_is_caught(op: 
 @pytest.mark.parametrize("op", ["matmul", "conv2d"])
 def test_gradients_that_are_computed_in_another_dtype_than_the_policys_are_caught(op: str) -> None:
     programs_there.gradients_of_another_precision_are_caught("tensorflow", GPU, op)
+
+
+@pytest.mark.parametrize(
+    ("op", "why"),
+    [
+        ("isin", "it looks at numbers"),
+        ("gaussian_noise", "it makes a variable at each call"),
+        ("ctc_loss", "it calls a function of TensorFlow 1's"),
+        ("linalg_lu", "the framework itself refuses the call"),
+        ("spectral_norm", "the adapter binds no function for spectral_norm"),
+    ],
+)
+def test_an_operation_without_a_graph_is_not_run_and_says_why(op: str, why: str) -> None:
+    assert reasons(probed(Subject("tensorflow", GPU), op)) == {("not run", why)}

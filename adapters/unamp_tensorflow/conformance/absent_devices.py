@@ -30,6 +30,9 @@ _REASONS = {
     "has no graph of its own": "it calls a function of TensorFlow 1's",
 }
 
+#: What comes from outside of a graph: an argument, whose numbers its caller made, and the numbers of a variable.
+_GIVEN = frozenset({"Placeholder", "ReadVariableOp"})
+
 #: It adds up what the vocabulary has it for the gradient of.
 _SUMS = frozenset({"BiasAddGrad"})
 
@@ -106,7 +109,7 @@ def _inside(graph: Any, functions: dict[str, Any], values: _Values, around: tupl
             yield Computed(place, backward, node.type, kind, operands, results, tuple(sorted(made)))
         for name in _called(node):
             yield from _body(_graph(functions[name]), entered, functions, values, (place, backward))
-        for tensor in node.outputs:
+        for tensor in () if node.type in _GIVEN else node.outputs:
             dtypes = _dtypes([tensor])
             narrowed = node.type == "Cast" and _narrows(_dtypes(node.inputs), dtypes)
             if narrowed:
@@ -116,14 +119,14 @@ def _inside(graph: Any, functions: dict[str, Any], values: _Values, around: tupl
 
 def _graph(function: Any) -> tf.Graph:
     if not hasattr(function, "graph"):
-        raise TypeError(f"{function.name} has no graph of its own: only functions of `tf.function` and of control flow have one")
+        raise TypeError(f"{function.name} has no graph of its own, as functions of tf.function and of control flow have")
     return function.graph
 
 
 def _body(
     graph: Any, entered: list[frozenset[str]], functions: dict[str, Any], values: _Values, around: tuple[str, bool]
 ) -> Iterator[Computed]:
-    """Yield the operations of a function that a node calls, whose arguments are its last operands: a branch's has a condition."""
+    """Yield the operations of a function that a node calls. Its arguments are the last operands: a branch has no condition."""
     for argument, dtypes in zip(graph.inputs, entered[len(entered) - len(graph.inputs) :], strict=True):
         values[argument.ref()] = Numbers(*around, dtypes)
     yield from _inside(graph, functions, values, around)
