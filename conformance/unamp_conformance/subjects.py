@@ -145,7 +145,8 @@ class Subject:
         """Return the reason why a device that is not here is not read, where it is none of `absent_devices`."""
         if known := ", ".join(self.absent_devices):
             return f"{self.framework} writes programs down for {known} alone"
-        return f"no way is known to read what {self.framework} would run on a device that is not here"
+        why = getattr(self.operations, "unreadable", "no way is known to read it")
+        return f"of what {self.framework} would run on a device that is not here nothing is read: {why}"
 
     def spelled(self) -> list[str]:
         """Return the operations that the framework has: those that the vocabulary says, and those that the adapter binds.

@@ -92,6 +92,6 @@ def test_what_cannot_be_read_is_not_run_and_says_why() -> None:
         ("paddle", "not run", 0),
     ]
     assert report.ok
-    assert "no way is known to read what paddle would run on a device that is not here" in render(report)
+    assert "of what paddle would run on a device that is not here nothing is read: a program of Paddle" in render(report)
     alone = Report(report.unamp, report.started, report.host, report.selection, report.runs[1:])
     assert alone.verdict is Verdict.COULD_NOT_RUN

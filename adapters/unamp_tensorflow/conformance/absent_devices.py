@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,7 @@ def _reason(error: Exception) -> str:
     return next((why for words, why in _REASONS.items() if words in f"{type(error).__name__}: {error}"), "")
 
 
-def _place(name: str) -> AbstractContextManager[Any]:
+def _place(name: str) -> Any:
     number, _, op = name.rpartition(" ")
     return tf.name_scope(f"at.{number}.{op}/")
 

@@ -77,7 +77,8 @@ class _Run:
 
     def read(self, region: AbstractContextManager[Any]) -> Programs:
         """Return the programs of the network's loss in a region."""
-        return self._call(self.device.read, region)
+        programs: Programs = self._call(self.device.read, region)
+        return programs
 
     def trace(self, region: AbstractContextManager[Any]) -> None:
         """Note the decisions in a region, in each place."""
