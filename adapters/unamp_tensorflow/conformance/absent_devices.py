@@ -1,7 +1,7 @@
 """Devices that are not here: `tf.function` writes a graph for any device, and what it would run there is read, node by node.
 
-A node names the device that it is placed on and the dtypes of what it takes and gives. Nothing is run. Grappler, which rewrites
-the graph once it is, and the kernels that the device has are not seen.
+A node names the device that it is placed on and the dtypes of what it takes and gives. No graph is run. What grappler makes of
+it, and which kernels the device has, is not seen.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ __all__ = ["absent_devices", "operations"]
 #: The name of a place in the name of a node, behind the scope that a tape opens for the gradient of a node.
 _PLACE = re.compile(r"^(gradient_tape/)?(?:.*?/)?at\.(\d*)\.(\w+)/")
 
+_LOOKS = "its code looks at numbers, which a graph does not have"
+
 #: Why a function has no graph, by words in what TensorFlow raises.
 _REASONS = {
-    **dict.fromkeys(("OperatorNotAllowedInGraph", "no attribute 'numpy'", "interpreted as an integer"), "it looks at numbers"),
-    "Dimension value must be integer": "it looks at numbers",
+    **dict.fromkeys(("OperatorNotAllowedInGraph", "no attribute 'numpy'", "interpreted as an integer"), _LOOKS),
+    "Dimension value must be integer": _LOOKS,
     "only supports singleton tf.Variables": "it makes a variable at each call",
     "has no graph of its own": "it calls a function of TensorFlow 1's",
 }
@@ -32,7 +34,7 @@ _REASONS = {
 #: What comes from outside of a graph: an argument, whose numbers its caller made, and the numbers of a variable.
 _GIVEN = frozenset({"Placeholder", "ReadVariableOp"})
 
-#: It adds up what the vocabulary has it for the gradient of.
+#: Gradients that are sums, where what they are the gradients of is not.
 _SUMS = frozenset({"BiasAddGrad"})
 
 
