@@ -28,12 +28,13 @@ __all__ = ["ABSENT", "READABLE", "SECOND", "Subject", "WithExamples", "is_absent
 SECOND = "second"
 
 #: The devices that are not here and that a run reads where none is named: one for each framework that can be read.
-ABSENT = ("lowered:cuda", "fake:cuda")
+ABSENT = ("lowered:cuda", "fake:cuda", "placed:gpu")
 
 #: The devices that are not here which some adapter knows how to read.
 READABLE = (
     *("lowered:cuda", "lowered:rocm", "lowered:tpu"),  # JAX lowers for them
     *("fake:cuda", "fake:mps", "fake:xpu", "fake:hpu"),  # PyTorch has fake tensors on them
+    "placed:gpu",  # TensorFlow traces graphs that are placed there
 )
 
 
@@ -144,7 +145,8 @@ class Subject:
         """Return the reason why a device that is not here is not read, where it is none of `absent_devices`."""
         if known := ", ".join(self.absent_devices):
             return f"{self.framework} writes programs down for {known} alone"
-        return f"no way is known to read what {self.framework} would run on a device that is not here"
+        why = getattr(self.operations, "unreadable", "no way is known to read it")
+        return f"of what {self.framework} would run on a device that is not here nothing is read: {why}"
 
     def spelled(self) -> list[str]:
         """Return the operations that the framework has: those that the vocabulary says, and those that the adapter binds.

@@ -68,9 +68,9 @@ def test_a_brief_run_draws_some_operations_and_as_few_networks_as_meet_all() -> 
     assert drawn(plan, Selection(), few=True) == plan
 
 
-def test_operations_are_read_in_every_dtype_but_in_a_brief_run_of_a_framework_that_is_sparing() -> None:
+def test_operations_are_read_in_every_dtype_but_in_a_brief_run() -> None:
     def dtypes(selection: Selection) -> set[int]:
-        found = items_to_read(selection, ["add", "exp", "matmul"], sparing=True)
+        found = items_to_read(selection, ["add", "exp", "matmul"])
         return {len({policy.dtype for policy in item.policies.values()}) for item in found if item.kind == "operation"}
 
     assert dtypes(Selection(brief=True)) == {1}
@@ -86,12 +86,12 @@ def test_what_is_read_and_wrong_fails_the_run() -> None:
 
 def test_what_cannot_be_read_is_not_run_and_says_why() -> None:
     asked = Selection(networks=("conv",), levels=("O1",), dtypes=("bfloat16",), presets=("unamp",))
-    report = runner.run(["jax", "tensorflow"], [LOWERED], asked, runner.Options(jobs=2))
+    report = runner.run(["jax", "paddle"], [LOWERED], asked, runner.Options(jobs=2))
     assert [(run.framework, run.ended, len(run.results)) for run in report.runs] == [
         ("jax", "finished", 1),
-        ("tensorflow", "not run", 0),
+        ("paddle", "not run", 0),
     ]
     assert report.ok
-    assert "no way is known to read what tensorflow would run on a device that is not here" in render(report)
+    assert "of what paddle would run on a device that is not here nothing is read: a program of Paddle" in render(report)
     alone = Report(report.unamp, report.started, report.host, report.selection, report.runs[1:])
     assert alone.verdict is Verdict.COULD_NOT_RUN

@@ -1,29 +1,21 @@
 """What JAX would run on a GPU or a TPU that is not here: read from the program that it lowers for it, and judged."""
 
+from functools import partial
 from typing import Any
 
+import programs_there
 import pytest
-from unamp_conformance.check.absentchecks import check_program
-from unamp_conformance.check.networks import NETWORKS
-from unamp_conformance.meta.mutants import KINDS, MutableSubject
-from unamp_conformance.results import Result
-from unamp_conformance.run.plan import Selection
-from unamp_conformance.run.worker import perform, planned
+from programs_there import OPERATIONS, probed, reasons
 from unamp_conformance.subjects import Subject
 from unamp_jax import plans
 from unamp_jax.composites import performer
 from unamp_jax.state import CONTEXT
 
 from unamp import Policy, Rule
-from unamp.dtypes import LOW_DTYPES
-from unamp.policy import LEVELS
 
 DEVICES = ["lowered:cuda", "lowered:rocm", "lowered:tpu"]
 
-
-def read(device: str, network: str, policy: Policy) -> tuple[str, list[str]]:
-    wrong, details = check_program(Subject("jax", device), NETWORKS[network], policy)["decisions"]
-    return wrong, details["trace"]
+read = partial(programs_there.read, "jax")
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -58,52 +50,21 @@ def test_a_program_that_is_another_than_the_trace_says_is_caught(monkeypatch: py
 
 
 def test_an_operation_that_forgets_the_policy_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Subject("jax", "lowered:cuda")
-    known = type(subject.operations).__getitem__
-
-    def forgetful(self: object, op: str) -> object:
-        function = known(self, op)  # type: ignore[arg-type]
-
-        def outside(*args: object, **kw: object) -> object:
-            with CONTEXT(None):
-                return function(*args, **kw)
-
-        return outside if op == "linear" else function
-
-    monkeypatch.setattr(type(subject.operations), "__getitem__", forgetful)
-    wrong, _ = check_program(subject, NETWORKS["mlp"], Policy("O1", "float16"))["decisions"]
-    assert "not in the trace: 0 linear" in wrong
+    programs_there.forgotten_operation_is_caught(Subject("jax", "lowered:cuda"), monkeypatch, lambda: CONTEXT(None))
 
 
 def test_a_device_that_is_not_here_has_decisions_and_no_numbers() -> None:
-    subject = Subject("jax", "lowered:rocm")
-    items = planned(subject, Selection(networks=("conv",), levels=("O1",), dtypes=("float16",)))
-    results = [result for item in items for result in perform(subject, item)]
-    assert {(result.check, result.status, result.device) for result in results} == {("decisions", "passed", "lowered:rocm")}
-    assert not any("error" in result.details for result in results)
-    assert not planned(subject, Selection(checks=("outputs", "ways")))
-
-
-OPERATIONS = ["add", "conv2d", "exp", "gelu", "linear", "mse_loss", "softmax", "sum"]
-
-
-def probed(subject: Subject, op: str) -> list[Result]:
-    (item,) = planned(subject, Selection(ops=(op,), dtypes=("bfloat16",)))
-    return perform(subject, item)
+    programs_there.only_decisions_are_read("jax", "lowered:rocm")
 
 
 def test_an_operation_is_read_under_the_users_lists_and_at_every_level_in_both_dtypes() -> None:
-    (item,) = planned(Subject("jax", "lowered:cuda"), Selection(ops=("softmax",)))
-    assert (item.kind, item.checks) == ("operation", ("probe",))
-    lists = {f"{rule} {dtype}" for rule in ("allow", "deny") for dtype in LOW_DTYPES}
-    assert item.policies.keys() == lists | {f"{level} {dtype} unamp" for level in LEVELS for dtype in LOW_DTYPES}
+    programs_there.operation_is_read_under_lists_and_levels("jax", "lowered:cuda")
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_an_operation_would_compute_there_as_the_policy_says(device: str, op: str) -> None:
-    found = probed(Subject("jax", device), op)
-    assert {(result.check, result.status, result.device) for result in found} == {("probe", "passed", device)}
+    programs_there.operation_is_as_the_policy_says("jax", device, op)
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
@@ -123,19 +84,12 @@ def test_an_operation_whose_rule_is_flipped_is_caught(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("feed", ["float32", "low"])
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_a_result_of_the_right_dtype_that_was_computed_in_another_is_caught(op: str, feed: str) -> None:
-    subject = MutableSubject("jax", "lowered:cuda")
-    rule = {"float32": "low", "low": "float32"}[feed]
-    with subject.mutant(op, KINDS[f"forward, {feed} inputs, rule {rule}"]):
-        found = {result.policy: result for result in probed(subject, op)}
-    assert found[f"{'allow' if rule == 'low' else 'deny'} bfloat16"].status == "failed"
+    programs_there.result_of_another_precision_is_caught("jax", "lowered:cuda", op, feed)
 
 
 @pytest.mark.parametrize("op", ["matmul", "conv2d"])
 def test_gradients_that_are_computed_in_another_dtype_than_the_policys_are_caught(op: str) -> None:
-    subject = MutableSubject("jax", "lowered:cuda")
-    with subject.mutant(op, KINDS["forward, float32 inputs, rule low"]):
-        found = {result.policy: result.message for result in probed(subject, op)}
-    assert "float32 inputs, backward: computed in float32, the policy says bfloat16" in found["allow bfloat16"]
+    programs_there.gradients_of_another_precision_are_caught("jax", "lowered:cuda", op)
 
 
 @pytest.mark.parametrize(
@@ -143,5 +97,4 @@ def test_gradients_that_are_computed_in_another_dtype_than_the_policys_are_caugh
     [("unique", "what it gives depends on numbers"), ("linalg_matrix_sqrt", "there is no lowering of it for the platform")],
 )
 def test_an_operation_without_a_program_is_not_run_and_says_why(op: str, why: str) -> None:
-    found = probed(Subject("jax", "lowered:cuda"), op)
-    assert {(result.status, result.details["why"]) for result in found if result.status != "passed"} == {("not run", why)}
+    assert reasons(probed(Subject("jax", "lowered:cuda"), op)) == {("not run", why)}

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import programs_there
 import pytest
-from unamp_conformance.check.absentchecks import check_program
-from unamp_conformance.check.networks import NETWORKS
-from unamp_conformance.meta.mutants import KINDS, MutableSubject
+from programs_there import OPERATIONS, probed, reasons
 from unamp_conformance.results import Result
 from unamp_conformance.run.plan import Selection
 from unamp_conformance.run.worker import perform, planned
@@ -17,10 +16,10 @@ from unamp_torch.calls import Action
 from unamp_torch.listing import Operator
 
 from unamp import Policy, Rule
-from unamp.dtypes import LOW_DTYPES
-from unamp.policy import LEVELS
 
 DEVICES = [name for name in Subject("torch", "cpu").absent_devices if name != "fake:hpu"]
+
+read = partial(programs_there.read, "torch")
 
 
 @pytest.fixture
@@ -30,11 +29,6 @@ def action(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
     yield partial(monkeypatch.setattr, plans, "_action")
     monkeypatch.undo()
     plans.forget()
-
-
-def read(device: str, network: str, policy: Policy) -> tuple[str, list[str]]:
-    wrong, details = check_program(Subject("torch", device), NETWORKS[network], policy)["decisions"]
-    return wrong, details["trace"]
 
 
 def test_cuda_mps_and_xpu_can_be_read() -> None:
@@ -74,31 +68,17 @@ def test_a_network_that_fake_tensors_cannot_run_is_not_run() -> None:
 
 
 def test_a_device_that_is_not_here_has_decisions_and_no_numbers() -> None:
-    (result,) = results("fake:mps", "conv")
-    assert (result.check, result.status, result.device) == ("decisions", "passed", "fake:mps")
-    assert "error" not in result.details
-
-
-OPERATIONS = ["add", "conv2d", "exp", "gelu", "linear", "mse_loss", "softmax", "sum"]
-
-
-def probed(subject: Subject, op: str, *levels: str) -> list[Result]:
-    (item,) = planned(subject, Selection(ops=(op,), dtypes=("bfloat16",), levels=levels))  # type: ignore[arg-type]
-    return perform(subject, item)
+    programs_there.only_decisions_are_read("torch", "fake:mps")
 
 
 def test_an_operation_is_read_under_the_users_lists_and_at_every_level_in_both_dtypes() -> None:
-    (item,) = planned(Subject("torch", "fake:cuda"), Selection(ops=("softmax",)))
-    assert (item.kind, item.checks) == ("operation", ("probe",))
-    lists = {f"{rule} {dtype}" for rule in ("allow", "deny") for dtype in LOW_DTYPES}
-    assert item.policies.keys() == lists | {f"{level} {dtype} unamp" for level in LEVELS for dtype in LOW_DTYPES}
+    programs_there.operation_is_read_under_lists_and_levels("torch", "fake:cuda")
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_an_operation_would_compute_there_as_the_policy_says(device: str, op: str) -> None:
-    found = probed(Subject("torch", device), op)
-    assert {(result.check, result.status, result.device) for result in found} == {("probe", "passed", device)}
+    programs_there.operation_is_as_the_policy_says("torch", device, op)
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
@@ -118,11 +98,7 @@ def test_an_operation_whose_rule_is_flipped_is_caught(action: Callable[[Any], No
 @pytest.mark.parametrize("op", OPERATIONS)
 @pytest.mark.parametrize("feed", ["float32", "low"])
 def test_a_result_of_the_right_dtype_that_was_computed_in_another_is_caught(op: str, feed: str) -> None:
-    subject = MutableSubject("torch", "fake:cuda")
-    rule = {"float32": "low", "low": "float32"}[feed]
-    with subject.mutant(op, KINDS[f"forward, {feed} inputs, rule {rule}"]):
-        found = {result.policy: result for result in probed(subject, op)}
-    assert found[f"{'allow' if rule == 'low' else 'deny'} bfloat16"].status == "failed"
+    programs_there.result_of_another_precision_is_caught("torch", "fake:cuda", op, feed)
 
 
 def test_an_operation_that_the_default_preset_denies_is_one_whole_on_cuda() -> None:
@@ -140,8 +116,7 @@ def test_an_operation_that_the_default_preset_denies_is_one_whole_on_cuda() -> N
     ],
 )
 def test_an_operation_without_a_program_is_not_run_and_says_why(op: str, why: str) -> None:
-    unread = [result for result in probed(Subject("torch", "fake:cuda"), op) if result.status != "passed"]
-    assert {(result.status, result.details["why"]) for result in unread} == {("not run", why)}
+    assert reasons(probed(Subject("torch", "fake:cuda"), op)) == {("not run", why)}
 
 
 def results(device: str, network: str) -> list[Result]:

@@ -18,13 +18,41 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from unamp.vocabulary import vocabulary
+
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["AbsentDevice", "Computed", "Kind", "Numbers", "Programs", "Read", "Unreadable", "entering", "result_of"]
+__all__ = [
+    "AbsentDevice",
+    "Computed",
+    "Kind",
+    "Numbers",
+    "Programs",
+    "Read",
+    "Run",
+    "Unreadable",
+    "entering",
+    "kind_of",
+    "result_of",
+]
 
 #: The kinds of operation that a precision shows in, and what a call gives to others. Others move numbers.
 Kind = Literal["product", "reduction", "transcendental", "elementwise", "result"]
+
+#: The kinds by the groups of the vocabulary. Elementwise functions are looked at one by one.
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("matmul", "conv", "attention", "recurrent"), "product"),
+    **dict.fromkeys(("reduction", "norm", "softmax", "loss"), "reduction"),
+    **dict.fromkeys(("activation", "special"), "transcendental"),
+    **dict.fromkeys(("fft", "linalg", "pooling", "resize"), "reduction"),  # the first two have no low kernels
+    **dict.fromkeys(("comparison", "elementwise"), "elementwise"),
+}
+_TRANSCENDENTAL = frozenset(
+    "acos asin atan cos cosh erf erfc erfinv exp expm1 log log10 log1p log2 rsqrt sin sinh sqrt tan tanh".split()
+)
+#: These change a sign, and no precision.
+_EXACT = frozenset({"abs", "copysign", "neg", "positive", "sgn", "sign"})
 
 
 class Unreadable(Exception):
@@ -61,6 +89,18 @@ class Computed(NamedTuple):
     operands: tuple[str, ...]
     results: tuple[str, ...]
     entered: tuple[str, ...]
+
+
+def kind_of(op: str) -> Kind | None:
+    """Return the kind of an operation by its canonical name; None where it moves numbers, or the vocabulary does not have it.
+
+    Args:
+        op: the name.
+    """
+    if op in _TRANSCENDENTAL:
+        return "transcendental"
+    operation = vocabulary().get(op)
+    return _KINDS.get(operation.group) if operation is not None and op not in _EXACT else None
 
 
 class Numbers(NamedTuple):
@@ -106,6 +146,7 @@ class Programs(NamedTuple):
 
 
 Read = Callable[[Callable[..., Any], "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"], Programs]
+Run = Callable[[Callable[..., Any], "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"], object]
 
 
 @dataclass(frozen=True)
@@ -118,6 +159,8 @@ class AbsentDevice:
         place: names the operations that are called inside of it.
         region: the device that a region is opened for; None where regions are alike on all devices.
         reason: says in a few words why a function has no program, given what the framework raised.
+        run: calls a function on the CPU, with the arguments of ``read``, where a trace does not see it as a program is written
+            down: then that run says what is decided. None where it does.
     """
 
     name: str
@@ -125,6 +168,7 @@ class AbsentDevice:
     place: Callable[[str], AbstractContextManager[Any]]
     region: str | None = None
     reason: Callable[[Exception], str] = lambda error: ""
+    run: Run | None = None
 
     def unreadable(self, error: Exception) -> Unreadable:
         """Return the error that says why a function has no program, from what the framework raised outside of any region."""

@@ -33,7 +33,7 @@ class Operations(Protocol):
     Where it can have a second device on a machine without any, ``make_second_device()`` gives the process one for the rest of
     its life, under the name ``"second"``, and returns whether it could.
     Where it can write down what it would run on a device that is not here, ``absent_devices()`` returns these devices: see
-    `unamp.adapter.absent_devices`.
+    `unamp.adapter.absent_devices`. Where it cannot, ``unreadable`` may say why.
     """
 
     def __hash__(self) -> int:

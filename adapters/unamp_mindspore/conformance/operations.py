@@ -45,6 +45,11 @@ class MindSporeOperations(NamedOperations):
     # https://gitee.com/mindspore/mindspore/blob/v2.10.0/mindspore/core/mindrt/src/thread/threadpool.cc
     subnormals = False
 
+    unreadable = (
+        "a build of MindSpore for CPUs compiles graphs for them alone: Unsupported device target Ascend. "
+        "This process only supports one of the ['CPU']"
+    )
+
     def __init__(self) -> None:
         super().__init__("mindspore", _find)
         # Else a kernel's error is reported later, under whatever operation comes next. And the tensors here are so small

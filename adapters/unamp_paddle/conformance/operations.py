@@ -36,6 +36,11 @@ _C_ops = HOOKS.load("paddle._C_ops")
 class PaddleOperations(NamedOperations):
     """See `unamp.adapter.Operations`."""
 
+    unreadable = (
+        "a program of Paddle's has no place until kernels are chosen for one, which a build for CPUs refuses: "
+        "Cannot use GPU because you have installed CPU version PaddlePaddle"
+    )
+
     def __init__(self) -> None:
         super().__init__("paddle", _find)
 

@@ -126,10 +126,28 @@ def _batch_norm(
     if not layer.built:
         with tf.init_scope():
             layer.build(x.shape)
-    statistics = [each if isinstance(each, tf.Variable) else tf.Variable(each) for each in (mean, variance)]
+    statistics = [_statistic("mean", mean), _statistic("variance", variance)]
     parameters = {"gamma": weight, "beta": bias, "moving_mean": statistics[0], "moving_variance": statistics[1]}
     result = _with({layer: parameters}, lambda: layer(x, training=training))
     return first(result)
+
+
+def _statistic(name: str, values: Tensor) -> tf.Variable:
+    """Return a variable with some values."""
+    if isinstance(values, tf.Variable):
+        return values
+    if tf.executing_eagerly():
+        return tf.Variable(values)
+    variable = _kept(name, tuple(values.shape), values.dtype)
+    variable.assign(values)
+    return variable
+
+
+@cache
+def _kept(name: str, shape: tuple[int, ...], dtype: tf.DType) -> tf.Variable:
+    """Return a variable for a graph: `tf.function` traces twice where one is made, and allows none the second time."""
+    with tf.init_scope():
+        return tf.Variable(tf.zeros(shape, dtype), trainable=False)
 
 
 def _group_norm(input: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:

@@ -13,11 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from unamp.adapter import NamedOperations, Way
+from unamp.adapter.absent_devices import AbsentDevice
 from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp.dtypes import LOW_DTYPES
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow.casting import dtype_of
+from unamp_tensorflow.conformance.absent_devices import absent_devices
 from unamp_tensorflow.conformance.bindings import BINDINGS
 from unamp_tensorflow.conformance.layered import layered
 from unamp_tensorflow.conformance.signatures import keras
@@ -104,6 +106,10 @@ class TensorFlowOperations(NamedOperations):
     def ways(self) -> tuple[Way, ...]:
         """Return the ways in which TensorFlow and Keras run a function."""
         return ways()
+
+    def absent_devices(self) -> tuple[AbsentDevice, ...]:
+        """Return the GPU where there is none: graphs are traced for it."""
+        return absent_devices()
 
 
 def _find(op: str) -> Function | None:

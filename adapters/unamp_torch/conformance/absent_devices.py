@@ -19,26 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, result_of
-from unamp.vocabulary import vocabulary
+from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, kind_of, result_of
 from unamp_torch.conformance import second_device
 from unamp_torch.devices import accelerator
 
 __all__ = ["absent_devices"]
 
-#: The kinds of operation by the groups of the vocabulary. Elementwise functions are looked at one by one.
-_KINDS: dict[str, Kind] = {
-    **dict.fromkeys(("matmul", "conv", "attention", "recurrent"), "product"),
-    **dict.fromkeys(("reduction", "norm", "softmax", "loss"), "reduction"),
-    **dict.fromkeys(("activation", "special"), "transcendental"),
-    **dict.fromkeys(("fft", "linalg", "pooling", "resize"), "reduction"),  # the first two have no low kernels
-    **dict.fromkeys(("comparison", "elementwise"), "elementwise"),
-}
-_TRANSCENDENTAL = frozenset(
-    "acos asin atan cos cosh erf erfc erfinv exp expm1 log log10 log1p log2 rsqrt sin sinh sqrt tan tanh".split()
-)
-#: These change a sign, and no precision.
-_EXACT = frozenset({"abs", "copysign", "neg", "positive", "sgn", "sign"})
 #: What kernels are called that have no operation's name.
 _KERNELS = {"nll_loss_forward": "nll_loss", "_thnn_fused_lstm_cell": "lstm_cell", "_thnn_fused_gru_cell": "gru_cell"}
 
@@ -147,8 +133,4 @@ def _name(tensor: Tensor) -> str:
 
 def _kind(kernel: str) -> Kind | None:
     name = _KERNELS.get(kernel, kernel)
-    bare = name.replace("legit", "").strip("_").removeprefix("native_").removeprefix("cudnn_")
-    operation = vocabulary().get(bare)
-    if bare in _TRANSCENDENTAL:
-        return "transcendental"
-    return _KINDS.get(operation.group) if operation is not None and bare not in _EXACT else None
+    return kind_of(name.replace("legit", "").strip("_").removeprefix("native_").removeprefix("cudnn_"))

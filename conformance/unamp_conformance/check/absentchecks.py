@@ -39,7 +39,7 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     traced, written = _Run(network, subject.operations, device), _Run(network, subject.operations, device)
     region = subject.region(policy)
     try:
-        traced.read(region, trace=True)
+        traced.trace(region)
         programs = written.read(region)
     except Exception:
         _readable(network, subject.operations, device)
@@ -75,8 +75,16 @@ class _Run:
     records: list[OpRecord] = field(default_factory=list)
     places: dict[str, list[OpRecord]] = field(default_factory=dict)
 
-    def read(self, region: AbstractContextManager[Any], *, trace: bool = False) -> Programs:
+    def read(self, region: AbstractContextManager[Any]) -> Programs:
         """Return the programs of the network's loss in a region."""
+        programs: Programs = self._call(self.device.read, region)
+        return programs
+
+    def trace(self, region: AbstractContextManager[Any]) -> None:
+        """Note the decisions in a region, in each place."""
+        self._call(self.device.run or self.device.read, region, trace=True)
+
+    def _call(self, call: Callable[..., Any], region: AbstractContextManager[Any], *, trace: bool = False) -> Any:
         parameters, data, buffers = self.network.parameters(), self.network.inputs(), self.network.statistics()
 
         def loss(leaves: Sequence[Any], others: Sequence[Any], statistics: Sequence[Any]) -> Any:
@@ -88,7 +96,7 @@ class _Run:
             self.records.extend(traced.records if traced else ())
             return value
 
-        return self.device.read(loss, [*parameters.values()], [*data.values()], [*buffers.values()])
+        return call(loss, [*parameters.values()], [*data.values()], [*buffers.values()])
 
 
 class _Placed(Functions):

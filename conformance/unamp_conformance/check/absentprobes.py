@@ -64,8 +64,8 @@ class AbsentProbe(Probe):
         if not self._sensitive:
             return [Finding("forward", None, dtype)]
         findings = [Finding("forward", self._precisions(c for c in programs.there if not c.backward), dtype)]
-        if any(computed.backward for computed in programs.there):
-            findings.append(Finding("backward", self._precisions(c for c in programs.there if c.backward), ""))
+        if (precisions := self._precisions(c for c in programs.there if c.backward)) is not None:
+            findings.append(Finding("backward", precisions, ""))
         if programs.cpu is not None and (differing := _dtypes(programs.there) ^ _dtypes(programs.cpu)):
             note = f"on the device or on the CPU, not on both: {'; '.join(sorted(differing))}"
             findings.append(Finding("program", frozenset(), "", note))

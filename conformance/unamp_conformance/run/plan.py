@@ -226,7 +226,7 @@ def items_to_read(selection: Selection, spelled: Sequence[str], *, sparing: bool
     Args:
         selection: what to run.
         spelled: the operations that the framework has.
-        sparing: as of `items`; operations have each dtype but in a brief run.
+        sparing: as of `items`, for networks. An operation has each dtype, but one in a brief run.
     """
     if selection.wants("decisions") and (selection.networks or not selection.ops):
         for name in selection.networks or NETWORKS:
@@ -236,7 +236,7 @@ def items_to_read(selection: Selection, spelled: Sequence[str], *, sparing: bool
     if selection.wants("probe") and (selection.ops or not selection.networks):
         for op in spelled:
             if op in (selection.ops or spelled):
-                chosen = _with_one_dtype(selection, op) if sparing and selection.brief else selection
+                chosen = _with_one_dtype(selection, op) if selection.brief else selection
                 yield Item("operation", op, _read(chosen, op), ("probe",))
 
 
