@@ -8,6 +8,7 @@ import pytest
 from programs_there import OPERATIONS, probed, reasons
 from unamp_conformance.subjects import Subject
 from unamp_jax import plans
+from unamp_jax.state import Plan
 from unamp_jax.composites import performer
 from unamp_jax.state import CONTEXT
 
@@ -71,9 +72,9 @@ def test_an_operation_would_compute_there_as_the_policy_says(device: str, op: st
 def test_an_operation_whose_rule_is_flipped_is_caught(monkeypatch: pytest.MonkeyPatch, op: str) -> None:
     flipped = {Rule.LOW: Rule.FP32, Rule.FP32: Rule.LOW}
 
-    def spoilt(policy: Policy, known: Any) -> plans.JaxPlan:
+    def spoilt(policy: Policy, known: Any) -> Plan:
         rule = policy.rules[op]
-        return plans.JaxPlan(policy, {**policy.rules, op: flipped.get(rule, rule)}, key=("flipped", op, policy))
+        return Plan(policy, {**policy.rules, op: flipped.get(rule, rule)}, key=("flipped", op, policy))
 
     monkeypatch.setattr(plans, "_made", spoilt)
     found = {result.policy: result.message for result in probed(Subject("jax", "lowered:cuda"), op)}
