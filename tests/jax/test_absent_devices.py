@@ -8,9 +8,8 @@ import pytest
 from programs_there import OPERATIONS, probed, reasons
 from unamp_conformance.subjects import Subject
 from unamp_jax import plans
-from unamp_jax.state import Plan
 from unamp_jax.composites import performer
-from unamp_jax.state import CONTEXT
+from unamp_jax.state import CONTEXT, Plan
 
 from unamp import Policy, Rule
 
