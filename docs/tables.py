@@ -218,7 +218,7 @@ def _expected(gaps: Iterable[KnownGap]) -> list[list[str]]:
         where = [f"{name} = {json.dumps(value)}" for name, value in gap.where.items()]
         why = gap.reason + (f" (only where {_code(where)})" if where else "")
         checks.setdefault((_some(gap.subjects), _some(gap.policies), why), []).append(gap.check)
-    return [[subjects, ", ".join(dict.fromkeys(found)), policies, reason] for (subjects, policies, reason), found in checks.items()]
+    return [[subjects, ", ".join(dict.fromkeys(found)), *rest] for (subjects, *rest), found in checks.items()]
 
 
 def _some(names: Sequence[str]) -> str:
