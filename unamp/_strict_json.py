@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeVar
+
+from unamp._version import __version__
 
 __all__ = [
     "BadJSON",
     "Reader",
+    "document",
     "each",
     "expect",
     "fields",
@@ -50,6 +53,39 @@ def parsed(source: str) -> Any:
         raise BadJSON(f"not JSON: {error}") from error
     except RecursionError:
         raise BadJSON("nested too deeply") from None
+
+
+def document(
+    source: str, contents: Callable[[dict[str, Any], int], T], *, what: str, form: str, versions: Sequence[int], writer: str
+) -> T:
+    """Return the contents of a JSON text that says which format it has, and in which version.
+
+    Args:
+        source: the text.
+        contents: reads its fields, which include those two; it is given the version besides.
+        what: what it is, in a message: ``"trace"``.
+        form: the format.
+        versions: the versions that are read, in order.
+        writer: the function that writes it, in a message.
+
+    Raises:
+        ValueError: where the text is none, is damaged, or of another version.
+    """
+    try:
+        data = parsed(source)
+    except BadJSON as error:
+        raise ValueError(f"this is no {what}: {error}") from error
+    if not isinstance(data, dict) or data.get("format") != form:
+        raise ValueError(f"this is no {what}; {writer} writes one")
+    version = data.get("version")
+    if type(version) is not int or version not in versions:
+        older = ", ".join(map(str, versions[:-1]))
+        read = f"{older} and {versions[-1]}" if older else str(versions[-1])
+        raise ValueError(f"this {what} is of version {version!r:.20}; unamp {__version__} reads {read}")
+    try:
+        return contents(data, version)
+    except BadJSON as error:
+        raise ValueError(f"this {what} is damaged: {error}") from error
 
 
 def _no_number(source: str) -> NoReturn:

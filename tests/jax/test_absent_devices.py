@@ -1,4 +1,4 @@
-"""What JAX would run on a GPU or a TPU that is not here: read from the program that it lowers for it, and judged."""
+"""Programs of JAX for a GPU or a TPU that is not here: read from the program that it lowers for it, and judged."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""What MindSpore would run on a device that is not here: nothing of it can be read, and the suite says why."""
+"""Programs of MindSpore for a device that is not here: nothing of them can be read, and the suite says why."""
 
 import mindspore
 import pytest

@@ -1,4 +1,4 @@
-"""What Paddle would run on a GPU that is not here: nothing of it can be read, and the suite says why."""
+"""Programs of Paddle for a GPU that is not here: nothing of them can be read, and the suite says why."""
 
 import paddle
 import pytest

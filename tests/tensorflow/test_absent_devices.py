@@ -1,4 +1,4 @@
-"""What TensorFlow would run on a GPU that is not here: read from graphs that are placed there, and judged."""
+"""Programs of TensorFlow for a GPU that is not here: read from graphs that are placed there, and judged."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""What PyTorch would run on a device that is not here: read from what reaches kernels of fake tensors, and judged."""
+"""Programs of PyTorch for a device that is not here: read from what reaches kernels of fake tensors, and judged."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

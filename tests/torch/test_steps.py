@@ -125,7 +125,7 @@ def test_a_step_in_a_region_comes_to_the_same_bits_as_outside(make: Make, policy
 
 
 def test_the_user_s_optimizer_of_these_tests_tells() -> None:
-    """What it computes by hand in user code follows the policy, as ever."""
+    """Arithmetic by hand in user code follows the policy, as ever."""
 
     def by_hand(params: list[nn.Parameter]) -> Any:
         optimizer = OutOfPlace(params)

@@ -68,20 +68,7 @@ def load(text: str) -> Contents:
     Raises:
         ValueError: where the text is none, is damaged, or of another version.
     """
-    try:
-        data = strict.parsed(text)
-    except strict.BadJSON as error:
-        raise ValueError(f"this is no trace: {error}") from error
-    if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise ValueError("this is no trace; Trace.to_json() writes one")
-    version = data.get("version")
-    if type(version) is not int or version not in _READ:
-        read = f"{', '.join(map(str, _READ[:-1]))} and {_READ[-1]}"
-        raise ValueError(f"this trace is of version {version!r:.20}; unamp {__version__} reads {read}")
-    try:
-        return _contents(data, version)
-    except strict.BadJSON as error:
-        raise ValueError(f"this trace is damaged: {error}") from error
+    return strict.document(text, _contents, what="trace", form=_FORMAT, versions=_READ, writer="Trace.to_json()")
 
 
 def _contents(data: dict[str, Any], version: int) -> Contents:

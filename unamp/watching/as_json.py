@@ -42,23 +42,11 @@ def load(text: str) -> Contents:
     Raises:
         ValueError: where the text is none, is damaged, or of another version.
     """
-    try:
-        data = strict.parsed(text)
-    except strict.BadJSON as error:
-        raise ValueError(f"this is no history of a training: {error}") from error
-    if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise ValueError("this is no history of a training; History.to_json() writes one")
-    if type(data.get("version")) is not int or data["version"] != VERSION:
-        raise ValueError(
-            f"this history of a training is of version {data.get('version')!r:.20}; unamp {__version__} reads {VERSION}"
-        )
-    try:
-        return _contents(data)
-    except strict.BadJSON as error:
-        raise ValueError(f"this history of a training is damaged: {error}") from error
+    what, writer = "history of a training", "History.to_json()"
+    return strict.document(text, _contents, what=what, form=_FORMAT, versions=(VERSION,), writer=writer)
 
 
-def _contents(data: dict[str, Any]) -> Contents:
+def _contents(data: dict[str, Any], version: int) -> Contents:
     strict.fields("the history", data, _FIELDS, sorted(_FIELDS))
     dtype = strict.plain_text("dtype", data["dtype"])
     if dtype not in LOW_DTYPES:
