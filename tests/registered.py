@@ -136,6 +136,81 @@ def a_trace_shows_it_as_one(framework: str) -> None:
     assert not [each for each in trace.records if each.op == "matmul"]
 
 
+def a_shadow_shows_its_own_error(framework: str) -> None:
+    with registered(framework, "widest") as ops, unamp.trace(shadow=LOW, values=True) as trace:
+        own = product(ops.tensor(X), ops.tensor(W))
+    assert float(ops.numpy(own)[0, 0]) == IN_FLOAT32
+    (record,) = trace.records
+    assert (record.op, record.compute) == (NAME, "float32")
+    assert record.shadow is not None
+    assert record.shadow.left_out == ""
+    assert record.shadow.error == pytest.approx((IN_FLOAT32 - IN_LOW) / IN_FLOAT32)
+
+
+def a_shadow_is_left_out(draw: Callable[[Any], Any], x: Any, why: str) -> None:
+    """A second run that the network would notice is none, and the trace says why.
+
+    Args:
+        draw: an operation that draws random numbers, or changes what it is given.
+        x: what it is given.
+        why: the reason.
+    """
+    operation = unamp.register_operation("tests::draws", rule="low")
+    with unamp.trace(shadow=LOW) as trace:
+        operation(draw)(x)
+    operation.undo()
+    (shadow,) = (record.shadow for record in trace.records if record.op == "tests::draws")
+    assert shadow is not None
+    assert why in shadow.left_out
+
+
+def a_container_is_opened(framework: str, container: Callable[[Any, Any], Any]) -> None:
+    """The tensors in a container that the framework was told of are cast, and the function gets one of its class.
+
+    Args:
+        framework: the framework.
+        container: makes one, with attributes ``x`` and ``w``.
+    """
+    functions = adapter_for(framework).operations()
+    given: list[Any] = []
+
+    def product_of(pair: Any, *, nested: Any) -> Any:
+        given.extend((pair, nested[0]))
+        return container(functions["matmul"](pair.x, pair.w), nested[0].w)
+
+    operation = unamp.register_operation("tests::contained", rule="low")
+    x, w = functions.tensor(X), functions.tensor(W)
+    pair, other = container(x, w), container(x, w)
+    with unamp.trace() as trace, unamp.autocast(dtype=LOW):
+        result = operation(product_of)(pair, nested=[other])
+    operation.undo()
+    (record,) = trace.records
+    assert (record.op, record.inputs, record.compute, record.output) == ("tests::contained", ("float32",) * 4, LOW, LOW)
+    assert [type(each) for each in (*given, result)] == [type(pair)] * 3
+    assert [functions.dtype(each) for pair in (*given, result) for each in (pair.x, pair.w)] == [LOW] * 6
+    assert functions.dtype(pair.x) == "float32"
+    assert float(functions.numpy(functions["cast"](result.x, dtype="float32"))[0, 0]) == IN_LOW
+
+
+def a_change_that_would_be_lost_is_refused(change: Callable[[Any], Any], x: Any, low: Any = None) -> None:
+    """An operation that changes what it is given changes that, or raises an error: never a copy in silence.
+
+    Args:
+        change: changes its argument in place.
+        x: a float32 argument.
+        low: a low one, which is not cast; None where the framework emulates low.
+    """
+    operation = unamp.register_operation("tests::changes", rule="low")
+    changing = operation(change)
+    with unamp.autocast(dtype=LOW):
+        with pytest.raises(unamp.NotExpressible, match="'tests::changes' changes an argument in place"):
+            changing(x)
+        if low is not None:
+            changing(low)
+    changing(x)
+    operation.undo()
+
+
 def explain_tells_of_it(framework: str) -> None:
     with registered(framework, "low"):
         found = unamp.explain(unamp.Policy("O1", LOW), framework)[NAME]
@@ -184,5 +259,6 @@ def promises(framework: str) -> list[Any]:
         a_trace_shows_it_as_one,
         explain_tells_of_it,
         it_is_undone,
+        *(() if framework == "mindspore" else (a_shadow_shows_its_own_error,)),
     )
     return [*rules, *(pytest.param(partial(each, framework), id=each.__name__) for each in others)]

@@ -11,15 +11,17 @@ from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from unamp._compiler_marks import not_converted, once_per_trace
-from unamp.adapter import Adapter, Support
-from unamp.adapter.arguments import cast_eligible, mapped
+from unamp.adapter import Support
+from unamp.adapter.arguments import mapped
+from unamp.adapter.observer import traces
 from unamp.adapter.observing import unreported
 from unamp.adapter.performing import target
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import CALLED_AS_THEY_ARE, CarriesOutRegistered
 from unamp.adapter.registry import adapters_in_use, installed, renew
-from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
-from unamp.errors import shortened, unknown
+from unamp.adapter.shadowing import NO_PRODUCT, LeftOut
+from unamp.dtypes import ELIGIBLE, FLOAT8, FLOAT32, LOW_DTYPES
+from unamp.errors import NotExpressible, shortened, unknown
 from unamp.lists import EVERYTHING, operation_name
 from unamp.policy import Policy, Rule
 from unamp.regions import Region
@@ -363,17 +365,22 @@ def _serves(adapter: Any) -> bool:
     return thread is not None and (thread.plan is not None or thread.sink is not None)
 
 
-def _eligible(adapter: Adapter, value: Any) -> list[Any]:
-    """Return the eligible tensors of a framework in some arguments."""
+def _within(adapter: Any, value: Any, wanted: Callable[[Any], bool]) -> list[Any]:
+    """Return the tensors of a framework in a value, however deep, that are wanted."""
     found: list[Any] = []
 
     def note(tensor: Any) -> Any:
-        if adapter.dtype_of(tensor) in ELIGIBLE:
+        if wanted(tensor):
             found.append(tensor)
         return tensor
 
-    mapped(value, adapter.is_tensor, note)
+    mapped(value, adapter.is_tensor, note, adapter.opened)
     return found
+
+
+def _eligible(adapter: Any, value: Any) -> list[Any]:
+    """Return the eligible tensors of a framework in some arguments."""
+    return _within(adapter, value, lambda tensor: adapter.dtype_of(tensor) in ELIGIBLE)
 
 
 class _Call(NamedTuple):
@@ -384,7 +391,11 @@ class _Call(NamedTuple):
     function: Callable[..., Any]
 
     def run(self, tensors: list[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Carry the rule out, and report the call where a trace is open."""
+        """Carry the rule out, and report the call where a trace is open.
+
+        Raises:
+            NotExpressible: where the function changes an argument that its rule casts: it changed a copy.
+        """
         adapter = self.adapter
         device = adapter.device_of(tensors[0])
         stated: Policy | None = adapter.policy_for(tensors[0])
@@ -394,26 +405,81 @@ class _Call(NamedTuple):
         wanted = None
         if policy is not None and rule is not Rule.UNTOUCHED:
             wanted = target(rule, policy.dtype, FLOAT32, dtypes, len({*dtypes}) > 1)
-        emulated = wanted in LOW_DTYPES and adapter.support(device, wanted) is Support.EMULATED
         observer = adapter.thread.sink
+        shadowed: bool = observer is not None and traces.shadow is not None and not traces.waiting
+        watched: Any = nullcontext()
+        if shadowed:
+            watched = adapter.second_run(_within(adapter, (args, kwargs), lambda tensor: True))
         # It is one whole: no rule reaches into it, and nothing in it is reported.
-        with _off(adapter.framework), nullcontext() if observer is None else unreported(adapter.thread):
-            for dtype in (wanted, FLOAT32 if emulated else None):
-                args, kwargs = self._cast(args, dtype), self._cast(kwargs, dtype)
-            result = self.function(*args, **kwargs)
-            result = self._cast(result, wanted if emulated else None)
+        with _off(adapter.framework), nullcontext() if observer is None else unreported(adapter.thread), watched as second:
+            result, emulated = self._computed(device, wanted, args, kwargs)
             if policy is not None and rule is Rule.LOW and policy.widen_results:
                 result = self._cast(result, FLOAT32)
-        if observer is not None:
-            computed = wanted or (dtypes[0] if len({*dtypes}) == 1 else FLOAT32)
-            native = getattr(self.function, "__qualname__", self.name)
-            record = OpRecord(self.name, native, rule, tuple(dtypes), computed, None, emulated)
-            adapter.report_registered(observer, record, tensors, result)
-        return result
+        if observer is None:
+            return result
+        computed = wanted or (dtypes[0] if len({*dtypes}) == 1 else FLOAT32)
+        native = getattr(self.function, "__qualname__", self.name)
+        record = OpRecord(self.name, native, rule, tuple(dtypes), computed, None, emulated)
+
+        def low(dtype: str) -> Any:
+            if dtype in FLOAT8:
+                raise LeftOut(NO_PRODUCT)
+            with _off(adapter.framework):
+                return second(lambda: self._floating(self._computed(device, dtype, args, kwargs)[0]))
+
+        results = self._floating(result)
+        going_on = adapter.report_registered(observer, record, tensors, results, low if shadowed else None)
+        others = {id(old): new for old, new in zip(results, going_on, strict=True) if new is not old}
+        return self._mapped(result, lambda tensor: others.get(id(tensor), tensor)) if others else result
+
+    def _computed(self, device: str, dtype: str | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, bool]:
+        """Return the result for arguments in a dtype, and whether that is emulated; None leaves arguments as they are."""
+        emulated = dtype in LOW_DTYPES and self.adapter.support(device, dtype) is Support.EMULATED
+        given: Any = (args, kwargs)
+        for each in (dtype, FLOAT32 if emulated else None):
+            given = self._cast(given, each)
+        copies = _replaced(self.adapter, (args, kwargs), given)
+        result = self.function(*given[0], **given[1])
+        if not all(is_unchanged() for is_unchanged in copies):
+            raise NotExpressible(
+                f"{self.name!r} changes an argument in place, which was cast for it: the change would be lost. Return the new "
+                "value instead, or let no rule cast it: under rule='widest', and on no list, arguments of one dtype stay as "
+                "they are"
+            )
+        return self._cast(result, dtype if emulated else None), emulated
+
+    def _floating(self, result: Any) -> list[Any]:
+        """Return the floating tensors in a result."""
+        return _within(self.adapter, result, lambda tensor: "float" in self.adapter.dtype_of(tensor))
 
     def _cast(self, value: Any, dtype: str | None) -> Any:
         """Return some arguments with their eligible tensors in a dtype; None leaves them."""
-        return value if dtype is None else cast_eligible(self.adapter, value, dtype)
+        if dtype is None:
+            return value
+        adapter = self.adapter
+        return self._mapped(
+            value, lambda tensor: adapter.cast(tensor, dtype) if adapter.dtype_of(tensor) in ELIGIBLE else tensor
+        )
+
+    def _mapped(self, value: Any, change: Callable[[Any], Any]) -> Any:
+        return mapped(value, self.adapter.is_tensor, change, self.adapter.opened)
+
+
+def _replaced(adapter: Any, before: Any, after: Any) -> list[Callable[[], bool]]:
+    """Return, for each tensor and opened container that others have taken the place of, what tells whether it is unchanged."""
+    if before is after:
+        return []
+    if isinstance(before, dict):
+        return [each for key in before for each in _replaced(adapter, before[key], after[key])]
+    if isinstance(before, (tuple, list)):
+        return [each for pair in zip(before, after, strict=True) for each in _replaced(adapter, *pair)]
+    if adapter.is_tensor(before):
+        return [adapter.unchanged(after)]
+    leaves, changed = adapter.opened(before)[0], adapter.opened(after)[0]
+    return [
+        adapter.unchanged(after),
+        *(each for pair in zip(leaves, changed, strict=True) for each in _replaced(adapter, *pair)),
+    ]
 
 
 @functools.cache

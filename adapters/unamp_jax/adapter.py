@@ -42,6 +42,9 @@ class JaxAdapter(BaseAdapter):
     gradients = scaling.JaxGradients
     decorate = staticmethod(decoration.decorate)
     report_registered = staticmethod(observing.report_registered)
+    second_run = staticmethod(observing.second_run)
+    opened = staticmethod(observing.opened)
+    unchanged = staticmethod(observing.unchanged)
     named_gradients = staticmethod(watching.named_gradients)
     numbers = staticmethod(watching.numbers)
     total = staticmethod(watching.total)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from math import prod
+from operator import is_
 from typing import Any
 
 import jax
@@ -18,18 +19,30 @@ import numpy as np
 from jax._src import core, source_info_util
 from jax._src.interpreters import batching
 
+from unamp.adapter.arguments import Opened
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import casts, reporting_to, traces, unobserved
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Values
+from unamp.adapter.registered import SecondRun
 from unamp.adapter.shadowing import CHANGES_STATE, LeftOut, shadow
 from unamp.dtypes import FLOAT8
 from unamp.policy import Rule
 from unamp_jax.gradient_hooks import Bind, bind, followed
 from unamp_jax.state import CONTEXT, Plan, thread
 
-__all__ = ["JaxLayers", "check_state", "leaves_with_dtypes", "observe", "report", "report_registered"]
+__all__ = [
+    "JaxLayers",
+    "check_state",
+    "leaves_with_dtypes",
+    "observe",
+    "opened",
+    "report",
+    "report_registered",
+    "second_run",
+    "unchanged",
+]
 
 
 class JaxLayers(Layers):
@@ -195,10 +208,41 @@ def check_state(before: Sequence[Any], after: Sequence[Any]) -> None:
         raise LeftOut(CHANGES_STATE)
 
 
-def report_registered(observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
+def report_registered(
+    observer: Observer,
+    record: OpRecord,
+    tensors: Sequence[Any],
+    results: Sequence[Any],
+    low: Callable[[str], Any] | None,
+) -> Sequence[Any]:
     """Report a call of a registered operation; see `unamp.adapter.registered`."""
     given = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
-    report(observer, record.op, record.native, record.rule, given, record.compute, result, bind=None)
+    going_on: Sequence[Any] = report(
+        observer, record.op, record.native, record.rule, given, record.compute, list(results), emulated=record.emulated, low=low
+    )
+    return going_on
+
+
+def second_run(tensors: Sequence[Any]) -> AbstractContextManager[SecondRun]:
+    """Give the function that runs a registered operation again; see `unamp.adapter.registered`. Arrays do not change."""
+    return nullcontext(lambda call: call())
+
+
+def opened(value: Any) -> Opened | None:
+    """Return the leaves of a pytree, modules of flax and equinox among them; see `unamp.adapter.registered`."""
+    leaves, form = jax.tree.flatten(value)
+    return None if jax.tree_util.treedef_is_leaf(form) else (leaves, form.unflatten)
+
+
+def unchanged(value: Any) -> Callable[[], bool]:
+    """Return the function that tells whether a pytree is unchanged: one of flax's holds state, which calls replace."""
+    before, form = jax.tree.flatten(value)
+
+    def is_unchanged() -> bool:
+        after, now = jax.tree.flatten(value)
+        return form == now and all(map(is_, before, after))
+
+    return is_unchanged
 
 
 def _report_later(

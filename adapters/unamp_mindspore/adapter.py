@@ -57,6 +57,7 @@ class MindSporeAdapter(BaseAdapter):
     gradients = scaling.MindSporeGradients
     decorate = staticmethod(decoration.decorate)
     report_registered = staticmethod(observing.report_registered)
+    second_run = staticmethod(observing.second_run)
     named_gradients = staticmethod(watching.named_gradients)
     numbers = staticmethod(watching.numbers)
     total = staticmethod(watching.total)

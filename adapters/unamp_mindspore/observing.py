@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
+from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import CHANGES_STATE, DRAWS, LeftOut
 from unamp.policy import Rule
@@ -22,7 +23,7 @@ from unamp_mindspore.casting import is_kept, tensors
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import FLOAT32, LOW, thread
 
-__all__ = ["dtype_name", "observe", "report", "report_registered"]
+__all__ = ["dtype_name", "observe", "report", "report_registered", "second_run"]
 
 
 _call = CodePatch(nn.Cell.__call__, follow_calls(thread))
@@ -124,3 +125,15 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
 _reporter = Reporter(tensors, lambda tensor: dtype_name(tensor.dtype), _numbers, _follow)
 
 report_registered = _reporter.report_registered
+
+
+def second_run(tensors: Sequence[Any]) -> AbstractContextManager[SecondRun]:
+    """Run no registered operation a second time: its random numbers would be others, and nobody could tell."""
+
+    def run(call: Callable[[], Any]) -> Any:
+        raise LeftOut(
+            "MindSpore does not tell whether a registered function draws random numbers: undo() the registration, "
+            "and each operation that it is made of is computed a second time"
+        )
+
+    return nullcontext(run)

@@ -46,6 +46,8 @@ class PaddleAdapter(BaseAdapter):
     all_finite = staticmethod(scaling.all_finite)
     gradients = scaling.PaddleGradients
     report_registered = staticmethod(observing.report_registered)
+    second_run = staticmethod(observing.second_run)
+    unchanged = staticmethod(observing.unchanged)
     named_gradients = staticmethod(watching.named_gradients)
     numbers = staticmethod(watching.numbers)
     total = staticmethod(watching.total)

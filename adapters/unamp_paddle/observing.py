@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,15 +14,16 @@ from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
+from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch
-from unamp.adapter.shadowing import DRAWS, LeftOut
+from unamp.adapter.shadowing import DRAWS, IN_PLACE, LeftOut
 from unamp.policy import Rule
 from unamp_paddle import keeping
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.operators import Operator
 from unamp_paddle.state import FLOAT32, thread
 
-__all__ = ["observe", "report", "report_registered"]
+__all__ = ["observe", "report", "report_registered", "second_run", "unchanged"]
 
 
 _call = CodePatch(paddle.nn.Layer.__call__, follow_calls(thread))
@@ -96,4 +97,39 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
 
 _reporter = Reporter(tensors, lambda tensor: _name(tensor.dtype), _numbers, _follow)
 
-report_registered = _reporter.report_registered
+
+def report_registered(
+    observer: Observer,
+    record: OpRecord,
+    tensors: Sequence[Any],
+    results: Sequence[Any],
+    low: Callable[[str], Any] | None,
+) -> Sequence[Any]:
+    """Report a call of a registered operation; see `unamp.adapter.registered`. A node of a program has not run."""
+    if not paddle.in_dynamic_mode():
+        return results
+    return _reporter.report_registered(observer, record, tensors, results, low)
+
+
+@contextmanager
+def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
+    """Watch a registered operation, and give the function that runs it again; see `unamp.adapter.registered`."""
+    before, same = _drawn(), [unchanged(tensor) for tensor in tensors]
+
+    def run(call: Callable[[], Any]) -> Any:
+        if not all(is_same() for is_same in same):
+            raise LeftOut(IN_PLACE)
+        if _drawn() != before:
+            raise LeftOut(DRAWS)
+        with unobserved(thread), paddle.no_grad():
+            return call()
+
+    yield run
+
+
+def unchanged(value: Any) -> Callable[[], bool]:
+    """Return the function that tells whether a tensor is unchanged. A value of a program is never changed in place."""
+    if not paddle.in_dynamic_mode():
+        return lambda: True
+    version = value.inplace_version
+    return lambda: bool(value.inplace_version == version)

@@ -57,6 +57,8 @@ class TensorFlowAdapter(BaseAdapter):
     gradients = scaling.TensorFlowGradients
     decorate = staticmethod(decoration.decorate)
     report_registered = staticmethod(observing.report_registered)
+    second_run = staticmethod(observing.second_run)
+    opened = staticmethod(observing.opened)
     named_gradients = staticmethod(watching.named_gradients)
     numbers = staticmethod(watching.numbers)
     total = staticmethod(watching.total)

@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record, stop_recording
+from tensorflow.python.framework import op_callbacks, op_def_registry
 
 from unamp._compiler_marks import not_converted
 from unamp.adapter import observing
-from unamp.adapter.arguments import leaves
+from unamp.adapter.arguments import Opened, leaves
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
+from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import AttributePatch
 from unamp.adapter.shadowing import CHANGES_STATE, LeftOut
 from unamp.dtypes import FLOAT8
@@ -28,7 +30,7 @@ from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, NAMES, Plan, thread
 
-__all__ = ["State", "observe", "report", "report_registered"]
+__all__ = ["State", "observe", "opened", "report", "report_registered", "second_run"]
 
 
 @cache
@@ -160,5 +162,57 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
 
 _reporter = Reporter(_tensors, dtype_of, _numbers, _follow)
 
-#: Nobody goes on with another result of a registered operation: its gradient is not followed, and the trace says so.
-report_registered = Reporter(_tensors, dtype_of, _numbers).report_registered
+
+def report_registered(
+    observer: Observer,
+    record: OpRecord,
+    tensors: Sequence[Any],
+    results: Sequence[Any],
+    low: Callable[[str], Any] | None,
+) -> Sequence[Any]:
+    """Report a call of a registered operation; see `unamp.adapter.registered`. A node of a graph has not run."""
+    if not tf.executing_eagerly():
+        return results
+    return _reporter.report_registered(observer, record, tensors, results, low)
+
+
+@contextmanager
+def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
+    """Watch a registered operation, and give the function that runs it again; see `unamp.adapter.registered`."""
+    stateful: list[str] = []
+
+    def note(op_type: str | bytes, *_: object, **__: object) -> None:
+        op = op_type.decode() if isinstance(op_type, bytes) else op_type
+        known = op_def_registry.get(op)
+        if op not in _READS and (known is None or known.is_stateful):
+            stateful.append(op)
+
+    def run(call: Callable[[], Any]) -> Any:
+        if stateful:
+            raise LeftOut(f"it runs {stateful[0]}, which may draw random numbers or change a variable")
+        with unobserved(thread), stop_recording():
+            return call()
+
+    op_callbacks.add_op_callback(note)
+    try:
+        yield run
+    finally:
+        op_callbacks.remove_op_callback(note)
+
+
+#: Operation types that have state and do not change it.
+_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "VariableShape"})
+
+
+def opened(value: Any) -> Opened | None:
+    """Return the leaves of a structure of `tf.nest`, extension types among them; see `unamp.adapter.registered`."""
+    if not tf.nest.is_nested(value) and not isinstance(value, tf.experimental.ExtensionType):
+        return None
+
+    def made_of(others: Sequence[Any]) -> Any:
+        made = tf.nest.pack_sequence_as(value, others, expand_composites=True)
+        if isinstance(made, tf.experimental.ExtensionType):
+            made.__validate__()  # to pack one does not ask
+        return made
+
+    return tf.nest.flatten(value, expand_composites=True), made_of

@@ -16,7 +16,21 @@ from unamp.adapter.observer import Sink
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_torch import compiling, devices, keras, observing, patches, plans, probing, scaling, spellings, state, watching
+from unamp_torch import (
+    compiling,
+    containers,
+    devices,
+    keras,
+    observing,
+    patches,
+    plans,
+    probing,
+    scaling,
+    shadowing,
+    spellings,
+    state,
+    watching,
+)
 from unamp_torch.activation import activation
 from unamp_torch.compiled import build_hint, in_wheel, library
 from unamp_torch.state import CUDA, autocast_key, dtype_name, excluded, thread
@@ -46,6 +60,9 @@ class TorchAdapter(BaseAdapter):
     scale_loss = staticmethod(scaling.scale_loss)
     all_finite = staticmethod(scaling.all_finite)
     report_registered = staticmethod(observing.report_registered)
+    second_run = staticmethod(shadowing.second_run)
+    unchanged = staticmethod(shadowing.unchanged)
+    opened = staticmethod(containers.opened)
     operators_changed = staticmethod(plans.forget)
     named_gradients = staticmethod(watching.named_gradients)
     numbers = staticmethod(watching.numbers)

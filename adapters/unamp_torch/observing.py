@@ -171,18 +171,34 @@ def report(
     return result
 
 
-def report_registered(observer: Observer, record: OpRecord, tensors: Sequence[torch.Tensor], result: Any) -> None:
+def report_registered(
+    observer: Observer,
+    record: OpRecord,
+    tensors: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+    low: Callable[[str], Any] | None,
+) -> Sequence[torch.Tensor]:
     """Report a call of a registered operation; see `unamp.adapter.registered`."""
     if torch._guards.TracingContext.try_get() is not None:  # a compiler runs it, on tensors without numbers
-        return
-    found = [tensor for tensor in flat((result,)) if tensor.is_floating_point()]
-    given, results = ([(dtype_name(each.dtype), each.numel()) for each in some] for some in (tensors, found))
-    count, moved = casts(record.rule, given, record.compute, results)
-    output, shape = (results[0][0], _shape(found[0])) if found else (None, None)
-    observer.report(
-        record, lambda: _values(result), partial(_follow, result),
-        output=output, output_shape=shape, casts=count, cast_bytes=moved, input_shapes=tuple(map(_shape, tensors)),
-    )  # fmt: skip
+        return results
+    given, sizes = ([(dtype_name(each.dtype), each.numel()) for each in some] for some in (tensors, results))
+    count, moved = casts(record.rule, given, record.compute, sizes)
+    output, shape = (sizes[0][0], _shape(results[0])) if results else (None, None)
+    with unreported(thread):
+        set_excluded(TRACED.key, True)  # neither a second run nor looking at results is reported
+        try:
+            shadow = None
+            if low is not None and (dtype := traces.shadow) is not None:
+                second = partial(low, dtype)
+                shadow = shadowing.of_registered(dtype, record._replace(output=output), results, second)
+            observer.report(
+                record, lambda: _values(results), partial(_follow, results),
+                output=output, output_shape=shape, casts=count, cast_bytes=moved, input_shapes=tuple(map(_shape, tensors)),
+                shadow=shadow,
+            )  # fmt: skip
+        finally:
+            set_excluded(TRACED.key, False)
+    return results
 
 
 def _follow(result: Any, hook: GradientHook) -> None:

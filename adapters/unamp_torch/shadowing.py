@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from unamp.adapter import shadowing
+from unamp.adapter import registered, shadowing
 from unamp.adapter.arguments import mapped
 from unamp.adapter.float8 import GRADIENTS, Arithmetic, Format, contracted, dequantized, format_of, with_factors
 from unamp.adapter.observing import equation
 from unamp.adapter.records import OpRecord, Shadow
-from unamp.adapter.shadowing import DRAWS, NAMED, LeftOut
+from unamp.adapter.shadowing import DRAWS, IN_PLACE, NAMED, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp_torch.listing import Operator
 from unamp_torch.numbers import flat, has_numbers, rows
 from unamp_torch.state import DTYPES
 
-__all__ = ["Low", "SecondRun", "product_in_float8"]
+__all__ = ["Low", "SecondRun", "of_registered", "product_in_float8", "second_run", "unchanged"]
+
+R = TypeVar("R")
 
 #: Carries out the rule LOW for a call of an operator, in a low dtype.
 Low = Callable[[Operator, Sequence[Any], dict[str, Any], torch.dtype], Any]
@@ -45,8 +48,7 @@ class SecondRun:
         self._low = low
         self._args = args
         self._kwargs = kwargs
-        self._generators = list(_generators(flat((args, *kwargs.values()))))
-        self._before = [generator.get_state() for generator in self._generators]
+        self._apart = _Apart(flat((args, *kwargs.values())))
 
     def beside(self, record: OpRecord, result: Any) -> Shadow:
         """Return the loss of the second run beside the result of the first."""
@@ -54,20 +56,16 @@ class SecondRun:
 
     def _run(self, result: Any) -> list[torch.Tensor]:
         self._check(result)
-        after = [generator.get_state() for generator in self._generators]
-        drew = any(not torch.equal(a, b) for a, b in zip(self._before, after, strict=True))
-        if drew or any(isinstance(value, torch.Generator) for value in (*self._args, *self._kwargs.values())):
+        if any(isinstance(value, torch.Generator) for value in (*self._args, *self._kwargs.values())):
             raise LeftOut(DRAWS)
-        try:
-            with torch.no_grad():
-                args, kwargs = self._copies()
-                if self._dtype in FLOAT8:
-                    in_float8 = self._operator.calling(partial(product_in_float8, self._operator, self._dtype))
-                    return rows(_floating(self._low(in_float8, args, kwargs, torch.float32)))
-                return rows(_floating(self._low(self._operator, args, kwargs, DTYPES[self._dtype])))
-        finally:
-            for generator, state in zip(self._generators, after, strict=True):
-                generator.set_state(state)
+        return self._apart.run(self._low_rows)
+
+    def _low_rows(self) -> list[torch.Tensor]:
+        args, kwargs = self._copies()
+        if self._dtype in FLOAT8:
+            in_float8 = self._operator.calling(partial(product_in_float8, self._operator, self._dtype))
+            return rows(_floating(self._low(in_float8, args, kwargs, torch.float32)))
+        return rows(_floating(self._low(self._operator, args, kwargs, DTYPES[self._dtype])))
 
     def _check(self, result: Any) -> None:
         """Leave out what cannot be computed a second time unseen, or not be looked at."""
@@ -76,17 +74,84 @@ class SecondRun:
             raise LeftOut(NAMED)
         if operator.has_sparse_gradient(args, kwargs):
             raise LeftOut("its gradients are sparse, which no rule casts")
-        if (watching := torch._C._get_tracing_state() or _get_current_dispatch_mode()) is not None:
-            raise LeftOut(f"{type(watching).__name__} would see it run twice")
-        for tensor in flat((args, *kwargs.values(), result)):
-            if not has_numbers(tensor) or _keys_of(tensor).has(_PYTHON):
-                raise LeftOut("it has a tensor without plain numbers (sparse, nested, without data, transformed, a subclass)")
+        _check_seen(flat((args, *kwargs.values(), result)))
 
     def _copies(self) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with copies of the tensors that are not cast: running statistics change where they are."""
         eligible, copied = self._operator.eligible, partial(mapped, is_tensor=torch.is_tensor, change=torch.clone)
         args = [value if i in eligible.positions else copied(value) for i, value in enumerate(self._args)]
         return args, {k: value if k in eligible.keywords else copied(value) for k, value in self._kwargs.items()}
+
+
+class _Apart:
+    """The random generators as they are before the first run. The second one leaves them as the first did.
+
+    Args:
+        tensors: the tensors that go in.
+    """
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._generators = list(_generators(tensors))
+        self._before = [generator.get_state() for generator in self._generators]
+
+    def run(self, call: Callable[[], R]) -> R:
+        """Return the result of a second run, without gradients.
+
+        Raises:
+            LeftOut: where the first one drew random numbers.
+        """
+        after = [generator.get_state() for generator in self._generators]
+        if any(not torch.equal(a, b) for a, b in zip(self._before, after, strict=True)):
+            raise LeftOut(DRAWS)
+        try:
+            with torch.no_grad():
+                return call()
+        finally:
+            for generator, state in zip(self._generators, after, strict=True):
+                generator.set_state(state)
+
+
+@contextmanager
+def second_run(tensors: Sequence[torch.Tensor]) -> Iterator[registered.SecondRun]:
+    """Watch a registered operation, and give the function that runs it again; see `unamp.adapter.registered`."""
+    apart, same = _Apart(tensors), [unchanged(tensor) for tensor in tensors]
+
+    def run(call: Callable[[], R]) -> R:
+        _check_seen(tensors)
+        if not all(is_same() for is_same in same):
+            raise LeftOut(IN_PLACE)
+        return apart.run(call)
+
+    yield run
+
+
+def of_registered(
+    dtype: str, record: OpRecord, results: Sequence[torch.Tensor], low: Callable[[], Sequence[torch.Tensor]]
+) -> Shadow:
+    """Return the loss of a registered operation in a low dtype, given its floating results and what computes them low."""
+
+    def second() -> list[torch.Tensor]:
+        _check_seen(results)
+        return rows(low())
+
+    return shadowing.shadow(dtype, record, lambda: rows(results), second)
+
+
+def unchanged(value: Any) -> Callable[[], bool]:
+    """Return the function that tells whether a tensor is unchanged; PyTorch counts changes, but for inference's own."""
+    if not isinstance(value, torch.Tensor) or value.is_inference():
+        return lambda: True
+    version = value._version
+    return lambda: value._version == version
+
+
+def _check_seen(tensors: Iterable[torch.Tensor]) -> None:
+    """Leave out what cannot be computed a second time unseen, or not be looked at."""
+    if (watching := torch._C._get_tracing_state() or _get_current_dispatch_mode()) is not None:
+        raise LeftOut(f"{type(watching).__name__} would see it run twice")
+    for tensor in tensors:
+        if not has_numbers(tensor) or _keys_of(tensor).has(_PYTHON):
+            raise LeftOut("it has a tensor without plain numbers (sparse, nested, without data, transformed, a subclass)")
 
 
 def product_in_float8(operator: Operator, dtype: str, *args: Any, **kwargs: Any) -> Any:

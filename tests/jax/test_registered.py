@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import pytest
 import registered
+from flax import nnx
 
 import unamp
 
@@ -48,3 +50,55 @@ def test_a_function_with_a_gradient_of_its_own():
     assert (low.dtype, float(low[0])) == ("bfloat16", 2.0)
     assert (gradient.dtype, float(gradient[0])) == ("float32", 2.0)
     assert isinstance(doubled, jax.custom_vjp)
+
+
+@jax.tree_util.register_pytree_node_class
+class Pair:
+    def __init__(self, x, w):
+        self.x, self.w = x, w
+
+    def tree_flatten(self):
+        return (self.x, self.w), None
+
+    @classmethod
+    def tree_unflatten(cls, metadata, children):
+        return cls(*children)
+
+
+class Module(eqx.Module):
+    x: jax.Array
+    w: jax.Array
+
+
+@pytest.mark.parametrize("container", [Pair, Module])
+def test_arrays_in_pytrees_are_cast(container):
+    registered.a_container_is_opened("jax", container)
+
+
+def test_compiled_calls_with_pytrees():
+    operation = unamp.register_operation("unamp_tests::pytree", rule="low")
+    product = operation(lambda pair: Pair(pair.x @ pair.w, None))
+    x, w = jax.numpy.asarray(registered.X), jax.numpy.asarray(registered.W)
+    calls = jax.jit(lambda pair: product(pair))
+    with unamp.autocast(dtype="bfloat16"):
+        assert calls(Pair(x, w)).x.dtype == "bfloat16"
+        gradient = jax.grad(lambda pair: product(pair).x.astype("float32").sum())(Pair(x, w))
+    assert calls(Pair(x, w)).x.dtype == "float32"
+    assert (gradient.x.dtype, float(gradient.x[0, 0])) == ("float32", 2.0)
+    operation.undo()
+
+
+def test_state_that_would_be_lost_is_refused():
+    operation = unamp.register_operation("unamp_tests::module", rule="low")
+    call = operation(lambda module, x: module(x))
+    x = jax.numpy.ones((4, 4))
+    linear, norm = nnx.Linear(4, 4, rngs=nnx.Rngs(0)), nnx.BatchNorm(4, rngs=nnx.Rngs(0))
+    before = norm.mean[...]
+    with unamp.autocast(dtype="bfloat16"):
+        assert call(linear, x).dtype == "bfloat16"
+        with pytest.raises(unamp.NotExpressible, match="changes an argument in place"):
+            call(norm, x)
+    assert norm.mean[...] is before
+    call(norm, x)
+    operation.undo()
+    assert norm.mean[...] is not before

@@ -44,3 +44,8 @@ def test_graphs(rule, arguments, dtype):
     assert str(low.dtype).lower() == dtype
     assert float(low.astype(mindspore.float32)[0, 0]) == (registered.IN_LOW if dtype == "bfloat16" else registered.IN_FLOAT32)
     assert outside.dtype == mindspore.float32
+
+
+def test_a_shadow_is_left_out():
+    x = Tensor(registered.X)
+    registered.a_shadow_is_left_out(lambda x: x + x, x, "MindSpore does not tell whether a registered function draws random")

@@ -44,3 +44,16 @@ def test_a_layer_with_a_gradient_of_its_own():
     assert x.grad.dtype == paddle.float32
     assert "apply" not in vars(Product)
     assert Product.apply(x, w).dtype == paddle.float32
+
+
+def test_second_runs_that_the_network_would_notice():
+    x = paddle.ones([2, 2])
+    registered.a_shadow_is_left_out(lambda x: x + paddle.rand([2, 2]), x, "it draws random numbers")
+    registered.a_shadow_is_left_out(lambda x: x.add_(x), x, "it changes what it is given")
+    assert float(x[0, 0]) == 2.0  # once
+
+
+def test_a_change_that_would_be_lost_is_refused():
+    x = paddle.ones([2])
+    registered.a_change_that_would_be_lost_is_refused(lambda x: x.add_(x), x)
+    assert x.tolist() == [2.0, 2.0]

@@ -1,10 +1,15 @@
 """Operations of one's own on PyTorch: see `registered`."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 
+import optree
 import pytest
 import registered
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree
 
 import unamp
 
@@ -130,3 +135,80 @@ def test_mixed_precision_that_somebody_switched_off_is_off():
         with torch.autocast("cpu", enabled=False):
             assert registered.call(ops) == ("float32", registered.IN_FLOAT32)
         assert registered.call(ops) == ("bfloat16", registered.IN_LOW)
+
+
+class Pair:
+    def __init__(self, x, w):
+        self.x, self.w = x, w
+
+
+_pytree.register_pytree_node(Pair, lambda pair: ([pair.x, pair.w], None), lambda children, _: Pair(*children))
+
+
+@optree.register_pytree_node_class(namespace=optree.registry.__GLOBAL_NAMESPACE)
+class TreePair(Pair):
+    def tree_flatten(self):
+        return (self.x, self.w), None
+
+    @classmethod
+    def tree_unflatten(cls, metadata, children):
+        return cls(*children)
+
+
+@pytest.mark.parametrize("container", [Pair, TreePair])
+def test_tensors_in_registered_containers_are_cast(container):
+    registered.a_container_is_opened("torch", container)
+
+
+@pytest.mark.parametrize("way", [lambda f: f, partial(torch.compile, backend="aot_eager")], ids=["eager", "compiled"])
+def test_containers_of_results_in_eager_and_compiled_functions(way):
+    operation = unamp.register_operation("unamp_tests::pair", rule="low")
+    both = operation(lambda x: Pair(x * 2, x * 3))
+    x = torch.ones(3, requires_grad=True)
+    call = way(lambda x: both(x).w)
+    with unamp.autocast(dtype="bfloat16"):
+        result = call(x)
+    result.float().sum().backward()
+    operation.undo()
+    assert result.dtype == torch.bfloat16
+    assert x.grad.tolist() == [3.0] * 3
+
+
+def test_second_runs_that_the_network_would_notice():
+    x, _ = tensors()
+    torch.manual_seed(0)
+    registered.a_shadow_is_left_out(lambda x: x + torch.rand(2, 2), x, "it draws random numbers")
+    after = torch.rand(1)
+    torch.manual_seed(0)
+    torch.rand(2, 2)
+    assert after == torch.rand(1)
+    registered.a_shadow_is_left_out(lambda x: x.add_(1), x, "it changes what it is given")
+    assert float(x[0, 0]) == 2 + 2.0**-9  # once
+    registered.a_shadow_is_left_out(lambda x: x + 1, torch.empty(2, device="meta"), "without plain numbers")
+
+
+def test_a_change_that_would_be_lost_is_refused():
+    x, _ = tensors()
+    low = torch.ones(2, dtype=torch.bfloat16)
+    registered.a_change_that_would_be_lost_is_refused(lambda x: x.add_(1), x, low)
+    assert (float(x[0, 0]), low.tolist()) == (2 + 2.0**-9, [2.0, 2.0])
+
+
+@pytest.mark.parametrize("fake", [False, True], ids=["meta", "fake"])
+@pytest.mark.parametrize("entry", ["allow", "registered"])
+def test_operators_follow_their_rule_on_tensors_without_numbers(fake, entry):
+    registration = unamp.register_operation(NAMED, both, rule="low") if entry == "registered" else None
+    arguments = {} if registration else {"allow": [NAMED]}
+    del SEEN[:]
+    with FakeTensorMode() if fake else nullcontext():
+        x, y = (torch.empty(2, 2, device="cpu" if fake else "meta") for _ in range(2))
+        with unamp.trace(values=True, gradients=True, shadow="float16") as trace, unamp.autocast(dtype="bfloat16", **arguments):
+            result = both(x, y)
+        with unamp.autocast(dtype="bfloat16", deny=[NAMED]):
+            assert both(x.bfloat16(), y).dtype == torch.float32
+    if registration:
+        registration.undo()
+    assert (result.dtype, result.device) == (torch.bfloat16, x.device)
+    assert SEEN == []  # nothing was computed
+    assert (trace.records[0].op, trace.records[0].inputs, trace.records[0].compute) == (NAMED, ("float32",) * 2, "bfloat16")
+    assert {(record.values, record.op) for record in trace.records} == {(None, NAMED)}

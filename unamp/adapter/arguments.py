@@ -1,10 +1,11 @@
-"""Tensors in arguments and results, which are nested in lists, tuples and dictionaries."""
+"""Tensors in arguments and results, which are nested in lists, tuples, dictionaries, and containers of frameworks."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unamp.dtypes import ELIGIBLE
@@ -12,15 +13,31 @@ from unamp.dtypes import ELIGIBLE
 if TYPE_CHECKING:
     from unamp.adapter.contract import Adapter
 
-__all__ = ["Nesting", "cast_eligible", "leaves", "mapped", "nesting", "within"]
+__all__ = ["Nesting", "Opened", "cast_eligible", "leaves", "mapped", "nesting", "within"]
 
 
-def mapped(value: Any, is_tensor: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
-    """Return a value with its tensors changed: a tensor, or tuples, lists and dictionaries of them."""
+#: The leaves of a container of a framework's own kind, and the function that makes one of others.
+Opened = tuple[Sequence[Any], Callable[[Sequence[Any]], Any]]
+
+
+def mapped(
+    value: Any,
+    is_tensor: Callable[[Any], bool],
+    change: Callable[[Any], Any],
+    opened: Callable[[Any], Opened | None] | None = None,
+) -> Any:
+    """Return a value with its tensors changed: a tensor, or tuples, lists and dictionaries of them.
+
+    Args:
+        value: the value.
+        is_tensor: tells which values are tensors.
+        change: returns what takes a tensor's place.
+        opened: opens further containers, as `unamp.adapter.registered` says; None where these three are all.
+    """
     if is_tensor(value):
         return change(value)
     if isinstance(value, dict):
-        changed = {key: mapped(item, is_tensor, change) for key, item in value.items()}
+        changed = {key: mapped(item, is_tensor, change, opened) for key, item in value.items()}
         if type(value) is dict:
             return changed
         made = copy.copy(value)  # its class need not be made of items alone: `defaultdict`
@@ -28,9 +45,14 @@ def mapped(value: Any, is_tensor: Callable[[Any], bool], change: Callable[[Any],
             made[key] = item
         return made
     if isinstance(value, (tuple, list)):
-        items = [mapped(item, is_tensor, change) for item in value]
+        items = [mapped(item, is_tensor, change, opened) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
+    if opened is None or value is None or isinstance(value, (bool, int, float, str)) or (found := opened(value)) is None:
+        return value
+    before, made_of = found
+    after = [change(leaf) if is_tensor(leaf) else leaf for leaf in before]
+    # Where nothing changes it stays the object that it is: to make another one may cost a check, or lose what it knows.
+    return value if all(map(is_, before, after)) else made_of(after)
 
 
 def within(value: Any, kinds: type | tuple[type, ...]) -> Iterator[Any]:

@@ -179,10 +179,17 @@ class Reporter:
 
         return take
 
-    def report_registered(self, observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
+    def report_registered(
+        self,
+        observer: Observer,
+        record: OpRecord,
+        tensors: Sequence[Any],
+        results: Sequence[Any],
+        low: Callable[[str], Any] | None,
+    ) -> Sequence[Any]:
         """Report a call of a registered operation; see `unamp.adapter.registered`."""
         record = record._replace(input_shapes=self.shapes(tensors))
-        self.report(observer, record, self.sizes(tensors), result, first_only=False)
+        return self.report(observer, record, self.sizes(tensors), results, first_only=False, low=low)
 
     def _rows(self, tensors: Iterable[Any]) -> list[Any]:
         return [self._numbers(tensor) for tensor in tensors]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
+from unamp.adapter.arguments import Opened
 from unamp.adapter.contract import Adapter, How, Support
 from unamp.adapter.observer import Observer
 from unamp.adapter.records import OpRecord
@@ -12,7 +14,10 @@ from unamp.adapter.state import ThreadState
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 
-__all__ = ["CALLED_AS_THEY_ARE", "CarriesOutRegistered", "PlanDecides", "how"]
+__all__ = ["CALLED_AS_THEY_ARE", "CarriesOutRegistered", "PlanDecides", "SecondRun", "how"]
+
+#: Runs a function again, apart from the network, and returns its result; see `CarriesOutRegistered.second_run`.
+SecondRun = Callable[[Callable[[], Any]], Any]
 
 #: The functions that stand for registered operations, for compilers that are imported later; see `called_as_it_is`.
 CALLED_AS_THEY_ARE: list[Callable[..., Any]] = []
@@ -36,14 +41,46 @@ class CarriesOutRegistered(Protocol):
         framework's own means.
         """
 
-    def report_registered(self, observer: Observer, record: OpRecord, tensors: Sequence[Any], result: Any) -> None:
-        """Report one call.
+    def opened(self, value: object) -> Opened | None:
+        """Return the leaves of a container of the framework's own kinds, and the function that makes one of others.
+
+        Those are classes that a user told the framework of, pytrees; lists, tuples and dictionaries need not be known. None
+        for everything else.
+        """
+
+    def unchanged(self, value: Any) -> Callable[[], bool]:
+        """Return the function that tells whether a tensor or an opened container is still as it is now.
+
+        An operation that changes what it is given would change a copy where its rule casts that.
+        """
+
+    def second_run(self, tensors: Sequence[Any]) -> AbstractContextManager[SecondRun]:
+        """Watch a call, for a shadow, and give the function that runs it again.
+
+        The context is open around the first run. The second one is without gradients, unreported, and changes nothing that
+        the network sees. It raises `LeftOut` where the first run changed what it was given or drew random numbers, or has
+        tensors without numbers; see `unamp.adapter.shadowing`.
+
+        Args:
+            tensors: all tensors that go in.
+        """
+
+    def report_registered(
+        self,
+        observer: Observer,
+        record: OpRecord,
+        tensors: Sequence[Any],
+        results: Sequence[Any],
+        low: Callable[[str], Any] | None,
+    ) -> Sequence[Any]:
+        """Report one call, and return the floating results to go on with, which are others where gradients are followed so.
 
         Args:
             observer: takes the report.
             record: what ran, but for shapes, casts and what came out.
             tensors: the eligible tensors that went in.
-            result: what came out.
+            results: the floating tensors that came out.
+            low: computes it in a low dtype, by `second_run`, and returns its floating results; None where no trace wants that.
         """
 
     def operators_changed(self) -> None:
@@ -62,6 +99,14 @@ class PlanDecides:
         """See `CarriesOutRegistered.policy_for`."""
         plan = self.thread.plan
         return None if plan is None else plan.policy
+
+    def opened(self, value: object) -> Opened | None:
+        """See `CarriesOutRegistered.opened`: the framework has no such kinds."""
+        return None
+
+    def unchanged(self, value: Any) -> Callable[[], bool]:
+        """See `CarriesOutRegistered.unchanged`: the framework's tensors do not change."""
+        return lambda: True
 
     def operators_changed(self) -> None:
         """See `CarriesOutRegistered.operators_changed`: there are no such operators."""

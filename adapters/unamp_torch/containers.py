@@ -1,0 +1,24 @@
+"""Containers that users tell PyTorch of (`torch.utils._pytree.register_pytree_node`), or optree, which is as widely used."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from unamp.adapter.arguments import Opened
+
+__all__ = ["opened"]
+
+
+def opened(value: Any) -> Opened | None:
+    """Return the leaves of a registered container; see `unamp.adapter.registered`. optree's are those of no namespace."""
+    leaves, form = tree_flatten(value)
+    if not (len(leaves) == 1 and leaves[0] is value):
+        return leaves, lambda others: tree_unflatten(others, form)
+    optree = sys.modules.get("optree")
+    if optree is None:
+        return None
+    leaves, structure = optree.tree_flatten(value, none_is_leaf=True)
+    return None if len(leaves) == 1 and leaves[0] is value else (leaves, structure.unflatten)
