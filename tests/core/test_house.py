@@ -27,7 +27,7 @@ THIRD_PARTY = {
     "unamp.adapter.keeping": {"numpy", "safetensors"},
     "unamp.tracing.replaying": {"ml_dtypes", "numpy", "safetensors"},
     "unamp.tuning.progress": {"rich"},
-    "unamp.migrate": {"libcst"},
+    "unamp.migrate": {"libcst", "yaml"},
     "unamp.onnx": {"onnx", "google"},
     "unamp._toml_editing": {"tomlkit"},
 }

@@ -33,7 +33,9 @@ class _Shown(StrEnum):
 
 
 def migrate(
-    paths: Annotated[list[Path], typer.Argument(help="Files, and folders whose Python files, notebooks and JSON to look at.")],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Files, and folders whose Python files, notebooks, JSON and YAML to look at.")
+    ],
     write: Annotated[bool, typer.Option("--write", help="Replace the files. Without it nothing is touched.")] = False,
     diff: Annotated[
         bool, typer.Option("--diff", help="Print what changes as a diff, and what stays on standard error.")

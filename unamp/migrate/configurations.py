@@ -1,20 +1,23 @@
-"""Report the sections of DeepSpeed's configuration in a JSON file."""
+"""Report settings in configurations: the sections of DeepSpeed's in JSON files, and those of several libraries in YAML."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
 from json import JSONDecoder
+from typing import Any
 
-from unamp.migrate.findings import FileResult
-from unamp.migrate.settings import is_section, section, section_names
+import yaml
 
-__all__ = ["report_configuration"]
+from unamp.migrate.findings import FileResult, Finding
+from unamp.migrate.settings import configured, is_section, section, section_names
+
+__all__ = ["report_json", "report_yaml"]
 
 _DECODER = JSONDecoder()
 
 
-def report_configuration(text: str) -> FileResult:
+def report_json(text: str) -> FileResult:
     """Return the text of a file as it is, and the sections in it that switch mixed precision on.
 
     Raises:
@@ -36,3 +39,61 @@ def report_configuration(text: str) -> FileResult:
 @cache
 def _sections() -> re.Pattern[str]:
     return re.compile(rf'"(?P<name>{"|".join(section_names())})"\s*:\s*(?P<value>\{{)')
+
+
+def report_yaml(text: str) -> FileResult:
+    """Return the text of a file as it is, and the settings in it that switch mixed precision on.
+
+    Nothing is made of what is read: no object of a tag, and no copy of what an alias stands for.
+
+    Raises:
+        ValueError: where it is no YAML.
+    """
+    findings: list[Finding] = []
+    try:
+        for root in yaml.compose_all(text, Loader=yaml.SafeLoader):
+            findings += _found(root)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f" (line {mark.line + 1})"
+        raise ValueError(f"it is no YAML: {getattr(error, 'problem', None) or type(error).__name__}{where}") from None
+    return FileResult(text, sorted(findings, key=lambda each: (each.line, each.column)), [])
+
+
+def _found(root: Any) -> list[Finding]:
+    findings: list[Finding] = []
+    waiting: list[tuple[Any, tuple[str, ...]]] = [(root, ())]
+    seen: set[int] = set()  # an alias is the node that it stands for, and may stand inside of that
+    while waiting:
+        node, path = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += [(each, path) for each in node.value]
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                inside = (*path[-_DEEP:], key.value if isinstance(key, yaml.ScalarNode) else "")
+                waiting.append((value, inside))
+                if finding := configured(inside, _plain(value)):
+                    mark = key.start_mark
+                    findings.append(finding._replace(line=mark.line + 1, column=mark.column + 1))
+    return findings
+
+
+#: How many of the keys around an entry are looked at.
+_DEEP = 2
+
+
+def _plain(node: Any) -> Any:
+    """Return the value of a scalar, and of a section those of its scalars; None for everything else."""
+    if isinstance(node, yaml.MappingNode):
+        pairs = ((key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode))
+        return {key.value: _plain(value) if isinstance(value, yaml.ScalarNode) else None for key, value in pairs}
+    if not isinstance(node, yaml.ScalarNode):
+        return None
+    if node.tag == "tag:yaml.org,2002:bool":
+        return node.value.lower() in ("true", "yes", "on")
+    if node.tag == "tag:yaml.org,2002:int" and node.value.isdecimal() and len(node.value) < 5:
+        return int(node.value)
+    return node.value if node.tag == "tag:yaml.org,2002:str" else None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import libcst as cst
 
-from unamp.migrate.configurations import report_configuration
+from unamp.migrate.configurations import report_json, report_yaml
 from unamp.migrate.deciding import Target
 from unamp.migrate.exports import Exports
 from unamp.migrate.findings import FileResult, Finding, RegionPolicy
@@ -26,8 +26,8 @@ __all__ = ["Migrated", "Report", "migrate_paths"]
 
 _LEFT_OUT = frozenset({".git", ".hg", ".mypy_cache", ".ruff_cache", ".tox", ".venv", "__pycache__", "node_modules"})
 
-#: JSON, by the ends of names: the most bytes that are read.
-_MOST = {".ipynb": 64 << 20, ".json": 1 << 20}
+#: Files that are no Python, by the ends of names: the most bytes that are read.
+_MOST = {".ipynb": 64 << 20, ".json": 1 << 20, ".yaml": 1 << 18, ".yml": 1 << 18}
 
 
 class Migrated(NamedTuple):
@@ -67,7 +67,9 @@ class _Content(NamedTuple):
 def migrate_paths(
     paths: Sequence[Path], target: Target = Target.UNAMP, frameworks: Collection[str] = FRAMEWORKS, *, write: bool = False
 ) -> Report:
-    """Migrate files, and the Python, notebooks and JSON in folders. What goes wrong with one is told, and the others are done.
+    """Migrate files, and the Python, notebooks, JSON and YAML in folders.
+
+    What goes wrong with one is told, and the others are done.
 
     Args:
         paths: files and folders.
@@ -134,7 +136,7 @@ def _inside(path: Path, errors: list[tuple[Path, str]]) -> Iterator[Path]:
 def _migrate(path: Path, target: Target, frameworks: Collection[str], exports: Exports) -> Migrated | None:
     most = _MOST.get(path.suffix)
     if most is not None and (size := path.stat().st_size) > most:
-        if path.suffix == ".json":  # data, and no configuration
+        if path.suffix != ".ipynb":  # data, and no configuration
             return None
         raise ValueError(f"it has {size >> 20} MB, and up to {most >> 20} are read; clear its outputs")
     content = path.read_bytes()
@@ -148,7 +150,9 @@ def _migrate(path: Path, target: Target, frameworks: Collection[str], exports: E
     if path.suffix == ".ipynb":
         result = migrate_notebook(text, migrated)
     elif path.suffix == ".json":
-        result = report_configuration(text)
+        result = report_json(text)
+    elif path.suffix in (".yaml", ".yml"):
+        result = report_yaml(text)
     else:
         result = migrated(text)
     return Migrated(path, text, result.text, result.findings, result.regions)

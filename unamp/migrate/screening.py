@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from unamp.migrate.exports import Exports
-from unamp.migrate.settings import dtype_words, setting_words
+from unamp.migrate.settings import configuration_words, dtype_words, setting_words
 from unamp.migrate.spellings import table, watch
 
 __all__ = ["DYNAMIC", "leaves", "may_have_spellings", "mentions", "names_a_path"]
@@ -68,7 +68,7 @@ def _has_words(text: str) -> bool:
 def _words() -> re.Pattern[str]:
     seen = watch()
     words = leaves() | {*seen.strings, *seen.keywords, *seen.attributes, *seen.casts, *seen.dtypes, seen.cell, "unamp"}
-    words |= setting_words()
+    words |= setting_words() | configuration_words()
     return re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, words)))})\b")
 
 

@@ -11,7 +11,18 @@ from unamp._data import load_table
 from unamp.migrate.findings import Finding, Kind
 from unamp.migrate.literals import UNKNOWN
 
-__all__ = ["Setting", "dtype_words", "is_section", "section", "section_names", "setting_of", "setting_words"]
+__all__ = [
+    "Configuration",
+    "Setting",
+    "configuration_words",
+    "configured",
+    "dtype_words",
+    "is_section",
+    "section",
+    "section_names",
+    "setting_of",
+    "setting_words",
+]
 
 
 class Setting(NamedTuple):
@@ -44,6 +55,41 @@ class Setting(NamedTuple):
         return Finding(0, 0, Kind.LOOK, said, why=self.why, hand=self.hand)
 
 
+class Configuration(NamedTuple):
+    """One setting of YAML files; settings.toml says what each field is."""
+
+    library: str
+    keys: tuple[str, ...]
+    why: str
+    hand: str
+    values: tuple[Any, ...]
+    without: str = ""
+
+    def switches_on(self, value: Any) -> bool:
+        """Return whether a value switches mixed precision on: a plain one, or the plain values of a section."""
+        if self.without:
+            return isinstance(value, Mapping) and self.without not in value
+        return _is_among(value, self.values)
+
+
+def configured(path: tuple[str, ...], value: Any) -> Finding | None:
+    """Return the finding for an entry of a YAML file, without its place; None where it switches nothing on.
+
+    Args:
+        path: the keys that lead to it.
+        value: its plain value; of a section those of its own entries.
+    """
+    if is_section(path[-1], value):
+        return section(path[-1])
+    found: Configuration | Setting | None = setting_of(path[-1], value, "", frozenset(), low=False)
+    if found is None:
+        dotted = f".{'.'.join(path)}"
+        matching = (each for each in _configurations() if any(dotted.endswith(f".{key}") for key in each.keys))
+        found = next((each for each in matching if each.switches_on(value)), None)
+    said = path[-1] if isinstance(value, Mapping) else f"{path[-1]}: {value}"
+    return None if found is None else Finding(0, 0, Kind.LOOK, said, why=found.why, hand=found.hand)
+
+
 def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
     """Return whether one of some values is another; True is not 1."""
     return any(type(value) is type(each) and value == each for each in values)
@@ -67,6 +113,12 @@ def setting_of(keyword: str, value: Any, callee: str, roots: Set[str], *, low: b
 def setting_words() -> frozenset[str]:
     """Return the keywords, and the names of sections."""
     return frozenset(_by_keyword()) | frozenset(section_names())
+
+
+@cache
+def configuration_words() -> frozenset[str]:
+    """Return the last keys of settings of YAML files alone, but for ``type``, whose value tells."""
+    return frozenset(key.rpartition(".")[2] for each in _configurations() for key in each.keys) - {"type"}
 
 
 @cache
@@ -95,6 +147,15 @@ def section_names() -> tuple[str, ...]:
 @cache
 def _tables() -> Mapping[str, Any]:
     return load_table("migrate/settings.toml")
+
+
+@cache
+def _configurations() -> tuple[Configuration, ...]:
+    found: list[Configuration] = []
+    for entry in _tables()["configurations"]:
+        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+        found.append(Configuration(**{name: value for name, value in fields.items() if name in Configuration._fields}))
+    return tuple(found)
 
 
 @cache

@@ -107,6 +107,8 @@ class Watch(NamedTuple):
     dtypes: frozenset[str]
     #: MindSpore's method that makes a cell compute in a dtype.
     cell: str
+    #: What is said of strings that a library of others takes: the fields of a finding.
+    strings_of: Mapping[str, Mapping[str, str]]
 
 
 def framework_named(name: str) -> str:
@@ -145,8 +147,8 @@ def table() -> Table:
 def watch() -> Watch:
     """Return the names that are reported without being resolved."""
     data = load_table("migrate/watch.toml")
-    sets = {field: frozenset(data[field]) for field in Watch._fields if field != "cell"}
-    return Watch(**sets, cell=data["cell"])
+    sets = {field: frozenset(data[field]) for field in Watch._fields if field not in ("cell", "strings_of")}
+    return Watch(**sets, cell=data["cell"], strings_of=data["strings_of"])
 
 
 def _form(data: dict[str, Any]) -> Form:

@@ -70,7 +70,8 @@ def _strings(
             yield node, base._replace(why=why, hand="import what is meant by name, and migrate again")
         elif value in watch().strings and not _is_argument(node, source, resolved):
             why = "a switch of mixed precision, or a setting in a configuration"
-            yield node, base._replace(why=why, hand="follow it to the call that it ends up in")
+            said = watch().strings_of.get(value, {"why": why, "hand": "follow it to the call that it ends up in"})
+            yield node, base._replace(why=said["why"], hand=said["hand"])
 
 
 def _keywords(source: Source, resolved: Collection[cst.Call]) -> Iterator[tuple[cst.CSTNode, Finding]]:
