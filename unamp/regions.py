@@ -7,7 +7,7 @@ happened inside. A region object may be used again, by several threads at a time
 from __future__ import annotations
 
 import functools
-import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
+from unamp._forking import at_fork, last_in_child
 from unamp._region_decorator import decorate
 from unamp.adapter import Adapter, Realisation, registry
 from unamp.devices import BARE, default_dtype, place
@@ -421,9 +422,32 @@ def _here(make: Callable[..., Region], arguments: tuple[Any, ...], flag: object 
         return make(*arguments)
 
 
-# A process forked inside a region (a DataLoader's worker) starts outside of it.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: close_down_to(0))
+# A forked process goes on inside of the regions that were open: the rest of its ``with`` blocks computes under their policies,
+# and leaves them. What adapters know of other threads is gone, so regions close before that, and open again behind it.
+_forked_inside: list[Region] = []
+
+
+def _close_in_child() -> None:
+    _forked_inside[:] = [region for region, _, _ in _state.open]
+    close_down_to(0)
+
+
+def _open_in_child() -> None:
+    if not _forked_inside:
+        return
+    while _forked_inside:
+        _forked_inside.pop(0).__enter__()
+    # A worker (a DataLoader's, a pool's) has no such blocks: it runs a function, and starts outside.
+    if (util := sys.modules.get("multiprocessing.util")) is not None:
+        util.register_after_fork(_close_in_worker, _close_in_worker)
+
+
+def _close_in_worker(_: object) -> None:
+    close_down_to(0)
+
+
+at_fork(after_in_child=_close_in_child)
+last_in_child(_open_in_child)
 
 
 # A region is re-entrant and holds no state, so equal requests share one: opening a region in a training loop costs a

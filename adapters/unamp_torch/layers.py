@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import nn
 from torch.fx import Proxy
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from unamp._forking import at_fork
 from unamp.adapter.keras_layers import KerasLayers
 from unamp.adapter.layers import LayerRegion, RulesInForce, derive, put_by_class
 from unamp.adapter.patching import Patches
@@ -101,7 +101,7 @@ class _KerasPatches:
 
     def __init__(self) -> None:
         self.applied = False
-        os.register_at_fork(after_in_child=self._forget)
+        at_fork(after_in_child=self._forget)
 
     def apply(self) -> None:
         patches.acquire()

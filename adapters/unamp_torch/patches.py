@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
-import os
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.utils.checkpoint
 
+from unamp._forking import at_fork
 from unamp.adapter.patching import missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
 from unamp_torch import backward, compiling, exporting, jagged, keras, native_cache, stepping, transforming, writes
@@ -194,7 +194,7 @@ def _replace_anew(place: int) -> None:
 
 
 def _forget_other_threads() -> None:
-    """Undo the patches in a forked process: no other thread that had a region open exists, and this one closes its own."""
+    """Undo the patches in a forked process: no other thread that had a region open exists, and this one has closed its own."""
     global _open
     if library is not None:
         library.forget_other_threads()
@@ -204,7 +204,7 @@ def _forget_other_threads() -> None:
         release()
 
 
-os.register_at_fork(after_in_child=_forget_other_threads)
+at_fork(after_in_child=_forget_other_threads)
 
 
 class _Imports(importlib.abc.MetaPathFinder):

@@ -18,7 +18,6 @@ outside of PyTorch.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from unamp._forking import at_fork
 from unamp.adapter import state
 from unamp.adapter.patching import missing
 from unamp.policy import Policy, Rule
@@ -241,5 +241,5 @@ def dtype_name(dtype: torch.dtype) -> str:
 def lock() -> threading.RLock:
     """Return a lock that a forked process finds free: nobody but the forking thread holds it at that moment."""
     made = threading.RLock()
-    os.register_at_fork(before=made.acquire, after_in_parent=made.release, after_in_child=made.release)
+    at_fork(before=made.acquire, after_in_parent=made.release, after_in_child=made.release)
     return made

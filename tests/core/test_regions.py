@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextvars
 import inspect
 import itertools
+import multiprocessing
+import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -325,3 +327,51 @@ def test_hundreds_of_policies_in_turn_are_prepared_once_each(fake: Any) -> None:
             with unamp.autocast("cpu", "bfloat16", allow=[first], deny=[] if first == second else [second]):
                 pass
     assert len(fake.prepared) == len({policy for policy, _ in fake.prepared}) == len(names) ** 2 > 256
+
+
+# --- processes ----------------------------------------------------------------------------------------------------------------
+
+
+def _exit_code(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_process_goes_on_inside_and_leaves(fake: Any) -> None:
+    with unamp.policy_region(O1), unamp.policy_region(O2):
+        pid = os.fork()
+        inside = list(fake.in_force), unamp.current_policy()
+    after = list(fake.in_force), unamp.current_policy()
+    if pid == 0:
+        os._exit(0 if (inside, after) == (([O1, O2], O2), ([], None)) else 1)
+    assert _exit_code(pid) == 0
+    assert (inside, after) == (([O1, O2], O2), ([], None))
+
+
+def test_a_worker_starts_outside(fake: Any) -> None:
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def work() -> None:
+        sender.send((list(fake.in_force), unamp.current_policy()))
+
+    with unamp.policy_region(O1):
+        worker = context.Process(target=work)
+        worker.start()
+        worker.join()
+        assert receiver.recv() == ([], None)
+        assert fake.in_force == [O1]
+
+
+def test_a_region_that_does_not_open_again_is_said(fake: Any) -> None:
+    region = unamp.policy_region(O1)
+    region.__enter__()
+    fake.fails_on_enter = ValueError("no more")
+    if (pid := os.fork()) == 0:
+        try:
+            region.__exit__(None, None, None)
+        except RuntimeError as error:
+            os._exit(0 if "not the innermost open region" in str(error) else 1)
+        os._exit(1)
+    fake.fails_on_enter = None
+    region.__exit__(None, None, None)
+    assert _exit_code(pid) == 0

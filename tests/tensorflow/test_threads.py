@@ -62,17 +62,21 @@ def test_a_region_in_another_thread_is_not_seen_here():
         thread.join()
 
 
-def test_a_forked_process_does_not_inherit_a_region():
-    with policy_region(TAKES_OVER):
-        pid = os.fork()
-        if pid == 0:
-            from tensorflow.python import pywrap_tfe
-            from unamp_tensorflow.casting import execute
-            from unamp_tensorflow.state import thread
+def test_a_process_forked_inside_goes_on_inside_and_leaves():
+    from tensorflow.python import pywrap_tfe
+    from unamp_tensorflow.casting import execute
+    from unamp_tensorflow.state import thread
 
-            os._exit(0 if thread.plan is None and pywrap_tfe.TFE_Py_FastPathExecute is execute else 1)
-        _, status = os.waitpid(pid, 0)
+    with policy_region(TAKES_OVER):
+        plan, pid = thread.plan, os.fork()
+        inside = thread.plan is plan and pywrap_tfe.TFE_Py_FastPathExecute is not execute
+    outside = thread.plan is None and pywrap_tfe.TFE_Py_FastPathExecute is execute
+    if pid == 0:
+        os._exit(0 if inside and outside else 1)
+    _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+    assert inside
+    assert outside
 
 
 def test_interleaved_coroutines_each_have_their_own_policy():

@@ -144,13 +144,65 @@ def test_a_forked_process_does_not_inherit_a_region() -> None:
     assert found == [*(str(v) for v in NOTHING), "torch.bfloat16", str(NOTHING)]
 
 
-def test_os_fork_by_itself() -> None:
-    with policy_region(TAKES_OVER):
+@pytest.fixture
+def in_child() -> Callable[[Callable[[], bool]], bool]:
+    """Run a function in a forked process, and return whether it returned True; what it raises is False."""
+
+    def run(function: Callable[[], bool]) -> bool:
         pid = os.fork()
         if pid == 0:
-            os._exit(0 if report() == NOTHING else 1)
+            code = 1
+            try:
+                code = 0 if function() else 1
+            finally:
+                os._exit(code)
         _, status = os.waitpid(pid, 0)
+        return os.waitstatus_to_exitcode(status) == 0
+
+    return run
+
+
+def test_a_process_forked_inside_goes_on_inside(in_child: Callable[[Callable[[], bool]], bool]) -> None:
+    with policy_region(TAKES_OVER):
+        inside = report()
+        assert in_child(lambda: report() == inside)
+        with unamp.autocast(enabled=False):
+            off = report()
+            assert in_child(lambda: report() == off)
+        assert report() == inside
+    assert report() == NOTHING
+
+
+def test_a_forked_process_leaves_the_regions_that_it_was_forked_in() -> None:
+    with policy_region(Policy("O1", F16)):
+        outer = report()
+        with policy_region(TAKES_OVER):
+            inside, pid = report(), os.fork()
+            found = report()
+        left = report()
+    if pid == 0:
+        os._exit(0 if (found, left, report()) == (inside, outer, NOTHING) else 1)
+    _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+    assert (found, left, report()) == (inside, outer, NOTHING)
+
+
+def test_a_decorated_function_that_forks(in_child: Callable[[Callable[[], bool]], bool]) -> None:
+    @policy_region(TAKES_OVER)
+    def forking() -> Any:
+        return os.fork(), report()
+
+    pid, inside = forking()
+    if pid == 0:
+        os._exit(0 if inside[1] and report() == NOTHING else 1)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_process_forked_twice(in_child: Callable[[Callable[[], bool]], bool]) -> None:
+    with policy_region(TAKES_OVER):
+        inside = report()
+        assert in_child(lambda: in_child(lambda: report() == inside) and report() == inside)
 
 
 # --- many threads at once ----------------------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ A patch is applied with the first region of the process that needs it and undone
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from unamp._forking import at_fork
 from unamp.errors import FrameworkNotSupported
 
 __all__ = ["Patch", "Patches", "find", "missing"]
@@ -32,7 +32,7 @@ class Patch(Protocol):
 class Patches:
     """Patches that are applied while anybody needs them, in whichever thread.
 
-    A process that is forked while a region is open (a worker that loads data, say) starts without any.
+    A process that is forked while a region is open starts without any; the region opens again in it (see `unamp.regions`).
 
     Args:
         base: gives what everybody needs; it is asked each time that the first one comes.
@@ -57,11 +57,8 @@ class Patches:
         self.open = 0
         self.applied: list[Patch] = []
         self._keys: set[Hashable] = set()
-        if hasattr(os, "register_at_fork"):
-            # Held across the fork, so that no other thread is in the middle of a change that the child would wait for.
-            os.register_at_fork(
-                before=lambda: self._lock.acquire(), after_in_parent=lambda: self._lock.release(), after_in_child=self._forked
-            )
+        # Held across the fork, so that no other thread is in the middle of a change that the child would wait for.
+        at_fork(before=lambda: self._lock.acquire(), after_in_parent=lambda: self._lock.release(), after_in_child=self._forked)
 
     def acquire(self, key: Hashable = None, further: Callable[[], Iterable[Patch]] | None = None) -> None:
         """Apply the patches for one more user.
