@@ -7,6 +7,7 @@ precision an operation computed, to the bit.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -211,6 +212,32 @@ def a_change_that_would_be_lost_is_refused(change: Callable[[Any], Any], x: Any,
     operation.undo()
 
 
+def tensors_that_no_rule_reaches_are_warned_of(framework: str) -> None:
+    functions = adapter_for(framework).operations()
+    operation = unamp.register_operation("tests::hidden", rule="low")
+
+    class Box:
+        def __init__(self, x: Any) -> None:
+            self.x = x
+
+        @operation
+        def method(self, x: Any) -> Any:
+            return x
+
+    hidden, x = operation(lambda box, x: x), functions.tensor(X)
+    with warnings.catch_warnings(action="error"):
+        hidden(Box(x), x)  # no rule is in force
+        with unamp.autocast(dtype=LOW):
+            Box(x).method(x)
+            hidden("box", x)
+    with (
+        unamp.autocast(dtype=LOW),
+        pytest.warns(unamp.AmpWarning, match=r"'tests::hidden' is called with a .*Box, and no rule"),
+    ):
+        hidden([Box(x)], x)
+    operation.undo()
+
+
 def explain_tells_of_it(framework: str) -> None:
     with registered(framework, "low"):
         found = unamp.explain(unamp.Policy("O1", LOW), framework)[NAME]
@@ -257,6 +284,7 @@ def promises(framework: str) -> list[Any]:
         a_decorated_function_is_one,
         gradients_flow_through_the_casts,
         a_trace_shows_it_as_one,
+        tensors_that_no_rule_reaches_are_warned_of,
         explain_tells_of_it,
         it_is_undone,
         *(() if framework == "mindspore" else (a_shadow_shows_its_own_error,)),

@@ -42,6 +42,7 @@ __all__ = [
     "never_ran",
     "newer_than_examined",
     "no_such_device",
+    "not_reached",
     "nothing_covered",
     "rules_not_applied",
     "slow_dtype",
@@ -126,6 +127,15 @@ def never_ran(op: str) -> None:
         ("never ran", op),
         f"{op!r} is on your allow list and never ran while it was traced: maybe another operation is what runs "
         "(the trace's table shows which)",
+    )
+
+
+def not_reached(op: str, kind: str) -> None:
+    """Warn of tensors inside of an argument of a registered operation that nobody can open."""
+    _once(
+        ("not reached", op, kind),
+        f"{op!r} is called with a {kind}, and no rule casts the tensors in it: hand them over by themselves, or tell the "
+        "framework of the class (see Containers in docs/policies.md)",
     )
 
 

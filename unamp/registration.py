@@ -10,9 +10,10 @@ from contextlib import nullcontext
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
+from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.adapter import Support
-from unamp.adapter.arguments import mapped
+from unamp.adapter.arguments import leaves, mapped
 from unamp.adapter.observer import traces
 from unamp.adapter.observing import unreported
 from unamp.adapter.performing import target
@@ -313,13 +314,19 @@ NAMERS.insert(0, _name_of)
 def _under_its_rule(registration: Registration, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls another one under the rule for the operation."""
     name = registration.name
+    looked_at: set[tuple[str, type]] = set()
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if registration._undone or _idle():
             return function(*args, **kwargs)
+        adapter: Any
         for adapter in adapters_in_use():
-            if _serves(adapter) and (tensors := _eligible(adapter, (args, kwargs))):
+            if not _serves(adapter):
+                continue
+            if adapter.thread.plan is not None:
+                _warn_of_unreached(adapter, call, looked_at, (args, kwargs))
+            if tensors := _eligible(adapter, (args, kwargs)):
                 return _Call(adapter, name, function).run(tensors, args, kwargs)
         return function(*args, **kwargs)
 
@@ -376,6 +383,35 @@ def _within(adapter: Any, value: Any, wanted: Callable[[Any], bool]) -> list[Any
 
     mapped(value, adapter.is_tensor, note, adapter.opened)
     return found
+
+
+def _warn_of_unreached(adapter: Any, call: Callable[..., Any], looked_at: set[tuple[str, type]], value: Any) -> None:
+    """Warn of arguments with tensors in them that are no container.
+
+    Networks, functions, and the object whose method an operation is keep theirs to themselves.
+
+    Args:
+        adapter: the adapter of the framework.
+        call: the registered function.
+        looked_at: the classes of its arguments that have been looked at, by framework.
+        value: the arguments.
+    """
+    for each in leaves(value):
+        kind = type(each)
+        if kind in _PLAIN or (adapter.framework, kind) in looked_at or adapter.is_tensor(each):
+            continue
+        looked_at.add((adapter.framework, kind))
+        if callable(each) or isinstance(each, ModuleType) or adapter.is_network(each) or adapter.opened(each) is not None:
+            continue
+        if any(getattr(base, call.__name__, None) is call for base in kind.__mro__):
+            continue
+        if any(
+            adapter.is_tensor(held) and adapter.dtype_of(held) in ELIGIBLE for held in getattr(each, "__dict__", {}).values()
+        ):
+            amp_warnings.not_reached(getattr(call, OPERATION), kind.__qualname__)
+
+
+_PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
 def _eligible(adapter: Any, value: Any) -> list[Any]:
