@@ -398,10 +398,12 @@ def _warn_of_unreached(adapter: Any, call: Callable[..., Any], looked_at: set[tu
     """
     for each in leaves(value):
         kind = type(each)
-        if kind in _PLAIN or (adapter.framework, kind) in looked_at or adapter.is_tensor(each):
+        if kind in _PLAIN or (adapter.framework, kind) in looked_at:
             continue
         looked_at.add((adapter.framework, kind))
-        if callable(each) or isinstance(each, ModuleType) or adapter.is_network(each) or adapter.opened(each) is not None:
+        if adapter.is_tensor(each) or callable(each) or isinstance(each, ModuleType) or adapter.is_network(each):
+            continue
+        if adapter.opened(each) is not None:
             continue
         if any(getattr(base, call.__name__, None) is call for base in kind.__mro__):
             continue
