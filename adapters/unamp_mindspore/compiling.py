@@ -28,10 +28,10 @@ from unamp_mindspore.binding import as_whole, binding, layer_rules, policy_of_ce
 from unamp_mindspore.capturing import capture_hooks
 from unamp_mindspore.copies import function_copy
 from unamp_mindspore.decorators import inside
+from unamp_mindspore.graph_calls import BOUND, CASTS_NOTHING
 from unamp_mindspore.moved import api, jit_context, jit_trace
 from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks
 from unamp_mindspore.resolving import resolving_hooks
-from unamp_mindspore.standing_in import BOUND, CASTS_NOTHING
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
 

@@ -15,7 +15,7 @@ from mindspore.ops.functional import mixed_precision_cast
 from unamp.adapter.state import suspended
 from unamp.errors import NotExpressible
 from unamp.scaling.loss_scale import LossScale
-from unamp_mindspore.standing_in import BOUND, unbound
+from unamp_mindspore.graph_calls import BOUND, unbound
 from unamp_mindspore.state import FLOAT32, Tensor, thread
 
 __all__ = ["in_graphs"]

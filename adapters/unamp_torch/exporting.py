@@ -172,7 +172,7 @@ def _handler(operator: Operator) -> Callable[..., Any]:
             return operator.overload.decompose(*args, **kwargs)
         if left or (plan.delegated and not policy.reason(operator.op).origin.startswith("preset ")):
             return record(*args, **kwargs)  # PyTorch's own has lists, and no level for what is on none of them
-        return plans.explicit_action(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
+        return plans.action_for(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
 
     return handle
 
