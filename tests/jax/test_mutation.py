@@ -2,13 +2,10 @@
 
 import ml_dtypes
 import numpy as np
-import pytest
-from spoilt import (
-    KINDS_OF_NETWORKS,
-    WRONGLY,
-    defects_of_every_kind_are_noticed,
-    networks_in_another_dtype_are_noticed,
-    wrong_operation_is_named,
+from spoilt import (  # noqa: F401
+    test_a_defect_of_any_kind_is_noticed,
+    test_an_operation_carried_out_wrongly_is_named,
+    test_networks_that_compute_in_another_dtype_are_noticed,
 )
 from unamp_conformance.run.plan import Selection
 from unamp_conformance.run.worker import perform, planned
@@ -34,17 +31,3 @@ def test_a_logarithm_in_bfloat16_where_a_rule_says_float32_is_noticed(monkeypatc
     failed = [result for result in perform(SUBJECT, item) if result.status == "failed"]
     assert failed
     assert all("float32 inputs, forward: computed in bfloat16" in result.message for result in failed)
-
-
-def test_a_defect_of_any_kind_is_noticed():
-    defects_of_every_kind_are_noticed("jax")
-
-
-@pytest.mark.parametrize(("op", "manner"), WRONGLY)
-def test_an_operation_carried_out_wrongly_is_named(op, manner):
-    wrong_operation_is_named(SUBJECT, op, manner)
-
-
-@pytest.mark.parametrize("kind", KINDS_OF_NETWORKS)
-def test_networks_that_compute_in_another_dtype_are_noticed(kind):
-    networks_in_another_dtype_are_noticed(SUBJECT, kind)
