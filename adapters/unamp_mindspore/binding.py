@@ -27,7 +27,7 @@ from mindspore import _c_expression, nn
 from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.layers import RulesInForce, region_of
-from unamp.adapter.plans import ban_message
+from unamp.adapter.plans import ban_message, is_listed
 from unamp.adapter.wrapping import derived_class
 from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Policy, Rule
@@ -64,8 +64,8 @@ __all__ = [
     "POLICY",
     "STRATEGY",
     "Binding",
-    "as_whole",
     "binding",
+    "computed_by",
     "function_copy",
     "kept_alive",
     "layer_rules",
@@ -112,7 +112,7 @@ class Binding:
         self._rules, self._stated = stated.rules, stated
         self._emulates = on_cpu()  # as in PyNative mode
         self._low = Low(DTYPES[stated.dtype], self._emulates, stated.widen_results)
-        self._kept, self._roots, self._layers, self._wholes = Kept(), Kept(), Kept(), Kept()
+        self._kept, self._roots, self._layers, self._functions = Kept(), Kept(), Kept(), Kept()
 
     def bound(self, value: Any, symbol: str = "") -> Any:
         """Return the form that a value has in code under this policy.
@@ -183,10 +183,8 @@ class Binding:
             return agreeing_norm(call, emulated=self._emulates)
         return agreeing(call, narrowest=rule is Rule.NARROWEST, emulated=self._emulates)
 
-    def _is_whole(self, op: str | None) -> bool:
-        if op is None:
-            return False
-        return op not in facts().transparent or op in self._stated.allow or op in self._stated.deny
+    def _follows_parts(self, op: str) -> bool:
+        return op in facts().transparent and not is_listed(self._stated, op)
 
     @cached_property
     def names(self) -> dict[str, Any]:
@@ -214,7 +212,7 @@ class Binding:
 
     def _made_function(self, value: types.FunctionType) -> Any:
         op = functions().get(value)
-        if op is None or not self._is_whole(op):
+        if op is None or self._follows_parts(op):
             return self._copy(value)
         if vocabulary()[op].group == "norm" and self._rules[op] is not Rule.FP32:  # its primitive's rule says what is cast
             return self._copy(value)
@@ -258,36 +256,38 @@ class Binding:
 
         It has the layer's attributes, which a network may ask for: the weight of a layer, for one.
         """
-        whole = self.whole(cell)
-        if whole is None:
+        function = self.layer_function(cell)
+        if function is None:
             return None
         made = self._layers.get(cell, begun)
         self._become(made, cell)
-        vars(made).update(as_whole(made, whole))
+        vars(made).update(computed_by(made, function))
         return made
 
-    def whole(self, cell: Any) -> Any:
+    def layer_function(self, cell: Any) -> Any:
         """Return the function that computes a layer that is one operation, as `layer` has it; None likewise."""
         op = layer_operation(cell)
-        if op is None or not self._is_whole(op):
+        if op is None or self._follows_parts(op):
             return None
         rule, own = self._rules[op], bits_of(parameters_of(cell).values())
         if rule is Rule.BANNED:
             return self._by_rule(op, cell)
         norm = vocabulary()[op].group == "norm"
         if rule is Rule.LOW and not norm:
-            return self._whole(cell, own, _converted(self._low.dtype, self._emulates), lambda call: low(call, self._low, own))
+            return self._compute_by(
+                cell, own, _converted(self._low.dtype, self._emulates), lambda call: low(call, self._low, own)
+            )
         if rule is Rule.FP32:
-            return self._whole(cell, own, _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS, wide)
+            return self._compute_by(cell, own, _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS, wide)
         if norm or not own:
-            return self._whole(cell, own, PARTS, functools.partial(self._by_rule, op))
+            return self._compute_by(cell, own, PARTS, functools.partial(self._by_rule, op))
         if rule is Rule.WIDEST and own == _FLOAT32_ALONE:
-            return self._whole(cell, own, PARTS, wide)
+            return self._compute_by(cell, own, PARTS, wide)
         return None
 
-    def _whole(self, cell: Any, own: int, parts: Binding, make: Callable[[Any], Any]) -> Any:
+    def _compute_by(self, cell: Any, own: int, parts: Binding, make: Callable[[Any], Any]) -> Any:
         call = parts.twin(cell)  # as it is now
-        made = self._wholes.get(cell, lambda _: {})
+        made = self._functions.get(cell, lambda _: {})
         if own not in made:
             made[own] = make(call)
         return made[own]
@@ -321,12 +321,12 @@ class Binding:
 
 
 def _construct(self, *inputs, **named):  # type: ignore[no-untyped-def]
-    return self.unamp_whole(*inputs, **named)
+    return self.unamp_function(*inputs, **named)
 
 
-def as_whole(cell: Any, whole: Any) -> dict[str, Any]:
+def computed_by(cell: Any, function: Any) -> dict[str, Any]:
     """Return the attributes by which a cell is compiled as a function in its place."""
-    return {"construct": types.MethodType(_construct, cell), "unamp_whole": whole}
+    return {"construct": types.MethodType(_construct, cell), "unamp_function": function}
 
 
 class _Parts(Binding):

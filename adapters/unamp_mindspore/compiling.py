@@ -24,7 +24,7 @@ from unamp.adapter.replacing import CodePatch
 from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
-from unamp_mindspore.binding import as_whole, binding, layer_rules, policy_of_cell
+from unamp_mindspore.binding import binding, computed_by, layer_rules, policy_of_cell
 from unamp_mindspore.capturing import capture_hooks
 from unamp_mindspore.copies import function_copy
 from unamp_mindspore.decorators import inside
@@ -55,9 +55,9 @@ def _attached(to: Any, policy: Policy | None) -> Iterator[None]:
     bound = None if policy is None else binding(policy)
     if bound is not None:
         mine = {BOUND: bound, STRATEGY: bound.strategy}
-        whole = bound.whole(to) if isinstance(to, nn.Cell) else None
-        if whole is not None:
-            mine.update(as_whole(to, whole))
+        function = bound.layer_function(to) if isinstance(to, nn.Cell) else None
+        if function is not None:
+            mine.update(computed_by(to, function))
     else:
         # With no strategy at its root, a graph would take what it knows of an operation from one part to the next.
         mine = {} if held.get(STRATEGY) is not None else {STRATEGY: CASTS_NOTHING}

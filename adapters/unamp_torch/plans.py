@@ -33,13 +33,13 @@ from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, T
 __all__ = [
     "Plan",
     "action_for",
+    "follows_parts",
     "forget",
     "how",
     "install_all",
     "install_traced",
     "is_left_to_pytorch",
     "nested",
-    "only_chooses",
     "plan",
     "to_the_letter",
 ]
@@ -51,9 +51,9 @@ _NATIVE_LISTS = preset("native").delegates["torch"]
 class Plan(state.Plan):
     """A policy made ready for PyTorch, with what its actions come to."""
 
-    def only_chooses(self, op: str, /) -> bool:
+    def follows_parts(self, op: str, /) -> bool:
         """Return whether an operation only chooses between others, whose rules hold here."""
-        return not self.delegated and only_chooses(self.policy, op)
+        return not self.delegated and follows_parts(self.policy, op)
 
     @cached_property
     def complete(self) -> Plan:
@@ -200,7 +200,7 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
         return _as_native_on_cpu(policy)
     table = {}
     for op, rule in policy.rules.items():
-        for operator in () if only_chooses(policy, op) else operators(op):
+        for operator in () if follows_parts(policy, op) else operators(op):
             action = _action(policy, rule, operator, device)
             if action is not None:
                 table[operator.name] = action
@@ -212,7 +212,7 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
         for operator in operators(op):
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
                 table[operator.name] = action_for(policy, operator, device)
-    for operator, parts in _apart():
+    for operator, parts in _bypassing():
         if operator.name not in table and not _agree(policy, operator.op, parts):
             table[operator.name] = action_for(policy, operator, device)
     return table
@@ -235,9 +235,11 @@ def _made_low_natively(policy: Policy, op: str, parts: Iterable[str], device: st
 
 
 @cache
-def _apart() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
+def _bypassing() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
     """Return the operators that are called past the operation that they belong to, with what they are made of."""
-    return tuple((o, parts) for o in _all_operators() if (parts := facts().apart.get(o.overload._schema.name[6:])) is not None)
+    return tuple(
+        (o, parts) for o in _all_operators() if (parts := facts().bypassing.get(o.overload._schema.name[6:])) is not None
+    )
 
 
 def to_the_letter(policy: Policy, device: str) -> bool:
@@ -265,7 +267,7 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     native_rules = policy.replace(preset=_of_this_pytorch(_NATIVE_LISTS[device])).rules
     for op, rule in policy.rules.items():
-        answered = op in facts().answers or op in facts().made_of or only_chooses(policy, op)
+        answered = op in facts().answers or op in facts().made_of or follows_parts(policy, op)
         moved = native_rules[op] is not rule
         for operator in operators(op) if moved or rule in (Rule.WIDEST, Rule.BANNED) else ():
             native = _listed_rule(operator, device)
@@ -296,7 +298,7 @@ def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
 def _complete_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
-        for operator in () if rule is Rule.UNTOUCHED or only_chooses(policy, op) else operators(op):
+        for operator in () if rule is Rule.UNTOUCHED or follows_parts(policy, op) else operators(op):
             # Under vmap the backward pass of a norm takes no low input with float32 parameters.
             norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
             if is_left_to_pytorch(policy, operator, device) and not norm:
@@ -306,7 +308,7 @@ def _complete_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     return table
 
 
-def only_chooses(policy: Policy, op: str) -> bool:
+def follows_parts(policy: Policy, op: str) -> bool:
     """Return whether an operation only chooses between others, by an argument, whose rules hold: `pad`, by its mode."""
     chosen = facts().chooses.get(op, ())
     return not is_listed(policy, op) and any(policy.rules[other] is not policy.rules[op] for other in chosen)
@@ -411,7 +413,7 @@ def how(op: str, policy: Policy, device: str) -> How:
     if not policy.active or policy.delegated("torch", device_type(device)) is not policy:
         return How.NATIVE
     table = _actions(policy, device_type(device))
-    called = [operator for operator in found if operator.overload._schema.name.removeprefix("aten::") not in facts().apart]
+    called = [operator for operator in found if operator.overload._schema.name.removeprefix("aten::") not in facts().bypassing]
     if not any(operator.name in table for operator in called):
         return How.NATIVE
     emulated = policy.rules[op] is Rule.LOW and op in facts().lacking.get((device_type(device), policy.dtype), ())

@@ -177,7 +177,7 @@ class Plan:
         """The actions as the compiled kernels take them; None where there are none."""
         raise NotImplementedError
 
-    def only_chooses(self, op: str, /) -> bool:
+    def follows_parts(self, op: str, /) -> bool:
         """Return whether an operation only chooses between others, whose rules hold here."""
         raise NotImplementedError
 
