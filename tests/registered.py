@@ -186,10 +186,3 @@ def promises(framework: str) -> list[Any]:
         it_is_undone,
     )
     return [*rules, *(pytest.param(partial(each, framework), id=each.__name__) for each in others)]
-
-
-def test_promises(promise: Callable[[], None]) -> None:
-    promise()
-
-
-test_promises.promises = promises  # type: ignore[attr-defined]  # see `pytest_generate_tests` in conftest.py

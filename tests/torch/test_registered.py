@@ -1,11 +1,17 @@
 """Operations of one's own on PyTorch: see `registered`."""
 
+from collections.abc import Callable
+
 import pytest
 import registered
 import torch
-from registered import test_promises  # noqa: F401
 
 import unamp
+
+
+@pytest.mark.parametrize("promise", registered.promises("torch"))
+def test_promises(promise: Callable[[], None]) -> None:
+    promise()
 
 
 @torch.library.custom_op("unamp_tests::both", mutates_args=())
