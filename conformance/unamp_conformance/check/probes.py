@@ -235,11 +235,18 @@ class Probe:
             findings.append(Finding(name, precisions, dtype, note))
         return findings
 
-    def numbers(self, region: Region, feed: str, low: str) -> list[np.ndarray | None]:
-        """Return the results of a look as they are, and for float32 inputs the gradients, of all its draws."""
+    def determined(self, region: Region, feed: str, low: str) -> list[np.ndarray | None]:
+        """Return the results of a look as they are, and for float32 inputs the gradients, of all its draws.
+
+        Where the inputs give only a shape, and the numbers are chance or what memory held, in their place the number of them,
+        in an array of the name of their dtype.
+        """
         gradients = self.case.backward and feed == "float32"
         draws = self._draws if self._sensitive else range(1)
-        return _streams([self._run(n, feeder(self.case, feed, low), "float32", region, gradients=gradients) for n in draws])
+        runs = [self._run(n, feeder(self.case, feed, low), "float32", region, gradients=gradients) for n in draws]
+        if self.case.undetermined and self.case.insensitive.startswith("takes only shape"):
+            return [np.full(run.values.size, run.dtype) for run in runs]
+        return _streams(runs)
 
     def sample(self) -> dict[str, Any]:
         """Return the number of numbers a result has outside any region, and a few; empty where they mean nothing elsewhere."""
