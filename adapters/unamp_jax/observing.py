@@ -24,7 +24,6 @@ from unamp.adapter.observing import casts, reporting_to, traces, unobserved
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Values
 from unamp.adapter.shadowing import CHANGES_STATE, LeftOut, shadow
-from unamp.dtypes import FLOAT8
 from unamp.policy import Rule
 from unamp_jax.gradient_hooks import Bind, Later, bind, followed, named_leaves
 from unamp_jax.state import CONTEXT, Plan, thread
@@ -186,8 +185,6 @@ def _shadow(dtype: str, record: OpRecord, results: list[Any], low: Callable[[str
     """Return an operation's own error in a low dtype; its second run is one that no gradient comes from."""
 
     def second() -> list[Any]:
-        if dtype in FLOAT8:
-            raise LeftOut("this framework's adapter computes no product from float8")
         with unobserved(thread):
             found = [leaf for leaf in leaves_with_dtypes(low(dtype)) if "float" in _name(leaf.dtype)]
         return list(map(_concrete, found))

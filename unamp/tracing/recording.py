@@ -170,7 +170,7 @@ class Trace:
             self._outer.scaled_by(scale)
 
     def parameter_hook(self, name: str, parameter: object = None) -> GradientHook | None:
-        """Return the hook that takes the gradients of a parameter, for this trace and those around it; None where none wants them.
+        """Return the hook that takes a parameter's gradients, for this trace and those around it; None where none wants them.
 
         Args:
             name: the parameter's layer and its name there.
