@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import jax
@@ -88,33 +87,28 @@ def dot_general(original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _held(tensor: Any, form: Format, axes: tuple[int, ...] | None) -> Any:
-    """Return a tensor as float8 holds it; its gradient passes as it is."""
-    return dequantized(tensor, form, axes, ARITHMETIC)
-
-
-def _held_forward(tensor: Any, form: Format, axes: tuple[int, ...] | None) -> tuple[Any, None]:
-    return _held(tensor, form, axes), None
-
-
-_held.defvjp(_held_forward, lambda form, axes, kept, gradient: (gradient,))
-
-
-@jax.custom_vjp
-def _gradient_held(result: Any) -> Any:
-    """Return a result as it is, whose gradient passes as float8 holds it."""
-    return result
-
-
-_gradient_held.defvjp(
-    lambda result: (result, None), lambda kept, gradient: (dequantized(gradient, GRADIENTS, None, ARITHMETIC),)
-)
-
-
 def _amax(tensor: Any, axes: Sequence[int] | None) -> Any:
     return jnp.max(tensor, axis=None if axes is None else tuple(axes), keepdims=True)
 
 
 #: The operations that float8 is made with.
 ARITHMETIC = Arithmetic(jnp.where, _amax)
+
+
+def _dequantized(tensor: Any, form: Format, axes: tuple[int, ...] | None) -> Any:
+    return dequantized(tensor, form, axes, ARITHMETIC)
+
+
+def _same(result: Any) -> Any:
+    return result
+
+
+#: A tensor as float8 holds it; its gradient passes as it is.
+_held: Any = jax.custom_vjp(_dequantized, nondiff_argnums=(1, 2))
+_held.defvjp(
+    lambda tensor, form, axes: (_dequantized(tensor, form, axes), None), lambda form, axes, kept, gradient: (gradient,)
+)
+
+#: A result as it is, whose gradient passes as float8 holds it.
+_gradient_held: Any = jax.custom_vjp(_same)
+_gradient_held.defvjp(lambda result: (result, None), lambda kept, gradient: (_dequantized(gradient, GRADIENTS, None),))
