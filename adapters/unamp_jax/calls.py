@@ -16,6 +16,7 @@ from jax._src import core
 
 from unamp.adapter.performing import differing
 from unamp.adapter.shadowing import NAMED, LeftOut
+from unamp.dtypes import FLOAT8
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp_jax import observing, primitives_without_rule
@@ -103,6 +104,8 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
         def low(dtype: str) -> Any:
             if "precision" in params and stated_rule(params["precision"]) is not None:
                 raise LeftOut(NAMED)
+            if dtype in FLOAT8:
+                raise LeftOut("it is bound as a primitive; float8 is for products by jax.lax.dot_general and what calls it")
             return run(DTYPES[dtype])
 
         return observing.report(
