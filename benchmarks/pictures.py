@@ -29,13 +29,19 @@ def is_growth(standing: Standing) -> bool:
 
 
 def write(folder: Path, run: Run) -> list[Path]:
-    """Write a picture of all ratios that have a goal, one for each growth, and one for the memory of each network."""
+    """Write pictures of the ratios that have a goal, one for each growth, and one for the memory of each network."""
     folder.mkdir(parents=True, exist_ok=True)
-    timed = [standing for standing in run.standings if standing.unit == "seconds"]
-    compared = [standing for standing in timed if not is_growth(standing)]
-    pictures = {"ratios": ratios(compared, where(run))} if any(o.goal for s in compared for o in s.outcomes) else {}
-    for standing in filter(is_growth, timed):
-        pictures[_name(standing.title)] = growth(standing)
+    pictures: dict[str, str] = {}
+    compared: dict[str, list[Standing]] = {}
+    for standing in run.standings:
+        if standing.unit != "seconds":
+            continue
+        if is_growth(standing):
+            pictures[_name(standing.title)] = growth(standing)
+        elif any(outcome.goal for outcome in standing.outcomes):
+            compared.setdefault(_subject(standing.title), []).append(standing)
+    for subject, standings in compared.items():
+        pictures[_name(f"ratios: {subject}")] = ratios(standings, where(run))
     networks: dict[str, list[Standing]] = {}
     for standing in run.standings:
         if standing.unit == "bytes":
@@ -54,6 +60,12 @@ def where(run: Run) -> str:
     setting = "" if run.setting == "as-it-is" else f"as {run.setting}"
     cores = f"{told['cpu_count']} cores" if "cpu_count" in told else ""
     return ", ".join(filter(None, (str(told.get("cpu_model_name", "")), cores, setting, day)))
+
+
+def _subject(title: str) -> str:
+    """Return which picture a comparison is in: that of its framework's steps, or of what is smaller than a step."""
+    framework, colon, _ = title.partition(": ")
+    return f"{framework if colon else 'torch'}{', steps' if ' step' in f' {title}' else ''}"
 
 
 def _name(title: str) -> str:

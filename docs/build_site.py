@@ -1,12 +1,14 @@
 """Build the site: README.md, the other files for readers at the root, and docs/, with the API reference.
 
-`python docs/build_site.py [FOLDER]` writes to FOLDER, `site` unless it is given. README.md is the front page; CONTRIBUTING.md,
+`python docs/build_site.py [FOLDER]` writes the pages of this version to a folder of its name in FOLDER, `site` unless it is
+given. Versions that are there already stay, and each page's menu leads to them. README.md is the front page; CONTRIBUTING.md,
 SECURITY.md and CHANGELOG.md are pages. A link to any other file of the repository becomes its path: the site does not hold the
 source. Zensical builds it by `mkdocs.yml`, from a copy of the pages, and whatever it warns of is an error.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import shutil
@@ -16,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 import yaml
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,6 +41,9 @@ _TAG = re.compile(r"<[^>]+>")
 _FILE = re.compile(r"^(```\w+) file=(\S+)$", re.MULTILINE)
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
+
+#: Where the folder of all versions is opened: the newest one.
+_NEWEST = '<!doctype html>\n<title>unamp</title>\n<meta http-equiv="refresh" content="0; url={version}/index.html">\n'
 
 
 def led(markdown: str, source: str) -> str:
@@ -89,17 +95,17 @@ def write_pages(folder: Path) -> None:
 
 
 def build(site: Path) -> str:
-    """Build the site, and return what the build complains of: nothing where all is well.
+    """Build the site of this version, and return what the build complains of: nothing where all is well.
 
     Args:
-        site: the folder to write to; what was in it goes.
+        site: the folder of all versions.
     """
-    version = _VERSION.findall((ROOT / "unamp/_version.py").read_text("utf-8"))[0]
+    version = this_version()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_pages(folder / "pages")
         config = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
-        config |= {"docs_dir": "pages", "site_dir": "site", "site_name": f"unamp {version}"}
+        config |= {"docs_dir": "pages", "site_dir": "site", "copyright": f"unamp {version}"}
         for plugin in config["plugins"]:
             if isinstance(plugin, dict) and "mkdocstrings" in plugin:
                 python = plugin["mkdocstrings"]["handlers"]["python"]
@@ -114,13 +120,28 @@ def build(site: Path) -> str:
             return said
         for page in (folder / "site").rglob("*.html"):
             page.write_text(_TABLE.sub(_named, page.read_text("utf-8")), "utf-8")
-        shutil.rmtree(site, ignore_errors=True)
-        shutil.copytree(folder / "site", site)
+        (folder / "site/404.html").unlink()  # a server has one, at its root, and its links would begin there
+        shutil.rmtree(site / version, ignore_errors=True)
+        shutil.copytree(folder / "site", site / version)
+    _list_versions(site)
     return ""
+
+
+def this_version() -> str:
+    """Return the version whose pages are built."""
+    return str(_VERSION.findall((ROOT / "unamp/_version.py").read_text("utf-8"))[0])
+
+
+def _list_versions(site: Path) -> None:
+    """Write down which versions a folder holds, for the menu of their pages, and lead to the newest one."""
+    versions = sorted((page.parent.name for page in site.glob("[0-9]*/index.html")), key=Version, reverse=True)
+    listed = [{"version": version, "title": version, "aliases": []} for version in versions]
+    (site / "versions.json").write_text(json.dumps(listed, indent=2) + "\n", "utf-8")
+    (site / "index.html").write_text(_NEWEST.format(version=versions[0]), "utf-8")
 
 
 if __name__ == "__main__":
     site = Path(sys.argv[1] if len(sys.argv) > 1 else "site")
     if complaints := build(site):
         sys.exit(complaints)
-    print(site / "index.html")
+    print(site / this_version() / "index.html")

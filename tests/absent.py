@@ -1,4 +1,7 @@
-"""Devices that are not there, in every framework: a region for one is off, says so once, and leaves the others."""
+"""Devices that are not there, in every framework: a region for one is off, says so once, and leaves the others.
+
+A word that stands for no device is an error.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,13 @@ import pytest
 
 import unamp
 from unamp import amp_warnings, regions
+
+
+def a_word_for_no_device_is_refused(named: object, said: str, error: type[Exception] = ValueError) -> None:
+    """Check the error of a region for a device, of which `said` is a pattern."""
+    with pytest.raises(error, match=said):
+        unamp.autocast(named)
+    assert unamp.current_policy() is None
 
 
 def nothing_is_in_force_on_it(

@@ -13,10 +13,23 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `documents` and what else 
 pytest.register_assert_rewrite(
     "agnostic", "properties", "ranks", "shadowed", "spoilt", "spoken", "threaded", "traced", "trained"
 )
+pytest.register_assert_rewrite("absent", "islands", "noted")
 
 # The machines that run the tests are slow and busy, and a red run must be red again tomorrow.
 settings.register_profile("unamp", deadline=None, derandomize=True)
 settings.load_profile("unamp")
+
+
+@pytest.fixture(scope="module")
+def framework(request):
+    """The framework whose folder a test stands in, for tests that the folders import from the modules beside them."""
+    return request.path.parent.name
+
+
+def pytest_generate_tests(metafunc):
+    """Parametrize a test that folders import from a module beside them by what that promises of the folder's framework."""
+    if promises := getattr(metafunc.function, "promises", None):
+        metafunc.parametrize("promise", promises(Path(metafunc.module.__file__).parent.name))
 
 
 def pytest_configure(config):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -84,10 +84,35 @@ def a_layer_is_named(run: Callable[[], object], layer: str) -> None:
     """
     with unamp.trace(gradients=True) as trace:
         run()
-    lines = [line for line in trace.gradient_summary() if line.layer is not None]
+    lines = [line for line in trace.gradient_summary() if line.layer is not None and not line.parameter]
     assert lines[0].layer == layer, trace.gradient_table()
     assert lines[0].subnormal + lines[0].flushed > 0.5
-    assert f"gradients too small for float16, by layer: {layer} " in trace.table()
+    (said,) = (each for each in trace.remarks() if each.startswith("gradients too small for float16, by layer: "))
+    assert f"{layer} " in said
+
+
+def parameters_have_theirs(run: Callable[[], Mapping[str, np.ndarray]]) -> None:
+    """The gradient of each parameter is recorded once in each chosen step, the whole of it, by its layer and its name.
+
+    Args:
+        run: computes a network of which a layer is called twice, forward and backward, and returns the gradients of its
+            parameters by the names that they should have.
+    """
+    with unamp.trace(gradients=True, steps=range(1, 3)) as trace:
+        for _ in range(4):
+            expected = run()
+            trace.step()
+    run()
+    found = [each for each in trace.gradients if each.parameter]
+    assert sorted((each.parameter, each.step) for each in found) == sorted((name, step) for name in expected for step in (1, 2))
+    for each in found:
+        assert (each.record, each.left_out) == (None, "")
+        traced.values_are_those_of(each, np.asarray(expected[each.parameter]))
+    lines = {line.parameter: line for line in trace.gradient_summary()}
+    for name in expected:
+        assert (lines[name].layer, lines[name].op, lines[name].times) == (name.rpartition(".")[0], "", 2)
+    again = unamp.Trace.from_json(trace.to_json())
+    assert (again.gradient_table(), again.to_json()) == (trace.gradient_table(), trace.to_json())
 
 
 def a_loss_scale_is_told(scaled: Callable[[unamp.GradScaler], object]) -> None:

@@ -6,6 +6,7 @@ do not. So an island computes the exact result, to the bit, and low arithmetic d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -107,3 +108,10 @@ def promises(framework: str) -> Any:
     asked |= {"trace": (a_trace_tells_of_it,)}
     asked |= {f"way {name}": (every_way_widens, name) for name in names_of_ways(framework)}
     return [pytest.param(lambda ask=ask, rest=rest: ask(framework, *rest), id=name) for name, (ask, *rest) in asked.items()]
+
+
+def test_promises(promise: Callable[[], None]) -> None:
+    promise()
+
+
+test_promises.promises = promises  # type: ignore[attr-defined]  # see `pytest_generate_tests` in conftest.py

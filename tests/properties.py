@@ -1,4 +1,4 @@
-"""Random policies x random networks x random nesting of regions, for the tests of every framework.
+"""Random policies x random networks x random nesting of regions; the folder of every framework imports the test.
 
 A network is a list of steps: operations on values that there are already, and blocks of steps in a region of their own. Every
 single call is held against a reference that NumPy gives: the inputs rounded as the policy says, the operation in float64,
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unamp_conformance.check.rounding import UNIT_ROUNDOFF, cast, round_to, spacing
 from unamp_conformance.subjects import Subject
@@ -23,10 +23,8 @@ from unamp.adapter.observing import traced
 from unamp.dtypes import LOW_DTYPES
 from unamp.policy import Policy, Rule
 
-__all__ = ["QUICK", "Network", "networks", "run"]
-
 #: The same examples on every run, and few of them.
-QUICK = settings(
+_QUICK = settings(
     max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck), print_blob=False
 )
 
@@ -123,7 +121,7 @@ class Network:
 
 
 _SIZES = st.sampled_from([3, 5, 2, 1, 4, 3, 0])
-networks = st.builds(
+_NETWORKS = st.builds(
     Network, _policies(), _STEPS, st.tuples(_SIZES, _SIZES), st.integers(0, 2**16), st.sampled_from([0, 0, 1, 4]),
     st.booleans(), st.booleans(),
 )  # fmt: skip
@@ -275,9 +273,10 @@ def _wrong(observed: Array, expected: Array, allowed: Array) -> Array:
         return np.isfinite(expected) & np.isfinite(allowed) & ~(np.abs(observed - expected) <= allowed)
 
 
-def run(subject: Subject, network: Network) -> None:
-    """Run a network, and hold every step against the reference."""
-    made = _Run(subject, network)
-    with unamp.policy_region(network.policy, framework=subject.framework):
+@_QUICK
+@given(_NETWORKS)
+def test_every_operation_of_a_network_computes_as_the_policy_says(framework: str, network: Network) -> None:
+    made = _Run(Subject(framework, "cpu"), network)
+    with unamp.policy_region(network.policy, framework=framework):
         made.steps(network.steps, network.policy)
     assert unamp.current_policy() is None

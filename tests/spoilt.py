@@ -1,7 +1,8 @@
-"""The suite notices where an adapter is spoilt, and names the operation. Each framework's folder asks it of its own adapter."""
+"""The suite notices where an adapter is spoilt, and names the operation. Each framework's folder imports the tests."""
 
 from __future__ import annotations
 
+import pytest
 from unamp_conformance.meta.mutants import KINDS, MutableSubject
 from unamp_conformance.meta.mutation import MANNERS, candidates, choose, pretending, probed, telling, verdicts
 from unamp_conformance.meta.noticing import NOTICED, SAME, Bench
@@ -15,22 +16,24 @@ KINDS_OF_NETWORKS = tuple(PRECISIONS)
 WRONGLY = tuple((op, manner) for manner in MANNERS for op in OPS)
 
 
-def forgotten_operations_are_named(subject: Subject) -> None:
+def test_an_operation_that_the_adapter_forgets_is_named(framework: str) -> None:
     """32 operations, spread over all groups, are forgotten one after the other."""
+    subject = Subject(framework, "cpu")
     found = list(verdicts(subject, choose(telling(candidates(subject)), 32)))
     assert [verdict.op for verdict in found if not verdict.honest] == []
     assert [verdict for verdict in found if not verdict.noticed] == []
     assert len(found) == 32
 
 
-def wrong_operation_is_named(subject: Subject, op: str, manner: str) -> None:
+@pytest.mark.parametrize(("op", "manner"), WRONGLY)
+def test_an_operation_carried_out_wrongly_is_named(framework: str, op: str, manner: str) -> None:
     """One operation is carried out in one of the wrong manners."""
-    wrong = [result for result in probed(pretending(subject, manner), op) if result.status == "failed"]
+    wrong = [result for result in probed(pretending(Subject(framework, "cpu"), manner), op) if result.status == "failed"]
     assert {(result.check, result.subject) for result in wrong} == {("probe", op)}
     assert ("backward" in wrong[0].message and "forward" not in wrong[0].message) == (manner == "forgets the gradient")
 
 
-def defects_of_every_kind_are_noticed(framework: str) -> None:
+def test_a_defect_of_any_kind_is_noticed(framework: str) -> None:
     """Four operations, drawn by a seed from all groups, with a defect of every kind that shows there."""
     bench = Bench(MutableSubject(framework, "cpu"))
     found = {op: dict(bench.verdicts(op, tuple(KINDS.values()))) for op in choose(telling(bench.ops(0)), 4, seed=2)}
@@ -41,9 +44,10 @@ def defects_of_every_kind_are_noticed(framework: str) -> None:
     assert len(noticed) > 30
 
 
-def networks_in_another_dtype_are_noticed(subject: Subject, kind: str) -> None:
+@pytest.mark.parametrize("kind", KINDS_OF_NETWORKS)
+def test_networks_that_compute_in_another_dtype_are_noticed(framework: str, kind: str) -> None:
     """By their numbers alone, whatever their dtypes say. Of all networks these two are the nearest to not being noticed."""
-    found = list(spoilt(subject, kind, ("conv", "transformer")))
+    found = list(spoilt(Subject(framework, "cpu"), kind, ("conv", "transformer")))
     near = [(run.network, run.precision) for run in found if not run.raised and max(ratios(run).values()) <= 1.0]
     assert near == []
     assert sum(not run.raised for run in found) > len(found) / 2

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+import unamp
 from unamp import Policy, Rule, policy_region
 
 POLICIES = [
@@ -44,3 +49,88 @@ def every_thread_has_its_own_policy(dtypes: Callable[[], Sequence[str]], rounds:
     for each in threads:
         each.join()
     assert wrong == []
+
+
+#: A policy, and what operations come out as under it.
+Case = tuple[Policy, list[Any]]
+
+
+def regions_of_all_threads_stay_apart(cases: Sequence[Case], start: Callable[[], Callable[[Case, Case], str]]) -> None:
+    """Eight threads open a region, another inside it, and leave both, over and over, each in an order of its own.
+
+    Args:
+        cases: the policies.
+        start: called in each thread; returns what checks two cases, the second inside the first, and says what is wrong.
+    """
+    rounds = int(os.environ.get("UNAMP_STRESS_ROUNDS", "100"))
+    problems: list[str] = []
+    done = [0] * 8
+
+    def work(number: int) -> None:
+        try:
+            check = start()
+            for case in itertools.islice(itertools.cycle(cases), number * 3, number * 3 + rounds):
+                if problems:
+                    break
+                if wrong := check(case, cases[(number + done[number]) % len(cases)]):
+                    problems.append(f"{case[0]}: {wrong}")
+                done[number] += 1
+        except Exception as error:
+            problems.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not problems, problems[:3]
+    assert done == [rounds] * 8
+
+
+@contextmanager
+def open_in_another_thread(policy: Policy, report: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Have a region open in another thread meanwhile; at its end that thread reports into the list."""
+    opened, done, seen = threading.Event(), threading.Event(), list[Any]()
+
+    def other() -> None:
+        try:
+            with policy_region(policy):
+                opened.set()
+                done.wait()
+                seen.append(report())
+        finally:
+            opened.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    opened.wait()
+    try:
+        yield seen
+    finally:
+        done.set()
+        thread.join()
+
+
+def coroutines_have_their_own_policies(added: Callable[[], str]) -> None:
+    """Three coroutines take turns; `added` adds two tensors, and gives the name of the result's dtype."""
+
+    async def run(policy: Policy, expected: str) -> None:
+        @policy_region(policy)
+        async def steps() -> list[str]:
+            found = []
+            for _ in range(5):
+                found.append(added())
+                await asyncio.sleep(0)
+            return found
+
+        assert await steps() == [expected] * 5
+
+    async def all_three() -> None:
+        await asyncio.gather(
+            run(Policy("O1", "bfloat16", allow="add"), "bfloat16"),
+            run(Policy("O1", "float16", allow="add"), "float16"),
+            run(Policy(enabled=False), "float32"),
+        )
+        assert unamp.current_policy() is None
+
+    asyncio.run(all_three())

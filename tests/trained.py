@@ -1,10 +1,11 @@
-"""Training with loss scaling comes to the loss of float32 training. Each framework's folder asks it of its own adapter.
+"""Training with loss scaling comes to the loss of float32 training. Each framework's folder imports the test.
 
 All networks, and 200 steps, are for `unamp conformance`.
 """
 
 from __future__ import annotations
 
+import pytest
 from unamp_conformance.check.networks import NETWORKS
 from unamp_conformance.check.training import check_training
 from unamp_conformance.subjects import Subject
@@ -15,8 +16,9 @@ from unamp.policy import Policy
 RUNS = [(network, policy) for network in ("mlp", "residual") for policy in (Policy("O1", "float16"), Policy("O2", "bfloat16"))]
 
 
-def through_an_overflow_and_a_restart(subject: Subject, network: str, policy: Policy) -> None:
+@pytest.mark.parametrize(("network", "policy"), RUNS, ids=str)
+def test_through_an_overflow_and_a_restart(framework: str, network: str, policy: Policy) -> None:
     """Twelve steps."""
-    message, details = check_training(subject, NETWORKS[network], policy, 12)
+    message, details = check_training(Subject(framework, "cpu"), NETWORKS[network], policy, 12)
     assert message == ""
     assert 0.0 < details["error"] < details["bound"]

@@ -12,10 +12,17 @@ PLANTED = "tiny"
 
 
 def finds_the_layer_that_underflows(watch: unamp.Watch, steps: int, step: Callable[[], None]) -> None:
-    """Take steps, and hold what is found against what was planted: one layer of several."""
-    for _ in range(steps):
+    """Take steps, and hold what is found against what was planted: one layer of several. A trace of a step names it, too."""
+    for _ in range(steps - 1):
+        step()
+    with unamp.trace(gradients=True) as trace:
         step()
     assert watch.steps == steps
+    lines = trace.gradient_summary("float16")
+    assert lines[0].layer is not None
+    assert lines[0].layer.split(".")[-1] == PLANTED, trace.gradient_table()
+    small = {line.layer for line in lines if line.parameter and line.subnormal + line.flushed > 0.5}
+    assert small == {lines[0].layer}, trace.gradient_table()
     (said,) = watch.findings()
     layer, _, what = said.partition(": underflow, ")
     assert layer.split(".")[-1] == PLANTED

@@ -3,35 +3,29 @@
 The inputs are cast by the same trace that the primitive is bound by, then the original runs with no policy in force: rules of
 differentiation and of batching, and kernels, run in the dtypes that were decided here, and no rule is carried out twice.
 
-A primitive that the vocabulary does not have is left alone: its operands are what they are, and a program that it carries was
-traced under the policy before. Only operands that its own abstract evaluation refuses as they are, and takes as float32, are
-widened: they are low where the code that calls it expects float32. A function of the user's that a primitive carries runs
-under the policy; see `programs`.
+A primitive that the vocabulary does not have is left to `primitives_without_rule`.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from jax import lax
 from jax._src import core
 
 from unamp.adapter.performing import differing
 from unamp.adapter.shadowing import NAMED, LeftOut
+from unamp.dtypes import FLOAT8
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
-from unamp_jax import observing, programs
+from unamp_jax import observing, primitives_without_rule
+from unamp_jax.operands import BF16, abstract_values, bind, cast, convert, rounded
 from unamp_jax.precision import stated_rule
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, thread
 
 __all__ = ["binding"]
 
-#: The newest releases hand over the arguments' abstract values, too.
-_AVALS = len(inspect.signature(core.Primitive.bind_with_trace).parameters) == 5
-_BF16 = DTYPES["bfloat16"]
 #: Stores into a reference: what is stored takes the reference's dtype.
 _STORES = frozenset({"swap", "addupdate"})
 
@@ -70,7 +64,7 @@ def binding(original: Bind) -> Bind:
                 return _store(original, self, trace, args, rest)
             known = plan.primitives.get(name)
             if known is None:
-                return _unknown(original, self, trace, args, rest, plan)
+                return primitives_without_rule.carry_out(original, self, trace, args, rest, plan)
             return _perform(original, self, trace, args, rest, plan, known)
         finally:
             inner.__exit__(None, None, None)
@@ -78,37 +72,8 @@ def binding(original: Bind) -> Bind:
     return bind_with_trace
 
 
-def _avals(args: Any, rest: Any) -> Any:
-    return rest[0] if _AVALS else [core.typeof(value) for value in args]
-
-
-def _unknown(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan) -> Any:
-    """Carry out a primitive that no rule is about."""
-    avals, params = _avals(args, rest), rest[-1]
-    given = programs.followed(primitive.name, params, plan)
-    if given is not params:
-        rest = (*rest[:-1], given)
-    places = [n for n, aval in enumerate(avals) if getattr(aval, "dtype", None) in ELIGIBLE]
-    if len({avals[n].dtype for n in places}) > 1 and plan.policy.active and not _takes(primitive, avals, params):
-        widened, again = _cast(trace, args, rest, avals, places, FLOAT32)
-        if _takes(primitive, _avals(widened, again), params):
-            return original(primitive, trace, widened, *again)
-    return original(primitive, trace, args, *rest)
-
-
-def _takes(primitive: Any, avals: Any, params: Any) -> bool:
-    """Return whether a primitive's own abstract evaluation takes operands of these dtypes; one without any takes all."""
-    try:
-        primitive.abstract_eval(*avals, **params)
-    except NotImplementedError:
-        return True
-    except Exception:
-        return False  # of whatever kind: it is somebody else's code, and the call itself raises it again
-    return True
-
-
 def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan, known: Any) -> Any:
-    avals, params = _avals(args, rest), rest[-1]
+    avals, params = abstract_values(args, rest), rest[-1]
     places, found, shapes = [], [], []
     for n, aval in enumerate(avals):
         dtype = getattr(aval, "dtype", None)
@@ -135,14 +100,17 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
         result = _widened(trace, result, primitive.multiple_results)
     if reported and thread.sink is not None:
         given = list(zip(found, shapes, strict=True))
-        bind = partial(_bind, trace)
 
         def low(dtype: str) -> Any:
             if "precision" in params and stated_rule(params["precision"]) is not None:
                 raise LeftOut(NAMED)
+            if dtype in FLOAT8:
+                raise LeftOut("it is bound as a primitive; float8 is for products by jax.lax.dot_general and what calls it")
             return run(DTYPES[dtype])
 
-        return observing.report(thread.sink, op, primitive.name, rule, given, wanted, result, bind=bind, low=low)
+        return observing.report(
+            thread.sink, op, primitive.name, rule, given, wanted, result, bind=partial(bind, trace), low=low
+        )
     return result
 
 
@@ -155,9 +123,9 @@ def _in_dtype(
     wide = None
     if wanted is not FLOAT32 and primitive.name == "conv_general_dilated":
         wide, rest = _without_preferred(rest)
-    args, rest = _cast(trace, args, rest, avals, places, wanted)
+    args, rest = cast(trace, args, rest, avals, places, wanted)
     result = original(primitive, trace, args, *rest)
-    return result if wide is None else _convert(trace, result, wanted, wide)
+    return result if wide is None else convert(trace, result, wanted, wide)
 
 
 def _without_preferred(rest: Any) -> tuple[Any, Any]:
@@ -169,49 +137,22 @@ def _without_preferred(rest: Any) -> tuple[Any, Any]:
     return params["preferred_element_type"], (*avals, {**params, "preferred_element_type": None})
 
 
-def _cast(trace: Any, args: Any, rest: Any, avals: Any, places: list[int], wanted: Any) -> tuple[Any, Any]:
-    given = list(args)
-    for n in places:
-        if avals[n].dtype is not wanted:
-            given[n] = _convert(trace, given[n], avals[n].dtype, wanted)
-    return given, ([core.typeof(value) for value in given], rest[-1]) if _AVALS else (rest[-1],)
-
-
-def _convert(trace: Any, value: Any, found: Any, wanted: Any) -> Any:
-    params = {"new_dtype": wanted, "weak_type": False, "sharding": None}
-    made = _bind(trace, lax.convert_element_type_p, value, params)
-    if found is _BF16 and wanted is FLOAT32 and isinstance(made, core.Tracer):
-        return _rounded(trace, made)
-    return made
-
-
-def _rounded(trace: Any, value: Any) -> Any:
-    """Return a float32 number that came from bfloat16, so that no compiler leaves out the rounding between the two."""
-    return _bind(trace, lax.reduce_precision_p, value, {"exponent_bits": 8, "mantissa_bits": 7})
-
-
-def _bind(trace: Any, primitive: Any, value: Any, params: dict[str, Any]) -> Any:
-    if _AVALS:
-        return primitive.bind_with_trace(trace, [value], [core.typeof(value)], params)
-    return primitive.bind_with_trace(trace, [value], params)
-
-
 def _converted(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan) -> Any:
     """Carry out a cast, which keeps its meaning: one from bfloat16 to float32 starts from a number that was rounded."""
     result = original(primitive, trace, args, *rest)
     (value,), params = args, rest[-1]
     if plan.policy.active and params["new_dtype"] == FLOAT32 and isinstance(result, core.Tracer):
         aval = core.typeof(value)
-        if aval.dtype is _BF16 and not params["weak_type"]:
-            return _rounded(trace, result)
+        if aval.dtype is BF16 and not params["weak_type"]:
+            return rounded(trace, result)
     return result
 
 
 def _store(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any) -> Any:
-    avals = _avals(args, rest)
+    avals = abstract_values(args, rest)
     wanted, found = avals[0].inner_aval.dtype, getattr(avals[1], "dtype", None)
     if wanted in ELIGIBLE and found in ELIGIBLE and found is not wanted:
-        args, rest = _cast(trace, args, rest, avals, [1], wanted)
+        args, rest = cast(trace, args, rest, avals, [1], wanted)
     return original(primitive, trace, args, *rest)
 
 
@@ -219,4 +160,4 @@ def _widened(trace: Any, result: Any, several: bool) -> Any:
     if several:
         return [_widened(trace, each, False) for each in result]
     found = core.typeof(result).dtype
-    return _convert(trace, result, found, FLOAT32) if found in ELIGIBLE and found is not FLOAT32 else result
+    return convert(trace, result, found, FLOAT32) if found in ELIGIBLE and found is not FLOAT32 else result

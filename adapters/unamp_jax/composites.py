@@ -23,12 +23,14 @@ from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, 
 from unamp.adapter.plans import is_listed
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import NAMED, LeftOut
+from unamp.dtypes import FLOAT8
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_jax import observing
 from unamp_jax.casting import cast, eligible_dtype, eligible_dtypes, mapped
 from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule, wide_result
+from unamp_jax.shadowing import products_in_float8
 from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, Plan, thread
 
 __all__ = ["Args", "Composite", "Kwargs", "code_patch", "drawing", "emulates", "performer"]
@@ -123,6 +125,10 @@ class Composite(Operator):
         """Return the result of the call computed low a second time."""
         return performer.carry_out_rule(plan, self, Rule.LOW, args, kwargs)[0]
 
+    def run_unchanged(self, args: Args, kwargs: Kwargs) -> Any:
+        """Return the result of the call as the function has it, a second time, with no policy in force."""
+        return self.call(*args, **kwargs)
+
     def state(self, args: Args) -> list[Any]:
         """Return the arrays that a call may replace by others: running statistics, seeds."""
         return []
@@ -182,12 +188,21 @@ class _Performer(Performer[Plan, Composite]):
     ) -> Any:
         given = _shapes((args, kwargs, operator.parameters(args)))[: 1 if operator.activation_only else None]
         before = operator.state(args) if traces.shadow is not None else []
-        result, target, emulated = run()
+        emulation = traces.float8
+        if emulation is not None and thread.sink is not None and emulation.takes(op, thread.sink.layers.path):
+            with products_in_float8(emulation.dtype):
+                result, target, emulated = run()
+        else:
+            result, target, emulated = run()
         if thread.sink is None or not given:
             return result
 
         def low(dtype: str) -> Any:
             observing.check_state(before, operator.state(args))
+            if dtype in FLOAT8:
+                _check_unstated(operator, args, kwargs)
+                with products_in_float8(dtype):
+                    return operator.run_unchanged(args, kwargs)
             return self.compute_low(plan.low_alone(dtype), operator, args, kwargs)
 
         written = equation(op, [getattr(value, "einsum_str", value) for value in args], kwargs)
@@ -196,9 +211,13 @@ class _Performer(Performer[Plan, Composite]):
         )
 
     def compute_low(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs) -> Any:
-        if operator.named_dtype(args, kwargs) is not None or operator.stated_rule(args, kwargs) is not None:
-            raise LeftOut(NAMED)
+        _check_unstated(operator, args, kwargs)
         return operator.run_again(plan, args, kwargs)  # arrays do not change: no copies
+
+
+def _check_unstated(operator: Composite, args: Any, kwargs: Kwargs) -> None:
+    if operator.named_dtype(args, kwargs) is not None or operator.stated_rule(args, kwargs) is not None:
+        raise LeftOut(NAMED)
 
 
 def _rounded(value: Any, dtype: Any) -> Any:

@@ -13,6 +13,7 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
 from unamp_jax.casting import narrowed
 from unamp_jax.masters import has_master_weights, with_master_weights
+from unamp_jax.networks import inner_modules
 from unamp_jax.state import CONTEXT, DTYPES, FLOAT32
 
 __all__ = ["decorate"]
@@ -51,7 +52,7 @@ def _variables(networks: Sequence[Any], decoration: Decoration, nnx: Any) -> Ite
     excluded = _excluded(decoration.excluded, nnx)
     kept: set[int] = set()
     for network in networks:
-        for _, layer in nnx.iter_modules(network):
+        for _, layer in inner_modules(network, nnx):
             if isinstance(layer, excluded[0]) or any(layer is other for other in excluded[1]):
                 kept |= {id(leaf) for leaf in _leaves(layer, nnx)}
     taken: set[int] = set()

@@ -16,6 +16,7 @@ from unamp import amp_warnings
 from unamp.adapter.patching import Patch, find
 from unamp_jax.composites import Composite, code_patch
 from unamp_jax.layers import LayerCall
+from unamp_jax.shadowing import dot_general
 from unamp_jax.spellings import library_of, named, spelled
 
 __all__ = ["hook", "innermost", "patches_of", "with_rules"]
@@ -60,7 +61,7 @@ def _of_function(op: str, path: str, inner: Any) -> Iterator[Patch]:
         composite = Composite(op, path, inner)
 
         def replacement(original: Any) -> Composite:
-            composite.call = original
+            composite.call = dot_general(original) if path == "lax.dot_general" else original
             return composite
 
         yield code_patch(inner, replacement)

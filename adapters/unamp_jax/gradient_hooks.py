@@ -1,15 +1,17 @@
 """Telling a trace of the gradients of results, for `unamp.trace(gradients=True)`.
 
 JAX has no hooks on arrays. A primitive of our own stands after the operation instead: it returns what it is given, in every
-transformation, and its transpose, which is a step of the backward pass, tells of the cotangent that it hands on.
+transformation, and its transpose, which is a step of the backward pass, tells of the cotangent that it hands on. Parameters
+are values of the caller's: what a pullback returns for a pytree has their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax._src import core
 from jax._src.interpreters import batching as transforming
@@ -19,7 +21,7 @@ from jax.interpreters import ad, batching, mlir
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp_jax.state import CONTEXT
 
-__all__ = ["Bind", "Later", "bind", "followed"]
+__all__ = ["Bind", "Later", "bind", "followed", "named_leaves"]
 
 #: Binds a primitive to one operand, with parameters.
 Bind = Callable[[Any, Any, dict[str, Any]], Any]
@@ -30,14 +32,15 @@ class Later:
 
     Args:
         result: which of the operation's floating results is meant.
+        hook: the hook, where it is known already.
 
     Attributes:
         hook: the hook; None where no trace wants gradients, too.
     """
 
-    def __init__(self, result: int) -> None:
+    def __init__(self, result: int, hook: GradientHook | None = None) -> None:
         self.result = result
-        self.hook: GradientHook | None = None
+        self.hook = hook
 
     def take(self, cotangent: Any) -> None:
         """Tell of a gradient, which may be one that a compiled program computes later."""
@@ -79,6 +82,18 @@ def followed(results: Sequence[Any], through: Bind) -> tuple[list[Any], list[Lat
         for result, each in zip(results, later, strict=True)
     ]
     return going_on, later
+
+
+def named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the floating arrays of a pytree, None left out, by their paths, with dots."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            yield _name(path), leaf
+
+
+def _name(path: Sequence[Any]) -> str:
+    parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+    return ".".join(parts[:-1] if parts[-1:] == ["value"] else parts)
 
 
 def _transpose(cotangent: Any, operand: Any, *, later: Later) -> list[Any]:

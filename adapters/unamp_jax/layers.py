@@ -122,6 +122,12 @@ class _Layer(Composite):
         with CONTEXT(plan):
             return module.apply(variables, *args[1:], **kwargs)
 
+    def run_unchanged(self, args: Args, kwargs: Kwargs) -> Any:
+        if getattr(self._layer, "scope", None) is None:
+            return super().run_unchanged(args, kwargs)
+        module, variables = self._layer.unbind()
+        return module.apply(variables, *args[1:], **kwargs)
+
     def state(self, args: Args) -> list[Any]:
         used = find("equinox.nn", "State")
         if used is not None and any(isinstance(value, used) for value in leaves(args)):

@@ -23,7 +23,7 @@ from jax import lax
 from jax._src import config
 
 from unamp.dtypes import LOW_DTYPES
-from unamp.loss_scale import LossScale
+from unamp.scaling.loss_scale import LossScale
 from unamp_jax import scaling
 from unamp_jax.state import CONTEXT, Array
 
@@ -45,7 +45,7 @@ class LossScaleState:
         scale: the factor, a float32 number.
         growth_tracker, backoff_tracker: how many updates in a row there have been without an overflow, and with one.
         skipped: how many updates had an overflow.
-        rules: how the scale moves; see `unamp.loss_scale.LossScale`.
+        rules: how the scale moves; see `unamp.scaling.loss_scale.LossScale`.
     """
 
     scale: Array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from unamp.adapter.contract import Adapter
@@ -14,7 +14,7 @@ from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp_jax.spellings import keras_in_use
 
-__all__ = ["is_network", "named_layers", "wrap"]
+__all__ = ["inner_modules", "is_network", "named_layers", "wrap"]
 
 
 def _is(value: object, module: str, name: str) -> bool:
@@ -52,11 +52,17 @@ def _wrap_linen(adapter: Adapter, network: Any, policy: Policy) -> Any:
 def named_layers(network: Any) -> Iterable[tuple[str, Any]]:
     """Return the layers inside a network, with their names; those of linen are named by the scopes that they open."""
     if _is(network, "flax.nnx", "Module"):
-        nnx = find("flax", "nnx")
-        return [(".".join(map(str, path)), layer) for path, layer in nnx.iter_modules(network)]
+        return [(".".join(map(str, path)), layer) for path, layer in inner_modules(network, find("flax", "nnx"))]
     if _is(network, "equinox", "Module"):
         return list(_inside(network, "", find("equinox", "Module")))
     return ()
+
+
+def inner_modules(network: Any, nnx: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the modules inside a module of nnx, and itself, with their paths; flax has a function for it since 0.12.1."""
+    for path, each in nnx.iter_graph(network):
+        if isinstance(each, nnx.Module):
+            yield path, each
 
 
 def _inside(value: Any, path: str, kind: type) -> Iterable[tuple[str, Any]]:

@@ -21,20 +21,20 @@ from jax._src.interpreters import batching
 
 from unamp.adapter.arguments import Opened
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.observer import Layers, Observer, Sink
+from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
 from unamp.adapter.observing import casts, reporting_to, traces, unobserved
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Values
 from unamp.adapter.registered import SecondRun
 from unamp.adapter.shadowing import CHANGES_STATE, LeftOut, shadow
-from unamp.dtypes import FLOAT8
 from unamp.policy import Rule
-from unamp_jax.gradient_hooks import Bind, bind, followed
+from unamp_jax.gradient_hooks import Bind, Later, bind, followed, named_leaves
 from unamp_jax.state import CONTEXT, Plan, thread
 
 __all__ = [
     "JaxLayers",
     "check_state",
+    "follow_parameters",
     "leaves_with_dtypes",
     "observe",
     "opened",
@@ -70,6 +70,24 @@ def _own_name(layer: Any) -> str:
 def leaves_with_dtypes(value: Any) -> Iterator[Any]:
     """Return the arrays in a value, however deep."""
     return (leaf for leaf in jax.tree.leaves(value) if hasattr(leaf, "dtype") and hasattr(leaf, "shape"))
+
+
+def follow_parameters(gradients: Any) -> Any:
+    """Tell traces of the gradients that a pullback gives, and return them.
+
+    Args:
+        gradients: for each argument of what was differentiated a pytree. What is an array by itself has no name.
+    """
+    observer = thread.sink
+    if observer is None or not traces.gradients:
+        return gradients
+    several = len(gradients) > 1
+    for n, argument in enumerate(gradients):
+        for name, leaf in named_leaves(argument):
+            full = observer.layers.of_parameter(name) or (f"{n}.{name}" if several else name)
+            if name and (hook := parameter_hook(full)) is not None:
+                Later(0, hook).take(leaf)
+    return gradients
 
 
 @contextmanager
@@ -181,8 +199,6 @@ def _shadow(dtype: str, record: OpRecord, results: list[Any], low: Callable[[str
     """Return an operation's own error in a low dtype; its second run is one that no gradient comes from."""
 
     def second() -> list[Any]:
-        if dtype in FLOAT8:
-            raise LeftOut("this framework's adapter computes no product from float8")
         with unobserved(thread):
             found = [leaf for leaf in leaves_with_dtypes(low(dtype)) if "float" in _name(leaf.dtype)]
         return list(map(_concrete, found))

@@ -22,7 +22,7 @@ from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
 from unamp.adapter.state import suspending
 from unamp.errors import FrameworkNotSupported
-from unamp_jax import agreeing, calls, control_flow, custom_rules, programs, sparse_rules, training
+from unamp_jax import calls, control_flow, custom_rules, equal_dtypes, programs, sparse_rules, training
 from unamp_jax.composites import code_patch, drawing
 from unamp_jax.facts import facts
 from unamp_jax.finding import hook, innermost, patches_of, with_rules
@@ -58,11 +58,11 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax.lax", "custom_linear_solve", control_flow.custom_linear_solve),
     ("jax.lax", "custom_root", control_flow.custom_root),
     # Where JAX wants two dtypes to be one.
-    ("jax.lax", "reduce", agreeing.reduction),
-    ("jax.lax", "reduce_window", agreeing.reduction),
-    ("jax", "linear_transpose", agreeing.linear_transpose),
-    ("jax._src.ops.scatter", "_scatter_update", agreeing.scatter_update),
-    ("jax._src.flatten_util", "_unravel_list", agreeing.unraveled),
+    ("jax.lax", "reduce", equal_dtypes.reduction),
+    ("jax.lax", "reduce_window", equal_dtypes.reduction),
+    ("jax", "linear_transpose", equal_dtypes.linear_transpose),
+    ("jax._src.ops.scatter", "_scatter_update", equal_dtypes.scatter_update),
+    ("jax._src.flatten_util", "_unravel_list", equal_dtypes.unraveled),
     # A backward pass runs in the dtypes of its forward.
     ("jax._src.interpreters.ad", "backward_pass3", suspending(thread)),
     ("jax._src.interpreters.ad", "backward_pass", suspending(thread)),
@@ -73,8 +73,8 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
 
 #: The same, of functions that not all versions have.
 _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
-    ("jax._src.api", "VJP.__call__", agreeing.pullback),
-    ("jax._src.api", "_vjp_pullback_wrapper", agreeing.older_pullback),
+    ("jax._src.api", "VJP.__call__", equal_dtypes.pullback),
+    ("jax._src.api", "_vjp_pullback_wrapper", equal_dtypes.older_pullback),
 )
 
 #: The same in modules that may be imported later, or never, by library: a kernel is typed by its references.
@@ -87,8 +87,8 @@ _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]
         ("equinox.internal._loop.checkpointed", "checkpointed_while_loop", control_flow.while_loop),
         ("equinox.internal._noinline", "_NoInlineWrapper.__call__", programs.inlined),
         ("equinox._ad", "filter_closure_convert", training.converting),
-        ("equinox._ad", "_ClosureConvert.__call__", agreeing.converted_closure),
-        ("equinox.nn._stateful", "State.set", agreeing.state_set),
+        ("equinox._ad", "_ClosureConvert.__call__", equal_dtypes.converted_closure),
+        ("equinox.nn._stateful", "State.set", equal_dtypes.state_set),
     ),
 }
 

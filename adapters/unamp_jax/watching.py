@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from unamp.adapter.keras_models import named_variables
 from unamp.adapter.patching import find
 from unamp.errors import NotExpressible
+from unamp_jax.gradient_hooks import named_leaves
 from unamp_jax.state import CONTEXT
 
 __all__ = ["fetched", "named_gradients", "numbers", "total"]
@@ -26,14 +27,12 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
         return _of_keras(network, given)
     held = dict(_held(network))
     found = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(given, is_leaf=lambda value: value is None):
+    for name, leaf in named_leaves(given):
         if isinstance(leaf, jax.core.Tracer):
             raise NotExpressible(
                 "unamp.watch looks at numbers, which are not there while JAX traces: step() is for outside jit"
             )
-        if leaf is not None and jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            name = _name(path)
-            found.append((name, held.get(name), leaf))
+        found.append((name, held.get(name), leaf))
     return found
 
 
@@ -51,11 +50,6 @@ def _held(network: Any) -> Iterator[tuple[str, Any]]:
         yield from (
             (".".join(map(str, path)), each) for path, each in nnx.iter_graph(network) if isinstance(each, nnx.Variable)
         )
-
-
-def _name(path: Sequence[Any]) -> str:
-    parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
-    return ".".join(parts[:-1] if parts[-1:] == ["value"] else parts)
 
 
 def numbers(tensor: Any) -> Any:

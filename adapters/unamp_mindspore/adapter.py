@@ -43,6 +43,7 @@ class MindSporeAdapter(BaseAdapter):
 
     framework = "mindspore"
     thread = thread
+    dtypes = DTYPES
     holds_gradients = False
     dtype_errors = r"d(ata )?type|input type must be same|but got .*Float|type of .* must be"
 
@@ -68,9 +69,7 @@ class MindSporeAdapter(BaseAdapter):
         """Return the number that `mindspore.communication` gave this process; None where it knows of no others."""
         return int(get_rank()) if get_group_size() > 1 else None
 
-    def support(self, device: str, dtype: str) -> Support:
-        if dtype not in DTYPES:
-            return Support.UNSUPPORTED
+    def kernels(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if device == "cpu" else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:

@@ -1,7 +1,7 @@
 """Code bound to a policy, for MindSpore's compiler.
 
 The compiler asks Python what each name in the source stands for (`unamp_mindspore.resolving`). In code that is bound to a
-policy every answer is bound to it, too: an operation has something stand in for it, a function is a copy, a cell a twin with
+policy every answer is bound to it, too: an operation is a function of `graph_calls`, a function a copy, a cell a twin with
 the same parameters, a module a proxy. Each has an identity of its own, by which the compiler keeps what it has read, and each
 hands its binding on to what is found from there. So parts of one graph can follow different policies: the innermost decorator
 decides.
@@ -27,7 +27,7 @@ from mindspore import _c_expression, nn
 from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.layers import RulesInForce, region_of
-from unamp.adapter.plans import ban_message
+from unamp.adapter.plans import ban_message, is_listed
 from unamp.adapter.wrapping import derived_class
 from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Policy, Rule
@@ -36,11 +36,7 @@ from unamp_mindspore import graph_operators
 from unamp_mindspore.copies import Kept, begun, function_copy
 from unamp_mindspore.decorators import inside, stated
 from unamp_mindspore.facts import facts
-from unamp_mindspore.listing import functions, layer_operation, tensor_methods
-from unamp_mindspore.operators import parameters_of
-from unamp_mindspore.rewriting import CONVERTED
-from unamp_mindspore.spellings import spelled
-from unamp_mindspore.standing_in import (
+from unamp_mindspore.graph_calls import (
     BOUND,
     CASTS_NOTHING,
     Low,
@@ -57,6 +53,10 @@ from unamp_mindspore.standing_in import (
     of_tensors,
     wide,
 )
+from unamp_mindspore.listing import functions, layer_operation, tensor_methods
+from unamp_mindspore.operators import parameters_of
+from unamp_mindspore.rewriting import CONVERTED
+from unamp_mindspore.spellings import spelled
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu
 from unamp_mindspore.strategies import STRATEGY, strategy
 
@@ -64,10 +64,10 @@ __all__ = [
     "POLICY",
     "STRATEGY",
     "Binding",
-    "as_whole",
     "binding",
+    "computed_by",
     "function_copy",
-    "held",
+    "kept_alive",
     "layer_rules",
     "policy_of_cell",
     "where_decorated",
@@ -86,7 +86,7 @@ _PRIMITIVES = (Primitive, getattr(_c_expression, "PrimitiveFunction_", Primitive
 _OPAQUE = (functools.partial, functools._lru_cache_wrapper)
 
 #: What was made for the graph that is being compiled, and nobody else holds: the compiler knows it by its id.
-held: list[Any] = []
+kept_alive: list[Any] = []
 
 #: What `bits_of` gives for float32 parameters.
 _FLOAT32_ALONE = bits_of([Tensor(0.0, FLOAT32)])
@@ -112,9 +112,9 @@ class Binding:
         self._rules, self._stated = stated.rules, stated
         self._emulates = on_cpu()  # as in PyNative mode
         self._low = Low(DTYPES[stated.dtype], self._emulates, stated.widen_results)
-        self._kept, self._roots, self._layers, self._wholes = Kept(), Kept(), Kept(), Kept()
+        self._kept, self._roots, self._layers, self._functions = Kept(), Kept(), Kept(), Kept()
 
-    def of(self, value: Any, symbol: str = "") -> Any:
+    def bound(self, value: Any, symbol: str = "") -> Any:
         """Return the form that a value has in code under this policy.
 
         Raises:
@@ -130,7 +130,7 @@ class Binding:
         if isinstance(value, nn.Cell):
             return self._cell(value)
         if isinstance(value, (list, tuple)):
-            return _each(value, self.of)
+            return _each(value, self.bound)
         if isinstance(value, types.ModuleType):
             if value.__name__.partition(".")[0] in _WITHOUT_OPERATIONS:
                 return value
@@ -162,13 +162,13 @@ class Binding:
         op = spelled().get(value.name)
         if op is None or vocabulary()[op].group == "cast":
             return value
-        return self._standing_in(op, value)
+        return self._by_rule(op, value)
 
     def _primitive_class(self, value: type) -> type:
         """Return a class of the same name, whose instances that the compiler makes are bound when they are."""
         return derived_class(value, {BOUND: self})  # type: ignore[no-any-return]
 
-    def _standing_in(self, op: str, call: Any) -> Any:
+    def _by_rule(self, op: str, call: Any) -> Any:
         """Return the replacement of an operation that `call` computes; `call` itself where no rule changes it."""
         rule = self._rules[op]
         if rule is Rule.BANNED:
@@ -183,10 +183,8 @@ class Binding:
             return agreeing_norm(call, emulated=self._emulates)
         return agreeing(call, narrowest=rule is Rule.NARROWEST, emulated=self._emulates)
 
-    def _is_whole(self, op: str | None) -> bool:
-        if op is None:
-            return False
-        return op not in facts().transparent or op in self._stated.allow or op in self._stated.deny
+    def _follows_parts(self, op: str) -> bool:
+        return op in facts().transparent and not is_listed(self._stated, op)
 
     @cached_property
     def names(self) -> dict[str, Any]:
@@ -194,7 +192,7 @@ class Binding:
         made = {}
         for kind, (op, call) in graph_operators.OPERATORS.items():
             takes = of_a_tensor if issubclass(kind, ast.unaryop) else of_tensors
-            made[f"unamp_{op}"] = takes(call, self._standing_in(op, call))
+            made[f"unamp_{op}"] = takes(call, self._by_rule(op, call))
         made["unamp_gradients"] = graph_operators.gradients_like
         for op, call in graph_operators.OPERATORS.values():
             made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
@@ -204,7 +202,7 @@ class Binding:
         for name, op in tensor_methods().items():
             if vocabulary()[op].group != "cast" and self._rules[op] is not Rule.BANNED:
                 call = method(name)
-                made[f"unamp_method_{name}"] = of_a_tensor(call, self._standing_in(op, call))
+                made[f"unamp_method_{name}"] = of_a_tensor(call, self._by_rule(op, call))
         return made
 
     # --- code -----------------------------------------------------------------------------------------------------------------
@@ -214,11 +212,11 @@ class Binding:
 
     def _made_function(self, value: types.FunctionType) -> Any:
         op = functions().get(value)
-        if op is None or not self._is_whole(op):
+        if op is None or self._follows_parts(op):
             return self._copy(value)
         if vocabulary()[op].group == "norm" and self._rules[op] is not Rule.FP32:  # its primitive's rule says what is cast
             return self._copy(value)
-        return self._standing_in(op, PARTS.of(value))
+        return self._by_rule(op, PARTS.bound(value))
 
     def _copy(self, value: types.FunctionType) -> Any:
         return value if _has_own(vars(value)) else self._marked(function_copy(value))
@@ -228,12 +226,12 @@ class Binding:
         return self._roots.get(inspect.unwrap(function), lambda plain: self._marked(function_copy(plain)))
 
     def _method(self, value: types.MethodType) -> Any:
-        owner = self.of(value.__self__)
+        owner = self.bound(value.__self__)
         function = value.__func__
         if isinstance(function, types.FunctionType) and BOUND not in vars(function):
             function = self._kept.get(inspect.unwrap(function), self._copy)
-        held.append(types.MethodType(function, owner))
-        return held[-1]
+        kept_alive.append(types.MethodType(function, owner))
+        return kept_alive[-1]
 
     def _module(self, value: types.ModuleType) -> Any:
         made = types.ModuleType(value.__name__)
@@ -258,36 +256,38 @@ class Binding:
 
         It has the layer's attributes, which a network may ask for: the weight of a layer, for one.
         """
-        whole = self.whole(cell)
-        if whole is None:
+        function = self.layer_function(cell)
+        if function is None:
             return None
         made = self._layers.get(cell, begun)
         self._become(made, cell)
-        vars(made).update(as_whole(made, whole))
+        vars(made).update(computed_by(made, function))
         return made
 
-    def whole(self, cell: Any) -> Any:
-        """Return the function that stands in for a layer that is one operation, as `layer` has it; None likewise."""
+    def layer_function(self, cell: Any) -> Any:
+        """Return the function that computes a layer that is one operation, as `layer` has it; None likewise."""
         op = layer_operation(cell)
-        if op is None or not self._is_whole(op):
+        if op is None or self._follows_parts(op):
             return None
         rule, own = self._rules[op], bits_of(parameters_of(cell).values())
         if rule is Rule.BANNED:
-            return self._standing_in(op, cell)
+            return self._by_rule(op, cell)
         norm = vocabulary()[op].group == "norm"
         if rule is Rule.LOW and not norm:
-            return self._whole(cell, own, _converted(self._low.dtype, self._emulates), lambda call: low(call, self._low, own))
+            return self._compute_by(
+                cell, own, _converted(self._low.dtype, self._emulates), lambda call: low(call, self._low, own)
+            )
         if rule is Rule.FP32:
-            return self._whole(cell, own, _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS, wide)
+            return self._compute_by(cell, own, _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS, wide)
         if norm or not own:
-            return self._whole(cell, own, PARTS, functools.partial(self._standing_in, op))
+            return self._compute_by(cell, own, PARTS, functools.partial(self._by_rule, op))
         if rule is Rule.WIDEST and own == _FLOAT32_ALONE:
-            return self._whole(cell, own, PARTS, wide)
+            return self._compute_by(cell, own, PARTS, wide)
         return None
 
-    def _whole(self, cell: Any, own: int, parts: Binding, make: Callable[[Any], Any]) -> Any:
+    def _compute_by(self, cell: Any, own: int, parts: Binding, make: Callable[[Any], Any]) -> Any:
         call = parts.twin(cell)  # as it is now
-        made = self._wholes.get(cell, lambda _: {})
+        made = self._functions.get(cell, lambda _: {})
         if own not in made:
             made[own] = make(call)
         return made[own]
@@ -297,7 +297,7 @@ class Binding:
         made = self._kept.get(cell, begun)
         self._become(made, cell)
         if isinstance(cell, (nn.CellList, nn.CellDict)):
-            made._cells = type(cell._cells)((name, self.of(each)) for name, each in cell._cells.items())
+            made._cells = type(cell._cells)((name, self.bound(each)) for name, each in cell._cells.items())
         return made
 
     def _become(self, made: Any, cell: Any) -> None:
@@ -321,12 +321,12 @@ class Binding:
 
 
 def _construct(self, *inputs, **named):  # type: ignore[no-untyped-def]
-    return self.unamp_whole(*inputs, **named)
+    return self.unamp_function(*inputs, **named)
 
 
-def as_whole(cell: Any, whole: Any) -> dict[str, Any]:
-    """Return the attributes by which a cell is compiled as a function that stands in for it."""
-    return {"construct": types.MethodType(_construct, cell), "unamp_whole": whole}
+def computed_by(cell: Any, function: Any) -> dict[str, Any]:
+    """Return the attributes by which a cell is compiled as a function in its place."""
+    return {"construct": types.MethodType(_construct, cell), "unamp_function": function}
 
 
 class _Parts(Binding):
@@ -337,7 +337,7 @@ class _Parts(Binding):
         """Nothing: operators follow no rule either."""
         return {}
 
-    def of(self, value: Any, symbol: str = "") -> Any:
+    def bound(self, value: Any, symbol: str = "") -> Any:
         if isinstance(value, types.FunctionType) and BOUND not in vars(value) and _is_own(value.__module__):
             return self._kept.get(value, self._copy)
         if type(value) is types.ModuleType and _is_own(value.__name__):
@@ -357,10 +357,10 @@ class _LayerParts(_Parts):
         """The function that casts parameters."""
         return {CONVERTED: self._converting}
 
-    def of(self, value: Any, symbol: str = "") -> Any:
+    def bound(self, value: Any, symbol: str = "") -> Any:
         if isinstance(value, nn.Cell) and BOUND not in vars(value):
             return self.twin(value)
-        return super().of(value, symbol)
+        return super().bound(value, symbol)
 
 
 @cache
@@ -387,8 +387,8 @@ def _each(values: Any, to: Callable[[Any], Any]) -> Any:
     made = [to(value) for value in values]
     if all(one is other for one, other in zip(made, values, strict=True)):
         return values
-    held.append(made if isinstance(values, list) else tuple(made))
-    return held[-1]
+    kept_alive.append(made if isinstance(values, list) else tuple(made))
+    return kept_alive[-1]
 
 
 def policy_of_cell(cell: Any, around: Policy | None) -> tuple[Policy | None, list[str]]:
@@ -428,7 +428,7 @@ def where_decorated(value: Any) -> Any:
         return _each(value, where_decorated)
     else:
         return value
-    return value if policy is None else binding(policy).of(value)
+    return value if policy is None else binding(policy).bound(value)
 
 
 #: For code that an operation is made of.

@@ -141,7 +141,7 @@ class _Performer(Performer[Plan, Operator]):
     reporting = staticmethod(observing.report)
 
     def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]) -> bool:
-        return operator.casts or op is None or plan.passes(op)
+        return operator.casts or op is None or plan.follows_parts(op)
 
     def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
         return operator.view or not on_cpu()
@@ -193,7 +193,7 @@ class _ConvertedLayer:
     def rule(self, op: str) -> Rule:
         return Rule.UNTOUCHED
 
-    def passes(self, op: str) -> bool:
+    def follows_parts(self, op: str) -> bool:
         return True
 
     def low_alone(self, dtype: str) -> Plan:

@@ -24,14 +24,14 @@ from unamp.adapter.replacing import CodePatch
 from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
-from unamp_mindspore.binding import as_whole, binding, layer_rules, policy_of_cell
+from unamp_mindspore.binding import binding, computed_by, layer_rules, policy_of_cell
 from unamp_mindspore.capturing import capture_hooks
 from unamp_mindspore.copies import function_copy
 from unamp_mindspore.decorators import inside
+from unamp_mindspore.graph_calls import BOUND, CASTS_NOTHING
 from unamp_mindspore.moved import api, jit_context, jit_trace
 from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks
 from unamp_mindspore.resolving import resolving_hooks
-from unamp_mindspore.standing_in import BOUND, CASTS_NOTHING
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
 
@@ -55,9 +55,9 @@ def _attached(to: Any, policy: Policy | None) -> Iterator[None]:
     bound = None if policy is None else binding(policy)
     if bound is not None:
         mine = {BOUND: bound, STRATEGY: bound.strategy}
-        whole = bound.whole(to) if isinstance(to, nn.Cell) else None
-        if whole is not None:
-            mine.update(as_whole(to, whole))
+        function = bound.layer_function(to) if isinstance(to, nn.Cell) else None
+        if function is not None:
+            mine.update(computed_by(to, function))
     else:
         # With no strategy at its root, a graph would take what it knows of an operation from one part to the next.
         mine = {} if held.get(STRATEGY) is not None else {STRATEGY: CASTS_NOTHING}

@@ -153,7 +153,7 @@ class _MasterWeights:
         given = (gradients,) if isinstance(gradients, Tensor) else gradients
         with suspended(thread):
             exchange.catch_up()
-            with _standing_in(self, {id(parameter): master for parameter, master in _pairs(self)}):
+            with _with_masters_in_place(self, {id(parameter): master for parameter, master in _pairs(self)}):
                 result = self(tuple(cast(each, FLOAT32) for each in given), *args, **kwargs)
             exchange.round()
         return result
@@ -203,7 +203,7 @@ def _master(parameter: Any) -> Any:
 
 
 @contextmanager
-def _standing_in(optimizer: Any, instead: Mapping[int, Any]) -> Iterator[None]:
+def _with_masters_in_place(optimizer: Any, instead: Mapping[int, Any]) -> Iterator[None]:
     """Return the optimizer as it was made, but with its master weights in its parameters' places."""
     before = [(vars(holder), dict(vars(holder))) for holder in _holders(optimizer)]
     kind = type(optimizer)

@@ -14,8 +14,8 @@ from mindspore.ops.functional import mixed_precision_cast
 
 from unamp.adapter.state import suspended
 from unamp.errors import NotExpressible
-from unamp.loss_scale import LossScale
-from unamp_mindspore.standing_in import BOUND, unbound
+from unamp.scaling.loss_scale import LossScale
+from unamp_mindspore.graph_calls import BOUND, unbound
 from unamp_mindspore.state import FLOAT32, Tensor, thread
 
 __all__ = ["in_graphs"]
@@ -39,7 +39,7 @@ def _times(factor, value):  # type: ignore[no-untyped-def]
 
 @mindspore.jit_class
 class _GraphScaler:
-    """A scaler as graphs see it. Its rules are `unamp.loss_scale.LossScale.after`."""
+    """A scaler as graphs see it. Its rules are `unamp.scaling.loss_scale.LossScale.after`."""
 
     def __init__(self, state: LossScale) -> None:
         self.dynamic = state.dynamic

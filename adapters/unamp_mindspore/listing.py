@@ -61,7 +61,7 @@ def _layers() -> dict[Any, dict[type, str]]:
 
 
 def layer_operation(cell: nn.Cell) -> str | None:
-    """Return the operation that a cell is as a whole; None for a network of cells."""
+    """Return the operation that a cell is; None for a network of cells."""
     kinds = None if "construct" in vars(cell) else _layers().get(type(cell).construct)
     if kinds is None:
         return None

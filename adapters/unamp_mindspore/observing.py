@@ -11,7 +11,7 @@ from mindspore import nn
 
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.observer import Layers, Observer, Sink
+from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
 from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
@@ -33,7 +33,7 @@ _layers = Patches(lambda: (_call,))
 @contextmanager
 def observe(sink: Sink, values: bool, unchanging: Callable[[], Any], release: Callable[[], None]) -> Iterator[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
-    observer = Observer("mindspore", sink, values, Layers(nn.Cell.cells_and_names))
+    observer = Observer("mindspore", sink, values, Layers(nn.Cell.cells_and_names, follow=_follow_parameters))
     with observing.observe(thread, observer, _layers, unchanging, release):
         yield
 
@@ -120,6 +120,13 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
 
     hook.when_closed(tensor.register_hook(passed_by).remove)
     return tensor
+
+
+def _follow_parameters(path: str, network: nn.Cell) -> None:
+    """Put hooks on the parameters of a network, where their gradients are wanted. See `unamp.adapter.observer.Layers`."""
+    for name, parameter in network.parameters_and_names():
+        if parameter.requires_grad and (hook := parameter_hook(f"{path}.{name}", parameter)) is not None:
+            _follow(parameter, hook, 0)
 
 
 _reporter = Reporter(tensors, lambda tensor: dtype_name(tensor.dtype), _numbers, _follow)

@@ -20,12 +20,12 @@ from unamp.adapter.replacing import CodePatch
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region
-from unamp_mindspore.binding import binding, held, layer_rules
+from unamp_mindspore.binding import binding, kept_alive, layer_rules
 from unamp_mindspore.decorators import inside, inside_backward
+from unamp_mindspore.graph_calls import BOUND, CASTS_NOTHING
 from unamp_mindspore.graph_operators import gradients_added
 from unamp_mindspore.moved import parser
 from unamp_mindspore.rewriting import rewritten, with_cast_gradients
-from unamp_mindspore.standing_in import BOUND, CASTS_NOTHING
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
 
@@ -80,8 +80,8 @@ class GraphUnder:
         graph.compiled, thread.plan = self._before
         if not graph.compiled:
             graph.bound, graph.backward = False, None
-            if held:
-                held.clear()
+            if kept_alive:
+                kept_alive.clear()
 
 
 @lru_cache(KEPT_POLICIES)

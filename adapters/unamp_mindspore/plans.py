@@ -41,7 +41,7 @@ class Plan(BasePlan):
         self.changes_float32 = frozenset(operator.name for operator in operators() if self._may_change_float32(operator))
         self.inside = Plan.without_policy() if policy.active or reporting else self
 
-    def passes(self, op: str) -> bool:
+    def follows_parts(self, op: str) -> bool:
         """Return whether an operation's parts follow their own rules."""
         return op in facts().transparent and not is_listed(self.policy, op)
 
@@ -52,7 +52,7 @@ class Plan(BasePlan):
         """Return the rules that `carry_out` itself carries out for most calls, by the operation."""
         if self.policy.widen_results:
             return {}
-        rules = {operator: self.rule(operator.op) for operator in operators() if not self.passes(operator.op)}
+        rules = {operator: self.rule(operator.op) for operator in operators() if not self.follows_parts(operator.op)}
         return {operator: rule for operator, rule in rules.items() if quick(operator, rule) is not None}
 
     def _may_change_float32(self, operator: Operator) -> bool:

@@ -10,10 +10,10 @@ from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.replacing import CodePatch
 from unamp_mindspore.binding import where_decorated
+from unamp_mindspore.graph_calls import BOUND
 from unamp_mindspore.graph_scaling import in_graphs
 from unamp_mindspore.moved import parser
 from unamp_mindspore.parsing import check_no_region, graph
-from unamp_mindspore.standing_in import BOUND
 
 __all__ = ["resolving_hooks"]
 
@@ -28,8 +28,8 @@ def _resolved(original: Callable[..., Any]) -> Callable[..., Any]:
         if scaling is not found:
             return scaling
         check_no_region(found)
-        bound = vars(namespace).get(BOUND)
-        return where_decorated(found) if bound is None else bound.of(found, symbol)
+        binding = vars(namespace).get(BOUND)
+        return where_decorated(found) if binding is None else binding.bound(found, symbol)
 
     return resolve_symbol
 
@@ -41,11 +41,11 @@ def _namespace(original: Callable[..., Any]) -> Callable[..., Any]:
         made = original(obj)
         # What `super()` gives has the attributes of classes alone.
         owner = getattr(obj, "__self__", obj) if isinstance(obj, super) else obj
-        bound = getattr(owner, BOUND, None)
+        binding = getattr(owner, BOUND, None)
         if graph.backward is not None and graph.backward[0] is owner:
-            bound = graph.backward[1]
-        if made is not None and bound is not None:
-            vars(made)[BOUND] = bound
+            binding = graph.backward[1]
+        if made is not None and binding is not None:
+            vars(made)[BOUND] = binding
         return made
 
     return namespace_of
@@ -56,8 +56,8 @@ def _instance(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def create_instance(cls_type: Any, params: Any = None) -> Any:
         made = original(cls_type, params)
-        bound = vars(cls_type).get(BOUND) if isinstance(made, Primitive) else None
-        return made if bound is None else bound.of(made)
+        binding = vars(cls_type).get(BOUND) if isinstance(made, Primitive) else None
+        return made if binding is None else binding.bound(made)
 
     return create_instance
 

@@ -58,7 +58,7 @@ class Plan(CallPlan, Protocol):
     def quick(self) -> Mapping[Any, Rule]:
         """The rules that `unamp_mindspore.calls.carry_out` itself carries out for most calls, by the operation."""
 
-    def passes(self, op: str) -> bool:
+    def follows_parts(self, op: str) -> bool:
         """Return whether an operation's parts follow their own rules."""
 
     def low_alone(self, dtype: str) -> Plan:

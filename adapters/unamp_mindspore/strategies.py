@@ -8,7 +8,7 @@ from mindspore._c_expression import amp
 
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
-from unamp_mindspore.standing_in import CASTS_NOTHING
+from unamp_mindspore.graph_calls import CASTS_NOTHING
 from unamp_mindspore.state import DTYPES
 
 __all__ = ["STRATEGY", "strategy"]

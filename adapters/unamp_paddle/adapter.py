@@ -35,6 +35,7 @@ class PaddleAdapter(BaseAdapter):
 
     framework = "paddle"
     thread = thread
+    dtypes = DTYPES
     holds_gradients = True
     dtype_errors = r"d(ata )?type|type of data|kernel_key"
 
@@ -63,9 +64,7 @@ class PaddleAdapter(BaseAdapter):
         HOOKS.probe()
         probe_effects()
 
-    def support(self, device: str, dtype: str) -> Support:
-        if dtype not in DTYPES:
-            return Support.UNSUPPORTED
+    def kernels(self, device: str, dtype: str) -> Support:
         return Support.NATIVE if device == "gpu" and devices.accelerator() in (None, "gpu") else Support.EMULATED
 
     def slowdown(self, device: str, dtype: str) -> float:

@@ -10,7 +10,7 @@ import paddle
 
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.observer import Layers, Observer, Sink
+from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
 from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
@@ -33,7 +33,7 @@ _layers = Patches(lambda: (_call,))
 @contextmanager
 def observe(sink: Sink, values: bool, unchanging: Callable[[], Any], release: Callable[[], None]) -> Iterator[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
-    observer = Observer("paddle", sink, values, Layers(paddle.nn.Layer.named_sublayers))
+    observer = Observer("paddle", sink, values, Layers(paddle.nn.Layer.named_sublayers, follow=_follow_parameters))
     with observing.observe(thread, observer, _layers, unchanging, release):
         yield
 
@@ -93,6 +93,15 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
         tensor.register_hook(_reporter.taking(hook, result))
         # It stays, and does nothing once the trace is closed: what could remove it would keep the tensor, and its graph.
     return tensor
+
+
+def _follow_parameters(path: str, network: Any) -> None:
+    """Put hooks on the parameters of a network, where their gradients are wanted. See `unamp.adapter.observer.Layers`."""
+    if not paddle.in_dynamic_mode():
+        return
+    for name, parameter in network.named_parameters():
+        if not parameter.stop_gradient and (hook := parameter_hook(f"{path}.{name}", parameter)) is not None:
+            hook.when_closed(parameter.register_hook(_reporter.taking(hook, 0)).remove)
 
 
 _reporter = Reporter(tensors, lambda tensor: _name(tensor.dtype), _numbers, _follow)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from unamp.adapter import Fact, Operations, Realisation, Support
+from unamp.adapter import Fact, Operations, Realisation
 from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import Layered
 from unamp.adapter.observer import Sink
@@ -40,6 +40,7 @@ class TensorFlowAdapter(BaseAdapter):
 
     framework = "tensorflow"
     thread = thread
+    dtypes = DTYPES
     holds_gradients = False
     dtype_errors = r"dtype|(expected|requested) .* (tensor|type)|of type (half|bfloat16|float)"
 
@@ -70,9 +71,6 @@ class TensorFlowAdapter(BaseAdapter):
         HOOKS.probe()
         patches.probe()
         probing.probe_effects()
-
-    def support(self, device: str, dtype: str) -> Support:
-        return super().support(device, dtype) if dtype in DTYPES else Support.UNSUPPORTED
 
     def runtime(self) -> Mapping[str, Fact]:
         """Return the build, oneDNN (which TensorFlow's own tests ask; not every version may tell) and threads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,11 @@ from tensorflow.python.eager.record import could_possibly_record, stop_recording
 from tensorflow.python.framework import op_callbacks, op_def_registry
 
 from unamp._compiler_marks import not_converted
-from unamp.adapter import observing
+from unamp.adapter import keras_models, observing
 from unamp.adapter.arguments import Opened, leaves
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.observer import Layers, Observer, Sink
-from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved
+from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
+from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import SecondRun
@@ -30,15 +30,17 @@ from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, NAMES, Plan, thread
 
-__all__ = ["State", "observe", "opened", "report", "report_registered", "second_run"]
+__all__ = ["State", "observe", "opened", "report", "report_registered", "second_run", "variable_name"]
 
 
 @cache
-def _layer_patches() -> Patches:
+def _patches(with_keras: bool) -> Patches:
     # Another method, not other code in Keras's own: AutoGraph reads the source of what it meets.
     follow = follow_calls(thread)
-    call = AttributePatch(tf.keras.layers.Layer, "__call__", lambda own: not_converted(follow(own)))
-    return Patches(lambda: (call,))
+    found = [AttributePatch(tf.GradientTape, "gradient", lambda own: not_converted(_following_variables(own)))]
+    if with_keras:
+        found.append(AttributePatch(tf.keras.layers.Layer, "__call__", lambda own: not_converted(follow(own))))
+    return Patches(lambda: found)
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def observe(sink: Sink, values: bool, acquire: Callable[[], Plan], release: Call
     """
     layers = Layers(lambda network: (), lambda layer: str(layer.name))  # a layer of Keras has a name of its own
     observer = Observer("tensorflow", sink, values, layers)
-    with observing.observe(thread, observer, _layer_patches() if keras_in_use() else None, acquire, release):
+    with observing.observe(thread, observer, _patches(keras_in_use()), acquire, release):
         yield
 
 
@@ -145,19 +147,52 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
     """Return a tensor that is the result, and whose gradient passes by the hook. TensorFlow has no hooks on tensors."""
     if not could_possibly_record():
         return tensor
-    take = _reporter.taking(hook, result)
 
     def passed_by(gradient: Any) -> Any:
-        if isinstance(gradient, tf.IndexedSlices):
-            hook.leave_out("its gradient is sparse (tf.IndexedSlices)", result)
-        elif tf.is_symbolic_tensor(gradient):
-            hook.leave_out("its gradient was computed in a graph", result)
-        else:
-            take(gradient)
+        _take(hook, gradient, result)
         return gradient
 
     with unobserved(thread):
         return tf.custom_gradient(lambda value: (tf.identity(value), passed_by))(tensor)
+
+
+def _take(hook: GradientHook, gradient: Any, result: int) -> None:
+    """Tell a hook of a gradient, or why it is not known."""
+    if isinstance(gradient, tf.IndexedSlices):
+        hook.leave_out("its gradient is sparse (tf.IndexedSlices)", result)
+    elif tf.is_symbolic_tensor(gradient):
+        hook.leave_out("its gradient was computed in a graph", result)
+    else:
+        _reporter.taking(hook, result)(gradient)
+
+
+def _following_variables(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `tf.GradientTape.gradient` that tells of the gradients of variables. TensorFlow has no hooks on those either."""
+
+    @wraps(original)
+    def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(tape, target, sources, *args, **kwargs)
+        observer = thread.sink
+        if observer is not None and traces.gradients and tf.executing_eagerly():
+            names = observer.layers.variables()
+            for variable, each in zip(tf.nest.flatten(sources), tf.nest.flatten(found), strict=True):
+                if each is None or not isinstance(variable, _variables()):
+                    continue
+                if (hook := parameter_hook(names.get(id(variable)) or variable_name(variable))) is not None:
+                    _take(hook, each, 0)
+        return found
+
+    return gradient
+
+
+def _variables() -> tuple[type, ...]:
+    return (tf.Variable, keras_models.library().Variable) if keras_in_use() else (tf.Variable,)
+
+
+def variable_name(variable: Any) -> str:
+    """Return the name of a variable with dots: Keras' path, or TensorFlow's name."""
+    path = getattr(variable, "path", None) or variable.name.partition(":")[0]
+    return str(path).replace("/", ".")
 
 
 _reporter = Reporter(_tensors, dtype_of, _numbers, _follow)

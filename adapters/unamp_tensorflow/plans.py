@@ -11,7 +11,7 @@ from functools import cache, cached_property, lru_cache
 
 from unamp.adapter import How
 from unamp.adapter.keras_models import facts as keras_facts
-from unamp.adapter.plans import BasePlan, all_widest, is_listed, with_synonyms
+from unamp.adapter.plans import BasePlan, all_widest, how_by_calls, is_listed, with_synonyms
 from unamp.adapter.replacing import PatchGroup
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -185,12 +185,13 @@ def how(op: str, policy: Policy, device: str) -> How:
     if "tensorflow" not in vocabulary()[op].spellings:
         return How.ABSENT
     made = plan(policy)
-    if made is None or vocabulary()[op].group == "cast":
-        return How.NATIVE
-    rule = made.rules[op]
     mine = [each for each in op_types().values() if each.op == op]
-    if rule is Rule.LOW and mine and not any(has_kernel(each.name, made.low) for each in mine):
-        return How.EMULATED
-    if rule.leaves_agreeing and mine and not any(e.several for e in mine if "Grad" not in e.name):
-        return How.NATIVE
-    return How.INTERCEPTED
+    if (
+        made is not None
+        and made.rules[op].leaves_agreeing
+        and mine
+        and not any(e.several for e in mine if "Grad" not in e.name)
+    ):
+        return How.NATIVE  # nothing that could disagree
+    rules = None if made is None else made.rules
+    return how_by_calls(op, rules, lambda: bool(mine) and not any(has_kernel(e.name, DTYPES[policy.dtype]) for e in mine))

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from unamp.adapter.keras_masters import stepped
 from unamp.errors import NotExpressible
+from unamp_tensorflow.observing import variable_name
 
 __all__ = ["fetched", "named_gradients", "numbers", "total"]
 
@@ -26,15 +27,10 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
     if any(isinstance(gradient, tf.distribute.DistributedValues) for gradient in given):
         raise NotExpressible("unamp.watch takes gradients of one replica; in a strategy, of strategy.local_results(...)[0]")
     pairs = zip(variables, given, strict=True)
-    return [(_name(variable), variable, gradient) for variable, gradient in pairs if variable.dtype in _FLOATING]
+    return [(variable_name(variable), variable, gradient) for variable, gradient in pairs if variable.dtype in _FLOATING]
 
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
-
-
-def _name(variable: Any) -> str:
-    path = getattr(variable, "path", None) or variable.name.partition(":")[0]
-    return str(path).replace("/", ".")
 
 
 def numbers(tensor: Any) -> Any:

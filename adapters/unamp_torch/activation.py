@@ -161,7 +161,7 @@ def _under(policy: Policy, device: str | None) -> AbstractContextManager[None]:
 
 def _switch(plan: state.Plan, *, on: bool) -> None:
     """Switch on or off what tells a plan's kernels and graphs from another's."""
-    for device, key, dtype, usual in plan.token:
+    for device, key, dtype, usual in plan.guard:
         set_excluded(key, not on)
         if dtype is not usual:
             set_dtype(device, dtype if on else usual)
@@ -201,6 +201,6 @@ def activation(plan: plans.Plan) -> Realisation:
     devices = sum(1 << (CPU, CUDA, META).index(device) for device in plan.devices)
     key = KERNEL_KEYS.index(plan.key)
     compiled = library.Activation(
-        plan, plan.compiled, in_python, key, plan.low, devices, plan.autocast, plan.policy.cache, plan.token
+        plan, plan.compiled, in_python, key, plan.low, devices, plan.autocast, plan.policy.cache, plan.guard
     )
     return _Replacing(compiled, plan.policy) if functions.named(plan.policy) else compiled

@@ -46,6 +46,7 @@ class TorchAdapter(BaseAdapter):
 
     framework = "torch"
     thread = thread
+    dtypes = state.DTYPES
     holds_gradients = True
     dtype_errors = (
         "dtype|scalar ?type|ScalarType|same type|type .* should be the same|not implemented for '|can't be cast|"
@@ -82,10 +83,8 @@ class TorchAdapter(BaseAdapter):
             return None
         return torch.distributed.get_rank()
 
-    def support(self, device: str, dtype: str) -> Support:
+    def kernels(self, device: str, dtype: str) -> Support:
         """Return native for the CPU (where single operators are emulated), and for a GPU what CUDA says."""
-        if dtype not in state.DTYPES:
-            return Support.UNSUPPORTED
         if device == "cpu":
             return Support.NATIVE
         if devices.accelerator() is None:

@@ -39,8 +39,8 @@ def suspended() -> Iterator[None]:
         thread.plan = plan
         include_kernels(plan)
         drop_casts()
-        # A region that was opened meanwhile found none around it, and switched its token off.
-        for device, key, dtype, usual in () if plan is None else plan.token:
+        # A region that was opened meanwhile found none around it, and switched its guard off.
+        for device, key, dtype, usual in () if plan is None else plan.guard:
             set_excluded(key, False)
             if dtype is not usual:
                 set_dtype(device, dtype)

@@ -215,7 +215,7 @@ def _is_reported(operator: Operator) -> bool:
     A backward pass is not reported: it follows no rule, and inside a region no kernel of ours is called in it.
     """
     plan = thread.plan
-    if _backward_in_progress() != -1 or (plan is not None and plan.only_chooses(operator.op)):
+    if _backward_in_progress() != -1 or (plan is not None and plan.follows_parts(operator.op)):
         return False
     return operator.computes or (plan is not None and plan.rule(operator.op) is not Rule.UNTOUCHED)
 

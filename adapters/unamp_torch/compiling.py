@@ -1,10 +1,10 @@
 """Regions and `torch.compile`.
 
 A region *around* a compiled function: dynamo guards on the autocast state of every device type. A plan that needs kernels
-of ours therefore carries a token, a dtype set for the autocast of a device type that no tensor of this process has; another
-plan is another token, so dynamo compiles anew instead of running a stale graph. The kernels themselves need nothing: they
+of ours therefore carries a guard, a dtype set for the autocast of a device type that no tensor of this process has; another
+plan is another guard, so dynamo compiles anew instead of running a stale graph. The kernels themselves need nothing: they
 run while the graph is traced, and their casts become part of it. PyTorch's cache of compiled graphs on disk outlives the
-process and with it the meaning of a token: there, the policy itself becomes part of the key (`cache_key`).
+process and with it the meaning of a guard: there, the policy itself becomes part of the key (`cache_key`).
 
 A region *inside* a compiled function: `enter` and `leave` become nodes of dynamo's graph. Tracing the graph runs them.
 """
@@ -29,7 +29,7 @@ from unamp.adapter.registered import CALLED_AS_THEY_ARE
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region, auto_cast, autocast, close_down_to, open_regions, policy_region
-from unamp_torch.state import Token, dispatch_key, lock, thread
+from unamp_torch.state import Guard, dispatch_key, lock, thread
 
 __all__ = [
     "cache_key",
@@ -37,23 +37,23 @@ __all__ = [
     "call_while_tracing",
     "calling_registered",
     "enter",
+    "guard",
     "is_recorded",
     "leave",
     "make_capturable",
     "patched_names",
     "run_uncompiled",
-    "token",
 ]
 
-#: Device types whose autocast state can carry a token: no tensor of theirs can exist in a build for the CPU or CUDA.
+#: Device types whose autocast state can carry a guard: no tensor of theirs can exist in a build for the CPU or CUDA.
 _CARRIERS = ("maia", "mtia", "ipu", "hpu", "xla")
 
 _lock = lock()
-_tokens: dict[object, Token] = {}
+_guards: dict[object, Guard] = {}
 
 
 @functools.cache
-def _digits() -> Token:
+def _digits() -> Guard:
     dtypes = sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str)
     keys = {device: dispatch_key(f"Autocast{device.upper()}") for device in _CARRIERS}
     usual = {device: torch.get_autocast_dtype(device) for device in _CARRIERS}
@@ -62,19 +62,19 @@ def _digits() -> Token:
     return tuple(sorted(digits, key=lambda digit: digit[2] is not digit[3]))
 
 
-def token(what: object) -> Token:
-    """Return the token of a plan, the same for equal ones, different for different ones.
+def guard(what: object) -> Guard:
+    """Return the guard of a plan, the same for equal ones, different for different ones.
 
     Raises:
         NotExpressible: after some twenty thousand different ones in one process.
     """
     with _lock:
-        if what not in _tokens:
-            _tokens[what] = _numbered(len(_tokens))
-        return _tokens[what]
+        if what not in _guards:
+            _guards[what] = _numbered(len(_guards))
+        return _guards[what]
 
 
-def _numbered(number: int) -> Token:
+def _numbered(number: int) -> Guard:
     digits = _digits()
     pairs = (pair for pair in itertools.combinations(digits, 2) if pair[0][0] != pair[1][0])
     found = next(itertools.islice(itertools.chain(((d,) for d in digits), pairs), number, None), None)

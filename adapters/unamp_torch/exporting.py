@@ -168,11 +168,11 @@ def _handler(operator: Operator) -> Callable[..., Any]:
         if policy is None:
             return record(*args, **kwargs)
         left = plans.is_left_to_pytorch(policy, operator, device)
-        if plans.only_chooses(policy, operator.op) or (left and operator.composite and operator.op in facts().made_of):
+        if plans.follows_parts(policy, operator.op) or (left and operator.composite and operator.op in facts().made_of):
             return operator.overload.decompose(*args, **kwargs)
         if left or (plan.delegated and not policy.reason(operator.op).origin.startswith("preset ")):
             return record(*args, **kwargs)  # PyTorch's own has lists, and no level for what is on none of them
-        return plans.explicit_action(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
+        return plans.action_for(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
 
     return handle
 

@@ -24,7 +24,7 @@ class Facts:
         promotes: operations that compute inputs of differing dtypes in the widest one by themselves.
         answers: operations that answer inputs of differing dtypes in another dtype than the widest.
         chooses: operations that only choose between others, by an argument, with those.
-        apart: operators that are called past the operation that they belong to, with the operations that they are made of.
+        bypassing: operators that are called past the operation that they belong to, with the operations that they are made of.
         made_of: operations that are computed with others, which have rules of their own.
         functions: operations that have an operator and a public function in Python that does without it: where that is.
         no_kernel: for each device type and low dtype, operations without a kernel for it, forward or backward, in any version.
@@ -36,7 +36,7 @@ class Facts:
     promotes: frozenset[str]
     answers: frozenset[str]
     chooses: Mapping[str, tuple[str, ...]]
-    apart: Mapping[str, tuple[str, ...]]
+    bypassing: Mapping[str, tuple[str, ...]]
     made_of: Mapping[str, tuple[str, ...]]
     functions: Mapping[str, tuple[str, ...]]
     no_kernel: Mapping[str, Mapping[str, frozenset[str]]]

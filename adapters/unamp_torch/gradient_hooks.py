@@ -1,4 +1,4 @@
-"""Telling a trace of the gradients of results, for `unamp.trace(gradients=True)`: PyTorch's own hooks on tensors."""
+"""Telling a trace of gradients, for `unamp.trace(gradients=True)`: PyTorch's own hooks on results and parameters."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.observer import parameter_hook
 from unamp.adapter.observing import unobserved
-from unamp_torch.numbers import has_numbers, rows
+from unamp_torch.networks import named_parameters
+from unamp_torch.numbers import has_numbers, local, rows
 from unamp_torch.state import TRACED, dtype_name, excluded, set_excluded, thread
 
-__all__ = ["follow"]
+__all__ = ["follow", "follow_parameters"]
+
+
+def follow_parameters(path: str, network: torch.nn.Module) -> None:
+    """Put hooks on the parameters of a network, where their gradients are wanted. See `unamp.adapter.observer.Layers`."""
+    for name, parameter in named_parameters(network):
+        trained = not is_lazy(parameter) and parameter.requires_grad and parameter.is_leaf and not parameter.is_inference()
+        if trained and has_numbers(parameter) and (hook := parameter_hook(f"{path}.{name}", parameter)) is not None:
+            follow(parameter, hook, 0)
 
 
 def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> torch.Tensor:
@@ -32,6 +43,7 @@ def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> torch.Tenso
     def arrived(gradient: torch.Tensor | None) -> None:
         if gradient is None or not hook.wanted:  # None: of several results, this one was not used
             return
+        gradient = local(gradient)
         if not has_numbers(gradient):
             hook.leave_out("its gradient has no plain numbers (sparse, nested, batched)", result)
             return

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from torch import nn
 
 from unamp.adapter.keras_layers import KerasLayers
-from unamp.adapter.keras_models import is_layer
+from unamp.adapter.keras_models import is_layer, own_variables
 
-__all__ = ["named_layers", "within"]
+__all__ = ["named_layers", "named_parameters", "within"]
 
 
 def within(layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
@@ -20,6 +20,19 @@ def within(layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
     # What is left of Keras' own attributes is the module in a TorchModuleWrapper.
     wrapped = [(name, each) for name, each in held if not is_layer(each, "torch") and not isinstance(each, nn.ParameterDict)]
     return [*KerasLayers().inner(layer), *wrapped]
+
+
+def named_parameters(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of a network by their layers and names; to PyTorch a network of Keras is one list of them."""
+    if not is_layer(network, "torch"):
+        yield from network.named_parameters()
+        return
+    for path, layer in (("", network), *named_layers(network)):
+        for variable in own_variables(layer) if is_layer(layer, "torch") else ():
+            yield f"{path}.{variable.name}".removeprefix("."), variable.value
+        if not is_layer(layer, "torch"):
+            for name, parameter in layer.named_parameters(recurse=False):
+                yield f"{path}.{name}", parameter
 
 
 def named_layers(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from unamp.adapter.arguments import within
 
-__all__ = ["flat", "has_numbers", "rows"]
+__all__ = ["flat", "has_numbers", "local", "rows"]
 
 _is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
@@ -28,6 +28,11 @@ def has_numbers(tensor: torch.Tensor) -> bool:
     """
     plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
     return plain and not isinstance(tensor, FakeTensor) and not _is_transformed(tensor)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of a tensor that this process holds, where it is sharded."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def rows(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -106,7 +106,7 @@ def observe(sink: Sink, values: bool, patches: Held) -> Iterator[None]:
     The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread. Layers of Keras
     report themselves, so what patches those is needed, too.
     """
-    observer = Observer("torch", sink, values, Layers(named_layers, _own_name))
+    observer = Observer("torch", sink, values, Layers(named_layers, _own_name, gradient_hooks.follow_parameters))
     with_keras = keras_on("torch")
     if with_keras:
         patches.acquire()

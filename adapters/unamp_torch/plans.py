@@ -23,7 +23,7 @@ from unamp.vocabulary import vocabulary
 from unamp_torch import calls, state
 from unamp_torch.calls import Action
 from unamp_torch.compiled import library
-from unamp_torch.compiling import token
+from unamp_torch.compiling import guard
 from unamp_torch.devices import accelerator, device_type
 from unamp_torch.facts import facts
 from unamp_torch.kernels import compiled_plan, install, install_on_meta, let_autocast_pass
@@ -32,14 +32,14 @@ from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, T
 
 __all__ = [
     "Plan",
-    "explicit_action",
+    "action_for",
+    "follows_parts",
     "forget",
     "how",
     "install_all",
     "install_traced",
     "is_left_to_pytorch",
     "nested",
-    "only_chooses",
     "plan",
     "to_the_letter",
 ]
@@ -51,29 +51,29 @@ _NATIVE_LISTS = preset("native").delegates["torch"]
 class Plan(state.Plan):
     """A policy made ready for PyTorch, with what its actions come to."""
 
-    def only_chooses(self, op: str, /) -> bool:
+    def follows_parts(self, op: str, /) -> bool:
         """Return whether an operation only chooses between others, whose rules hold here."""
-        return not self.delegated and only_chooses(self.policy, op)
+        return not self.delegated and follows_parts(self.policy, op)
 
     @cached_property
-    def explicit(self) -> Plan:
+    def complete(self) -> Plan:
         """The same plan, with kernels of ours for every rule, those that native autocast follows included."""
-        if self.is_explicit or not self.autocast or self.delegated:
+        if self.is_complete or not self.autocast or self.delegated:
             return self
-        tables = {device: self._explicit(device) for device in (CPU, CUDA, *self.elsewhere) if self._covers(device)}
+        tables = {device: self._complete(device) for device in (CPU, CUDA, *self.elsewhere) if self._covers(device)}
         _install(tables, TRACED)
         others = {device: tables.get(device, own) for device, own in self.elsewhere.items()}
         return replace(
-            self, on_cpu=tables.get(CPU, {}), on_cuda=tables.get(CUDA, {}), elsewhere=others, key=TRACED, is_explicit=True
+            self, on_cpu=tables.get(CPU, {}), on_cuda=tables.get(CUDA, {}), elsewhere=others, key=TRACED, is_complete=True
         )
 
     def _covers(self, device: str) -> bool:
         return device in self.devices or (self.beside is not None and device in self.beside.devices)
 
-    def _explicit(self, device: str) -> Mapping[str, Action]:
+    def _complete(self, device: str) -> Mapping[str, Action]:
         own = self if device in self.devices else self.beside
         own_actions = {CPU: self.on_cpu, CUDA: self.on_cuda, **self.elsewhere}[device]
-        return own_actions if own is None or own.delegated else {**own_actions, **_explicit_actions(own.policy, device)}
+        return own_actions if own is None or own.delegated else {**own_actions, **_complete_actions(own.policy, device)}
 
     @cached_property
     def compiled(self) -> object:
@@ -101,7 +101,7 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
     if not policy.active:
         install((), FEW)
         # A compiled function may ask what is in force: switched off is not the same as nothing.
-        return Plan(policy, low, covered, autocast=False, device=device, token=token("off"))
+        return Plan(policy, low, covered, autocast=False, device=device, guard=guard("off"))
     if preset(policy.preset).delegates:
         native = tuple(each for each in covered if autocast_key(each) is not None)
         if not native or not all(map(torch.amp.is_autocast_available, native)):
@@ -125,14 +125,14 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
     _install({**tables, **others} if key is TRACED else tables, key)
     for kind in others.keys() - {META}:
         let_autocast_pass(kind)
-    carried = token((policy, covered, _changes)) if changes or key is TRACED else ()
+    carried = guard((policy, covered, _changes)) if changes or key is TRACED else ()
     return Plan(
         *(policy, low, covered),
         autocast=True,
         on_cpu=tables[CPU],
         on_cuda=tables[CUDA],
         elsewhere=others,
-        token=carried,
+        guard=carried,
         device=device,
         key=key,
     )
@@ -145,7 +145,7 @@ def forget() -> None:
     """Make plans anew from now on: operators of somebody's library have other rules."""
     global _changes
     _changes += 1
-    for kept in (_plan, _actions, _explicit_actions, operators):
+    for kept in (_plan, _actions, _complete_actions, operators):
         kept.cache_clear()
 
 
@@ -163,8 +163,8 @@ def nested(outer: state.Plan, inner: Plan) -> Plan:
     key = TRACED if META in left or TRACED in (outer.key, inner.key) else MANY
     _install({**tables, **others} if key is TRACED else tables, key)
     intercepts = any(tables.values()) or key is TRACED
-    carried = token((outer.policy, outer.devices, inner.policy, inner.devices)) if intercepts else ()
-    return replace(inner, token=carried, key=key, beside=outer, on_cpu=tables[CPU], on_cuda=tables[CUDA], elsewhere=others)
+    carried = guard((outer.policy, outer.devices, inner.policy, inner.devices)) if intercepts else ()
+    return replace(inner, guard=carried, key=key, beside=outer, on_cpu=tables[CPU], on_cuda=tables[CUDA], elsewhere=others)
 
 
 def install_all() -> None:
@@ -200,7 +200,7 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
         return _as_native_on_cpu(policy)
     table = {}
     for op, rule in policy.rules.items():
-        for operator in () if only_chooses(policy, op) else operators(op):
+        for operator in () if follows_parts(policy, op) else operators(op):
             action = _action(policy, rule, operator, device)
             if action is not None:
                 table[operator.name] = action
@@ -211,10 +211,10 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
             continue
         for operator in operators(op):
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
-                table[operator.name] = explicit_action(policy, operator, device)
-    for operator, parts in _apart():
+                table[operator.name] = action_for(policy, operator, device)
+    for operator, parts in _bypassing():
         if operator.name not in table and not _agree(policy, operator.op, parts):
-            table[operator.name] = explicit_action(policy, operator, device)
+            table[operator.name] = action_for(policy, operator, device)
     return table
 
 
@@ -235,9 +235,11 @@ def _made_low_natively(policy: Policy, op: str, parts: Iterable[str], device: st
 
 
 @cache
-def _apart() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
+def _bypassing() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
     """Return the operators that are called past the operation that they belong to, with what they are made of."""
-    return tuple((o, parts) for o in _all_operators() if (parts := facts().apart.get(o.overload._schema.name[6:])) is not None)
+    return tuple(
+        (o, parts) for o in _all_operators() if (parts := facts().bypassing.get(o.overload._schema.name[6:])) is not None
+    )
 
 
 def to_the_letter(policy: Policy, device: str) -> bool:
@@ -265,7 +267,7 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     native_rules = policy.replace(preset=_of_this_pytorch(_NATIVE_LISTS[device])).rules
     for op, rule in policy.rules.items():
-        answered = op in facts().answers or op in facts().made_of or only_chooses(policy, op)
+        answered = op in facts().answers or op in facts().made_of or follows_parts(policy, op)
         moved = native_rules[op] is not rule
         for operator in operators(op) if moved or rule in (Rule.WIDEST, Rule.BANNED) else ():
             native = _listed_rule(operator, device)
@@ -282,7 +284,7 @@ def _as_native_on_cpu(policy: Policy) -> Mapping[str, Action]:
     for op, rule in policy.rules.items():
         for operator in operators(op) if rule in (Rule.LOW, Rule.FP32) and vocabulary()[op].group != "recurrent" else ():
             if _has_kernel(operator, NATIVE_KEYS[CPU].name):
-                table.setdefault(operator.name, explicit_action(policy, operator, META))
+                table.setdefault(operator.name, action_for(policy, operator, META))
     return table
 
 
@@ -293,20 +295,20 @@ def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
 
 
 @lru_cache(KEPT_POLICIES)
-def _explicit_actions(policy: Policy, device: str) -> Mapping[str, Action]:
+def _complete_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
-        for operator in () if rule is Rule.UNTOUCHED or only_chooses(policy, op) else operators(op):
+        for operator in () if rule is Rule.UNTOUCHED or follows_parts(policy, op) else operators(op):
             # Under vmap the backward pass of a norm takes no low input with float32 parameters.
             norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
             if is_left_to_pytorch(policy, operator, device) and not norm:
                 continue
-            action = explicit_action(policy, operator, device)
+            action = action_for(policy, operator, device)
             table[operator.name] = calls.WithoutLowKernel(action) if norm else action
     return table
 
 
-def only_chooses(policy: Policy, op: str) -> bool:
+def follows_parts(policy: Policy, op: str) -> bool:
     """Return whether an operation only chooses between others, by an argument, whose rules hold: `pad`, by its mode."""
     chosen = facts().chooses.get(op, ())
     return not is_listed(policy, op) and any(policy.rules[other] is not policy.rules[op] for other in chosen)
@@ -351,7 +353,7 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
     return None if native is Rule.UNTOUCHED else calls.untouched
 
 
-def explicit_action(policy: Policy, operator: Operator, device: str) -> Action:
+def action_for(policy: Policy, operator: Operator, device: str) -> Action:
     """Return the action that carries a rule out all by itself, for where native autocast does not run."""
     rule = policy.rules[operator.op]
     if rule is Rule.FP32:
@@ -411,7 +413,7 @@ def how(op: str, policy: Policy, device: str) -> How:
     if not policy.active or policy.delegated("torch", device_type(device)) is not policy:
         return How.NATIVE
     table = _actions(policy, device_type(device))
-    called = [operator for operator in found if operator.overload._schema.name.removeprefix("aten::") not in facts().apart]
+    called = [operator for operator in found if operator.overload._schema.name.removeprefix("aten::") not in facts().bypassing]
     if not any(operator.name in table for operator in called):
         return How.NATIVE
     emulated = policy.rules[op] is Rule.LOW and op in facts().lacking.get((device_type(device), policy.dtype), ())

@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,10 +46,9 @@ __all__ = [
     "META_IN_PYTHON",
     "NATIVE_KEYS",
     "TRACED",
+    "Guard",
     "KernelKey",
     "Plan",
-    "Step",
-    "Token",
     "autocast_key",
     "dispatch_key",
     "dtype_name",
@@ -117,14 +116,7 @@ set_included = torch._C._dispatch_tls_set_dispatch_key_included
 
 #: What tells plans apart for `torch.compile`: device types, each with its autocast's dispatch key, the dtype to set, and its
 #: usual dtype. See `unamp_torch.compiling`.
-Token = tuple[tuple[str, torch._C.DispatchKey, torch.dtype, torch.dtype], ...]
-
-
-class Step(Protocol):
-    """An optimizer's step in a region, for `Thread`; `unamp_torch.stepping.Step` is the class."""
-
-    def call_under_policy(self, closure: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a closure under the policy around the step."""
+Guard = tuple[tuple[str, torch._C.DispatchKey, torch.dtype, torch.dtype], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,11 +131,11 @@ class Plan:
         delegated: whether it is PyTorch's own AMP and nothing else (preset ``native``).
         on_cpu, on_cuda: the operators that need more than native autocast, by name, with what is done about them.
         elsewhere: the same for other device types, where every rule that changes anything is carried out by kernels of ours.
-        token: what tells it from other plans for `torch.compile`.
+        guard: what tells it from other plans for `torch.compile`.
         device: the kind of device that was asked for; None for all.
         beside: the plan around it, which stays in force on devices that this one does not cover.
         key: where the kernels for those operators are.
-        is_explicit: whether those are all operators that have a rule (`explicit`).
+        is_complete: whether those are all operators that have a rule (`complete`).
     """
 
     policy: Policy
@@ -154,11 +146,11 @@ class Plan:
     on_cpu: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     on_cuda: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     elsewhere: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
-    token: Token = ()
+    guard: Guard = ()
     device: str | None = None
     key: KernelKey = FEW
     beside: Plan | None = None
-    is_explicit: bool = False
+    is_complete: bool = False
 
     def low_on(self, device: str, /) -> torch.dtype:
         """Return the low dtype for a device type."""
@@ -176,7 +168,7 @@ class Plan:
         return bool(self.on_cpu or self.on_cuda or (self.elsewhere and self.key is TRACED))
 
     @property
-    def explicit(self) -> Plan:
+    def complete(self) -> Plan:
         """The same plan, with kernels of ours for every rule, those that native autocast follows included."""
         raise NotImplementedError
 
@@ -185,7 +177,7 @@ class Plan:
         """The actions as the compiled kernels take them; None where there are none."""
         raise NotImplementedError
 
-    def only_chooses(self, op: str, /) -> bool:
+    def follows_parts(self, op: str, /) -> bool:
         """Return whether an operation only chooses between others, whose rules hold here."""
         raise NotImplementedError
 
@@ -211,7 +203,7 @@ class Thread(state.ThreadState[Plan]):
     emulated: bool = False
     forward_region: AbstractContextManager[Any] | None = None
     transforms: Mapping[int, Plan] = MappingProxyType({})
-    step: Step | None = None
+    step: state.Step | None = None
 
 
 thread = Thread()

@@ -15,15 +15,15 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.compiler import is_compiling
 
+from unamp.adapter import state
 from unamp.adapter.patching import missing
 from unamp.policy import Policy
 from unamp.regions import policy_region
-from unamp_torch import state
 from unamp_torch.backward import suspended
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.state import include_kernels, thread
@@ -53,43 +53,35 @@ def probe_steps() -> None:
             raise missing("torch", torch.__version__, f"{name} in torch.optim.Optimizer.profile_hook_step")
 
 
-class Step:
-    """A step in a region: a context with no policy in force, but for closures.
+class Step(state.Step):
+    """A step in a region, with PyTorch's own context of it, by which the hook that sees closures finds it.
 
     Args:
         recorded: PyTorch's own context of the step.
     """
 
     def __init__(self, recorded: AbstractContextManager[Any]) -> None:
+        super().__init__(thread, suspended)
         self._recorded = recorded
         self._around: state.Step | None = None
-        self._without_policy = suspended()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self._recorded.__enter__()
-        self._suspend()
-        self._around, thread.step = thread.step, self
+        self._around, thread.step = thread.step, super().__enter__()
+        return self
 
     def __exit__(self, *error: Any) -> bool | None:
         thread.step = self._around
-        self._without_policy.__exit__(None, None, None)
+        super().__exit__(*error)
         return self._recorded.__exit__(*error)
 
-    def call_under_policy(self, closure: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a closure under the policy around the step, if the step that it was given to is running in this thread."""
+    def call_under_policy(self, closure: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             torch._dynamo.graph_break(msg=_CLOSURE)
-        if thread.step is not self or thread.plan is not None:  # kept for later, or called in a region of the step's own
-            return closure(*args, **kwargs)
-        self._without_policy.__exit__(None, None, None)
-        try:
-            return closure(*args, **kwargs)
-        finally:
-            self._suspend()
+        return super().call_under_policy(closure, *args, **kwargs)
 
     def _suspend(self) -> None:
-        self._without_policy = suspended()
-        self._without_policy.__enter__()
+        super()._suspend()
         if thread.sink is not None:
             include_kernels(None)  # a trace sees the step, as it does outside regions
 
@@ -150,9 +142,7 @@ def _hand_policy_to_closures(
         return None
     if is_compiling():
         torch._dynamo.graph_break(msg=_CLOSURE)
-    step = thread.step
-    if step is None:
+    if thread.step is None:
         return None
-    handed = [functools.partial(step.call_under_policy, each) if callable(each) else each for each in args[1:]]
-    named = {n: functools.partial(step.call_under_policy, each) if callable(each) else each for n, each in kwargs.items()}
+    handed, named = thread.step.handed(args[1:], kwargs)
     return (args[0], *handed), named

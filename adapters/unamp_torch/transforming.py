@@ -3,7 +3,7 @@
 `vmap` takes operations apart above PyTorch's autocast: a product with a bias becomes a product and a sum, a layer norm a norm
 without parameters and more. Their rules would meet the parts, beyond the reach of gradients that were asked for inside. While
 one runs in a region, every rule is therefore carried out by a kernel of ours, which sees operations as they are called
-(`Plan.explicit`).
+(`Plan.complete`).
 
 `grad` and `jvp` take products with a bias apart as well, and call what is below them once more: it is the same there.
 
@@ -32,20 +32,20 @@ Nesting = Callable[P, int]  #: One of PyTorch's functions that put a level of a 
 
 
 def for_this_level(plan: Plan) -> Plan:
-    """Return the form in force of a plan in this thread now: inside a transform of `torch.func`, its explicit form."""
-    return plan if torch._C._functorch.maybe_current_level() is None else plan.explicit
+    """Return the form in force of a plan in this thread now: inside a transform of `torch.func`, its complete form."""
+    return plan if torch._C._functorch.maybe_current_level() is None else plan.complete
 
 
 def putting_on(original: Nesting[P]) -> Nesting[P]:
-    """Wrap a function that puts a level of `vmap`, `grad` or `jvp` on: a plan in force becomes explicit."""
+    """Wrap a function that puts a level of `vmap`, `grad` or `jvp` on: a plan in force becomes complete."""
 
     @functools.wraps(original)
     def put_on(*args: P.args, **kwargs: P.kwargs) -> int:
         level, plan = original(*args, **kwargs), thread.plan
-        if plan is not None and plan.explicit is not plan:
+        if plan is not None and plan.complete is not plan:
             LASTING.add(__name__, lambda: (AttributePatch(*place, _taking_off) for place in _TAKING_OFF))
             thread.transforms = {**thread.transforms, level: plan}
-            _put_in_force(plan.explicit)
+            _put_in_force(plan.complete)
         return level
 
     return put_on
@@ -60,7 +60,7 @@ def _taking_off(original: Nesting[P]) -> Nesting[P]:
         if level in thread.transforms:
             plan = thread.transforms[level]
             thread.transforms = {other: of for other, of in thread.transforms.items() if other != level}
-            if thread.plan is plan.explicit:  # else regions were closed in the middle of it
+            if thread.plan is plan.complete:  # else regions were closed in the middle of it
                 _put_in_force(plan)
         return level
 

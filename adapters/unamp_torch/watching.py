@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from unamp_torch import keras
+from unamp_torch.numbers import local
 
 __all__ = ["fetched", "named_gradients", "numbers", "total"]
 
@@ -22,8 +23,8 @@ def named_gradients(network: torch.nn.Module, optimizer: Any, given: Any) -> lis
 
 def numbers(tensor: torch.Tensor) -> torch.Tensor:
     """See `unamp.adapter.NamesGradients.numbers`."""
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    dense = (local._values() if local.is_sparse else local).detach()
+    held = local(tensor)
+    dense = (held._values() if held.is_sparse else held).detach()
     return dense if dense.dtype is torch.float64 else dense.float()
 
 

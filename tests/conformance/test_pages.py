@@ -9,11 +9,11 @@ import reports
 from pretenders import Pretender, forgetful, relabelling
 from typer.testing import CliRunner
 from unamp_conformance.check.cases import cases
+from unamp_conformance.check.netbounds import Reference
 from unamp_conformance.check.netchecks import check_network
 from unamp_conformance.check.networks import NETWORKS
 from unamp_conformance.check.opchecks import check_operation
 from unamp_conformance.check.probes import Probe
-from unamp_conformance.check.reference import Reference
 from unamp_conformance.cli import app
 from unamp_conformance.report.evidence import evidence, ratio
 from unamp_conformance.report.html import write

@@ -191,6 +191,16 @@ def test_a_later_call_is_looked_at_where_numbers_are_random():
     assert dict(Bench(MutableSubject("torch", "cpu")).verdicts("normal", [kind])) == {kind.name: NOTICED}
 
 
+def test_an_old_input_is_a_defect_where_chance_has_its_numbers_from_there_alone():
+    """Not for an operation that takes nothing but a shape: the mutant does what the adapter does."""
+    from unamp_conformance.meta.mutants import KINDS, MutableSubject
+    from unamp_conformance.meta.noticing import SAME, Bench
+
+    bench, kind = Bench(MutableSubject("torch", "cpu")), KINDS["stale cast"]
+    assert dict(bench.verdicts("rand_like", [kind])) == {kind.name: SAME}
+    assert dict(bench.verdicts("bernoulli", [kind])) == {kind.name: "random"}
+
+
 def test_a_result_of_another_size_is_caught_where_its_numbers_do_not_tell():
     def cutting(call, args, dtype):
         return honest(call, args, dtype)[:-1]

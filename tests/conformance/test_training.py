@@ -7,8 +7,8 @@ from unamp_conformance.check.networks import NETWORKS
 from unamp_conformance.check.training import State, check_training, train
 from unamp_conformance.subjects import Subject
 
-from unamp.loss_scale import LossScale
 from unamp.policy import Policy
+from unamp.scaling.loss_scale import LossScale
 
 SUBJECT, MLP, POLICY = Subject("torch", "cpu"), NETWORKS["mlp"], Policy("O1", "float16")
 

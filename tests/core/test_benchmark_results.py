@@ -190,13 +190,13 @@ def test_pictures_are_whole_and_name_everything(tmp_path: Path) -> None:
     grown = Standing("growth: regions, nested", 5, tuple(outcome(str(size), size**1.5) for size in (1, 10, 1000)))
     kept = [replace(standing(2.0, title=f"memory, {name}: a <wide> network"), unit="bytes") for name in ("PyTorch", "JAX")]
     written = pictures.write(tmp_path, Run(MACHINE, "laptop", standings=[standing(0.9, 7.0), grown, *kept]))
-    assert [path.name for path in written] == ["ratios.svg", "growth-regions-nested.svg", "memory-a-<wide>-network.svg"]
+    assert [path.name for path in written] == ["growth-regions-nested.svg", "ratios-torch.svg", "memory-a-<wide>-network.svg"]
     for path in written:
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
-    assert "an &lt;add&gt; &amp; more" in written[0].read_text()
-    assert written[1].read_text().count("<circle") == 3
+    assert "an &lt;add&gt; &amp; more" in written[1].read_text()
+    assert written[0].read_text().count("<circle") == 3
     assert written[2].read_text().count('height="10"') == 4
-    for path in (written[0], written[2]):
+    for path in written[1:]:
         assert "one, 2 cores, as laptop, 2026-11-23" in path.read_text()
 
 

@@ -1,4 +1,4 @@
-"""The first noun of a docstring is the thing that it is about: no pronoun stands for it."""
+"""The first noun of a docstring is the thing that it is about: no pronoun stands for it, and no word that is ours alone."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ NAMELESS = re.compile(
     rf"|[A-Z]\w+ ({PRONOUNS})\b"
     rf"|(Return|Yield|Give|Print) (this|that|which|who|whose|where|how)\b"
 )
+
+#: Words that mean something of their own here, in identifiers and docstrings.
+OURS = (
+    "composite", "explicit cast", "feed", "held", "observer", "place", "shadow", "sink", "stand in", "suspend", "token",
+    "transparent", "unit",
+)  # fmt: skip
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
@@ -47,3 +53,9 @@ def test_the_first_noun_is_the_thing(path: Path) -> None:
 )
 def test_a_pronoun_is_noticed(said: str, nameless: bool) -> None:
     assert [bool(NAMELESS.match(found)) for _, found in docstrings(f'"""{said}"""')] == [nameless]
+
+
+@pytest.mark.parametrize("word", OURS)
+def test_a_word_of_ours_stands_in_the_glossary(word: str) -> None:
+    glossary = (ROOT / "docs/glossary.md").read_text("utf-8")
+    assert re.search(rf"^\| {word} \| \S", glossary, re.MULTILINE)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import unamp
 from unamp import OpRecord, Rule, trace
-from unamp.adapter.observer import Layers, Observer
+from unamp.adapter.observer import Layers, Observer, parameter_hook
 from unamp.adapter.records import Gradient
 from unamp.cli.commands import app
 
@@ -132,6 +132,54 @@ def test_the_worst_stands_first(fake: Any) -> None:
         t.gradient_table("float32")
 
 
+def test_a_parameter_is_followed_once_and_belongs_to_the_step_of_its_gradient(fake: Any) -> None:
+    weight = object()
+    with trace(gradients=True) as outer:
+        assert parameter_hook("Net.a.weight", weight) is not None
+        assert parameter_hook("Net.a.weight", weight) is None
+        with trace(gradients=True, steps=[1]) as inner:
+            assert parameter_hook("Net.a.weight", weight) is None  # not in this step
+            inner.step()
+            hook = parameter_hook("Net.a.weight", weight)
+            assert hook is not None
+            hook.arrived("float32", (4,), SMALL)
+            inner.step()
+            assert not hook.wanted
+            hook.arrived("float32", (4,), SMALL)
+        told_once = parameter_hook("Net.a.weight")
+        assert told_once is not None
+        told_once.arrived("float32", (4,), SMALL)
+    assert [(each.parameter, each.record, each.step) for each in inner.gradients] == [("Net.a.weight", None, 1)]
+    assert [(each.parameter, each.step) for each in outer.gradients] == [("Net.a.weight", 0)]
+    assert parameter_hook("Net.a.weight", weight) is None
+    with trace(values=True):
+        assert parameter_hook("Net.a.weight", weight) is None
+
+
+def test_a_parameter_stands_in_the_table_by_its_layer(fake: Any) -> None:
+    with trace(gradients=True) as t:
+        result = fake.sinks[-1](LINEAR)
+        for name, numbers in (("Net.a.weight", SMALL), ("scale", np.array([math.nan, 0.0]))):
+            hook = parameter_hook(name)
+            assert hook is not None
+            hook.arrived("float32", numbers.shape, numbers)
+        hook.leave_out("it is a test")
+        result.arrived("float32", (2,), np.array([1.0, math.inf]))
+    assert t.gradient_table().splitlines() == [
+        "layer         operation  gradient  largest  zeros  subnormal in float16  to zero  not finite  count",
+        "scale         parameter  float32   0        50.0%  -                     -        1           1",
+        "Net.a         linear     float32   1        -      -                     -        1           1",
+        "Net.a.weight  parameter  float32   1        25.0%  25.0%                 25.0%    -           1",
+        "gradients that are not known:",
+        "parameter scale: it is a test",
+    ]
+    assert t.remarks() == [
+        "first gradient that is not finite: of parameter scale, the first of all",
+        "gradients too small for float16, by layer: Net.a 33.3%",
+    ]
+    assert [(line.layer, line.op) for line in t.gradient_summary()][::2] == [(None, ""), ("Net.a", "")]
+
+
 def test_a_loss_scale_is_told(fake: Any) -> None:
     with trace() as outer, trace(gradients=True) as t:
         before, after = fake.sinks[-1](LINEAR), fake.sinks[-1](EXP)
@@ -230,6 +278,8 @@ def test_it_survives_json(fake: Any) -> None:
     assert (again.to_json(), again.gradient_table(), again.rank) == (t.to_json(), t.gradient_table(), 0)
     assert [each.record for each in again.gradients] == [2, 1, 0]
     data = json.loads(t.to_json())
+    del data["gradients"][0]["parameter"], data["gradients"][0]["step"]
+    assert unamp.Trace.from_json(json.dumps(data)).to_json() == t.to_json()
     del data["gradients"], data["rank"], data["records"][0]["step"]
     assert not unamp.Trace.from_json(json.dumps(data)).keeps_gradients
 
@@ -239,6 +289,10 @@ def test_it_survives_json(fake: Any) -> None:
     [
         ({"record": 1}, "record: there is no record 1"),
         ({"record": -1}, "record: must not be negative"),
+        ({"record": None}, "must be of either a record or a parameter"),
+        ({"parameter": "a.b"}, "must be of either a record or a parameter"),
+        ({"parameter": 3}, "parameter: must be"),
+        ({"step": -1}, "step: must not be negative"),
         ({"zeros": 1.5}, "zeros: a share must be between 0 and 1"),
         ({"scale": 0}, "scale: must be more than 0"),
         ({"scale": "nan"}, "scale: must be more than 0"),

@@ -43,7 +43,6 @@ FLOORS = (
         "networks",
         "default_regions",
         "scaling",
-        "loss_scale",
         "decoration",
         "custom_function",
         "explaining",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import unamp
-from unamp.loss_scale import FORMS
+from unamp.scaling.loss_scale import FORMS
 
 
 @pytest.fixture

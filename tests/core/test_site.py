@@ -29,20 +29,23 @@ CUT = """() => [...document.querySelectorAll(".md-content *")].filter((element) 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built strictly: a link that leads nowhere, a page that no menu names, and a wrong docstring are errors."""
-    out = tmp_path_factory.mktemp("site") / "site"
+    out = tmp_path_factory.mktemp("site")
+    other = out / "0.0.9"  # a version whose pages were built before
+    other.mkdir()
+    (other / "index.html").write_text("<!doctype html><title>older</title>")
     command = [sys.executable, str(ROOT / "docs" / "build_site.py"), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-    return out
+    return out / unamp.__version__
 
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    """Where the site is served: a browser lets no file search other files."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+    """Where this version is served, with the others beside it: a browser lets no file search other files."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site.parent))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://127.0.0.1:{server.server_port}/{site.name}"
         server.shutdown()
         thread.join()
 
@@ -67,14 +70,15 @@ def opened(chromium: Browser, size: tuple[int, int], complaints: list[str], addr
     page = chromium.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme).new_page()
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("response", lambda response: complaints.append(response.url) if response.status >= 400 else None)
-    page.on("request", lambda request: None if request.url.startswith(address) else complaints.append(request.url))
+    root = address.rpartition("/")[0]  # where the versions are listed
+    page.on("request", lambda request: None if request.url.startswith(root) else complaints.append(request.url))
     return page
 
 
 def test_every_document_is_a_page(site: Path) -> None:
     documents = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
     pages = {path.relative_to(site) for path in site.rglob("*.html")}
-    at_root = ("index.html", "contributing.html", "security.html", "changelog.html", "404.html")
+    at_root = ("index.html", "contributing.html", "security.html", "changelog.html")
     assert pages == documents | {Path(name) for name in at_root}
     menu = (site / "index.html").read_text("utf-8")
     assert [page for page in sorted(documents) if f'href="./{page.as_posix()}"' not in menu] == []
@@ -82,8 +86,6 @@ def test_every_document_is_a_page(site: Path) -> None:
 
 def test_no_link_to_a_page_is_broken(site: Path) -> None:
     for page in site.rglob("*.html"):
-        if page.name == "404.html":  # its links begin at the root, wherever the site is
-            continue
         for target in re.findall(r'(?:href|src)="([^"#?:]+)[^":]*"', page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.relative_to(site)}: {target}"
 
@@ -102,7 +104,22 @@ def test_a_fence_of_any_kind_is_code(site: Path) -> None:
 
 
 def test_a_page_says_its_version(site: Path) -> None:
-    assert f"unamp {unamp.__version__}</title>" in (site / "policies.html").read_text("utf-8")
+    assert f"unamp {unamp.__version__}" in (site / "policies.html").read_text("utf-8")
+
+
+def test_a_menu_leads_to_the_other_versions(site: Path, address: str, chromium: Browser) -> None:
+    complaints: list[str] = []
+    root = address.removesuffix(site.name)
+    page = opened(chromium, PHONE, complaints, root)
+    page.goto(root)
+    page.wait_for_url(f"{address}/index.html")  # the newest
+    menu = page.locator(".md-version a")
+    menu.first.wait_for(state="attached")
+    assert [entry.get_attribute("href") for entry in menu.all()] == [f"{address}/", f"{root}0.0.9/"]
+    page.goto(f"{root}0.0.9/")
+    assert page.title() == "older"  # what was there stays
+    page.context.close()
+    assert complaints == []
 
 
 #: An address of another site (`//` with or without a scheme) where a browser loads what it finds.

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from unamp import LayerRule, OpRecord, Policy, Rule
 from unamp.tuning import resuming
-from unamp.tuning.algorithms import by_harm, halves, ranked
 from unamp.tuning.places import BY, Place, low_places, units_of
 from unamp.tuning.progress import Step, showing
 from unamp.tuning.rules import policy_and_rules
+from unamp.tuning.search_order import by_harm, halves, ranked
 from unamp.tuning.trials import Budget, BudgetSpent, Trials, allowance, budget_of, spread_of
 
 LOW = Policy("O3", "float16")

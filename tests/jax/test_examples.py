@@ -1,7 +1,12 @@
 """The examples of README.md and the guides that use JAX run as pasted."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from documents import Example, examples
+from followed import told
 
 
 @pytest.mark.parametrize("example", examples("jax"), ids=str)
@@ -11,3 +16,19 @@ def test_example(example: Example) -> None:
 
 def test_there_are_examples() -> None:
     assert examples("jax")
+
+
+def test_the_architecture_follows_an_add_that_is_traced_once() -> None:
+    """In a process of its own, where nothing was traced before, and no other example has left anything."""
+    code = """
+import jax.numpy as jnp, unamp
+from followed import added, passed
+x = jnp.ones(4)
+with unamp.autocast(dtype="bfloat16", allow=["add"]):
+    jnp.ones(3) + jnp.ones(3)  # what is made with the first call in a region is made
+    print(*passed(lambda: x + x))
+assert added(x) == []
+"""
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert (done.returncode, done.stdout.split()) == (0, told("JAX")), done.stderr

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import linen, nnx
 
 import unamp
 
@@ -70,6 +70,32 @@ def test_a_trace_changes_nothing(region, differentiated_by) -> None:
         return [np.asarray(leaf).astype(np.float32) for leaf in leaves]
 
     differentiated.gradients_do_not_depend_on_a_trace(run)
+
+
+def test_parameters_have_theirs() -> None:
+    net = Net(0.5)  # without random numbers
+
+    def run():
+        grads = nnx.grad(lambda net: loss(net, X) + loss(net, X * 2.0))(net)
+        paths = jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(grads))
+        return {".".join(["Net", *(str(key.key) for key in path)]): leaf for path, leaf in paths}
+
+    differentiated.parameters_have_theirs(run)
+
+
+def test_parameters_that_are_values_have_the_names_of_their_layers_or_of_their_places() -> None:
+    net = linen.Dense(3)
+    variables = net.init(jax.random.key(0), X)
+
+    def run(variables, scale, shift):
+        return (net.apply(variables, X) * scale["scale"] + shift).sum()
+
+    with unamp.trace(gradients=True) as trace:
+        jax.grad(run, argnums=(0, 1, 2))(variables, {"scale": 2.0}, jnp.ones(()))
+        jax.grad(lambda several: run(*several, 1.0))([variables, {"scale": 2.0}])
+    assert [each.parameter for each in trace.gradients if each.parameter] == [
+        "Dense.bias", "Dense.kernel", "1.scale", "0.params.bias", "0.params.kernel", "1.scale",
+    ]  # fmt: skip
 
 
 def test_a_later_backward_pass_is_not_recorded() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from unamp_jax import loss_scaling, low_parameters, with_master_weights
 
 import unamp
-from unamp.loss_scale import LossScale
+from unamp.scaling.loss_scale import LossScale
 
 X = jax.random.normal(jax.random.key(0), (16, 8))
 Y = jax.random.normal(jax.random.key(1), (16, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import differentiated
 import keras
 import numpy as np
 import pytest
@@ -84,7 +85,24 @@ def test_gradients_in_fit_are_told() -> None:
     network.compile("sgd", "mse")
     with unamp.trace(gradients=True) as trace, unamp.autocast(dtype="bfloat16"):
         network.fit(X.numpy(), np.zeros((16, 4), "float32"), batch_size=16, verbose=0)
-    told = {trace.records[each.record].layer: each for each in trace.gradients if trace.records[each.record].op == "linear"}
+    told = {
+        trace.records[each.record].layer: each
+        for each in trace.gradients
+        if each.record is not None and trace.records[each.record].op == "linear"
+    }
     assert {name.rpartition(".")[2] for name in told} == {"first", "tiny", "last"}
     assert {each.dtype for each in told.values()} == {"bfloat16"}
     assert {each.left_out for each in told.values()} == {""}
+
+
+def test_parameters_have_their_gradients_in_a_trace() -> None:
+    network = model()
+
+    def run():
+        network.zero_grad()
+        (network(X).sum() + network(X * 2.0).square().sum()).backward()
+        names = [f"Functional.{variable.path.replace('/', '.')}" for variable in network.trainable_variables]
+        found = (variable.value.grad.numpy() for variable in network.trainable_variables)
+        return dict(zip(names, found, strict=True))
+
+    differentiated.parameters_have_theirs(run)

@@ -35,6 +35,4 @@ def test_devices_that_are_not_there(named: str, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_words_for_no_device(named: object, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        unamp.autocast(named)
-    assert unamp.current_policy() is None
+    absent.a_word_for_no_device_is_refused(named, said)

@@ -1,12 +1,4 @@
 """Islands of float32 on Paddle: see `islands`."""
 
-from collections.abc import Callable
-
-import islands
 import paddle  # noqa: F401
-import pytest
-
-
-@pytest.mark.parametrize("promise", islands.promises("paddle"))
-def test_promises(promise: Callable[[], None]) -> None:
-    promise()
+from islands import test_promises  # noqa: F401

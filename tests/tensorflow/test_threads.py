@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
+import threaded
 
 import unamp
 from unamp import Policy, policy_region
@@ -30,7 +28,6 @@ def report():
 
 
 NOTHING = (None, F32, F32, BF16, BF16)
-ROUNDS = int(os.environ.get("UNAMP_STRESS_ROUNDS", "100"))
 
 
 def test_a_thread_started_inside_a_region_does_not_inherit_it():
@@ -41,25 +38,10 @@ def test_a_thread_started_inside_a_region_does_not_inherit_it():
 
 
 def test_a_region_in_another_thread_is_not_seen_here():
-    opened, done = threading.Event(), threading.Event()
-
-    def other():
-        try:
-            with policy_region(TAKES_OVER):
-                opened.set()
-                done.wait()
-        finally:
-            opened.set()
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    opened.wait()
-    try:
+    with threaded.open_in_another_thread(TAKES_OVER, report) as seen:
         assert report() == NOTHING
         assert tf.keras.layers.Dense(2, dtype="mixed_float16")(tf.ones([1, 2])).dtype == F16
-    finally:
-        done.set()
-        thread.join()
+    assert seen[0][:3] == (TAKES_OVER, BF16, BF16)
 
 
 def test_a_process_forked_inside_goes_on_inside_and_leaves():
@@ -80,25 +62,7 @@ def test_a_process_forked_inside_goes_on_inside_and_leaves():
 
 
 def test_interleaved_coroutines_each_have_their_own_policy():
-    async def run(policy, expected):
-        @policy_region(policy)
-        async def steps():
-            found = []
-            for _ in range(5):
-                found.append((tf.ones([2]) + 1).dtype)
-                await asyncio.sleep(0)
-            return found
-
-        assert await steps() == [expected] * 5
-
-    async def both():
-        await asyncio.gather(
-            run(Policy("O1", "bfloat16", allow="add"), BF16),
-            run(Policy("O1", "float16", allow="add"), F16),
-            run(Policy(enabled=False), F32),
-        )
-
-    asyncio.run(both())
+    threaded.coroutines_have_their_own_policies(lambda: (tf.ones([2]) + 1).dtype.name)
     assert report() == NOTHING
 
 
@@ -114,41 +78,29 @@ def stress_policies():
 
 
 def test_threads_entering_computing_and_leaving_different_policies():
-    cases = list(stress_policies())
-    problems, rounds = [], [0] * 8
     product = tf.function(lambda x, w: tf.matmul(x, w))
 
     def dtypes(x, w):
         return [tf.matmul(x, w).dtype, (x + x).dtype, tf.exp(x).dtype, tf.nn.softmax(x).dtype]
 
-    def worker(number):
-        try:
-            weight, x = tf.Variable(tf.random.normal([4, 4])), tf.random.normal([4, 4])
-            for policy, expected in itertools.islice(itertools.cycle(cases), number * 3, number * 3 + ROUNDS):
-                if problems:
-                    break
-                with tf.GradientTape() as tape, policy_region(policy):
-                    found = dtypes(x, weight)
-                    other, other_expected = cases[(number + rounds[number]) % len(cases)]
-                    with policy_region(other):
-                        nested = dtypes(x, weight)
-                    again = [product(x, weight).dtype, *dtypes(x, weight)[1:]]
-                    loss = tf.reduce_sum(tf.cast(tf.matmul(x, weight), F32))
-                slope = tape.gradient(loss, weight)
-                if found != expected or again != expected or nested != other_expected:
-                    problems.append(f"{policy}: {found} {again}; {other}: {nested}")
-                if slope.dtype != F32:
-                    problems.append(f"{policy}: gradient in {slope.dtype}")
-                if dtypes(x, x) != [F32] * 4 or product(x, weight).dtype != F32 or unamp.current_policy() is not None:
-                    problems.append(f"{policy}: still in force after the region")
-                rounds[number] += 1
-        except Exception as error:
-            problems.append(repr(error))
+    def start():
+        weight, x = tf.Variable(tf.random.normal([4, 4])), tf.random.normal([4, 4])
 
-    threads = [threading.Thread(target=worker, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems, problems[:3]
-    assert rounds == [ROUNDS] * 8
+        def check(case, inner):
+            with tf.GradientTape() as tape, policy_region(case[0]):
+                found = dtypes(x, weight)
+                with policy_region(inner[0]):
+                    nested = dtypes(x, weight)
+                again = [product(x, weight).dtype, *dtypes(x, weight)[1:]]
+                loss = tf.reduce_sum(tf.cast(tf.matmul(x, weight), F32))
+            slope = tape.gradient(loss, weight)
+            if found != case[1] or again != case[1] or nested != inner[1]:
+                return f"{found} {again}; {inner[0]}: {nested}"
+            if slope.dtype != F32:
+                return f"gradient in {slope.dtype}"
+            left = dtypes(x, x) != [F32] * 4 or product(x, weight).dtype != F32 or unamp.current_policy() is not None
+            return "still in force after the region" if left else ""
+
+        return check
+
+    threaded.regions_of_all_threads_stay_apart(list(stress_policies()), start)

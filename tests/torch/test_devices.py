@@ -207,9 +207,7 @@ def test_devices_that_are_not_there(named: Any, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_words_for_no_device(named: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        unamp.autocast(named)
-    assert unamp.current_policy() is None
+    absent.a_word_for_no_device_is_refused(named, said, error)
 
 
 def test_pytorchs_own_amp_does_nothing_on_meta() -> None:

@@ -41,6 +41,42 @@ def test_a_layer_is_named() -> None:
     differentiated.a_layer_is_named(lambda: net(torch.rand(4, 8)).sum().backward(), "Sequential.2")
 
 
+def test_parameters_have_theirs() -> None:
+    net = network()
+
+    def run():
+        net.zero_grad()
+        (net(torch.linspace(-1.0, 1.0, 32).reshape(4, 8)).sum() + net(torch.ones(4, 8)).square().sum()).backward()
+        return {f"Sequential.{name}": each.grad.numpy() for name, each in net.named_parameters()}
+
+    differentiated.parameters_have_theirs(run)
+    assert not net[0].weight._backward_hooks
+
+
+def test_what_a_backward_pass_gives_a_parameter_is_recorded_and_not_what_it_holds() -> None:
+    net, embedding = nn.Linear(2, 1, bias=False), nn.Embedding(3, 2, sparse=True)
+    with unamp.trace(gradients=True) as trace:
+        for _ in range(2):
+            net(embedding(torch.tensor([1]))).sum().backward()
+    assert trace.gradient_table().count("parameter Embedding.weight (2 times): its gradient has no plain numbers") == 1
+    first, second = (each.values for each in trace.gradients if each.parameter == "Linear.weight")
+    assert first == second
+
+
+def test_layers_that_are_not_ready_or_not_trained_have_none() -> None:
+    with torch.inference_mode():
+        inferred = nn.Linear(8, 4)
+    net = nn.Sequential(nn.Linear(8, 8), nn.LazyLinear(4))
+    net[0].weight.requires_grad = False
+    with unamp.trace(gradients=True) as trace:
+        inferred(torch.rand(2, 8))
+        net(torch.rand(2, 8)).sum().backward()
+        torch.func.functional_call(net, {"0.bias": net[0].bias * 2.0}, torch.rand(2, 8)).sum().backward()
+    assert {each.parameter for each in trace.gradients if each.parameter} == {
+        "Sequential.0.bias", "Sequential.1.weight", "Sequential.1.bias",
+    }  # fmt: skip
+
+
 def test_a_loss_scale_is_told() -> None:
     differentiated.a_loss_scale_is_told(lambda scaler: scaler.scale(network()(torch.rand(4, 8)).sum()).backward())
 
@@ -85,7 +121,7 @@ def test_a_backward_pass_inside_of_a_region_is_not_reported() -> None:
         net = network()
         net(torch.rand(4, 8)).sum().backward()
     assert [record.op for record in trace.records] == ["linear", "relu", "linear", "layer_norm", "linear", "sum"]
-    assert len(trace.gradients) == 6
+    assert len([each for each in trace.gradients if each.record is not None]) == 6
 
 
 def test_a_later_backward_pass_is_not_recorded() -> None:
@@ -144,7 +180,7 @@ def test_a_forward_that_runs_again_is_recorded_where_it_runs() -> None:
     net = network()
     with unamp.trace(gradients=True) as trace:
         checkpoint(net, x, use_reentrant=False).sum().backward()
-    ops = {trace.records[each.record].op for each in trace.gradients}
+    ops = {trace.records[each.record].op for each in trace.gradients if each.record is not None}
     assert {"linear", "sum"} <= ops
 
 

@@ -1,17 +1,10 @@
 """Islands of float32 on PyTorch: see `islands`."""
 
-from collections.abc import Callable
-
-import islands
 import pytest
 import torch
+from islands import test_promises  # noqa: F401
 
 import unamp
-
-
-@pytest.mark.parametrize("promise", islands.promises("torch"))
-def test_promises(promise: Callable[[], None]) -> None:
-    promise()
 
 
 @pytest.mark.parametrize("rule", ["float32", unamp.Policy("O2", "float32")])

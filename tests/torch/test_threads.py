@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import itertools
 import multiprocessing
@@ -14,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import threaded
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -42,7 +42,6 @@ def report() -> tuple[Any, ...]:
 
 
 NOTHING = (None, False, False, F32, F32, F32, BF16)
-ROUNDS = int(os.environ.get("UNAMP_STRESS_ROUNDS", "100"))
 
 
 def test_a_thread_started_inside_a_region_does_not_inherit_it() -> None:
@@ -53,23 +52,8 @@ def test_a_thread_started_inside_a_region_does_not_inherit_it() -> None:
 
 
 def test_a_region_in_another_thread_is_not_seen_here(native_state: Callable[[], Any]) -> None:
-    opened, done = threading.Event(), threading.Event()
     before = native_state()
-    seen = []
-
-    def other() -> None:
-        try:
-            with policy_region(TAKES_OVER):
-                opened.set()
-                done.wait()
-                seen.append(report())
-        finally:
-            opened.set()
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    opened.wait()
-    try:
+    with threaded.open_in_another_thread(TAKES_OVER, report) as seen:
         assert report() == NOTHING
         assert native_state() == before
         with policy_region(Policy("O3", "float16", deny="add")):
@@ -77,9 +61,6 @@ def test_a_region_in_another_thread_is_not_seen_here(native_state: Callable[[], 
             assert ((x @ x).dtype, (x + x).dtype) == (F16, F32)
             t = x.clone().requires_grad_()
             (t @ t).float().sum().backward()
-    finally:
-        done.set()
-        thread.join()
     assert seen == [(TAKES_OVER, True, True, BF16, BF16, F32, BF16)]
 
 
@@ -226,52 +207,43 @@ def test_threads_entering_computing_and_leaving_different_policies(
 ) -> None:
     before, state = attributes(), native_state()
     cases = list(stress_policies())
-    problems: list[str] = []
-    rounds = [0] * 8
 
     def dtypes(x: Tensor, w: Tensor) -> list[torch.dtype]:
         return [torch.mm(x, w).dtype, (x + x).dtype, x.exp().dtype, torch.softmax(x, 1).dtype]
 
-    def worker(number: int) -> None:
-        try:
-            model, x = nn.Linear(4, 4), torch.rand(4, 4)
-            reference = None
-            for policy, expected in itertools.islice(itertools.cycle(cases), number * 3, number * 3 + ROUNDS):
-                if problems:
-                    break
-                with policy_region(policy):
-                    found = dtypes(x, model.weight)
-                    other, other_expected = cases[(number + rounds[number]) % len(cases)]
-                    with policy_region(other):
-                        nested = dtypes(x, model.weight)
-                    again = dtypes(x, model.weight)
-                    loss = model(x).float().square().sum()
-                    if rounds[number] % 2:
-                        loss.backward()
-                if rounds[number] % 2 == 0:
-                    loss.backward()
-                if found != expected or again != expected or nested != other_expected:
-                    problems.append(f"{policy}: {found} {again}; {other}: {nested}")
-                if model.weight.grad.dtype != F32:
-                    problems.append(f"{policy}: gradient in {model.weight.grad.dtype}")
-                if policy == cases[0][0]:
-                    reference = model.weight.grad.clone() if reference is None else reference
-                    if not torch.equal(reference, model.weight.grad):
-                        problems.append(f"{policy}: another gradient than before")
-                model.zero_grad()
-                if dtypes(x, x) != [F32] * 4 or unamp.current_policy() is not None or torch.is_autocast_enabled("cpu"):
-                    problems.append(f"{policy}: still in force after the region")
-                rounds[number] += 1
-        except Exception as error:
-            problems.append(repr(error))
+    def start() -> Callable[[threaded.Case, threaded.Case], str]:
+        model, x, after = nn.Linear(4, 4), torch.rand(4, 4), itertools.cycle([True, False])
+        reference = None
 
-    threads = [threading.Thread(target=worker, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems, problems[:3]
-    assert rounds == [ROUNDS] * 8
+        def check(case: threaded.Case, inner: threaded.Case) -> str:
+            nonlocal reference
+            later = next(after)
+            with policy_region(case[0]):
+                found = dtypes(x, model.weight)
+                with policy_region(inner[0]):
+                    nested = dtypes(x, model.weight)
+                again = dtypes(x, model.weight)
+                loss = model(x).float().square().sum()
+                if not later:
+                    loss.backward()
+            if later:
+                loss.backward()
+            gradient = model.weight.grad
+            model.zero_grad()
+            if found != case[1] or again != case[1] or nested != inner[1]:
+                return f"{found} {again}; {inner[0]}: {nested}"
+            if gradient.dtype != F32:
+                return f"gradient in {gradient.dtype}"
+            if case[0] == cases[0][0]:
+                reference = gradient.clone() if reference is None else reference
+                if not torch.equal(reference, gradient):
+                    return "another gradient than before"
+            left = dtypes(x, x) != [F32] * 4 or unamp.current_policy() is not None or torch.is_autocast_enabled("cpu")
+            return "still in force after the region" if left else ""
+
+        return check
+
+    threaded.regions_of_all_threads_stay_apart(cases, start)
     assert (attributes(), native_state()) == (before, state)
 
 
@@ -279,27 +251,8 @@ def test_threads_entering_computing_and_leaving_different_policies(
 
 
 def test_interleaved_coroutines_each_have_their_own_policy() -> None:
-    async def run(policy: Policy, expected: torch.dtype, pause: asyncio.Event) -> None:
-        @policy_region(policy)
-        async def steps() -> list[torch.dtype]:
-            found = []
-            for _ in range(5):
-                found.append((torch.rand(2, 2) + 1).dtype)
-                await asyncio.sleep(0)
-            return found
-
-        assert await steps() == [expected] * 5
-
-    async def both() -> None:
-        event = asyncio.Event()
-        await asyncio.gather(
-            run(Policy("O1", "bfloat16", allow="add"), BF16, event),
-            run(Policy("O1", "float16", allow="add"), F16, event),
-            run(Policy(enabled=False), F32, event),
-        )
-        assert report() == NOTHING
-
-    asyncio.run(both())
+    threaded.coroutines_have_their_own_policies(lambda: str((torch.rand(2, 2) + 1).dtype).removeprefix("torch."))
+    assert report() == NOTHING
 
 
 def test_a_generator_is_under_its_policy_only_while_it_runs() -> None:

@@ -14,12 +14,13 @@ A type checker holds them against `Adapter` where one is handed over as such, an
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
-from unamp.adapter.contract import DEVICES, Adapter, CapturesNothing, Gap, NamesDevices, Support
+from unamp.adapter.contract import DEVICES, CapturesNothing, Gap, Support
 from unamp.adapter.facts import read_gaps
 from unamp.adapter.registered import PlanDecides
+from unamp.dtypes import PRECISIONS
 from unamp.policy import Policy
 
 __all__ = ["BaseAdapter"]
@@ -30,9 +31,14 @@ class BaseAdapter(CapturesNothing, PlanDecides):
 
     Args:
         requires: the versions of the framework that the adapter works with.
+
+    Attributes:
+        dtypes: the names of the dtypes that the adapter computes in; every one that a policy can name, unless it says fewer.
     """
 
     framework: str
+    device_names: Callable[[], Mapping[str, str]]  # see `unamp.adapter.contract.NamesDevices`
+    dtypes: Container[str] = PRECISIONS
 
     def __init__(self, requires: str) -> None:
         self.requires = requires
@@ -41,12 +47,16 @@ class BaseAdapter(CapturesNothing, PlanDecides):
         """Return the framework's version, with its build."""
         return str(sys.modules[self.framework].__version__)
 
-    def devices(self: NamesDevices) -> tuple[str, ...]:
+    def devices(self) -> tuple[str, ...]:
         """Return the kinds of device, of `DEVICES`, that the framework has a word for here."""
         present = self.device_names()
         return tuple(kind for kind in DEVICES if kind in present)
 
-    def support(self: Adapter, device: str, dtype: str) -> Support:
+    def support(self, device: str, dtype: str) -> Support:
+        """Return the support that `kernels` knows for a dtype of the adapter's; every other is unsupported."""
+        return self.kernels(device, dtype) if dtype in self.dtypes else Support.UNSUPPORTED
+
+    def kernels(self, device: str, dtype: str) -> Support:
         """Return native support on every device that is there; single operations without a kernel are emulated."""
         return Support.NATIVE if device in self.devices() else Support.UNSUPPORTED
 

@@ -2,7 +2,7 @@
 
 An adapter is given a `GradientHook` for every operation that it reports to such a trace. It has the framework call it with the
 gradient of each floating result, and changes no number by that. A graph may outlive the trace: it holds a hook, which holds
-`Arrivals`, which hold nothing once the trace is closed.
+`Arrivals`, which hold nothing once the trace is closed. For a parameter, `parameter_hook` gives one.
 """
 
 from __future__ import annotations
@@ -20,33 +20,43 @@ class Arrivals:
 
     Args:
         take: gets each gradient, with the place of its operation among the records.
+        chosen: returns whether gradients of parameters are taken now: theirs belong to the step in which they are computed.
+
+    Attributes:
+        followed: the parameters whose hooks are in place, by their ids.
     """
 
-    def __init__(self, take: Callable[[Gradient], None]) -> None:
+    def __init__(self, take: Callable[[Gradient], None], chosen: Callable[[], bool]) -> None:
         self.take: Callable[[Gradient], None] | None = take
+        self.chosen = chosen
         self.undo: list[Callable[[], object]] = []
+        self.followed: dict[int, object] = {}
 
     def close(self) -> None:
         """Take nothing any more, and remove the hooks that can be removed."""
-        self.take = None
+        self.take, self.chosen = None, lambda: False
+        self.followed.clear()
         while self.undo:
             self.undo.pop()()
 
 
 class GradientHook:
-    """Tells the traces that recorded an operation of the gradients of its results.
+    """Tells the traces that recorded an operation of the gradients of its results, or traces of those of a parameter.
 
     Args:
-        places: each trace's arrivals with the place of the operation among its records; an outer trace after an inner one.
+        places: each trace's arrivals with the place of the operation among its records, None for a parameter; an outer trace
+            after an inner one.
+        parameter: the parameter, by its layer and its name there.
     """
 
-    def __init__(self, places: Sequence[tuple[Arrivals, int]]) -> None:
+    def __init__(self, places: Sequence[tuple[Arrivals, int | None]], parameter: str = "") -> None:
         self._places = places
+        self._parameter = parameter
 
     @property
     def wanted(self) -> bool:
-        """Return whether one of the traces is still open."""
-        return any(arrivals.take is not None for arrivals, _ in self._places)
+        """Return whether one of the traces is still open, and takes gradients now."""
+        return any(_takes(arrivals, place) for arrivals, place in self._places)
 
     def arrived(self, dtype: str, shape: Sequence[int], row: Any, result: int = 0) -> None:
         """Tell of a gradient.
@@ -69,5 +79,9 @@ class GradientHook:
 
     def _tell(self, gradient: Gradient) -> None:
         for arrivals, place in self._places:
-            if (take := arrivals.take) is not None:
-                take(gradient._replace(record=place))
+            if (take := arrivals.take) is not None and _takes(arrivals, place):
+                take(gradient._replace(record=place, parameter=self._parameter))
+
+
+def _takes(arrivals: Arrivals, place: int | None) -> bool:
+    return arrivals.take is not None and (place is not None or arrivals.chosen())

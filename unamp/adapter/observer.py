@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,7 +13,7 @@ from unamp.adapter.keeping import Keeper
 from unamp.adapter.records import OpRecord, Values
 from unamp.adapter.shadowing import PRODUCTS
 
-__all__ = ["Emulation", "Layers", "Observer", "traces"]
+__all__ = ["Emulation", "Layers", "Observer", "parameter_hook", "traces"]
 
 
 class Emulation:
@@ -68,6 +70,11 @@ class _Traces(threading.local):
 traces = _Traces()
 
 
+def parameter_hook(name: str, parameter: object = None) -> GradientHook | None:
+    """Return the hook that takes the gradients of a parameter; see `unamp.tracing.Trace.parameter_hook`."""
+    return traces.innermost.parameter_hook(name, parameter) if traces.gradients else None
+
+
 class Layers:
     """The layers that a thread is inside of, by the names that their network gives them.
 
@@ -76,15 +83,22 @@ class Layers:
     Args:
         named: gives the layers inside a network, with their names.
         own: gives a layer's name where its network does not name it; its class where not given.
+        follow: puts hooks on the parameters of a network, given its name, where their gradients are wanted; see
+            `parameter_hook`. None where parameters take no hooks.
     """
 
     def __init__(
-        self, named: Callable[[Any], Iterable[tuple[str, Any]]], own: Callable[[Any], str] = lambda layer: type(layer).__name__
+        self,
+        named: Callable[[Any], Iterable[tuple[str, Any]]],
+        own: Callable[[Any], str] = lambda layer: type(layer).__name__,
+        follow: Callable[[str, Any], None] | None = None,
     ) -> None:
         self._named = named
         self._own = own
+        self._follow = follow
         self._names: dict[int, str] = {}
         self._open: list[str] = []
+        self._called: dict[str, weakref.ref[Any]] = {}
 
     @property
     def path(self) -> str | None:
@@ -97,8 +111,35 @@ class Layers:
             network = type(layer).__name__
             self._names = {id(inner): f"{network}.{name}" for name, inner in self._named(layer) if inner is not layer}
             self._open.append(network)
-            return
-        self._open.append(self._names.get(id(layer)) or f"{self._open[-1]}.{self._own(layer)}")
+            if self._follow is not None and traces.gradients:
+                self._follow(network, layer)
+        else:
+            self._open.append(self._names.get(id(layer)) or f"{self._open[-1]}.{self._own(layer)}")
+        if traces.gradients:
+            self._called[self._open[-1]] = weakref.ref(layer)
+
+    def of_parameter(self, path: str) -> str | None:
+        """Return the name of a parameter by its layer, given its path in a pytree; None where no network has it, or several.
+
+        A network has what linen and nnx put around its parameters, and what is in one of its layers that were called.
+        """
+        inside = re.sub(r"^(params|states\.\d+)\.", "", path)
+        outer, _, name = inside.partition(".")
+        networks = {
+            network
+            for network, *inner in (layer.split(".") for layer in self._called)
+            if inside != path or (name and outer in inner[:1])
+        }
+        return f"{networks.pop()}.{inside}" if len(networks) == 1 else None
+
+    def variables(self) -> dict[int, str]:
+        """Return the names of the trained variables of Keras' layers that were called, by the variables' ids."""
+        found: dict[int, str] = {}
+        # The innermost layer comes last, and its name stays.
+        for path, layer in sorted(self._called.items(), key=lambda each: each[0].count(".")):
+            for variable in getattr(layer(), "trainable_variables", ()):
+                found[id(variable)] = f"{path}.{variable.name}"
+        return found
 
     def leave(self) -> None:
         """Note that the innermost layer returned, or raised."""

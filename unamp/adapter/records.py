@@ -133,26 +133,35 @@ class Shadow(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The gradient of an operation's result as a backward pass had it, for `unamp.trace(gradients=True)`.
+    """The gradient of an operation's result, or of a parameter, as a backward pass had it, for `unamp.trace(gradients=True)`.
 
     Attributes:
         dtype: its dtype; empty where it was left out.
         values: its statistics; None where it was left out.
         zeros: the share of its numbers that are zero.
         result: which of the operation's floating results it is of: the first is 0.
-        record: the operation, by its place among the trace's records: the first is 0.
+        record: the operation, by its place among the trace's records: the first is 0. None for that of a parameter.
         scale: the loss scale of the last loss that `unamp.GradScaler` scaled in the trace; None where it scaled none. Nothing
             here is divided by it.
         left_out: why it is not known; empty where it is.
+        parameter: the parameter, by its layer and its name there (``"Net.encoder.0.weight"``); empty for that of a result.
+        step: the step of the trace in which it was computed, as in `OpRecord`.
     """
 
     dtype: str
     values: Values | None = None
     zeros: float = 0.0
     result: int = 0
-    record: int = 0
+    record: int | None = 0
     scale: float | None = None
     left_out: str = ""
+    parameter: str = ""
+    step: int = 0
+
+    @property
+    def layer_of_parameter(self) -> str | None:
+        """Return the layer that holds the parameter; None for one outside of layers."""
+        return self.parameter.rpartition(".")[0] or None
 
     @classmethod
     def of(cls, dtype: str, shape: Sequence[int], row: Any, result: int = 0) -> Gradient:

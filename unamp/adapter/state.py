@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from unamp.adapter.observer import Observer
 from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 
-__all__ = ["ELSEWHERE", "Dtypes", "Plan", "ThreadState", "in_regions", "stepping", "suspended", "suspending"]
+__all__ = ["ELSEWHERE", "Dtypes", "Plan", "Step", "ThreadState", "in_regions", "stepping", "suspended", "suspending"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -112,55 +112,66 @@ def suspending(thread: ThreadState[Any]) -> Callable[[Callable[P, R]], Callable[
 
 
 def stepping(thread: ThreadState[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Return the decorator of an optimizer's step that calls closures, which compute the loss.
-
-    The step runs with no policy in force, a closure among its arguments under the policy around the step, while that
-    runs in this thread and opens no region of its own.
-    """
+    """Return the decorator of an optimizer's step that calls closures, which compute the loss; see `Step`."""
 
     def replacement(original: Callable[..., R]) -> Callable[..., R]:
         @functools.wraps(original)
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> R:
             if thread.plan is None:
                 return original(optimizer, *args, **kwargs)
-            closures = _Closures(thread)
-            args = tuple(map(closures.under_policy, args))
-            kwargs = {name: closures.under_policy(each) for name, each in kwargs.items()}
-            try:
-                with suspended(thread):
-                    return original(optimizer, *args, **kwargs)
-            finally:
-                closures.plan = None
+            with Step(thread, functools.partial(suspended, thread)) as running:
+                args, kwargs = running.handed(args, kwargs)
+                return original(optimizer, *args, **kwargs)
 
         return step
 
     return replacement
 
 
-class _Closures:
-    """The closures of one step, and the plan around it; None when the step is over."""
+class Step:
+    """An optimizer's step in a region: a context with no policy in force, but for closures, which compute the loss.
 
-    def __init__(self, thread: ThreadState[Any]) -> None:
-        self.thread = thread
-        self.plan = thread.plan
+    A closure runs under the policy around the step, while that runs in this thread and opens no region of its own.
+
+    Args:
+        thread: the thread's state.
+        suspended: makes the context with no policy in force.
+    """
+
+    def __init__(self, thread: ThreadState[Any], suspended: Callable[[], AbstractContextManager[None]]) -> None:
+        self._thread, self._suspended = thread, suspended
+        self._runs_in: int | None = None
+
+    def __enter__(self) -> Self:
+        self._suspend()
         self._runs_in = threading.get_ident()
+        return self
 
-    def under_policy(self, argument: Any) -> Any:
-        """Return an argument of the step; a closure computes under the plan."""
-        if not callable(argument):
-            return argument
+    def __exit__(self, *error: object) -> bool | None:
+        self._runs_in = None
+        self._without_policy.__exit__(None, None, None)
+        return None
 
-        @functools.wraps(argument)
-        def closure(*args: Any, **kwargs: Any) -> Any:
-            if self.thread.plan is not None or self._runs_in != threading.get_ident():
-                return argument(*args, **kwargs)
-            self.thread.plan = self.plan
-            try:
-                return argument(*args, **kwargs)
-            finally:
-                self.thread.plan = None
+    def handed(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of the step, with closures that run under the policy."""
+        return tuple(map(self._under_policy, args)), {name: self._under_policy(each) for name, each in kwargs.items()}
 
-        return closure
+    def _under_policy(self, argument: Any) -> Any:
+        return functools.partial(self.call_under_policy, argument) if callable(argument) else argument
+
+    def call_under_policy(self, closure: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a closure under the policy around the step, where the step is running in this thread."""
+        if self._thread.plan is not None or self._runs_in != threading.get_ident():
+            return closure(*args, **kwargs)
+        self._without_policy.__exit__(None, None, None)
+        try:
+            return closure(*args, **kwargs)
+        finally:
+            self._suspend()
+
+    def _suspend(self) -> None:
+        self._without_policy = self._suspended()
+        self._without_policy.__enter__()
 
 
 def in_regions(thread: ThreadState[Any]) -> Callable[[Callable[..., Any]], Callable[[Callable[..., Any]], Callable[..., Any]]]:

@@ -15,8 +15,8 @@ from unamp.errors import shortened
 from unamp.policy import LEVELS, Policy
 from unamp.presets import PRESETS
 from unamp.tuning import Tuned
-from unamp.tuning.algorithms import EFFORTS
 from unamp.tuning.places import BY
+from unamp.tuning.search_order import EFFORTS
 
 __all__ = ["tune_command"]
 

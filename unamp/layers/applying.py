@@ -193,7 +193,7 @@ def layer_names(network: Any) -> LayerNames:
             first[name] = named.setdefault(id(layer), name)
             layers.setdefault(first[name], layer)
     del first[""]
-    # An adapter's stand-in for a network gives the network's class.
+    # An adapter's replacement of a network gives the network's class.
     return LayerNames(tuple({type(network).__name__: None, inner.__class__.__name__: None}), first, layers)
 
 

@@ -26,7 +26,7 @@ _SINCE: Mapping[int, frozenset[str]] = {
     4: frozenset({"gradients", "rank", "step", "call"}),
 }
 #: Names that may be missing.
-_OPTIONAL = frozenset({"shadow", "gradients", "rank", "step", "call"})
+_OPTIONAL = frozenset({"shadow", "gradients", "rank", "step", "call", "parameter"})
 _FORMAT = "unamp trace"
 
 
@@ -185,9 +185,12 @@ def _read_gradients(records: int, version: int) -> strict.Reader[list[Gradient]]
     """Return the reader of the gradients of a trace with so many records."""
 
     def read(where: str, data: Any) -> Gradient:
-        strict.fields(where, data, Gradient._fields, Gradient._fields)
-        record = strict.whole(f"{where}, record", data["record"])
-        if record >= records:
+        strict.fields(where, data, Gradient._fields, sorted(_OF_GRADIENT - _OPTIONAL))
+        record = strict.optional(strict.whole)(f"{where}, record", data["record"])
+        parameter: str = strict.plain_text(f"{where}, parameter", data.get("parameter", ""))
+        if (record is None) is not bool(parameter):
+            raise strict.BadJSON(f"{where}: must be of either a record or a parameter")
+        if record is not None and record >= records:
             raise strict.BadJSON(f"{where}, record: there is no record {record}")
         values = strict.optional(partial(_read_values, version=version))(f"{where}, values", data["values"])
         left_out = strict.plain_text(f"{where}, left_out", data["left_out"])
@@ -200,7 +203,9 @@ def _read_gradients(records: int, version: int) -> strict.Reader[list[Gradient]]
         if scale is not None and not scale > 0:
             raise strict.BadJSON(f"{where}, scale: must be more than 0")
         dtype: str = strict.plain_text(f"{where}, dtype", data["dtype"])
-        return Gradient(dtype, values, zeros, strict.whole(f"{where}, result", data["result"]), record, scale, left_out)
+        result = strict.whole(f"{where}, result", data["result"])
+        step = strict.whole(f"{where}, step", data.get("step", 0))
+        return Gradient(dtype, values, zeros, result, record, scale, left_out, parameter, step)
 
     return lambda where, data: list(strict.each(read)(where, data))
 
@@ -304,3 +309,4 @@ def _known(names: frozenset[str], version: int) -> frozenset[str]:
 _FIELDS = frozenset("format version unamp frameworks values shadow never_ran policies rank records gradients".split())
 _OF_RECORD = frozenset(OpRecord._fields)
 _OF_VALUES = frozenset(Values._fields)
+_OF_GRADIENT = frozenset(Gradient._fields)

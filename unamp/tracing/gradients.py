@@ -1,4 +1,4 @@
-"""The table of gradients: of which operation's result they vanish in a low dtype, or are not finite, by layer."""
+"""The table of gradients: of which operation's result, and of which parameter, they vanish in a low dtype or are not finite."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ __all__ = ["GradientLine", "gradient_lines", "gradient_remarks", "gradient_table
 
 
 class GradientLine(NamedTuple):
-    """The gradients of one operation's results in one layer, of one dtype, over all backward passes.
+    """The gradients of one operation's results in one layer, or of one parameter, of one dtype, over all backward passes.
 
     Attributes:
-        layer, op: as in `OpRecord`.
+        layer, op: as in `OpRecord`; of a parameter the layer that holds it, and no operation.
         dtype: the gradients' dtype.
         max_abs, zeros, subnormal, flushed: the largest of all gradients; see `unamp.adapter.records.Values` and `Underflow`.
         nonfinite: how many numbers of all of them together are infinite or NaN.
         times: how many gradients there were.
         left_out: why they are not known, for a line of those; empty elsewhere.
+        parameter: the parameter, by its layer and its name there; empty for gradients of results.
     """
 
     layer: str | None
@@ -36,6 +37,7 @@ class GradientLine(NamedTuple):
     nonfinite: int = 0
     times: int = 0
     left_out: str = ""
+    parameter: str = ""
 
 
 def low_of(gradients: Iterable[Gradient], dtype: str | None) -> str:
@@ -47,29 +49,33 @@ def low_of(gradients: Iterable[Gradient], dtype: str | None) -> str:
 
 
 def gradient_lines(records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype: str) -> list[GradientLine]:
-    """Return the gradients by layer and operation: not finite first, then the most underflow; at the end those left out."""
-    groups: dict[tuple[str | None, str, str, str], list[Gradient]] = {}
+    """Return the gradients by layer and operation, and by parameter.
+
+    Not finite ones stand first, then those with the most underflow; at the end those that were left out.
+    """
+    groups: dict[GradientLine, list[Gradient]] = {}
     for each in gradients:
-        record = records[each.record]
-        groups.setdefault((record.layer, record.op, each.dtype, each.left_out), []).append(each)
-    lines = [_line(*key, found, dtype) for key, found in groups.items()]
+        op = "" if each.record is None else records[each.record].op
+        line = GradientLine(_layer(records, each), op, each.dtype, left_out=each.left_out, parameter=each.parameter)
+        groups.setdefault(line, []).append(each)
+    lines = [_filled(line, found, dtype) for line, found in groups.items()]
     return sorted(lines, key=lambda line: (bool(line.left_out), not line.nonfinite, -line.subnormal - line.flushed))
 
 
-def _line(layer: str | None, op: str, own: str, left_out: str, found: Sequence[Gradient], dtype: str) -> GradientLine:
+def _layer(records: Sequence[OpRecord], gradient: Gradient) -> str | None:
+    return gradient.layer_of_parameter if gradient.record is None else records[gradient.record].layer
+
+
+def _filled(line: GradientLine, found: Sequence[Gradient], dtype: str) -> GradientLine:
     values = [each.values for each in found if each.values is not None]
     lost = [under for each in values if (under := each.underflow_in(dtype)) is not None]
-    return GradientLine(
-        layer,
-        op,
-        own,
+    return line._replace(
         max_abs=max((each.max_abs for each in values), default=0.0),
         zeros=max(each.zeros for each in found),
         subnormal=max((each.subnormal for each in lost), default=0.0),
         flushed=max((each.flushed for each in lost), default=0.0),
         nonfinite=sum(each.nonfinite for each in values),
         times=len(found),
-        left_out=left_out,
     )
 
 
@@ -80,8 +86,8 @@ def gradient_table(dtype: str, lines: Sequence[GradientLine]) -> Table:
     )  # fmt: skip
     rows = [
         (
-            line.layer or "-", line.op, line.dtype, f"{line.max_abs:.2g}", percent(line.zeros), percent(line.subnormal),
-            percent(line.flushed), str(line.nonfinite or "-"), str(line.times),
+            line.parameter or line.layer or "-", line.op or "parameter", line.dtype, f"{line.max_abs:.2g}",
+            percent(line.zeros), percent(line.subnormal), percent(line.flushed), str(line.nonfinite or "-"), str(line.times),
         )
         for line in lines if not line.left_out
     ]  # fmt: skip
@@ -95,7 +101,9 @@ def gradient_remarks(records: Sequence[OpRecord], gradients: Sequence[Gradient],
         return ["no gradient of a result was seen: no backward pass ran while the trace was open, or nothing needed one"]
     said = []
     if (place := next((n for n, each in enumerate(known) if each.values and each.values.nonfinite), None)) is not None:
-        before = f"; the one before it was {_named(records, known[place - 1])}" if place else ", the first of all"
+        # The backward pass goes from result to result: what a parameter got on the way made nothing.
+        last = next((each for each in reversed(known[:place]) if each.record is not None), None)
+        before = ", the first of all" if last is None else f"; the one before it was {_named(records, last)}"
         said.append(f"first gradient that is not finite: {_named(records, known[place])}{before}")
     lost = sorted(_by_layer(records, known, dtype).items(), key=lambda each: -each[1])
     worst = ", ".join(f"{layer or 'outside of layers'} {percent(share)}" for layer, share in lost[:3] if share)
@@ -108,6 +116,8 @@ def gradient_remarks(records: Sequence[OpRecord], gradients: Sequence[Gradient],
 
 
 def _named(records: Sequence[OpRecord], gradient: Gradient) -> str:
+    if gradient.record is None:
+        return f"of parameter {gradient.parameter}"
     record = records[gradient.record]
     where = f"layer {record.layer}, " if record.layer else ""
     return f"of {where}operation {gradient.record + 1} ({record.op})"
@@ -119,7 +129,7 @@ def _by_layer(records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype:
     for each in gradients:
         assert each.values is not None
         size, under = prod(each.values.shape), each.values.underflow_in(dtype)
-        lost, total = counts.get(layer := records[each.record].layer, (0.0, 0))
+        lost, total = counts.get(layer := _layer(records, each), (0.0, 0))
         share = under.subnormal + under.flushed if under is not None else 0.0
         counts[layer] = lost + share * size, total + size
     return {layer: lost / total if total else 0.0 for layer, (lost, total) in counts.items()}

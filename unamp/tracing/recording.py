@@ -45,8 +45,8 @@ class Trace:
             numbers and statistics stay what they are. It takes about twice the time, and that of looking at every result.
             Of ``"float8_e4m3"`` and ``"float8_e5m2"`` it is products of two matrices alone, from factors that are scaled and
             rounded to float8; with ``_rows`` behind the name, each row has a scale of its own.
-        gradients: whether to keep statistics of the gradient of every result, from backward passes that run while it is open
-            (see `unamp.adapter.records.Gradient`). A gradient that comes later is not recorded.
+        gradients: whether to keep statistics of the gradient of every result and of every parameter, from backward passes that
+            run while it is open (see `unamp.adapter.records.Gradient`). A gradient that comes later is not recorded.
         steps: which steps are recorded, ``range(10, 20)`` say; all where not given. `step` ends one; the first is 0.
         ranks: the processes that record, of those that share work; all where not given. The others record nothing.
         keep: a folder, which is made: what every operation was called with is written there, and what came out, so that each
@@ -55,7 +55,8 @@ class Trace:
 
     Attributes:
         records: one `OpRecord` for every operation of the vocabulary that ran, in order.
-        gradients: one `Gradient` for each gradient of a recorded result, in the order in which they were computed.
+        gradients: one `Gradient` for each gradient of a recorded result and of a parameter, in the order in which they were
+            computed.
         frameworks: the frameworks that were watched, with their versions.
         rank: the number of this process among those that share work; None where the trace was not asked for `ranks`.
     """
@@ -89,7 +90,7 @@ class Trace:
         self._ranks = _numbers("ranks", ranks)
         self._step = 0
         self._scale: float | None = None
-        self._arrivals = Arrivals(self._arrive)
+        self._arrivals = self._new_arrivals()
         self._keeper = None if keep is None else Keeper(Path(keep), keep_limit)
         self._open: list[tuple[ExitStack, Trace | None]] = []
         self._ran_under: dict[Policy, set[str]] = {}
@@ -103,7 +104,7 @@ class Trace:
         if self._ranks is not None:
             self.rank = current_rank()
         if not self._open:
-            self._arrivals = Arrivals(self._arrive)
+            self._arrivals = self._new_arrivals()
         values = self._values or (outer is not None and outer._values)
         with ExitStack() as stack:
             stack.enter_context(_shadowing(self._shadow))
@@ -168,13 +169,35 @@ class Trace:
         if self._outer is not None:
             self._outer.scaled_by(scale)
 
+    def parameter_hook(self, name: str, parameter: object = None) -> GradientHook | None:
+        """Return the hook that takes a parameter's gradients, for this trace and those around it; None where none wants them.
+
+        Args:
+            name: the parameter's layer and its name there.
+            parameter: the parameter, where a hook stays on it while the trace is open: once for each trace. None where the hook
+                is told of one backward pass.
+        """
+        places: list[tuple[Arrivals, int | None]] = []
+        trace: Trace | None = self
+        while trace is not None:
+            arrivals = trace._arrivals
+            if trace._gradients and trace._chosen and id(parameter) not in arrivals.followed:
+                places.append((arrivals, None))
+                if parameter is not None:
+                    arrivals.followed[id(parameter)] = parameter
+            trace = trace._outer
+        return GradientHook(places, name) if places else None
+
+    def _new_arrivals(self) -> Arrivals:
+        return Arrivals(self._arrive, lambda: self._chosen)
+
     def _arrive(self, gradient: Gradient) -> None:
-        self.gradients.append(gradient._replace(scale=self._scale))
+        self.gradients.append(gradient._replace(scale=self._scale, step=self._step))
 
     def _take(self, record: OpRecord) -> GradientHook | None:
         if traces.pauses:
             return None
-        places: list[tuple[Arrivals, int]] = []
+        places: list[tuple[Arrivals, int | None]] = []
         trace: Trace | None = self
         while trace is not None:
             if trace._chosen:
@@ -251,7 +274,7 @@ class Trace:
     def nonfinite_gradients(self) -> list[Gradient]:
         """The gradients with an infinity or NaN, in the order in which backward passes computed them.
 
-        The backward pass of an operation that used the first one's result made it.
+        The backward pass of an operation that used the first one's result, or the parameter, made it.
 
         Raises:
             ValueError: where the trace kept no gradients.
@@ -260,7 +283,9 @@ class Trace:
         return [each for each in self.gradients if each.values is not None and each.values.nonfinite]
 
     def gradient_summary(self, dtype: str | None = None) -> list[GradientLine]:
-        """Return the gradients of each operation's results in each layer: what is not finite first, then the most underflow.
+        """Return the gradients of each operation's results in each layer, and of each parameter.
+
+        What is not finite stands first, then the most underflow.
 
         Args:
             dtype: the low dtype whose underflow is counted; None is that of most low gradients, or float16 where none is low.

@@ -79,12 +79,17 @@ def left_out(lines: Iterable[ShadowLine | GradientLine]) -> list[str]:
     """Return a sentence for each line that was left out, with its reason; for all that are no product only one."""
     found = [line for line in lines if line.left_out]
     said = [
-        f"{place(line.op, line.layer)}{f' ({line.times} times)' if line.times > 1 else ''}: {line.left_out}"
+        f"{_place(line)}{f' ({line.times} times)' if line.times > 1 else ''}: {line.left_out}"
         for line in found
         if line.left_out != NO_PRODUCT
     ]
     others = sorted({line.op for line in found if line.left_out == NO_PRODUCT})
     return [*said, f"{', '.join(others)}: {NO_PRODUCT}"] if others else said
+
+
+def _place(line: ShadowLine | GradientLine) -> str:
+    parameter = line.parameter if isinstance(line, GradientLine) else ""
+    return f"parameter {parameter}" if parameter else place(line.op, line.layer)
 
 
 def worst(dtype: str, lines: Sequence[ShadowLine]) -> str | None:

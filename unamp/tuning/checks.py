@@ -13,8 +13,8 @@ from unamp.presets import preset
 from unamp.regions import check_policy
 from unamp.tracing import Trace
 from unamp.tuning import measuring
-from unamp.tuning.algorithms import EFFORTS
 from unamp.tuning.places import BY
+from unamp.tuning.search_order import EFFORTS
 from unamp.tuning.subject import Subject
 from unamp.typing import DtypeLike
 

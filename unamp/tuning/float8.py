@@ -272,13 +272,23 @@ def _why_not(layer: Any, records: Sequence[OpRecord]) -> str:
     for record in records:
         if record.shadow is not None and (record.shadow.left_out or record.shadow.overflow):
             return record.shadow.left_out or f"{record.shadow.overflow} numbers overflow"
-    weight = next((w for w in (getattr(layer, name, None) for name in ("weight", "kernel")) if w is not None), None)
-    if weight is None:
+    sizes = _sizes_of_weight(layer, records)
+    if sizes is None:
         return "it has no weight of its own"
-    sizes = [int(size) for size in weight.shape]
     if any(size % _MULTIPLE for size in sizes):
         return f"its weight is {' x '.join(map(str, sizes))}; kernels take multiples of {_MULTIPLE}"
     return ""
+
+
+def _sizes_of_weight(layer: Any, records: Sequence[OpRecord]) -> list[int] | None:
+    """Return the sizes of a layer's weight; None where it has none of its own."""
+    weight = next((w for w in (getattr(layer, name, None) for name in ("weight", "kernel")) if w is not None), None)
+    if weight is not None:
+        return [int(size) for size in weight.shape]
+    # A layer of JAX is a place that holds nothing. Where its class is the operation, that was given the weight.
+    called = (r for r in records if r.op == "linear" and r.native.partition("(")[0].rpartition(".")[2][:1].isupper())
+    shapes = (shape for record in called for shape in record.input_shapes[1:] if len(shape) == 2)
+    return next(([size or 0 for size in shape] for shape in shapes), None)
 
 
 def _beyond(layer: Float8Layer, tolerance: float) -> str:

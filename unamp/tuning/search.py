@@ -11,9 +11,9 @@ from typing import Any
 from unamp.dtypes import PRECISIONS
 from unamp.tracing import trace
 from unamp.tuning import checks, measuring, resuming
-from unamp.tuning.algorithms import by_harm, halves, ranked
 from unamp.tuning.places import Unit, units_of
 from unamp.tuning.progress import Progress, Step
+from unamp.tuning.search_order import by_harm, halves, ranked
 from unamp.tuning.subject import Subject
 from unamp.tuning.trials import BudgetSpent, Trials, allowance, spread_of
 

@@ -11,8 +11,8 @@ from unamp.adapter import Adapter, registry
 from unamp.adapter.contract import NamesGradients
 from unamp.dtypes import LOW_DTYPES, PRECISIONS, low_dtype
 from unamp.errors import NotExpressible
-from unamp.loss_scale import number
 from unamp.scaling import GradScaler, is_unscaled, no_policy
+from unamp.scaling.loss_scale import number
 from unamp.watching.history import History
 from unamp.watching.measuring import Measurement
 from unamp.watching.samples import Sample, line

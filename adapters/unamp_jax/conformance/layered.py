@@ -10,6 +10,7 @@ import jax
 from jax import export
 
 from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
+from unamp_jax.conformance.ways import NO_FLATBUFFERS
 
 __all__ = ["layered"]
 
@@ -57,4 +58,4 @@ def _exported(network: Any) -> Runner:
 
 def layered() -> LayeredNetworks:
     """Return the networks with layers, as conformance takes them."""
-    return LayeredNetworks(_network, {"eager": eager, "compiled": _compiled, "exported": _exported})
+    return LayeredNetworks(_network, {"eager": eager, "compiled": _compiled, "exported": NO_FLATBUFFERS or _exported})

@@ -18,7 +18,7 @@ from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread, inside
 from unamp_jax.conformance.layers import Statistic
 
-__all__ = ["ways"]
+__all__ = ["NO_FLATBUFFERS", "ways"]
 
 Function = Callable[..., Any]
 #: Runs a function on arrays in a way that knows of no region.
@@ -74,7 +74,7 @@ def _exported(function: Function, arrays: Sequence[Any]) -> Any:
 
 
 #: JAX writes an exported program with a package that it does not install.
-_NO_FLATBUFFERS = "" if find_spec("flatbuffers") else "not installed: flatbuffers"
+NO_FLATBUFFERS = "" if find_spec("flatbuffers") else "not installed: flatbuffers"
 
 
 def _checkpoint(function: Function, arrays: Sequence[Any]) -> Any:
@@ -108,7 +108,7 @@ def ways() -> tuple[Way, ...]:
         Way("in a thread", "eager", in_a_thread, gradients=False),
         *_both("jit", "compiled", _jit, dear=False, equal="bound"),
         *_both("lower and compile", "compiled", _ahead, equal="bound", gradients=False),
-        *_both("export and load", "exported", _exported, equal="bound", gradients=False, absent=_NO_FLATBUFFERS),
+        *_both("export and load", "exported", _exported, equal="bound", gradients=False, absent=NO_FLATBUFFERS),
         *_both("checkpoint", "recomputed", _checkpoint, equal="bound"),
         *_both("scan", "control flow", _scan, equal="bound"),
         *_both("cond", "control flow", _cond, equal="bound", gradients=False),

@@ -17,7 +17,7 @@ void activation_dealloc(PyObject* object) {
   Py_XDECREF(self->plan);
   Py_XDECREF(self->compiled);
   Py_XDECREF(self->python);
-  delete self->token;
+  delete self->guard;
   Py_TYPE(object)->tp_free(object);
 }
 
@@ -49,7 +49,7 @@ std::vector<size_t> numbers(PyObject* sequence) {
   return found;
 }
 
-// Activation(plan, compiled plan or None, python activation, number of the key, low dtype, devices, autocast, cache, token)
+// Activation(plan, compiled plan or None, python activation, number of the key, low dtype, devices, autocast, cache, guard)
 PyObject* activation_new(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *plan = nullptr, *compiled = nullptr, *python = nullptr, *carriers = nullptr;
   ScalarType low{};
@@ -61,7 +61,7 @@ PyObject* activation_new(PyTypeObject* type, PyObject* args, PyObject*) {
   }
   const Plan* table = plan_of(compiled);
   if (PyErr_Occurred()) return nullptr;
-  auto token = std::make_unique<std::vector<Carrier>>();
+  auto guard = std::make_unique<std::vector<Carrier>>();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(carriers); ++i) {
     const char* name = nullptr;
     PyObject* carrier_key = nullptr;
@@ -72,7 +72,7 @@ PyObject* activation_new(PyTypeObject* type, PyObject* args, PyObject*) {
     }
     carrier.device = c10::Device(name).type();
     carrier.key = at::autocast::get_autocast_dispatch_key_from_device_type(carrier.device);
-    token->push_back(carrier);
+    guard->push_back(carrier);
   }
   auto* self = reinterpret_cast<Activation*>(type->tp_alloc(type, 0));
   if (self == nullptr) return nullptr;
@@ -80,7 +80,7 @@ PyObject* activation_new(PyTypeObject* type, PyObject* args, PyObject*) {
   self->compiled = Py_NewRef(compiled);
   self->python = Py_NewRef(python);
   self->table = table;
-  self->token = token.release();
+  self->guard = guard.release();
   self->key = kernel_keys.at(static_cast<size_t>(key)).key;
   self->low = low;
   self->devices = devices;

@@ -151,7 +151,7 @@ struct Activation {
   PyObject* compiled;  // and in C++: a capsule, or None where no operator needs a kernel
   PyObject* python;    // activation.Activation, for what is left to it
   const Plan* table;
-  std::vector<Carrier>* token;
+  std::vector<Carrier>* guard;
   DispatchKey key;
   ScalarType low;
   int devices;  // a bit for each
@@ -195,7 +195,7 @@ int exporting() {
 }
 
 void switch_to(const Activation& activation, bool on) {
-  for (const Carrier& carrier : *activation.token) {
+  for (const Carrier& carrier : *activation.guard) {
     c10::impl::tls_set_dispatch_key_excluded(carrier.key, !on);
     if (carrier.dtype != carrier.usual) at::autocast::set_autocast_dtype(carrier.device, on ? carrier.dtype : carrier.usual);
   }

@@ -12,10 +12,10 @@ import numpy as np
 import unamp
 from unamp.policy import Policy
 from unamp_conformance.check.cases import cases
+from unamp_conformance.check.netbounds import relative_error
 from unamp_conformance.check.netruns import run
 from unamp_conformance.check.networks import NETWORKS, Functions, Lacking
 from unamp_conformance.check.probes import Probe, Region
-from unamp_conformance.check.reference import relative_error
 from unamp_conformance.check.rounding import UNIT_ROUNDOFF
 from unamp_conformance.subjects import Subject
 

@@ -13,7 +13,7 @@ import unamp
 from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
-from unamp_conformance.check.reference import relative_error
+from unamp_conformance.check.netbounds import relative_error
 from unamp_conformance.check.rounding import round_to
 from unamp_conformance.results import Finding
 from unamp_conformance.subjects import Subject

@@ -9,8 +9,8 @@ from typing import Any
 from unamp.adapter import OpRecord
 from unamp.dtypes import ELIGIBLE
 from unamp.policy import Policy, Rule
+from unamp_conformance.check.netbounds import Reference
 from unamp_conformance.check.netruns import NetworkRun, run
-from unamp_conformance.check.reference import Reference
 from unamp_conformance.subjects import Subject
 
 __all__ = ["NETWORK_CHECKS", "Outcome", "check_network", "expected_dtype", "misjudged"]

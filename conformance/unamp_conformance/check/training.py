@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from unamp.loss_scale import LossScale
 from unamp.policy import Policy
+from unamp.scaling.loss_scale import LossScale
 from unamp_conformance.check.networks import NETWORKS, Arrays, Functions, Network
 from unamp_conformance.subjects import Subject
 

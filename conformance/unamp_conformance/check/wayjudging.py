@@ -10,10 +10,10 @@ import numpy as np
 from unamp.adapter import Way
 from unamp.dtypes import LOW_DTYPES
 from unamp.policy import Policy
+from unamp_conformance.check.netbounds import Reference, relative_error
 from unamp_conformance.check.netruns import LOSS_SCALE, NetworkRun
 from unamp_conformance.check.networks import NETWORKS
 from unamp_conformance.check.programs import Program, program
-from unamp_conformance.check.reference import Reference, relative_error
 from unamp_conformance.check.rounding import UNIT_ROUNDOFF, on_grid, round_to
 from unamp_conformance.check.wayruns import Seen
 from unamp_conformance.results import Finding
@@ -22,7 +22,7 @@ from unamp_conformance.subjects import Subject
 __all__ = ["judged"]
 
 #: How far one operation may be off in another way, in unit roundoffs of its result: each way rounds once on its own, and in
-#: float32 sums are added up in an order of its own, too (see `unamp_conformance.check.reference.bounds`).
+#: float32 sums are added up in an order of its own, too (see `unamp_conformance.check.netbounds`).
 _ROUNDINGS = {"float32": 2.0 * 16.0, "float16": 2.0, "bfloat16": 2.0}
 
 

@@ -1,7 +1,7 @@
 """Are the bounds of networks any good? Hold honest runs against them, and runs that compute in another dtype than they say.
 
 ``python -m unamp_conformance.meta.tightness torch`` prints how near honest runs come to their bounds, and how many of the
-others are noticed, by their numbers alone. Files of bounds with other seeds (`check.reference` draws them) are held
+others are noticed, by their numbers alone. Files of bounds with other seeds (`check.draw_netbounds` draws them) are held
 against the same runs.
 """
 
@@ -22,10 +22,9 @@ from typing import NamedTuple
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.policy import Policy
 from unamp.typing import Level
+from unamp_conformance.check.netbounds import FILE, Drawn, Reference
 from unamp_conformance.check.netruns import run
 from unamp_conformance.check.networks import NETWORKS
-from unamp_conformance.check.reference import Reference
-from unamp_conformance.check.reference.bounds import FILE, Drawn
 from unamp_conformance.machine import host
 from unamp_conformance.meta.mutation import pretending
 from unamp_conformance.run.plan import Selection, items

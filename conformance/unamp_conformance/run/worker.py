@@ -31,11 +31,11 @@ from unamp_conformance.check.absentprobes import AbsentProbe
 from unamp_conformance.check.behaviours import BEHAVIOURS
 from unamp_conformance.check.cases import Case, cases
 from unamp_conformance.check.layerchecks import check_layers
+from unamp_conformance.check.netbounds import Reference
 from unamp_conformance.check.netchecks import Outcome, check_network
 from unamp_conformance.check.networks import NETWORKS, Lacking
 from unamp_conformance.check.opchecks import check_operation
 from unamp_conformance.check.probes import Probe, Unsuitable
-from unamp_conformance.check.reference import Reference
 from unamp_conformance.check.tensorchecks import check_tensors
 from unamp_conformance.check.training import QUICK, STEPS, check_training
 from unamp_conformance.check.ways import check_way

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from unamp.adapter.registry import adapters_in_use, owner
-from unamp.loss_scale import LossScale
 from unamp.scaling import no_policy
+from unamp.scaling.loss_scale import LossScale
 
 __all__ = ["DynamicLossScaler", "LossScaler", "StaticLossScaler", "all_finite", "check_count", "check_number"]
 
@@ -104,7 +104,7 @@ class StaticLossScaler(Scaling):
 
 
 class DynamicLossScaler(Scaling):
-    """`mindspore.amp.DynamicLossScaler`, on top of `unamp.loss_scale.LossScale`.
+    """`mindspore.amp.DynamicLossScaler`, on top of `unamp.scaling.loss_scale.LossScale`.
 
     Args:
         scale_value: the scale to start with, at least 1.

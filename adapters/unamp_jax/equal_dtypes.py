@@ -11,6 +11,7 @@ import jax
 from unamp.adapter.state import in_regions
 from unamp_jax.casting import Form, cast, form_of, in_form
 from unamp_jax.control_flow import ending, widest, wrapped
+from unamp_jax.observing import follow_parameters
 from unamp_jax.state import CONTEXT, ELIGIBLE, thread
 
 __all__ = [
@@ -57,7 +58,7 @@ def pullback(original: Function, self: Any, out_ct: Any, *extra_args: Any) -> An
     dtypes = tuple(aval.dtype for aval in self.fun.args[-1])
     if len(dtypes) == self.out_tree.num_leaves:
         out_ct = in_form(out_ct, Form(self.out_tree, dtypes))
-    return original(self, out_ct, *extra_args)
+    return follow_parameters(original(self, out_ct, *extra_args))
 
 
 @_in_regions
@@ -65,7 +66,7 @@ def older_pullback(original: Function, name: Any, out_avals: Any, trees: Any, fu
     """Call the function under a `jax.vjp` pullback of JAX 0.8, as `pullback`."""
     if len(cotangents) == 1:
         cotangents = (in_form(cotangents[0], Form(trees[0], tuple(aval.dtype for aval in out_avals))),)
-    return original(name, out_avals, trees, fun, *cotangents)
+    return follow_parameters(original(name, out_avals, trees, fun, *cotangents))
 
 
 @_in_regions

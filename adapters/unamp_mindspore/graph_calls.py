@@ -1,4 +1,4 @@
-"""Stand-ins for operations in graphs that MindSpore compiles: they do there what the rules say.
+"""Calls of operations in graphs that MindSpore compiles: what a rule comes to there, as `calls` has it in PyNative mode.
 
 MindSpore's compiler reads the functions that are made here, and those that they call. What they ask of their arguments is known
 when a graph is compiled: only casts and the operation itself are left in the graph.
@@ -304,7 +304,7 @@ def casting_inputs(call: Any, dtype: Any) -> Any:
     return unamp_cast_inputs
 
 
-def of_tensors(call: Any, standing: Any) -> Any:
+def of_tensors(call: Any, ruled: Any) -> Any:
     """Return the function that computes an operator of two values by its rule, and as Python does where none is a tensor.
 
     Tuples are added and compared by operators, too, and tensors in them keep their dtypes.
@@ -313,21 +313,21 @@ def of_tensors(call: Any, standing: Any) -> Any:
     @unbound
     def unamp_operator(value, other):  # type: ignore[no-untyped-def]
         if isinstance(value, Tensor):
-            return standing(value, other)
+            return ruled(value, other)
         if isinstance(other, Tensor):
-            return standing(value, other)
+            return ruled(value, other)
         return call(value, other)
 
     return unamp_operator
 
 
-def of_a_tensor(call: Any, standing: Any) -> Any:
+def of_a_tensor(call: Any, ruled: Any) -> Any:
     """Return the function that computes a part, an attribute or a method of a tensor by its rule, and of all else as it is."""
 
     @unbound
     def unamp_part(value, args, kwargs):  # type: ignore[no-untyped-def]
         if isinstance(value, Tensor):
-            return standing(value, *args, **kwargs)
+            return ruled(value, *args, **kwargs)
         return call(value, *args, **kwargs)
 
     @unbound
@@ -337,13 +337,13 @@ def of_a_tensor(call: Any, standing: Any) -> Any:
     return unamp_operation
 
 
-def in_place(call: Any, standing: Any) -> Any:
+def in_place(call: Any, ruled: Any) -> Any:
     """Return the function that computes an operator in place: a tensor keeps its dtype, whatever the operator's rule."""
 
     @unbound
     def unamp_in_place(value, other):  # type: ignore[no-untyped-def]
         if not isinstance(value, Tensor):
-            return standing(value, other)
+            return ruled(value, other)
         seen = _seen(value, other)
         if (seen & _LOW) == 0:
             return call(value, other)

@@ -17,9 +17,9 @@ from typing import Any
 from unamp._argument_names import also_called
 from unamp.adapter import Adapter, Gradients, registry
 from unamp.adapter.observing import any_trace, traces, untraced
-from unamp.loss_scale import SMALLEST, LossScale, number
 from unamp.policy import Policy
 from unamp.regions import open_regions, policy_region
+from unamp.scaling.loss_scale import SMALLEST, LossScale, number
 
 __all__ = ["GradScaler", "NothingChecked", "is_unscaled", "no_policy"]
 

@@ -5,10 +5,10 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from unamp_conformance.check.netbounds import FILE, Reference
 from unamp_conformance.check.netruns import run
 from unamp_conformance.check.networks import NETWORKS
-from unamp_conformance.check.reference import Reference, functions
-from unamp_conformance.check.reference.bounds import FILE
+from unamp_conformance.check.reference import functions
 from unamp_conformance.check.reference.operations import NumpyOperations
 from unamp_conformance.check.rounding import round_to
 from unamp_torch.conformance.operations import TorchOperations
@@ -39,7 +39,7 @@ def test_it_is_what_torch_computes_in_float64(reference):
 
 
 def test_what_is_kept_of_the_draws_is_not_stale(reference):
-    """Where it fails: `python -m unamp_conformance.check.reference`, and look at what changed."""
+    """Where it fails: `python -m unamp_conformance.check.draw_netbounds`, and look at what changed."""
     for precision, kept in KEPT["networks"][reference.network.name].items():
         drawn = list(islice(reference.draws(precision), KEPT["first"]))
         assert set(kept) == set(drawn[0])

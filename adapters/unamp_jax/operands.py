@@ -1,0 +1,52 @@
+"""The operands of a primitive: their abstract values, and casts by the trace that the primitive is bound by."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from jax import lax
+from jax._src import core
+
+from unamp_jax.state import DTYPES, FLOAT32
+
+__all__ = ["BF16", "abstract_values", "bind", "cast", "convert", "rounded"]
+
+#: The newest releases hand over the arguments' abstract values, too.
+_AVALS = len(inspect.signature(core.Primitive.bind_with_trace).parameters) == 5
+BF16 = DTYPES["bfloat16"]
+
+
+def abstract_values(args: Any, rest: Any) -> Any:
+    """Return the abstract values of the operands of a call of `Primitive.bind_with_trace`."""
+    return rest[0] if _AVALS else [core.typeof(value) for value in args]
+
+
+def cast(trace: Any, args: Any, rest: Any, avals: Any, places: list[int], wanted: Any) -> tuple[Any, Any]:
+    """Return the arguments of a call of `Primitive.bind_with_trace` with the operands at some places in another dtype."""
+    given = list(args)
+    for n in places:
+        if avals[n].dtype is not wanted:
+            given[n] = convert(trace, given[n], avals[n].dtype, wanted)
+    return given, ([core.typeof(value) for value in given], rest[-1]) if _AVALS else (rest[-1],)
+
+
+def convert(trace: Any, value: Any, found: Any, wanted: Any) -> Any:
+    """Return an operand in another dtype."""
+    params = {"new_dtype": wanted, "weak_type": False, "sharding": None}
+    made = bind(trace, lax.convert_element_type_p, value, params)
+    if found is BF16 and wanted is FLOAT32 and isinstance(made, core.Tracer):
+        return rounded(trace, made)
+    return made
+
+
+def rounded(trace: Any, value: Any) -> Any:
+    """Return a float32 number that came from bfloat16, so that no compiler leaves out the rounding between the two."""
+    return bind(trace, lax.reduce_precision_p, value, {"exponent_bits": 8, "mantissa_bits": 7})
+
+
+def bind(trace: Any, primitive: Any, value: Any, params: dict[str, Any]) -> Any:
+    """Bind a primitive of one operand by a trace."""
+    if _AVALS:
+        return primitive.bind_with_trace(trace, [value], [core.typeof(value)], params)
+    return primitive.bind_with_trace(trace, [value], params)
