@@ -199,6 +199,21 @@ def test_keras_imported_inside_a_region(tmp_path) -> None:
     assert done.stdout == "torch.bfloat16 torch.bfloat16\ntorch.float32 False\n", done.stderr
 
 
+@pytest.mark.parametrize("in_force", [True, False])
+def test_looking_at_a_result_is_not_reported(in_force: bool) -> None:
+    model = keras.Sequential([layers.Dense(4), layers.LayerNormalization()])
+    x = numbers(3, 8)
+    model(x)
+    with unamp.autocast(**BF16, enabled=in_force), unamp.trace(values=True) as trace:
+        model(x)
+    assert [(each.op, each.layer) for each in trace.records] == [
+        ("linear", f"Sequential.{model.layers[0].name}"),
+        ("layer_norm", f"Sequential.{model.layers[1].name}"),
+    ]
+    assert all(each.values is not None and each.values.shape == (3, 4) for each in trace.records)
+    assert [each.compute for each in trace.records] == (["bfloat16", "float32"] if in_force else ["float32", "float32"])
+
+
 def test_gradients_of_a_layer_are_told() -> None:
     layer, x = CASES["linear"][0](), numbers(3, 8)
     layer(x)
