@@ -311,7 +311,7 @@ def limited_region(policy: Policy, framework: str, device: str | None) -> Region
 
 @not_converted
 def region_of_values(values: tuple[Any, ...], framework: str) -> Region:
-    """Return a region for a policy on one framework, given what it is made of: a compiler that traces the call makes no policy."""
+    """Return a region for a policy on one framework, given what it is made of. A compiler that traces this makes no policy."""
     return _here(_region_of_values, (values, framework, None))
 
 

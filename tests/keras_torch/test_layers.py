@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import unamp
+from unamp.tracing.work import work_of
 
 layers = keras.layers
 BF16 = {"device_type": "cpu", "dtype": "bfloat16"}
@@ -212,6 +213,30 @@ def test_looking_at_a_result_is_not_reported(in_force: bool) -> None:
     ]
     assert all(each.values is not None and each.values.shape == (3, 4) for each in trace.records)
     assert [each.compute for each in trace.records] == (["bfloat16", "float32"] if in_force else ["float32", "float32"])
+
+
+def test_work_is_counted() -> None:
+    """Keras' weights have the channels of the result last, whatever its backend is."""
+    image, sequence = numbers(1, 4, 4, 2), numbers(2, 5, 8)
+    for layer, x, products in (
+        (layers.Dense(4), numbers(3, 8), 3 * 8 * 4),
+        (layers.Conv2D(5, (3, 2), padding="same"), image, 16 * 5 * 3 * 2 * 2),
+        (layers.DepthwiseConv2D(3, padding="same"), image, 16 * 2 * 9),
+        (layers.Conv2DTranspose(5, 3, padding="same"), image, 16 * 2 * 5 * 9),
+        (layers.EinsumDense("abc,cd->abd", (None, 4)), sequence, 2 * 5 * 8 * 4),
+        (layers.LSTM(4), sequence, 2 * 5 * (8 * 16 + 4 * 16)),
+    ):
+        layer(x)
+        for in_force in (True, False):
+            with unamp.autocast(**BF16, enabled=in_force), unamp.trace() as trace:
+                result = layer(x)
+            (record,) = trace.records
+            assert work_of(record) is not None, layer
+            assert work_of(record).products == products, layer
+            assert record.output_shape == tuple(result.shape)
+    with unamp.trace() as trace:
+        keras.ops.dot_product_attention(*[numbers(2, 5, 3, 8)] * 3)  # three heads
+    assert work_of(trace.records[-1]).products == 2 * (2 * 3 * 5 * 5 * 8)
 
 
 def test_gradients_of_a_layer_are_told() -> None:

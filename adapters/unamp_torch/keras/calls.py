@@ -22,7 +22,7 @@ from unamp.adapter.arguments import mapped, within
 from unamp.adapter.keras_models import facts, library
 from unamp.adapter.keras_policies import Function, layer_path, states_float32
 from unamp.adapter.observer import Observer
-from unamp.adapter.observing import Reporter, traced, unreported
+from unamp.adapter.observing import Reporter, equation, traced, unreported
 from unamp.adapter.performing import target
 from unamp.adapter.plans import ban_message
 from unamp.adapter.records import OpRecord
@@ -288,7 +288,9 @@ def _reported(op: str, path: str, layer: Any, call: Function, args: Any, kwargs:
     wanted = _target(rule, [each.dtype for each in seen]) if followed else None
     compute = dtype_name(wanted) if wanted is not None else "float32" if "float32" in dtypes else dtypes[0]
     emulated = _is_norm(op) and compute != "float32" and followed
-    record = OpRecord(op, path, Rule[rule], dtypes, compute, None, emulated)
+    written = equation(op, [getattr(layer, "equation", None), *args], kwargs)
+    shapes = _reporter.shapes(seen)
+    record = OpRecord(op, path, Rule[rule], dtypes, compute, None, emulated, input_shapes=shapes, equation=written)
     with _as_one(), without_policy():  # looking at a result is no operation of the network
         _reporter.report(observer, record, _reporter.sizes(seen), result, first_only=_is_norm(op))
     return result
