@@ -177,6 +177,30 @@ def a_quantized_layer_is_refused(of: ruled.Layers) -> None:
         assert of.dtypes(network)[3] == F32
 
 
+def a_layer_that_is_quantized_later_is_refused(of: ruled.Layers) -> None:
+    """Until its rule is removed; eagerly, and in what `fit` compiles."""
+    network = of.network()
+    rules = unamp.layer_policies(network, {"first.wo": F32})
+    assert of.dtypes(network)[1] == F32
+    network.quantize("int8", filters="wo")
+    refused = r"wo is quantized \(int8\).*remove the rule"
+    for run in (network, lambda x: network.first(x)):
+        with pytest.raises(unamp.NotExpressible, match=refused):
+            of.dtypes(run)
+    assert unamp.current_policy() is None
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, name="wo")])
+    with unamp.layer_policies(model, {"wo": F32}):
+        model.quantize("float8")  # which Keras trains
+        model.compile("sgd", "mse")
+        with pytest.raises(RuntimeError, match=r"wo is quantized \(float8\)"):  # Keras may quote it in an error of its own
+            model.fit(np.ones((4, 4), "float32"), np.ones((4, 1), "float32"), verbose=0)
+    rules.remove()
+    assert "quantized_call" not in vars(network.first.wo)
+    with pytest.raises(unamp.NotExpressible, match=r"wo is quantized \(int8\).*leave it out"):
+        unamp.layer_policies(network, {"first.wo": F32})
+    assert len(of.dtypes(network)) == 4
+
+
 #: Those that take a framework's layers, for `pytest.mark.parametrize`, beside `ruled.PROMISES`.
 PROMISES = (
     fit_follows_rules,
@@ -184,4 +208,5 @@ PROMISES = (
     decorated_networks_have_rules_in_either_order,
     a_call_of_the_instance_is_refused,
     a_quantized_layer_is_refused,
+    a_layer_that_is_quantized_later_is_refused,
 )

@@ -310,6 +310,12 @@ def limited_region(policy: Policy, framework: str, device: str | None) -> Region
     return _here(_policy_region, (policy, framework, device))
 
 
+@not_converted
+def region_of_values(values: tuple[Any, ...], framework: str) -> Region:
+    """Return a region for a policy on one framework, given what it is made of. A compiler that traces this makes no policy."""
+    return _here(_region_of_values, (values, framework, None))
+
+
 def innermost_region() -> Region | None:
     """Return the innermost open region of this thread; None outside regions. For adapters that open it again elsewhere."""
     return _state.open[-1][0] if _state.open else None

@@ -72,7 +72,7 @@ class TorchAdapter(BaseAdapter):
     spelling = staticmethod(spellings.spelling)
     made_by = staticmethod(spellings.made_by)
     called_as_it_is = staticmethod(compiling.call_while_tracing)
-    make_capturable = staticmethod(compiling.make_capturable)
+    make_capturable = staticmethod(patches.make_capturable)
     enter_captured = staticmethod(compiling.enter)
     leave_captured = staticmethod(compiling.leave)
     compiling = staticmethod(compiling.compiling)  # asked for every region that is made

@@ -43,6 +43,7 @@ __all__ = [
     "make_capturable",
     "patched_names",
     "run_uncompiled",
+    "trace_again",
 ]
 
 #: Device types whose autocast state can carry a guard: no tensor of theirs can exist in a build for the CPU or CUDA.
@@ -207,6 +208,14 @@ def enter(key: int) -> None:
 def leave(key: int) -> None:
     """Close a region, as a node of a graph."""
     _captured[key].__exit__(None, None, None)
+
+
+def trace_again() -> None:
+    """Have dynamo begin anew where it is tracing: it has met functions that have been patched since."""
+    if _tracing_now() is not None:
+        from torch._dynamo.exc import UnspecializeRestartAnalysis  # with the plain `RestartAnalysis` it keeps to its way
+
+        raise UnspecializeRestartAnalysis(restart_reason="functions have been patched since")
 
 
 def _tracing_now() -> Any:

@@ -10,10 +10,8 @@ from torch import nn
 from torch.fx import Proxy
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from unamp._forking import at_fork
 from unamp.adapter.keras_layers import KerasLayers
 from unamp.adapter.layers import LayerRegion, RulesInForce, derive, put_by_class
-from unamp.adapter.patching import Patches
 from unamp.errors import NotExpressible
 from unamp_torch import keras, patches
 from unamp_torch.networks import within
@@ -92,38 +90,17 @@ class TorchLayers:
 # --- Keras ------------------------------------------------------------------------------------------------------------------
 
 
-class _KerasPatches:
-    """The patches of an open region, as one patch that stays as long as a layer of Keras has a rule.
+_in_force = RulesInForce()
+_patched = patches.kept_for_keras()
+
+
+def _note(layer: Any, region: LayerRegion | None) -> None:
+    """Note the rule of a layer of Keras, and keep the patches as long as a layer has one.
 
     A program that is compiled with no region open would otherwise be guarded on functions that stand in Keras only while it is
     traced.
     """
-
-    def __init__(self) -> None:
-        self.applied = False
-        at_fork(after_in_child=self._forget)
-
-    def apply(self) -> None:
-        patches.acquire()
-        self.applied = True
-
-    def undo(self) -> None:
-        if self.applied:
-            self.applied = False
-            patches.release()
-
-    def _forget(self) -> None:
-        """Forget the patch in a forked process, where `unamp_torch.patches` has undone all of its own."""
-        self.applied = False
-
-
-_in_force = RulesInForce()
-_keras_patch = _KerasPatches()
-_held = Patches(lambda: (_keras_patch,))
-
-
-def _note(layer: Any, region: LayerRegion | None) -> None:
-    _in_force.put(layer, region, _held)
+    _in_force.put(layer, region, _patched)
 
 
 # --- PyTorch's own ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ import torch
 import torch.utils.checkpoint
 
 from unamp._forking import at_fork
-from unamp.adapter.patching import missing
+from unamp.adapter.patching import Patches, missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
 from unamp_torch import backward, compiling, exporting, jagged, keras, native_cache, stepping, transforming, writes
 from unamp_torch.calls import NO_KERNEL, refuse_on_meta
@@ -34,7 +35,7 @@ from unamp_torch.compiled import library
 from unamp_torch.lasting import LASTING
 from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, lock, thread
 
-__all__ = ["HOOKS", "Hook", "acquire", "release"]
+__all__ = ["HOOKS", "Hook", "acquire", "kept_for_keras", "make_capturable", "release"]
 
 #: A module's namespace, the attribute's name, the original, and the replacement.
 Ready = tuple[dict[str, Any], str, Any, Any]
@@ -205,6 +206,54 @@ def _forget_other_threads() -> None:
 
 
 at_fork(after_in_child=_forget_other_threads)
+
+
+# --- Keras in compiled programs ---------------------------------------------------------------------------------------------
+
+
+class _AsInARegion:
+    """The patches of an open region, as one patch."""
+
+    def __init__(self) -> None:
+        self._applied = False
+        at_fork(after_in_child=self._forget)
+
+    def apply(self) -> None:
+        acquire()
+        self._applied = True
+
+    def undo(self) -> None:
+        if self._applied:
+            self._applied = False
+            release()
+
+    def _forget(self) -> None:
+        """Forget the patch in a forked process, where all of them have been undone."""
+        self._applied = False
+
+
+def kept_for_keras() -> Patches:
+    """Return the patches of an open region, for programs of Keras' layers that run with none open: dynamo's guards see them."""
+    patch = _AsInARegion()
+    return Patches(lambda: (patch,))
+
+
+_in_graphs = kept_for_keras()
+
+
+def make_capturable(region: AbstractContextManager[Any, bool | None]) -> int:
+    """Return a number under which a graph can open a region; see `unamp_torch.compiling`.
+
+    From the first on that opens in a graph of Keras's, the patches stay: the graph is guarded on them when none is open. What
+    dynamo had seen before without them, it looks at again.
+    """
+    if keras.in_use() and not _in_graphs.open:
+        _in_graphs.acquire()
+        compiling.trace_again()
+    return compiling.make_capturable(region)
+
+
+# --- modules that come later ------------------------------------------------------------------------------------------------
 
 
 class _Imports(importlib.abc.MetaPathFinder):

@@ -236,6 +236,10 @@ def test_a_pattern_that_matches_nothing_is_an_error(library: str) -> None:
     CLASSES(OF[library])
 
 
+def test_a_layer_of_keras_that_is_quantized_later_is_refused() -> None:
+    keras_ruled.a_layer_that_is_quantized_later_is_refused(OF["keras"])
+
+
 def test_shared_layers_of_equinox_have_the_last_rule() -> None:
     SHARING(OF["equinox"])
 

@@ -1,5 +1,20 @@
 """Keras on PyTorch: the backend is chosen before Keras is imported."""
 
 import os
+from collections.abc import Iterator
+
+import pytest
 
 os.environ["KERAS_BACKEND"] = "torch"
+
+
+@pytest.fixture(autouse=True)
+def _first_of_the_process() -> Iterator[None]:
+    """Have each test be the first that compiles a region, for which the patches are put in while dynamo traces."""
+    yield
+    import torch
+    from unamp_torch import patches
+
+    if patches._in_graphs.open:
+        torch._dynamo.reset()
+        patches._in_graphs.release()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import unamp
+from unamp.tracing.work import work_of
 
 layers = keras.layers
 BF16 = {"device_type": "cpu", "dtype": "bfloat16"}
@@ -197,6 +198,45 @@ def test_keras_imported_inside_a_region(tmp_path) -> None:
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert done.stdout == "torch.bfloat16 torch.bfloat16\ntorch.float32 False\n", done.stderr
+
+
+@pytest.mark.parametrize("in_force", [True, False])
+def test_looking_at_a_result_is_not_reported(in_force: bool) -> None:
+    model = keras.Sequential([layers.Dense(4), layers.LayerNormalization()])
+    x = numbers(3, 8)
+    model(x)
+    with unamp.autocast(**BF16, enabled=in_force), unamp.trace(values=True) as trace:
+        model(x)
+    assert [(each.op, each.layer) for each in trace.records] == [
+        ("linear", f"Sequential.{model.layers[0].name}"),
+        ("layer_norm", f"Sequential.{model.layers[1].name}"),
+    ]
+    assert all(each.values is not None and each.values.shape == (3, 4) for each in trace.records)
+    assert [each.compute for each in trace.records] == (["bfloat16", "float32"] if in_force else ["float32", "float32"])
+
+
+def test_work_is_counted() -> None:
+    """Keras' weights have the channels of the result last, whatever its backend is."""
+    image, sequence = numbers(1, 4, 4, 2), numbers(2, 5, 8)
+    for layer, x, products in (
+        (layers.Dense(4), numbers(3, 8), 3 * 8 * 4),
+        (layers.Conv2D(5, (3, 2), padding="same"), image, 16 * 5 * 3 * 2 * 2),
+        (layers.DepthwiseConv2D(3, padding="same"), image, 16 * 2 * 9),
+        (layers.Conv2DTranspose(5, 3, padding="same"), image, 16 * 2 * 5 * 9),
+        (layers.EinsumDense("abc,cd->abd", (None, 4)), sequence, 2 * 5 * 8 * 4),
+        (layers.LSTM(4), sequence, 2 * 5 * (8 * 16 + 4 * 16)),
+    ):
+        layer(x)
+        for in_force in (True, False):
+            with unamp.autocast(**BF16, enabled=in_force), unamp.trace() as trace:
+                result = layer(x)
+            (record,) = trace.records
+            assert work_of(record) is not None, layer
+            assert work_of(record).products == products, layer
+            assert record.output_shape == tuple(result.shape)
+    with unamp.trace() as trace:
+        keras.ops.dot_product_attention(*[numbers(2, 5, 3, 8)] * 3)  # three heads
+    assert work_of(trace.records[-1]).products == 2 * (2 * 3 * 5 * 5 * 8)
 
 
 def test_gradients_of_a_layer_are_told() -> None:

@@ -53,10 +53,7 @@ class KerasLayers:
                 "put rules on first, or name the layers inside or around it"
             )
         if getattr(layer, "quantization_mode", None) is not None:
-            raise NotExpressible(
-                f"{layer.name} is quantized ({layer.quantization_mode}): Keras runs it by its quantized_call, where no rule is "
-                "followed; leave it out of the rules, or do not quantize it"
-            )
+            raise NotExpressible(_quantized(layer, "leave it out of the rules, or do not quantize it"))
 
     def put(self, layer: Any, region: LayerRegion | None) -> None:
         """Have a layer run in a region, and its backend know of it."""
@@ -64,11 +61,13 @@ class KerasLayers:
         held, under = vars(layer), _under(kind)
         if region is None:
             held.pop(REGION, None)
-            if getattr(held.get("call"), "__func__", None) is under:  # else somebody put theirs around it since
-                del held["call"]
+            for method, ours in (("call", under), ("quantized_call", _refuse)):
+                if getattr(held.get(method), "__func__", None) is ours:  # else somebody put theirs around it since
+                    del held[method]
         else:
             if REGION not in held:
                 held["call"] = MethodType(under, layer)
+                held["quantized_call"] = MethodType(_refuse, layer)
             held[REGION] = region
         if self._note is not None:
             self._note(layer, region)
@@ -77,3 +76,15 @@ class KerasLayers:
 @cache
 def _under(plain: type) -> Callable[..., Any]:
     return in_region(plain, "call")
+
+
+def _refuse(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Raise, in place of the `quantized_call` of a layer that has a rule: it was quantized since."""
+    raise NotExpressible(_quantized(layer, "remove the rule, which was put on before, or do not quantize it"))
+
+
+def _quantized(layer: Any, way_out: str) -> str:
+    return (
+        f"{layer.name} is quantized ({layer.quantization_mode}): Keras runs it by its quantized_call, where no rule is "
+        f"followed; {way_out}"
+    )

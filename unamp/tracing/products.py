@@ -19,8 +19,11 @@ Sizes = tuple[int, ...]
 #: Counts the products of one call, given the shapes of its inputs, that of its result, and the record.
 Rule = Callable[[Sequence[Sizes], Sizes, "OpRecord"], int]
 
-#: Frameworks whose convolutions have the channels of the result last in their weights; with the others they come first.
+#: Frameworks whose convolutions have the channels of the result last in their weights, as Keras' have on every framework; with
+#: the others they come first.
 _CHANNELS_LAST = frozenset({"jax", "tensorflow"})
+#: How the names of Keras' layers and functions begin.
+_KERAS = "keras."
 #: Where the length of a sequence stands among the axes of attention's inputs: before the heads, or behind them.
 _BEFORE_HEADS = frozenset({"jax", "paddle", "tensorflow"})
 
@@ -137,7 +140,7 @@ def _conv_tbc(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
 
 def _depthwise(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
     weight = _weight(inputs)
-    return prod(out) * prod(weight[:-2] if record.framework in _CHANNELS_LAST else weight[2:])
+    return prod(out) * prod(weight[:-2] if _channels(record) == -1 else weight[2:])
 
 
 def _separable(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
@@ -151,7 +154,7 @@ def _deformable(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
 
 
 def _channels(record: OpRecord) -> int:
-    return -1 if record.framework in _CHANNELS_LAST else 0
+    return -1 if record.framework in _CHANNELS_LAST or record.native.startswith(_KERAS) else 0
 
 
 def _weight(inputs: Sequence[Sizes]) -> Sizes:
@@ -167,7 +170,8 @@ def _weight(inputs: Sequence[Sizes]) -> Sizes:
 
 def _attention(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
     query, key = inputs[:2]
-    axis = -3 if record.framework in _BEFORE_HEADS and len(key) > 3 else -2
+    before_heads = record.framework in _BEFORE_HEADS or record.native.startswith(_KERAS)
+    axis = -3 if before_heads and len(key) > 3 else -2
     return (prod(query) + prod(out)) * key[axis]
 
 

@@ -22,13 +22,13 @@ from unamp.adapter.arguments import mapped, within
 from unamp.adapter.keras_models import facts, library
 from unamp.adapter.keras_policies import Function, layer_path, states_float32
 from unamp.adapter.observer import Observer
-from unamp.adapter.observing import Reporter, traced, unreported
+from unamp.adapter.observing import Reporter, equation, traced, unreported
 from unamp.adapter.performing import target
 from unamp.adapter.plans import ban_message
 from unamp.adapter.records import OpRecord
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
-from unamp.regions import policy_region
+from unamp.regions import policy_region, region_of_values
 from unamp.vocabulary import vocabulary
 from unamp_torch import backward
 from unamp_torch.casting import ELIGIBLE, cast, cast_floats
@@ -146,7 +146,7 @@ def _perform(op: str, rule: str, layer: Any, call: Function, args: Any, kwargs: 
     else:
         stated = _has_activation(op)  # whose result comes last
         under = _for_parts(op, dtype_name(dtype))
-        region = nullcontext() if under is None else policy_region(Policy(*under), framework="torch")
+        region = nullcontext() if under is None else region_of_values(under, "torch")
         result = _call_inside(dtype, region, call, *given, whole=not stated)
     return result if stated else cast_floats(result, dtype)
 
@@ -288,8 +288,11 @@ def _reported(op: str, path: str, layer: Any, call: Function, args: Any, kwargs:
     wanted = _target(rule, [each.dtype for each in seen]) if followed else None
     compute = dtype_name(wanted) if wanted is not None else "float32" if "float32" in dtypes else dtypes[0]
     emulated = _is_norm(op) and compute != "float32" and followed
-    record = OpRecord(op, path, Rule[rule], dtypes, compute, None, emulated)
-    _reporter.report(observer, record, _reporter.sizes(seen), result, first_only=_is_norm(op))
+    written = equation(op, [getattr(layer, "equation", None), *args], kwargs)
+    shapes = _reporter.shapes(seen)
+    record = OpRecord(op, path, Rule[rule], dtypes, compute, None, emulated, input_shapes=shapes, equation=written)
+    with _as_one(), without_policy():  # looking at a result is no operation of the network
+        _reporter.report(observer, record, _reporter.sizes(seen), result, first_only=_is_norm(op))
     return result
 
 
