@@ -83,7 +83,7 @@ class Layers:
     ) -> None:
         self._named = named
         self._own = own
-        self._names: dict[int, str] = {}
+        self._names: dict[int, tuple[str, Any]] = {}  # with the layer, which is alive as long as its id is a key
         self._open: list[str] = []
 
     @property
@@ -95,10 +95,11 @@ class Layers:
         """Note that a layer is called."""
         if not self._open:
             network = type(layer).__name__
-            self._names = {id(inner): f"{network}.{name}" for name, inner in self._named(layer) if inner is not layer}
+            self._add(network, layer)
             self._open.append(network)
             return
-        self._open.append(self._names.get(id(layer)) or f"{self._open[-1]}.{self._own(layer)}")
+        known = self._names.get(id(layer))
+        self._open.append(self._unnamed(layer) if known is None else known[0])
 
     def leave(self) -> None:
         """Note that the innermost layer returned, or raised."""
@@ -106,6 +107,14 @@ class Layers:
             self._open.pop()
         if not self._open:
             self._names = {}
+
+    def _add(self, name: str, layer: Any) -> None:
+        """Note the names of what is in a layer."""
+        self._names.update({id(inner): (f"{name}.{own}", inner) for own, inner in self._named(layer) if inner is not layer})
+
+    def _unnamed(self, layer: Any) -> str:
+        """Return the name of a layer that its network has no name for."""
+        return f"{self._open[-1]}.{self._own(layer)}"
 
 
 #: Takes records; see `Observer`.
