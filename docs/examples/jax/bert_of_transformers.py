@@ -22,11 +22,12 @@ def main() -> None:
     network = model.module.bind({"params": model.params})  # a module of linen has layers with its variables
     batches = list(jax.random.randint(jax.random.key(0), (4, 2, 8), 0, 64))
 
-    def run(ids: Any, parameters: Any = None) -> Any:
+    @jax.jit
+    def forward(parameters: Any, ids: Any) -> Any:
         return model(ids, params=parameters).last_hidden_state
 
-    def loss(parameters: Any) -> Any:
-        return jnp.mean(run(batches[0], parameters) ** 2)
+    def run(ids: Any) -> Any:
+        return forward(model.params, ids)
 
     rules = {"encoder.layer.*.output.dense": "float32", "pooler": "float32"}
     with unamp.layer_policies(network, rules) as ruled, unamp.autocast(dtype="bfloat16"):
@@ -34,15 +35,15 @@ def main() -> None:
         with unamp.trace() as trace:
             run(batches[0])
         print(*(f"{each.layer}: {each.compute}" for each in trace.records if each.op == "linear"), sep="\n")
-        gradients = jax.jit(jax.grad(loss))(model.params)
+        gradients = jax.grad(lambda parameters: jnp.mean(forward(parameters, batches[0]) ** 2))(model.params)
     print(f"gradients: {', '.join({str(each.dtype) for each in jax.tree.leaves(gradients)})}")
 
     model.params["encoder"]["layer"]["1"]["output"]["dense"]["kernel"] *= 1e7  # its product is beyond float16
     for by in ("place", "layer", "operation"):
         tuned = unamp.tune(run, network, batches, tolerance=1e-2, by=by, progress=False)
-        print(f"by={by!r}", tuned.table(), sep="\n")
+        print(f"by={by!r}", tuned.table(), sep="\n", flush=True)
         with tuned.region(network):
-            print(f"finite under jax.jit: {jnp.isfinite(jax.jit(run)(batches[0])).all()}")
+            print(f"finite: {jnp.isfinite(run(batches[0])).all()}")
 
 
 if __name__ == "__main__":
