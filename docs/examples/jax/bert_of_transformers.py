@@ -13,7 +13,7 @@ from transformers import BertConfig, FlaxBertModel
 
 import unamp
 
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
         gradients = jax.grad(lambda parameters: jnp.mean(forward(parameters, batches[0]) ** 2))(model.params)
     print(f"gradients: {', '.join({str(each.dtype) for each in jax.tree.leaves(gradients)})}")
 
-    model.params["encoder"]["layer"]["1"]["output"]["dense"]["kernel"] *= 1e7  # its product is beyond float16
+    model.params["encoder"]["layer"]["0"]["output"]["dense"]["kernel"] *= 1e7  # its product is beyond float16
     for by in ("place", "layer", "operation"):
         tuned = unamp.tune(run, network, batches, tolerance=1e-2, by=by, progress=False)
         print(f"by={by!r}", tuned.table(), sep="\n", flush=True)
