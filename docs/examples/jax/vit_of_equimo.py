@@ -14,7 +14,7 @@ from equimo.models import VisionTransformer
 
 import unamp
 
-SIZES = {"img_size": 16, "in_channels": 3, "dim": 32, "patch_size": 8, "num_heads": 4, "depths": [1], "num_classes": 10}
+SIZES = {"img_size": 16, "in_channels": 3, "dim": 32, "patch_size": 8, "num_heads": 4, "depths": [2], "num_classes": 10}
 
 
 @eqx.filter_jit
@@ -39,7 +39,7 @@ def main() -> None:
     print(f"gradients: {', '.join({str(each.dtype) for each in jax.tree.leaves(gradients)})}")
 
     def weight(network: Any) -> Any:
-        return network.blocks[0].blocks[0].mlp.fc2.weight
+        return network.blocks[0].blocks[1].mlp.fc2.weight
 
     large = eqx.tree_at(weight, network, weight(network) * 1e6)  # its product is beyond float16
     for by in ("place", "layer", "operation"):
