@@ -116,6 +116,9 @@ def _capabilities(asked: dict[str, Any]) -> str:
         "How an adapter makes an operation run low when a policy allows it. *native*: the framework's own autocast does it. "
         "*intercepted*: casts around the framework's kernel. *emulated*: there is no low kernel, so inputs are rounded to low, "
         "the operation is computed in float32, and its result is rounded. *absent*: the framework has no such operation.\n\n"
+        "The empty cells of JAX: nothing in JAX, flax, optax and equinox goes by that name, or what does is another operation "
+        "here (`jnp.dot` is `matmul`, `jnp.max` is `amax`, `jnp.repeat` is `repeat_interleave`), or is made of others and "
+        "follows their rules (`optax.losses.dice_loss`; weight and spectral norm; `RNN`, which runs any cell).\n\n"
         "The lines for a GPU are what the adapters would do; they were written on a machine without one. "
         "`unamp doctor` and `unamp explain --framework NAME` say it for yours.",
         _table(["framework", "version", "device", "dtype", *_HOW], counts),

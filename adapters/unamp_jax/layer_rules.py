@@ -2,15 +2,14 @@
 
 A rule is about a name in a network of one structure: a copy of it, or what a transformation made again of its leaves, has the
 rule too. The rules of the process are a part of the key of JAX's caches, as the plan is, and so are the network and, in linen,
-the name inside of which a thread is: no program is found that was traced under other rules.
+the rules inside of the layer where a thread is: no program is found that was traced under other rules.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakValueDictionary
@@ -22,14 +21,14 @@ from unamp.adapter.layers import LayerRegion, RulesInForce
 from unamp.adapter.patching import Patches, find
 from unamp.amp_warnings import called_apart
 from unamp.errors import NotExpressible
-from unamp_jax.networks import named_layers
+from unamp_jax.networks import Structure, is_layer, is_linen, named_layers, structure_of
 from unamp_jax.training import layer_calls
 
 __all__ = ["JaxLayers"]
 
-Structure = tuple[type, Hashable]
 #: The regions of layers, by the structure of their network and by their names in it.
 Rules = Mapping[Structure, Mapping[str, LayerRegion]]
+Relative = frozenset[tuple[str, LayerRegion]]
 
 #: Rules as a part of every key: the process' rules, or inside a network with rules also where the thread is.
 _KEY: Any = jax.make_user_context(None)
@@ -100,44 +99,14 @@ def _keras() -> KerasLayers:
 # --- which network, and which of its layers -----------------------------------------------------------------------------------
 
 
-def _is_linen(layer: Any) -> bool:
-    kind = find("flax.linen", "Module")
-    return kind is not None and isinstance(layer, kind)
-
-
-def _structure(network: Any) -> Structure:
-    """Return a value that is equal for copies of a network: its class, and the classes of its layers by their names.
-
-    The layers of linen come into being when they are called; such a network is its class and its fields.
-    """
-    if _is_linen(network):
-        fields = [each.name for each in dataclasses.fields(network) if each.init and each.name not in ("parent", "name")]
-        return type(network), tuple((name, _field(getattr(network, name, None))) for name in fields)
-    return type(network), tuple((name, type(layer)) for name, layer in named_layers(network) if layer is not network)
-
-
-def _field(value: Any) -> Hashable:
-    if _is_linen(value):
-        return _structure(value)
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_field, value))
-    if isinstance(value, Mapping):
-        return tuple((str(key), _field(inner)) for key, inner in value.items())
-    try:
-        hash(value)
-    except TypeError:
-        return repr(value)
-    return value  # type: ignore[no-any-return]
-
-
 def _place(network: Any) -> _Layer:
-    structure = _structure(network)
+    structure = structure_of(network)
     place = _networks.get(structure)
     if place is None:
         place = _networks[structure] = _Layer(structure, type(network), ("",))
     known = {inner.names: inner for _, inner in place.inner}
     # Asked again: one network of a structure may share layers where another has several, or have other variables.
-    place.inner = tuple((_linen_layers if _is_linen(network) else _layers)(structure, network, known))
+    place.inner = tuple((_linen_layers if is_linen(network) else _layers)(structure, network, known))
     return place
 
 
@@ -238,8 +207,8 @@ class _Network:
     def __init__(self, network: Any, structure: Structure, rules: Mapping[str, LayerRegion]) -> None:
         self.structure = structure
         self._rules = rules
-        self._linen = len(network.path) if _is_linen(network) and network.scope is not None else None
-        there = () if _is_linen(network) else [(n, layer) for n, layer in named_layers(network) if layer is not network]
+        self._linen = len(network.path) if is_linen(network) and network.scope is not None else None
+        there = () if is_linen(network) else [(n, layer) for n, layer in named_layers(network) if layer is not network]
         self._layers = [("", network), *there]
         self._names = {id(layer): name for name, layer in self._layers}
         self._copies: list[Any] = []
@@ -250,7 +219,7 @@ class _Network:
         Raises:
             NotExpressible: for a copy of several layers that have different rules.
         """
-        if _is_linen(layer):
+        if is_linen(layer):
             inside = self._linen is not None and layer.scope is not None
             return ".".join(layer.path[self._linen :]) if inside else None
         known = self._names.get(id(layer))
@@ -258,9 +227,9 @@ class _Network:
 
     def _copied(self, layer: Any) -> str | None:
         """Return the name of the layer that another one is a copy of: a transformation makes its arguments anew."""
-        like = _structure(layer)
-        names: list[str] = [name for name, own in self._layers if type(own) is type(layer) and _structure(own) == like]
-        if len({self._within(name) for name in names}) > 1:
+        like = structure_of(layer)
+        names: list[str] = [name for name, own in self._layers if type(own) is type(layer) and structure_of(own) == like]
+        if len({self.within(name) for name in names}) > 1:
             raise NotExpressible(
                 f"{' and '.join(map(repr, names[:3]))} have different rules, and inside a transformation of JAX that is handed "
                 "the layer nobody can tell which of them it is; transform the whole network's call, close over the layer, or "
@@ -273,7 +242,8 @@ class _Network:
             self._copies.append(inner)  # alive as long as its id is a name
         return names[0]
 
-    def _within(self, name: str) -> frozenset[tuple[str, LayerRegion]]:
+    def within(self, name: str) -> Relative:
+        """Return the regions of a layer and of those inside, by what their names are relative to its own."""
         return frozenset(
             (own[len(name) :], region)
             for own, region in self._rules.items()
@@ -292,7 +262,7 @@ def _entered(layer: Any) -> _Network | None:
     """Return the network with rules that a layer is, or is called in."""
     rules = _in_force.rules
     if any(kind is type(layer) for kind, _ in rules):
-        structure = _structure(layer)
+        structure = structure_of(layer)
         if structure in rules:
             return _Network(layer, structure, rules[structure])
     return _inside.network
@@ -310,7 +280,8 @@ def _following(original: Callable[..., Any]) -> Callable[..., Any]:
         region = network.region(name)
         outer, _inside.network = _inside.network, network
         try:
-            with _keyed(network, name if _is_linen(args[0]) else None), region.here() if region else nullcontext():
+            inside = network.within(name) if name is not None and is_linen(args[0]) else None
+            with _keyed(network, inside), region.here() if region else nullcontext():
                 result = original(*args, **kwargs)
         finally:
             _inside.network = outer
@@ -324,6 +295,8 @@ def _following(original: Callable[..., Any]) -> Callable[..., Any]:
 def _apart(original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a layer outside of every network with rules, with a warning where it may be a layer of one."""
     kind = type(args[0])
+    if not is_layer(kind):
+        return original(*args, **kwargs)
     if _inside.others == 0 and kind in _in_force.kinds:
         called_apart(kind.__name__, *_in_force.kinds[kind])
     _inside.others += 1
@@ -333,8 +306,9 @@ def _apart(original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         _inside.others -= 1
 
 
-def _keyed(network: _Network, name: str | None) -> AbstractContextManager[Any]:
-    made: AbstractContextManager[Any] = _KEY((_KEY._obj.get_global(), network.structure, name))
+def _keyed(network: _Network, inside: Relative | None) -> AbstractContextManager[Any]:
+    """Return the context in which a layer is called; `inside` tells layers apart that a cache of traces takes for one."""
+    made: AbstractContextManager[Any] = _KEY((_KEY._obj.get_global(), network.structure, inside))
     return made
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from unamp.adapter.contract import Adapter
@@ -14,7 +15,19 @@ from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp_jax.spellings import keras_in_use
 
-__all__ = ["inner_modules", "is_network", "named_layers", "wrap"]
+__all__ = [
+    "Structure",
+    "inner_modules",
+    "is_layer",
+    "is_linen",
+    "is_network",
+    "named_layers",
+    "structure_of",
+    "wrap",
+]
+
+#: See `structure_of`.
+Structure = tuple[type, Hashable]
 
 
 def _is(value: object, module: str, name: str) -> bool:
@@ -77,3 +90,38 @@ def _inside(value: Any, path: str, kind: type) -> Iterable[tuple[str, Any]]:
         fields = value.items()
     for name, inner in fields:
         yield from _inside(inner, f"{path}.{name}" if path else str(name), kind)
+
+
+def is_layer(kind: type) -> bool:
+    """Return whether a class of modules is one of layers: `equinox.filter_jit` and its like return modules, too."""
+    return not kind.__module__.startswith("equinox.") or kind.__module__.startswith("equinox.nn.")
+
+
+def is_linen(layer: object) -> bool:
+    """Return whether a layer is a module of flax.linen's."""
+    return _is(layer, "flax.linen", "Module")
+
+
+def structure_of(network: Any) -> Structure:
+    """Return a value that is equal for copies of a network: its class, and the classes of its layers by their names.
+
+    The layers of linen come into being when they are called; such a network is its class and its fields.
+    """
+    if is_linen(network):
+        fields = [each.name for each in dataclasses.fields(network) if each.init and each.name not in ("parent", "name")]
+        return type(network), tuple((name, _field(getattr(network, name, None))) for name in fields)
+    return type(network), tuple((name, type(layer)) for name, layer in named_layers(network) if layer is not network)
+
+
+def _field(value: Any) -> Hashable:
+    if is_linen(value):
+        return structure_of(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_field, value))
+    if isinstance(value, Mapping):
+        return tuple((str(key), _field(inner)) for key, inner in value.items())
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value  # type: ignore[no-any-return]

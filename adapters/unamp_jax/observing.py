@@ -29,6 +29,7 @@ from unamp.adapter.registered import SecondRun
 from unamp.adapter.shadowing import CHANGES_STATE, LeftOut, shadow
 from unamp.policy import Rule
 from unamp_jax.gradient_hooks import Bind, Later, bind, followed, named_leaves
+from unamp_jax.networks import structure_of
 from unamp_jax.state import CONTEXT, Plan, thread
 
 __all__ = [
@@ -53,6 +54,17 @@ class JaxLayers(Layers):
         """Where the thread is, with the innermost layer's name; None outside of layers and of named scopes."""
         inside = super().path
         return inside or _scope()
+
+    def _unnamed(self, layer: Any) -> str:
+        """Return the name of a layer; of the one that it is a copy of, since transformations make their arguments anew."""
+        named = [(name, own) for name, own in dict(self._names.values()).items() if type(own) is type(layer)]
+        like = structure_of(layer) if named else None
+        alike = [name for name, own in named if structure_of(own) == like]
+        if len(alike) != 1:
+            return super()._unnamed(layer)
+        self._names[id(layer)] = alike[0], layer
+        self._add(alike[0], layer)
+        return alike[0]
 
 
 def _scope() -> str | None:

@@ -26,6 +26,7 @@ from unamp_jax import calls, control_flow, custom_rules, equal_dtypes, programs,
 from unamp_jax.composites import code_patch, drawing
 from unamp_jax.facts import facts
 from unamp_jax.finding import hook, innermost, patches_of, with_rules
+from unamp_jax.networks import is_layer
 from unamp_jax.spellings import PALLAS, SPARSE, libraries
 from unamp_jax.state import thread
 
@@ -176,7 +177,7 @@ def layer_patches(known: tuple[str, ...]) -> Patches | None:
         find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module"),
         find("keras.src.layers.layer", "Layer") if "keras" in known else None,
     ]  # fmt: skip
-    return training.layer_calls(homes, follow_calls(thread)) if any(homes) else None
+    return training.layer_calls(homes, follow_calls(thread), is_layer) if any(homes) else None
 
 
 # --- whether they are where they are expected --------------------------------------------------------------------------------

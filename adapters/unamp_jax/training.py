@@ -71,15 +71,23 @@ def _suspended_field(own: Any) -> property:
     return property(lambda self: suspending(thread)(own.__get__(self)))
 
 
-def layer_calls(homes: Iterable[Any], follow: Callable[[Function], Function]) -> Patches:
+def layer_calls(
+    homes: Iterable[Any], follow: Callable[[Function], Function], which: Callable[[type], bool] = lambda kind: True
+) -> Patches:
     """Return the patches by which calls of layers are followed, of the base classes of layers that there are.
 
     The classes that exist then are patched, each by its own method: the base classes have none that is always called.
+
+    Args:
+        homes: the base classes; None where a library is not imported.
+        follow: returns the replacement of such a method.
+        which: says of a class whether it is to be patched.
     """
     bases = [home for home in homes if home is not None]
 
     def base() -> Iterable[Patch]:
-        return [AttributePatch(kind, "__call__", functools.partial(_followed, follow)) for kind in _calling(bases)]
+        kinds = filter(which, _calling(bases))
+        return [AttributePatch(kind, "__call__", functools.partial(_followed, follow)) for kind in kinds]
 
     return Patches(base)
 

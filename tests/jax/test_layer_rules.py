@@ -437,6 +437,16 @@ def test_a_layer_that_is_called_by_itself_is_warned_of(make: Any, monkeypatch: p
         net.first(X)
 
 
+def test_a_layer_that_equinox_wraps_and_is_called_by_itself_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amp_warnings, "_given", set())
+    net = _equinox()
+    with (
+        unamp.layer_policies(net, {"first": "float32"}),
+        pytest.warns(unamp.AmpWarning, match="was called by itself, and .* has a rule for 'first'"),
+    ):
+        eqx.filter_jit(net.first)(X)
+
+
 @pytest.mark.parametrize("way", LAYER_WAYS)
 def test_conformance_sees_a_rule_that_is_lost(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = Subject("jax", "cpu"), way, "float32 in a low region", unamp.Policy("O1", "bfloat16")

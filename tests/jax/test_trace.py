@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import absent
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
@@ -61,3 +62,54 @@ def test_devices_that_are_not_there(matrix, monkeypatch, named):
     absent.nothing_is_in_force_on_it(
         named, "jax has cpu", lambda: (matrix @ matrix).dtype, jnp.bfloat16, monkeypatch, framework="jax"
     )
+
+
+# --- the names of layers in equinox' transformations --------------------------------------------------------------------------
+
+
+class _Block(eqx.Module):
+    wi: eqx.nn.Linear
+    wo: eqx.nn.Linear
+
+    def __init__(self, key):
+        self.wi, self.wo = eqx.nn.Linear(4, 4, key=key), eqx.nn.Linear(4, 4, key=key)
+
+    def __call__(self, x):
+        return self.wo(self.wi(x))
+
+
+class _Stack(eqx.Module):
+    blocks: _Block  # several in one, for a loop
+    head: eqx.nn.LayerNorm
+
+    def __init__(self):
+        self.blocks = eqx.filter_vmap(_Block)(jax.random.split(jax.random.key(0), 2))
+        self.head = eqx.nn.LayerNorm(4)
+
+    def __call__(self, x):
+        arrays, rest = eqx.partition(self.blocks, eqx.is_array)
+        x, _ = jax.lax.scan(lambda x, block: (eqx.combine(block, rest)(x), None), x, arrays)
+        return eqx.filter_checkpoint(lambda head, x: head(x))(self.head, x)
+
+
+STACK, ROW = _Stack(), jnp.ones(4)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: STACK(ROW),
+        lambda: eqx.filter_jit(STACK)(ROW),
+        lambda: eqx.filter_jit(lambda net, x: net(x))(STACK, ROW),
+        lambda: eqx.filter_vmap(STACK)(ROW[None]),
+        lambda: eqx.filter_checkpoint(STACK)(ROW),
+        lambda: eqx.filter_grad(lambda net, x: net(x).sum())(STACK, ROW),
+        lambda: eqx.Partial(STACK, ROW)(),
+    ],
+    ids=["eager", "jit", "jit with the network given", "vmap", "checkpoint", "grad", "partial"],
+)
+def test_what_equinox_wraps_a_function_in_is_no_layer_and_a_copy_has_the_name_of_its_layer(run):
+    with unamp.trace() as trace:
+        run()
+    found = [record.layer for record in trace.records if record.op in ("linear", "layer_norm")]
+    assert found == [*["_Stack.blocks.wi", "_Stack.blocks.wo"] * 2, "_Stack.head"]

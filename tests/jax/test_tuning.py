@@ -1,4 +1,4 @@
-"""`unamp.tune` on networks of flax, equinox and Keras with JAX, whose layers have rules."""
+"""`unamp.tune` on JAX: networks of flax, equinox, haiku and Keras, and functions with named scopes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import haiku as hk
 import jax
 import jax.numpy as jnp
 import keras
@@ -98,6 +99,62 @@ def test_a_product_that_overflows_is_found(make: Callable[[], _Tuned], by: Any, 
         assert np.linalg.norm(np.float64(low) - np.float64(exact)) <= 1e-2 * np.linalg.norm(np.float64(exact))
     with unamp.policy_region(unamp.Policy("O3", "float16")):
         assert not bool(jnp.all(jnp.isfinite(run(BATCHES[0]))))
+
+
+# --- functions, whose layers are named scopes ---------------------------------------------------------------------------------
+
+
+def _scoped() -> _Tuned:
+    weights = [jax.random.normal(key, (8, 8)) for key in KEYS[:3]]
+
+    def network(x: Any) -> Any:
+        with jax.named_scope("a"):
+            x = x @ weights[0]
+        with jax.named_scope("b"), jax.named_scope("wo"):
+            x = x @ weights[1] * TOO_LARGE
+        with jax.named_scope("scaled"):
+            x = x / TOO_LARGE
+        with jax.named_scope("head"):
+            return x @ weights[2]
+
+    return _Tuned(jax.jit(network), network)
+
+
+def _haiku() -> _Tuned:
+    def network(x: Any) -> Any:
+        x = hk.Linear(8, with_bias=False, name="a")(x)
+        x = hk.Linear(8, with_bias=False, name="b")(x) * TOO_LARGE
+        return hk.Linear(8, with_bias=False, name="head")(x / TOO_LARGE)
+
+    made = hk.without_apply_rng(hk.transform(network))
+    variables = made.init(KEYS[0], BATCHES[0])
+    return _Tuned(jax.jit(lambda x: made.apply(variables, x)), made)
+
+
+@pytest.mark.parametrize("by", ["place", "layer", "operation"])
+@pytest.mark.parametrize("make", [_scoped, _haiku])
+def test_places_of_a_function_are_its_named_scopes(make: Callable[[], _Tuned], by: Any) -> None:
+    run, network = make()
+    scoped = make is _scoped
+
+    def stepped(x: Any) -> Any:
+        with jax.named_scope("step"):  # around the function's call: not in the names of its layers
+            return run(x)
+
+    found = unamp.tune(stepped, network, BATCHES, dtype="float16", tolerance=1e-2, by=by)
+    assert found.report.framework == "jax"
+    assert found.report.network == ("network" if scoped else f"{type(network).__name__}.apply")
+    products = {place.layer for place in found.report.places if place.op == "matmul"}
+    assert products == ({"a", "b.wo", "head"} if scoped else {"a", "b", "head"})
+    held = {(place.layer, place.op) for place in found.report.held}
+    assert {("b.wo", "mul"), ("scaled", "div")} <= held if scoped else {("", "mul"), ("", "div")} <= held
+    # All that `b.wo` computes is one layer.
+    assert {layer for layer, op in held if op == "matmul"} == ({"b.wo"} if scoped and by == "layer" else set())
+    exact = run(BATCHES[0])
+    for call in (run, jax.jit(run)):
+        with found.region(network):
+            low = call(BATCHES[0])
+        assert 0 < np.linalg.norm(np.float64(low) - np.float64(exact)) <= 1e-2 * np.linalg.norm(np.float64(exact))
 
 
 # --- the promises of every framework ------------------------------------------------------------------------------------------

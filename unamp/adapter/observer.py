@@ -96,7 +96,7 @@ class Layers:
         self._named = named
         self._own = own
         self._follow = follow
-        self._names: dict[int, str] = {}
+        self._names: dict[int, tuple[str, Any]] = {}  # with the layer, which is alive as long as its id is a key
         self._open: list[str] = []
         self._called: dict[str, weakref.ref[Any]] = {}
 
@@ -109,12 +109,13 @@ class Layers:
         """Note that a layer is called."""
         if not self._open:
             network = type(layer).__name__
-            self._names = {id(inner): f"{network}.{name}" for name, inner in self._named(layer) if inner is not layer}
+            self._add(network, layer)
             self._open.append(network)
             if self._follow is not None and traces.gradients:
                 self._follow(network, layer)
         else:
-            self._open.append(self._names.get(id(layer)) or f"{self._open[-1]}.{self._own(layer)}")
+            known = self._names.get(id(layer))
+            self._open.append(self._unnamed(layer) if known is None else known[0])
         if traces.gradients:
             self._called[self._open[-1]] = weakref.ref(layer)
 
@@ -147,6 +148,14 @@ class Layers:
             self._open.pop()
         if not self._open:
             self._names = {}
+
+    def _add(self, name: str, layer: Any) -> None:
+        """Note the names of what is in a layer."""
+        self._names.update({id(inner): (f"{name}.{own}", inner) for own, inner in self._named(layer) if inner is not layer})
+
+    def _unnamed(self, layer: Any) -> str:
+        """Return the name of a layer that its network has no name for."""
+        return f"{self._open[-1]}.{self._own(layer)}"
 
 
 #: Takes records; see `Observer`.

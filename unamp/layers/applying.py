@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple
 
@@ -17,7 +18,10 @@ from unamp.layers.region import LayerRegion, layer_region
 from unamp.layers.rules import LayerRule, LayerRules
 from unamp.policy import Policy
 
-__all__ = ["LayerNames", "LayerPolicies", "convert_network", "ever_applied", "layer_names", "layer_policies"]
+__all__ = [
+    "LayerNames", "LayerPolicies", "convert_network", "ever_applied", "late_network", "layer_names", "layer_policies",
+    "noting_layers",
+]  # fmt: skip
 
 _lock = threading.RLock()
 _serials = itertools.count(1)
@@ -41,7 +45,7 @@ class LayerPolicies:
         self._serial = next(_serials)
         self._late: tuple[LateNetwork, LateRules] | None = None
         self._ruled: list[Any] = []
-        if registry.owner(network, "network") is None and (late := _late(network)) is not None:
+        if (late := late_network(network)) is not None:
             self._put_late(*late)
             return
         adapter = _owner(network)
@@ -197,6 +201,31 @@ def layer_names(network: Any) -> LayerNames:
     return LayerNames(tuple({type(network).__name__: None, inner.__class__.__name__: None}), first, layers)
 
 
+def late_network(network: Any) -> tuple[LateNetwork, str] | None:
+    """Return a network whose layers have names only while it runs, and its framework; None for any other."""
+    if registry.owner(network, "network") is not None:
+        return None
+    for adapter in registry.adapters_in_use():
+        find = getattr(adapter, "late_network", None)
+        found = None if find is None else find(network)
+        if found is not None:
+            return found, adapter.framework
+    return None
+
+
+@contextmanager
+def noting_layers(network: LateNetwork, framework: str) -> Iterator[None]:
+    """Have a network note the layers that its calls meet, in `LateNetwork.layers`, as it does where it has rules."""
+    nothing = LateRules(network.name, framework, LayerRules(()))
+    with _lock:
+        network.put([*network.rules, nothing])
+    try:
+        yield
+    finally:
+        with _lock:
+            network.put([each for each in network.rules if each is not nothing])
+
+
 def ever_applied(rules: LayerRules) -> bool:
     """Return whether rules have been put on a network in this process."""
     return rules in _applied
@@ -219,16 +248,6 @@ def _owner(network: Any) -> Adapter:
             "rules for layers take a function with named scopes (of a method, Class.method), and what haiku.transform returns"
         )
     return adapter
-
-
-def _late(network: Any) -> tuple[LateNetwork, str] | None:
-    """Return a network whose layers have names only while it runs, and its framework; None for what is none."""
-    for adapter in registry.adapters_in_use():
-        find = getattr(adapter, "late_network", None)
-        found = None if find is None else find(network)
-        if found is not None:
-            return found, adapter.framework
-    return None
 
 
 def _layered(adapter: Adapter) -> Layered:

@@ -39,9 +39,8 @@ def result_of(search: Search, held: frozenset[Unit]) -> Tuned:
     everywhere = held_everywhere(places, subject.places)
     reasons = {op: next(reason for place, reason in ordered.items() if place.op == op) for op in everywhere}
     reasons |= {place.op: reason for place, reason in ordered.items() if not place.layer}
-    classes = subject.names.classes
     report = TuneReport(
-        network=classes[-1] if classes else "", framework=subject.framework(), base=subject.base, by=search.by,
+        network=subject.title, framework=subject.framework(), base=subject.base, by=search.by,
         effort=search.effort, tolerance=search.tolerance, limit=search.limit, batches=len(search.batches), error=error,
         held_out=fresh, all_low=search.all_low, spread=search.spread, low=low, places=_places(search, ordered),
         tried=_tried(search), presets=tuple(presets), runs=subject.runs,

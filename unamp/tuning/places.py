@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from unamp.adapter.records import OpRecord
@@ -34,14 +34,16 @@ class Place(NamedTuple):
 Unit = frozenset[Place]
 
 
-def place_of(record: OpRecord, names: Mapping[str, str], classes: Iterable[str]) -> Place:
+def place_of(record: OpRecord, names: Mapping[str, str], classes: Collection[str]) -> Place:
     """Return the place where an operation ran.
 
     Args:
         record: the operation.
         names: the names of a network's layers that run, each with the first one of its layer.
-        classes: the network's class, and that of a wrapper around it.
+        classes: the network's class, and that of a wrapper around it; none for a function, whose layers are named scopes.
     """
+    if not classes:
+        return Place(_scope((record.layer or "").split("."), names), record.op)
     kind, _, name = (record.layer or "").partition(".")
     if kind not in classes:
         return Place("", record.op)
@@ -50,18 +52,24 @@ def place_of(record: OpRecord, names: Mapping[str, str], classes: Iterable[str])
     return Place(found or "", record.op)
 
 
+def _scope(path: Sequence[str], names: Mapping[str, str]) -> str:
+    """Return the layer that named scopes are; a trace has those around the call of the function, too, and some of JAX' own."""
+    inner = (".".join(path[start:end]) for start in range(len(path)) for end in range(len(path), start, -1))
+    return next((name for name in inner if name in names), "")
+
+
 #: The rules by which a policy has an operation low, or leaves it low.
 _LOW = (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
 
 
-def low_places(records: Iterable[OpRecord], dtype: str, names: Mapping[str, str], classes: Iterable[str]) -> list[Place]:
+def low_places(records: Iterable[OpRecord], dtype: str, names: Mapping[str, str], classes: Collection[str]) -> list[Place]:
     """Return the places that computed low because a policy had them, in the order in which they first ran."""
     ran = (record for record in records if record.computed_in == dtype and record.rule in _LOW)
     return list(dict.fromkeys(place_of(record, names, classes) for record in ran))
 
 
 def places_to_be_low(
-    records: Iterable[OpRecord], policy: Policy, names: Mapping[str, str], classes: Iterable[str]
+    records: Iterable[OpRecord], policy: Policy, names: Mapping[str, str], classes: Collection[str]
 ) -> list[Place]:
     """Return the places of a float32 run that a policy would have low."""
     ran = (record for record in records if record.compute == FLOAT32 and policy.decide(record.op) in _LOW)

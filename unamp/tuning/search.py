@@ -167,7 +167,7 @@ class Search:
         subject = self.subject
         numbers = {place: number for number, place in enumerate(subject.places)}
         measure = "norms" if subject.measure is None else getattr(subject.measure, "__qualname__", "the user's")
-        network = " ".join(subject.names.classes)
+        network = " ".join(subject.names.classes) or subject.title
         setting = {"network": network, "base": repr(subject.base), "by": self.by, "measure": measure}
         results = [] if subject.measure is not None else [tuple(measuring.norms(each)) for each in self.references]
         return resuming.Memory(

@@ -11,7 +11,7 @@ from unamp.adapter import registry
 from unamp.adapter.records import OpRecord
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.errors import AdapterError, BannedOperation, NotExpressible
-from unamp.layers.applying import LayerNames, layer_names, layer_policies
+from unamp.layers.applying import LayerNames, late_network, layer_names, layer_policies, noting_layers
 from unamp.layers.rules import LayerRule, LayerRules
 from unamp.policy import Policy
 from unamp.regions import policy_region
@@ -65,17 +65,20 @@ class Subject:
         self.runs = 0
         self.raised: Exception | None = None
         self.names = LayerNames((), {}, {})
+        self._late = None if network is None else late_network(network)
 
     def exact(self, batch: Any) -> tuple[Any, Trace]:
         """Return the results of a float32 run, and its trace."""
         self.runs += 1
-        with trace(values=True) as ran:
+        with trace(values=True) as ran, nullcontext() if self._late is None else noting_layers(*self._late):
             given = self.run(batch)
         return self._kept(given), ran
 
     def learn_layers(self) -> None:
         """Find the network's layers: after a first run, since some frameworks build them only then."""
-        if self.network is not None:
+        if self._late is not None:
+            self.names = LayerNames((), {name: name for name in self._late[0].layers}, {})
+        elif self.network is not None:
             self.names = layer_names(self.network)
 
     def learn_work(self, ran: Trace) -> None:
@@ -153,8 +156,17 @@ class Subject:
         worked = [(record.computed_in == self.base.dtype, _widened_work(record)) for record in ran.records if record.compute]
         return share(summed(work for low, work in worked if low), summed(work for _, work in worked))
 
+    @property
+    def title(self) -> str:
+        """The network's class, or its name where it is a function; ``""`` without a network."""
+        if self._late is not None:
+            return self._late[0].name
+        return self.names.classes[-1] if self.names.classes else ""
+
     def framework(self) -> str:
         """Return the network's framework; ``""`` without a network."""
+        if self._late is not None:
+            return self._late[1]
         owner = None if self.network is None else registry.owner(self.network, "network")
         return "" if owner is None else owner.framework
 

@@ -44,7 +44,8 @@ def tune(
         run: takes a batch, runs the network, and returns results: tensors, arrays or numbers, in lists or mappings. The same
             batch must give the same results: evaluation mode, no random numbers. For training it may return the loss and the
             gradients (of a scaled loss, unscaled again).
-        network: the network, whose layers the rules are about; None with ``by="operation"``, for a function without layers.
+        network: the network, whose layers the rules are about; on JAX also a function with named scopes, or what
+            `haiku.transform` returns. None with ``by="operation"``, for a function without layers.
         batches: a list of batches. The last of several is held out: it shows the error on what the search has not seen.
         dtype: the low dtype; float16 unless `base` has another.
         tolerance: the largest error that is allowed. Without `measure` that is the relative error of each result, by norms.

@@ -155,9 +155,8 @@ def _multi_head_attention(
 
 
 def _prelu(input: Array, weight: Array) -> Array:
-    """Run a layer for each channel, which has one parameter in flax."""
-    rows = [_applied(linen.PReLU(), {"negative_slope": weight[n]}, input[:, n]) for n in range(weight.shape[0])]
-    return jnp.stack(rows, 1)
+    """Run a layer of equinox's, which has a parameter for each channel; flax's has one."""
+    return first(eqx.nn.PReLU(weight)(last(input)))
 
 
 def _pool(function: Callable[..., Any]) -> Callable[..., Any]:
