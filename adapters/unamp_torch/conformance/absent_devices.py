@@ -21,13 +21,18 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, kind_of, result_of
-from unamp_torch.conformance import fake_gradients, second_device
+from unamp_torch.conformance import fake_gradients, joint_graphs, second_device
 from unamp_torch.devices import accelerator
 
 __all__ = ["absent_devices"]
 
 #: What kernels are called that have no operation's name.
-_KERNELS = {"nll_loss_forward": "nll_loss", "_thnn_fused_lstm_cell": "lstm_cell", "_thnn_fused_gru_cell": "gru_cell"}
+_KERNELS = {
+    "nll_loss_forward": "nll_loss",
+    "_thnn_fused_lstm_cell": "lstm_cell",
+    "_thnn_fused_gru_cell": "gru_cell",
+    "_native_batch_norm_legit_functional": "batch_norm",
+}
 
 #: How the names of kernels end that compute gradients.
 _BACKWARD = re.compile(r"_backward(_data|_impl)?$")
@@ -37,6 +42,8 @@ _REASONS = {
     **dict.fromkeys(("DataDependentOutputException", "DynamicOutputShapeException"), "what it gives depends on numbers"),
     **dict.fromkeys(("UnsupportedFakeTensorException", "UnsupportedOperatorException"), "it has no fake kernel"),
     "NotImplementedError": "it has no fake kernel",
+    "Inexpressible": "its gradient is written in Python",
+    "NoGuard": "this build of PyTorch cannot be given a guard for the device",
 }
 
 
@@ -46,12 +53,14 @@ def absent_devices() -> tuple[AbsentDevice, ...]:
         return ()
     known = [name for name in ("cuda", "mps", "xpu", "hpu") if hasattr(torch, name)]
     return tuple(
-        AbsentDevice(f"fake:{name}", partial(_read, name), _places.named, "gpu" if name == "cuda" else name, _reason, partial(_run, name)) for name in known
+        AbsentDevice(f"fake:{name}", partial(_read, name), _places.named, "gpu" if name == "cuda" else name, _reason, partial(_run, name), partial(_trace, name)) for name in known
     )
 
 
 def _reason(error: Exception) -> str:
     """Return why fake tensors cannot run a function; empty where PyTorch refuses the call."""
+    if "not implemented for '" in str(error):  # a dtype
+        return ""
     if why := _REASONS.get(type(error).__name__):
         return why
     asks = any(phrase in str(error) for phrase in ("not compiled with", "not linked with", "data is not allocated"))
@@ -71,8 +80,7 @@ def _read(
     with _tensors(device, leaves, others, buffers) as made, _Kernels() as kernels:
         result = function(*made)
         if leaves:
-            with kernels.in_backward(), torch.no_grad():
-                fake_gradients.run(result, _places)
+            fake_gradients.gradients([result], made[0], [torch.ones_like(result)], places=_places)
     return Programs(kernels.found, None)
 
 
@@ -88,10 +96,25 @@ def _run(
         function(*made)
 
 
+def _trace(
+    device: str,
+    function: Callable[..., Any],
+    leaves: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    buffers: Sequence[np.ndarray],
+) -> Programs:
+    """Read the joint graph that AOTAutograd traces."""
+    with _tensors(device, leaves, others, buffers) as made:
+        graph = joint_graphs.joint_graph(function, made, _places)
+        with torch.no_grad(), _Kernels() as kernels:
+            joint_graphs.run(graph, _places)
+    return Programs(kernels.found, None)
+
+
 @contextmanager
 def _tensors(device: str, leaves: Sequence[np.ndarray], *others: Sequence[np.ndarray]) -> Iterator[list[list[Tensor]]]:
-    if leaves:
-        fake_gradients.guard(device)
+    fake_gradients.guard(device)
+    _places.forget()
     with FakeTensorMode(), torch.set_grad_enabled(bool(leaves)):
         differentiated = [_tensor(array, device).requires_grad_() for array in leaves]
         yield [differentiated, *([_tensor(array, device) for array in arrays] for arrays in others)]
@@ -107,21 +130,11 @@ class _Kernels(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[Computed] = []
-        self._backward = False
         self._made = WeakTensorKeyDictionary()
-
-    @contextmanager
-    def in_backward(self) -> Iterator[None]:
-        """Note what is called as of the backward pass."""
-        self._backward = True
-        try:
-            yield
-        finally:
-            self._backward = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        place, backward = _places.current, self._backward
+        place, backward = _places.current, _places.backward
         given, made = _floating((args, kwargs)), _floating(result)
         taken = [(self._made.get(tensor), (_name(tensor),), place) for tensor in given]
         entered = frozenset().union(*(entering(*each) for each in taken))

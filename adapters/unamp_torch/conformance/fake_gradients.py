@@ -1,9 +1,8 @@
 """The backward pass of fake tensors on a device that is not here: the nodes that autograd noted, called one by one.
 
 Two things of PyTorch's ask for the device itself. A node notes the stream of its tensors' device as it is made, which a build
-without that device cannot say: there it is given the guard of meta tensors, which does nothing, as a fake tensor is stored on
-none. And the engine asks for an accelerator, of which there is none: so the nodes are called in the engine's order, and their
-gradients are added up and cast as it does.
+without that device cannot say: there it is given the guard of meta tensors, which does nothing. And the engine asks for an
+accelerator: so the nodes are called in the engine's order, and their gradients are added up and cast as it does.
 """
 
 from __future__ import annotations
@@ -11,61 +10,73 @@ from __future__ import annotations
 import ctypes
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.fx.traceback import annotate
 
-__all__ = ["NoGuard", "Places", "guard", "run"]
+__all__ = ["Inexpressible", "NoGuard", "Places", "gradients", "guard"]
 
-#: Where `c10/core/DeviceType.h` counts the devices.
-_NUMBERS = {"cuda": 1, "xpu": 12, "mps": 13, "meta": 14, "hpu": 15}
-_COUNT = 20  # those that every version has
+#: The numbers of kinds of device, which stay as they are; and how many there are at least.
+_NUMBERS = {"cpu": 0, "cuda": 1, "xpu": 12, "mps": 13, "meta": 14, "hpu": 15}
+_COUNT = 16
 
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 _REGISTER = "_ZN3c104impl19registerDeviceGuardENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
 
 
 class NoGuard(RuntimeError):
-    """Autograd cannot note anything of a device, for this build of PyTorch has no guard for it, and cannot be given one."""
+    """This build of PyTorch has no guard for a device, and cannot be given one: autograd notes nothing there."""
+
+
+class Inexpressible(RuntimeError):
+    """A node of autograd is a function written in Python, which the engine alone can call."""
 
 
 class Places:
-    """The places of a function, and which of them the nodes of autograd were made in."""
+    """The calls of a function that are being made, and which of them each node of autograd was made in.
+
+    Attributes:
+        current: the name of the innermost; empty outside of all.
+        backward: whether its gradient is being computed.
+        annotated: whether the nodes of a graph that is being traced are told where they are from.
+    """
 
     def __init__(self) -> None:
-        self._open: list[str] = []
-        self._since: list[int] = []
-        self._names: list[str] = []
+        self.current, self.backward, self.annotated = "", False, False
+        self.forget()
 
-    @property
-    def current(self) -> str:
-        """The innermost place that is open; empty outside of all."""
-        return self._open[-1] if self._open else ""
+    def forget(self) -> None:
+        """Forget the nodes of functions that were called before."""
+        self._since, self._names = [0], [""]
 
     @contextmanager
-    def named(self, name: str) -> Iterator[None]:
-        """Call what is called inside by a name, and what is computed backward for it."""
-        self._open.append(name)
+    def named(self, name: str, *, backward: bool = False) -> Iterator[None]:
+        """Make calls inside a place."""
+        before, self.current, self.backward = (self.current, self.backward), name, backward
         self._note()
-        try:
-            yield
-        finally:
-            self._open.pop()
-            self._note()
+        # The annotation of a node of the backward pass is overwritten with one of the forward: so it has a word of its own.
+        with annotate({"backward" if backward else "place": name}) if self.annotated else nullcontext():
+            try:
+                yield
+            finally:
+                self.current, self.backward = before
+                self._note()
 
     def _note(self) -> None:
-        self._since.append(torch.autograd._get_sequence_nr())
-        self._names.append(self.current)
+        if not self.backward:
+            self._since.append(torch.autograd._get_sequence_nr())
+            self._names.append(self.current)
 
     def of(self, node: Any) -> str:
         """Return the place in which a node was made."""
-        found = bisect_right(self._since, node._sequence_nr()) - 1
-        return self._names[found] if found >= 0 else ""
+        return self._names[bisect_right(self._since, node._sequence_nr()) - 1]
 
 
 @cache
@@ -89,40 +100,56 @@ def guard(device: str) -> None:
         register(_NUMBERS[device], guards[_NUMBERS["meta"]])
 
 
-def run(result: Tensor, places: Places) -> None:
-    """Compute the gradients of a scalar as the engine does, node by node, in the place that each node was made in.
+@torch.no_grad()
+def gradients(
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    grad_outputs: Sequence[Tensor],
+    allow_unused: bool = True,
+    *,
+    places: Places,
+) -> list[Tensor | None]:
+    """Return gradients as `torch.autograd.grad` does, each computed in the place that its node was made in.
 
     Args:
-        result: the scalar.
-        places: the places, of which the node's is open while it is called.
+        outputs, inputs, grad_outputs, allow_unused: as there.
+        places: the places.
+
+    Raises:
+        Inexpressible: for a node that cannot be called.
     """
+    edges = [get_gradient_edge(tensor) for tensor in inputs]
+    ends = {edge.node for edge in edges}
     waiting: list[tuple[int, int, Any]] = []
-    gradients: dict[Any, list[Tensor | None]] = {}
+    found: dict[Any, list[Tensor | None]] = {}
 
     def send(node: Any, number: int, gradient: Tensor) -> None:
-        if node not in gradients:
-            gradients[node] = [None] * len(node._input_metadata)
-            heapq.heappush(waiting, (-node._sequence_nr(), len(gradients), node))
-        with places.named(places.of(node)):
-            before = gradients[node][number]
-            gradients[node][number] = gradient if before is None else before + gradient
+        if node not in found:
+            found[node] = [None] * len(node._input_metadata)
+            if node not in ends:
+                heapq.heappush(waiting, (-node._sequence_nr(), len(found), node))
+        before = found[node][number]
+        with places.named(places.of(node), backward=True):
+            found[node][number] = gradient if before is None else before + gradient
 
-    send(result.grad_fn, 0, torch.ones_like(result))
+    for output, gradient in zip(outputs, grad_outputs, strict=True):
+        send(output.grad_fn, output.output_nr, gradient)
     while waiting:
-        *_, node = heapq.heappop(waiting)
-        if hasattr(node, "variable"):  # a leaf
-            continue
-        with places.named(places.of(node)):
-            given = [_as_noted(*each) for each in zip(gradients.pop(node), node._input_metadata, strict=True)]
-            found = (node.apply if isinstance(node, torch.autograd.Function) else node)(*given)
-            for gradient, (following, number) in zip(found if isinstance(found, tuple) else (found,), node.next_functions, strict=True):
-                if gradient is not None and following is not None:
-                    send(following, number, gradient)
+        node = heapq.heappop(waiting)[-1]
+        if isinstance(node, torch.autograd.Function):
+            raise Inexpressible(f"{node.name()} is a function of autograd that is written in Python")
+        with places.named(places.of(node), backward=True):
+            given = [_as_noted(*each) for each in zip(found.pop(node), node._input_metadata, strict=True)]
+            made = node(*given)
+        for gradient, (following, number) in zip(made if isinstance(made, tuple) else (made,), node.next_functions, strict=True):
+            if gradient is not None and following is not None:
+                send(following, number, gradient)
+    return [found[edge.node][edge.output_nr] if edge.node in found else None for edge in edges]
 
 
 def _as_noted(gradient: Tensor | None, noted: Any) -> Tensor | None:
     """Return a gradient in the shape and the dtype that the engine makes it of."""
     if gradient is None:
         return None
-    summed = gradient if gradient.shape == noted.shape else gradient.sum_to_size(noted.shape)
+    summed = gradient if gradient.shape == tuple(noted.shape) else gradient.sum_to_size(tuple(noted.shape))
     return summed.to(noted.dtype)

@@ -17,11 +17,15 @@ from unamp.adapter import Operations, OpRecord
 from unamp.adapter.absent_devices import AbsentDevice, Computed, Programs
 from unamp.dtypes import ELIGIBLE
 from unamp.policy import Policy, Rule
+from unamp.presets import PRESETS
 from unamp_conformance.check.netchecks import Outcome, expected_dtype, misjudged
 from unamp_conformance.check.networks import Functions, Lacking, Network
 from unamp_conformance.subjects import Subject
 
 __all__ = ["check_program", "misfit"]
+
+#: The levels under which a graph that a compiler traces is read, too, with the default preset: tracing takes its time.
+_GRAPHED = ("O1", "O2")
 
 
 def check_program(subject: Subject, network: Network, policy: Policy) -> dict[str, Outcome]:
@@ -38,11 +42,13 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     device = subject.absent_devices[subject.device]
     traced, written = _Run(network, subject.operations, device), _Run(network, subject.operations, device)
     region = subject.region(policy)
+    graphed = device.graph is not None and policy.preset == PRESETS[0] and policy.level in _GRAPHED
     try:
         traced.trace(region)
         programs = written.read(region)
+        graph = _Run(network, subject.operations, device).graph(region).there if graphed else None
     except Exception:
-        _readable(network, subject.operations, device)
+        _readable(network, subject.operations, device, graphed=graphed)
         raise
     rules = {record.op: subject.rule(policy, record.op) for record in traced.records}
     complaints = [wrong[0] for record in traced.records if (wrong := misjudged(policy, rules[record.op], record))]
@@ -52,13 +58,19 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     told = [computed for computed in programs.there if computed.kind != "elementwise"]  # there float32 parameters enter, too
     complaints += _against_policy(told, expected)
     complaints += _against_cpu(programs)
+    if graph is not None:
+        judged = [computed for computed in graph if computed.kind != "elementwise"]
+        complaints += (f"in the graph, {wrong}" for wrong in _against_policy(judged, expected))
+        complaints += _differing("the graph", graph, "eager calls", programs.there)
     return {"decisions": ("; ".join(dict.fromkeys(complaints)), {"trace": _table(told)})}
 
 
-def _readable(network: Network, operations: Operations, device: AbsentDevice) -> None:
-    """Raise Unreadable where a network has no program for a device even outside of all regions."""
+def _readable(network: Network, operations: Operations, device: AbsentDevice, *, graphed: bool) -> None:
+    """Raise Unreadable where a network has no program for a device even outside of all regions, or no graph is traced."""
     try:
         _Run(network, operations, device).read(nullcontext())
+        if graphed:
+            _Run(network, operations, device).graph(nullcontext())
     except Lacking:
         raise
     except Exception as error:
@@ -78,6 +90,11 @@ class _Run:
     def read(self, region: AbstractContextManager[Any]) -> Programs:
         """Return the programs of the network's loss in a region."""
         programs: Programs = self._call(self.device.read, region)
+        return programs
+
+    def graph(self, region: AbstractContextManager[Any]) -> Programs:
+        """Return the graph that a compiler traces of the network's loss in a region."""
+        programs: Programs = self._call(self.device.graph, region)
         return programs
 
     def trace(self, region: AbstractContextManager[Any]) -> None:
@@ -196,6 +213,13 @@ def _against_cpu(programs: Programs) -> Iterator[str]:
         yield f"{_said(computed)}: {sides[0]} on the device, {sides[1]} on the CPU"
 
 
+def _differing(what: str, some: Iterable[Computed], other: str, others: Iterable[Computed]) -> Iterator[str]:
+    """Yield the dtypes in a place that one program has and another has not, whatever each calls to compute."""
+    here, there = ({_decided(computed) for computed in program if computed.kind != "result"} for program in (some, others))
+    yield from (f"{decided}: in {what}, not in {other}" for decided in sorted(here - there))
+    yield from (f"{decided}: in {other}, not in {what}" for decided in sorted(there - here))
+
+
 def _table(program: Iterable[Computed]) -> list[str]:
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for computed in program:
@@ -204,5 +228,16 @@ def _table(program: Iterable[Computed]) -> list[str]:
 
 
 def _said(computed: Computed) -> str:
-    way = ", backward" * computed.backward
-    return f"{computed.place}{way}: {computed.name}, {' '.join(computed.operands)} -> {' '.join(computed.results)}"
+    return f"{_where(computed)}: {computed.name}, {_dtypes(computed)}"
+
+
+def _decided(computed: Computed) -> str:
+    return f"{_where(computed)}: {_dtypes(computed)}"
+
+
+def _where(computed: Computed) -> str:
+    return f"{computed.place}{', backward' * computed.backward}"
+
+
+def _dtypes(computed: Computed) -> str:
+    return f"{' '.join(computed.operands)} -> {' '.join(computed.results)}"
