@@ -161,8 +161,8 @@ class AbsentDevice:
         reason: says in a few words why a function has no program, given what the framework raised.
         run: calls a function on the CPU, with the arguments of ``read``, where a trace does not see it as a program is written
             down: then that run says what is decided. None where it does.
-        graph: writes down what a compiler of the framework's traces of a function, forward and backward, where that is not what
-            ``read`` reads: the two must agree. None where there is no other.
+        beside: others that have programs of the same functions which call other kernels: the graph that a compiler traces, and
+            the CPU's. What ``read`` reads must compute in the same dtypes as each of them, place by place.
     """
 
     name: str
@@ -171,7 +171,7 @@ class AbsentDevice:
     region: str | None = None
     reason: Callable[[Exception], str] = lambda error: ""
     run: Run | None = None
-    graph: Read | None = None
+    beside: tuple[AbsentDevice, ...] = ()
 
     def unreadable(self, error: Exception) -> Unreadable:
         """Return the error that says why a function has no program, from what the framework raised outside of any region."""

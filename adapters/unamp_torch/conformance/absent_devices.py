@@ -47,14 +47,21 @@ _REASONS = {
 }
 
 
+_places = fake_gradients.Places()
+
+
 def absent_devices() -> tuple[AbsentDevice, ...]:
     """Return the devices that this build of PyTorch knows, of which it has none here."""
     if accelerator() not in (None, second_device.NAME):
         return ()
-    known = [name for name in ("cuda", "mps", "xpu", "hpu") if hasattr(torch, name)]
-    return tuple(
-        AbsentDevice(f"fake:{name}", partial(_read, name), _places.named, "gpu" if name == "cuda" else name, _reason, partial(_run, name), partial(_trace, name)) for name in known
-    )
+    cpu = AbsentDevice("fake:cpu", partial(_read, "cpu"), _places.named, "cpu", _reason)
+    return tuple(_device(name, cpu) for name in ("cuda", "mps", "xpu", "hpu") if hasattr(torch, name))
+
+
+def _device(name: str, cpu: AbsentDevice) -> AbsentDevice:
+    region = "gpu" if name == "cuda" else name
+    graph = AbsentDevice(f"traced:{name}", partial(_trace, name), _places.named, region, _reason)
+    return AbsentDevice(f"fake:{name}", partial(_read, name), _places.named, region, _reason, partial(_run, name), (graph, cpu))
 
 
 def _reason(error: Exception) -> str:
@@ -65,9 +72,6 @@ def _reason(error: Exception) -> str:
         return why
     asks = any(phrase in str(error) for phrase in ("not compiled with", "not linked with", "data is not allocated"))
     return "its kernel asks for the device itself" if asks else ""
-
-
-_places = fake_gradients.Places()
 
 
 def _read(
@@ -139,17 +143,20 @@ class _Kernels(TorchDispatchMode):
         taken = [(self._made.get(tensor), (_name(tensor),), place) for tensor in given]
         entered = frozenset().union(*(entering(*each) for each in taken))
         self.found += (result for each in taken if not backward for result in result_of(*each))
-        name = func.overloadpacket.__name__
+        name, carried = func.overloadpacket.__name__, tuple(sorted(entered))
+        narrows = name == "_to_copy"
         if given and (kind := _kind(name)):
             results = tuple(dict.fromkeys(map(_name, made[:1])))
             # A kernel that reads low numbers and gives their sum in float32 spares a copy of them.
             operands = results if kind == "reduction" and results == ("float32",) else _operands(kind, given)
-            self.found.append(Computed(place, backward, name, kind, operands, results, tuple(sorted(entered))))
+            # So does one of the backward pass that computes in float32 and gives a low gradient.
+            narrows = narrows or (backward and kind == "reduction" and operands == ("float32",) != results)
+            self.found.append(Computed(place, backward, name, kind, operands, operands if narrows else results, carried))
         for tensor in made:
-            narrowed = name == "_to_copy" and tensor.dtype in (torch.float16, torch.bfloat16)
+            narrowed = narrows and tensor.dtype in (torch.float16, torch.bfloat16)
             if narrowed:
                 low = (_name(tensor),)
-                self.found.append(Computed(place, backward, name, "elementwise", low, low, tuple(sorted(entered))))
+                self.found.append(Computed(place, backward, name, "elementwise", low, low, carried))
             self._made[tensor] = Numbers(place, backward, frozenset({_name(tensor)}) if narrowed else entered)
         return result
 

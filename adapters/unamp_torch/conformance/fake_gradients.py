@@ -141,7 +141,9 @@ def gradients(
         with places.named(places.of(node), backward=True):
             given = [_as_noted(*each) for each in zip(found.pop(node), node._input_metadata, strict=True)]
             made = node(*given)
-        for gradient, (following, number) in zip(made if isinstance(made, tuple) else (made,), node.next_functions, strict=True):
+        for gradient, (following, number) in zip(
+            made if isinstance(made, tuple) else (made,), node.next_functions, strict=True
+        ):
             if gradient is not None and following is not None:
                 send(following, number, gradient)
     return [found[edge.node][edge.output_nr] if edge.node in found else None for edge in edges]

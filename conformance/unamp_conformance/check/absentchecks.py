@@ -24,8 +24,8 @@ from unamp_conformance.subjects import Subject
 
 __all__ = ["check_program", "misfit"]
 
-#: The levels under which a graph that a compiler traces is read, too, with the default preset: tracing takes its time.
-_GRAPHED = ("O1", "O2")
+#: The levels at which the default preset's programs are held against those that a device has beside them.
+_BESIDE = ("O1", "O2")
 
 
 def check_program(subject: Subject, network: Network, policy: Policy) -> dict[str, Outcome]:
@@ -42,13 +42,17 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     device = subject.absent_devices[subject.device]
     traced, written = _Run(network, subject.operations, device), _Run(network, subject.operations, device)
     region = subject.region(policy)
-    graphed = device.graph is not None and policy.preset == PRESETS[0] and policy.level in _GRAPHED
+    beside = [each for each in device.beside if policy.preset == PRESETS[0] and policy.level in _BESIDE]
+    others: list[tuple[str, Sequence[Computed]]] = []
     try:
         traced.trace(region)
         programs = written.read(region)
-        graph = _Run(network, subject.operations, device).graph(region).there if graphed else None
+        for each in beside:
+            found = _Run(network, subject.operations, each).read(subject.region_for(policy, each))
+            others.append((each.name, found.there))
     except Exception:
-        _readable(network, subject.operations, device, graphed=graphed)
+        for each in (device, *beside):
+            _readable(network, subject.operations, each)
         raise
     rules = {record.op: subject.rule(policy, record.op) for record in traced.records}
     complaints = [wrong[0] for record in traced.records if (wrong := misjudged(policy, rules[record.op], record))]
@@ -58,19 +62,17 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     told = [computed for computed in programs.there if computed.kind != "elementwise"]  # there float32 parameters enter, too
     complaints += _against_policy(told, expected)
     complaints += _against_cpu(programs)
-    if graph is not None:
-        judged = [computed for computed in graph if computed.kind != "elementwise"]
-        complaints += (f"in the graph, {wrong}" for wrong in _against_policy(judged, expected))
-        complaints += _differing("the graph", graph, "eager calls", programs.there)
+    for name, program in others:
+        judged = [computed for computed in program if computed.kind != "elementwise"]
+        complaints += (f"{name}: {wrong}" for wrong in _against_policy(judged, expected))
+        complaints += _differing(device.name, programs.there, name, program)
     return {"decisions": ("; ".join(dict.fromkeys(complaints)), {"trace": _table(told)})}
 
 
-def _readable(network: Network, operations: Operations, device: AbsentDevice, *, graphed: bool) -> None:
-    """Raise Unreadable where a network has no program for a device even outside of all regions, or no graph is traced."""
+def _readable(network: Network, operations: Operations, device: AbsentDevice) -> None:
+    """Raise Unreadable where a network has no program for a device even outside of all regions."""
     try:
         _Run(network, operations, device).read(nullcontext())
-        if graphed:
-            _Run(network, operations, device).graph(nullcontext())
     except Lacking:
         raise
     except Exception as error:
@@ -90,11 +92,6 @@ class _Run:
     def read(self, region: AbstractContextManager[Any]) -> Programs:
         """Return the programs of the network's loss in a region."""
         programs: Programs = self._call(self.device.read, region)
-        return programs
-
-    def graph(self, region: AbstractContextManager[Any]) -> Programs:
-        """Return the graph that a compiler traces of the network's loss in a region."""
-        programs: Programs = self._call(self.device.graph, region)
         return programs
 
     def trace(self, region: AbstractContextManager[Any]) -> None:
@@ -214,10 +211,10 @@ def _against_cpu(programs: Programs) -> Iterator[str]:
 
 
 def _differing(what: str, some: Iterable[Computed], other: str, others: Iterable[Computed]) -> Iterator[str]:
-    """Yield the dtypes in a place that one program has and another has not, whatever each calls to compute."""
+    """Yield the dtypes that one program computes in at a place and another does not, whatever each calls to compute."""
     here, there = ({_decided(computed) for computed in program if computed.kind != "result"} for program in (some, others))
-    yield from (f"{decided}: in {what}, not in {other}" for decided in sorted(here - there))
-    yield from (f"{decided}: in {other}, not in {what}" for decided in sorted(there - here))
+    yield from (f"{decided}, on {what} alone, not on {other}" for decided in sorted(here - there))
+    yield from (f"{decided}, on {other} alone, not on {what}" for decided in sorted(there - here))
 
 
 def _table(program: Iterable[Computed]) -> list[str]:
