@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._autograd import _get_sequence_nr
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import get_gradient_edge
 from torch.fx.traceback import annotate
 
@@ -71,7 +73,7 @@ class Places:
 
     def _note(self) -> None:
         if not self.backward:
-            self._since.append(torch.autograd._get_sequence_nr())
+            self._since.append(_get_sequence_nr())
             self._names.append(self.current)
 
     def of(self, node: Any) -> str:
@@ -130,17 +132,17 @@ def gradients(
                 heapq.heappush(waiting, (-node._sequence_nr(), len(found), node))
         before = found[node][number]
         with places.named(places.of(node), backward=True):
-            found[node][number] = gradient if before is None else before + gradient
+            noted = _as_noted(gradient, node._input_metadata[number])
+            found[node][number] = noted if before is None else before + noted
 
     for output, gradient in zip(outputs, grad_outputs, strict=True):
         send(output.grad_fn, output.output_nr, gradient)
     while waiting:
         node = heapq.heappop(waiting)[-1]
-        if isinstance(node, torch.autograd.Function):
-            raise Inexpressible(f"{node.name()} is a function of autograd that is written in Python")
+        if isinstance(node, BackwardCFunction):
+            raise Inexpressible(f"{type(node).__name__} is a function of autograd that is written in Python")
         with places.named(places.of(node), backward=True):
-            given = [_as_noted(*each) for each in zip(found.pop(node), node._input_metadata, strict=True)]
-            made = node(*given)
+            made = node(*found.pop(node))
         for gradient, (following, number) in zip(
             made if isinstance(made, tuple) else (made,), node.next_functions, strict=True
         ):
@@ -149,9 +151,7 @@ def gradients(
     return [found[edge.node][edge.output_nr] if edge.node in found else None for edge in edges]
 
 
-def _as_noted(gradient: Tensor | None, noted: Any) -> Tensor | None:
-    """Return a gradient in the shape and the dtype that the engine makes it of."""
-    if gradient is None:
-        return None
+def _as_noted(gradient: Tensor, noted: Any) -> Tensor:
+    """Return a gradient in the shape and the dtype that a node noted of the tensor, as the engine makes it."""
     summed = gradient if gradient.shape == tuple(noted.shape) else gradient.sum_to_size(tuple(noted.shape))
     return summed.to(noted.dtype)
