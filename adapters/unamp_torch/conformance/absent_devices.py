@@ -46,7 +46,7 @@ _REASONS = {
     "NoGuard": "this build of PyTorch cannot be given a guard for the device",
 }
 
-
+#: The calls that are being made of the function that is read.
 _places = fake_gradients.Places()
 
 
