@@ -34,7 +34,7 @@ _REGISTER = "_ZN3c104impl19registerDeviceGuardENS_10DeviceTypeEPKNS0_24DeviceGua
 
 
 class NoGuard(RuntimeError):
-    """This build of PyTorch has no guard for a device, and cannot be given one: autograd notes nothing there."""
+    """A device that autograd notes nothing of: this build of PyTorch has no guard for it, and cannot be given one."""
 
 
 class Inexpressible(RuntimeError):
