@@ -159,8 +159,8 @@ class AbsentDevice:
         place: names the operations that are called inside of it.
         region: the device that a region is opened for; None where regions are alike on all devices.
         reason: says in a few words why a function has no program, given what the framework raised.
-        run: calls a function, with the arguments of ``read``, for a trace: on the CPU, where a trace does not see it as a program
-            is written down, or without the backward pass. Then that run says what is decided. None where ``read`` does.
+        run: calls a function, with the arguments of ``read``, for a trace: on the CPU, where a trace does not see it as a
+            program is written down, or without the backward pass. Then that run says what is decided. None where ``read`` does.
         beside: others that have programs of the same functions which call other kernels: the graph that a compiler traces, and
             the CPU's. What ``read`` reads must compute in the same dtypes as each of them, place by place.
     """
