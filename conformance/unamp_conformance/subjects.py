@@ -161,9 +161,13 @@ class Subject:
     def region(self, policy: Policy) -> AbstractContextManager[object]:
         """Return a region for a policy on this framework and device."""
         if self.device in self.absent_devices:
-            return Region(policy, framework=self.framework, device=self.absent_devices[self.device].region)
+            return self.region_for(policy, self.absent_devices[self.device])
         chosen = {name: getattr(policy, name) for name in ("dtype", "enabled", "level", "allow", "deny", "preset", "promote")}
         return unamp.autocast(self.device, framework=self.framework, **chosen)
+
+    def region_for(self, policy: Policy, device: AbsentDevice) -> AbstractContextManager[object]:
+        """Return a region for a policy on a device that is not here."""
+        return Region(policy, framework=self.framework, device=device.region)
 
     def stated(self, policy: Policy) -> Policy:
         """Return the policy with lists of its own: for the preset ``native``, those that the framework follows here."""

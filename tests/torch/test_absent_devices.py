@@ -2,20 +2,25 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import programs_there
 import pytest
+import torch
 from programs_there import OPERATIONS, probed, reasons
-from unamp_conformance.results import Result
-from unamp_conformance.run.plan import Selection
-from unamp_conformance.run.worker import perform, planned
+from unamp_conformance.check.networks import NETWORKS
 from unamp_conformance.subjects import Subject
 from unamp_torch import calls, plans
 from unamp_torch.calls import Action
+from unamp_torch.conformance import fake_gradients, joint_graphs
+from unamp_torch.conformance.absent_devices import absent_devices
+from unamp_torch.conformance.fake_gradients import NoGuard, Places, gradients, guard
 from unamp_torch.listing import Operator
 
 from unamp import Policy, Rule
+from unamp.adapter.absent_devices import AbsentDevice
+from unamp.regions import Region
 
 DEVICES = [name for name in Subject("torch", "cpu").absent_devices if name != "fake:hpu"]
 
@@ -62,9 +67,145 @@ def test_a_rule_that_is_another_than_the_policys_is_caught(action: Callable[[Any
     assert "0 linear, forward: addmm in bfloat16, should be float32" in wrong
 
 
-def test_a_network_that_fake_tensors_cannot_run_is_not_run() -> None:
-    assert results("fake:cuda", "residual")[0].status == "not run"
-    assert "outside of any region" in results("fake:cuda", "residual")[0].message
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_network_takes_the_same_decisions_eagerly_traced_and_on_the_cpu(network: str) -> None:
+    wrong, program = read("fake:cuda", network, Policy("O1", "float16"))
+    assert not wrong
+    assert any(", backward: " in computed for computed in program)
+
+
+def test_gradients_are_computed_in_the_dtypes_of_what_they_are_the_gradients_of() -> None:
+    _, program = read("fake:cuda", "transformer", Policy("O1", "bfloat16"))
+    assert "product: 1 linear, backward: mm, bfloat16 -> bfloat16" in program
+    assert "reduction: 13 softmax, backward: _softmax_backward_data, float32 -> float32" in program
+
+
+@pytest.fixture
+def gradients_under(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType, Policy], None]:
+    """Compute the gradients that a module asks for with another policy in force; they get the dtypes that they had."""
+
+    def put(module: ModuleType, policy: Policy) -> None:
+        def spoilt(*args: Any, **kw: Any) -> Any:
+            with Region(policy, framework="torch", device="gpu"):
+                return gradients(*args, **kw)
+
+        monkeypatch.setattr(module, "gradients", spoilt)
+
+    return put
+
+
+GradientsUnder = Callable[[ModuleType, Policy], None]
+
+
+def test_a_rule_that_is_another_in_the_backward_pass_alone_is_caught(gradients_under: GradientsUnder) -> None:
+    gradients_under(fake_gradients, Policy("O1", "bfloat16", deny="mm"))
+    wrong, _ = read("fake:cuda", "mlp", Policy("O1", "bfloat16"))
+    assert "0 linear, backward: mm in float32, should be bfloat16" in wrong
+    assert "forward" not in wrong
+
+
+def test_gradients_of_a_product_that_are_computed_in_float32_are_caught(gradients_under: GradientsUnder) -> None:
+    gradients_under(fake_gradients, Policy("O1", "bfloat16", deny="mm"))
+    found = {result.policy: result.message for result in probed(Subject("torch", "fake:cuda"), "linear")}
+    wrong = found["allow bfloat16"]
+    assert "float32 inputs, backward: computed in no known way (), the policy says bfloat16" in wrong
+    assert "forward" not in wrong
+
+
+def test_gradients_of_what_is_denied_that_are_computed_in_a_low_dtype_are_caught(gradients_under: GradientsUnder) -> None:
+    gradients_under(fake_gradients, Policy("O1", "bfloat16", allow="mul"))
+    found = {result.policy: result.message for result in probed(Subject("torch", "fake:cuda"), "exp")}
+    wrong = found["deny bfloat16"]
+    assert "float32 inputs, backward: computed in bfloat16, the policy says float32" in wrong
+    assert "forward" not in wrong
+
+
+@pytest.mark.parametrize("op", ["matmul", "conv2d"])
+def test_gradients_that_are_computed_in_another_dtype_than_the_policys_are_caught(op: str) -> None:
+    programs_there.gradients_of_another_precision_are_caught("torch", "fake:cuda", op)
+
+
+def test_a_traced_graph_whose_gradients_are_others_is_caught(gradients_under: GradientsUnder) -> None:
+    gradients_under(joint_graphs, Policy("O1", "bfloat16", deny="mm"))
+    wrong, _ = read("fake:cuda", "mlp", Policy("O1", "bfloat16"))
+    assert "traced:cuda: 0 linear, backward: mm in float32, should be bfloat16" in wrong
+    assert "0 linear, backward: float32 -> float32, on traced:cuda alone, not on fake:cuda" in wrong
+    assert "forward" not in wrong
+
+
+@pytest.fixture
+def region_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Policy], None]:
+    """Read one of the programs beside that of the device under another policy."""
+
+    def put(name: str, wrong: Policy) -> None:
+        real = Subject.region_for
+
+        def spoilt(subject: Subject, policy: Policy, device: AbsentDevice) -> Any:
+            return real(subject, wrong if device.name == name else policy, device)
+
+        monkeypatch.setattr(Subject, "region_for", spoilt)
+
+    return put
+
+
+RegionOn = Callable[[str, Policy], None]
+
+
+def test_a_traced_graph_with_another_rule_is_caught(region_on: RegionOn) -> None:
+    region_on("traced:cuda", Policy("O1", "bfloat16", allow="softmax"))
+    wrong, _ = read("fake:cuda", "transformer", Policy("O1", "bfloat16"))
+    assert "traced:cuda: 13 softmax, forward: _softmax in bfloat16, should be float32" in wrong
+    assert "13 softmax: float32 -> float32, on fake:cuda alone, not on traced:cuda" in wrong
+
+
+def test_another_rule_on_the_cpu_is_caught(region_on: RegionOn) -> None:
+    region_on("fake:cpu", Policy("O1", "bfloat16", deny="linear"))
+    wrong, _ = read("fake:cuda", "mlp", Policy("O1", "bfloat16"))
+    assert "0 linear, backward: bfloat16 -> bfloat16, on fake:cuda alone, not on fake:cpu" in wrong
+
+
+def test_gradients_are_those_of_the_engine() -> None:
+    """Bit by bit, where a tensor is used twice, one is broadcast, one is not used, and dtypes differ."""
+    torch.manual_seed(0)
+    x, w, b, unused = torch.randn(4, 8), torch.randn(8, 8), torch.randn(8), torch.randn(2)
+    leaves = [tensor.requires_grad_() for tensor in (x, w, b, unused)]
+    hidden = torch.tanh(x.bfloat16() @ w.bfloat16()).float() + b
+    values, places = torch.max(hidden * hidden.exp(), dim=1)
+    result = (values * x[:, 0]).sum() + hidden.mean() * places.float().sum()
+    expected = torch.autograd.grad(result, leaves, retain_graph=True, allow_unused=True)
+    found = gradients([result], leaves, [torch.ones_like(result)], places=Places())
+    assert found[3] is expected[3] is None
+    for ours, engines in zip(found[:3], expected[:3], strict=True):
+        assert ours is not None
+        assert ours.dtype == engines.dtype
+        assert torch.equal(ours, engines)
+
+
+def test_a_gradient_that_is_written_in_python_says_that_it_is_not_read() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return 2 * gradient
+
+    x = torch.ones(2, requires_grad=True)
+    apply: Any = Twice.apply
+    result = apply(x).sum()
+    with pytest.raises(
+        fake_gradients.Inexpressible, match="TwiceBackward is a function of autograd that is written in Python"
+    ) as e:
+        gradients([result], [x], [torch.ones(())], places=Places())
+    assert absent_devices()[0].unreadable(e.value).why == "its gradient is written in Python"
+
+
+def test_a_build_that_cannot_be_given_a_guard_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_gradients, "_REGISTER", "no such function")
+    with pytest.raises(NoGuard, match="has no guard for xpu, and cannot be given one: .*no such function") as raised:
+        guard.__wrapped__("xpu")
+    assert absent_devices()[0].unreadable(raised.value).why == "this build of PyTorch cannot be given a guard for the device"
 
 
 def test_a_device_that_is_not_here_has_decisions_and_no_numbers() -> None:
@@ -110,16 +251,10 @@ def test_an_operation_that_the_default_preset_denies_is_one_whole_on_cuda() -> N
     ("op", "why"),
     [
         ("masked_select", "what it gives depends on numbers"),
-        ("grid_sample", "its kernel asks for the device itself"),
+        ("gru_cell", "its kernel asks for the device itself"),
         ("grouped_mm", "the framework itself refuses the call"),
         ("scaled_mm", "there is no example call for scaled_mm"),
     ],
 )
 def test_an_operation_without_a_program_is_not_run_and_says_why(op: str, why: str) -> None:
     assert reasons(probed(Subject("torch", "fake:cuda"), op)) == {("not run", why)}
-
-
-def results(device: str, network: str) -> list[Result]:
-    subject = Subject("torch", device)
-    chosen = Selection(networks=(network,), levels=("O1",), dtypes=("float16",), presets=("unamp",))
-    return [result for item in planned(subject, chosen) for result in perform(subject, item)]

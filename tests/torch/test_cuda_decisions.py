@@ -1,7 +1,7 @@
 """The decisions for CUDA, on fake CUDA tensors: they carry device, shape and dtype through torch's real dispatcher.
 
-What asks for the device itself (indexing, cuDNN's and attention's choice of a kernel, the C++ nodes of autograd) cannot run on
-fake tensors without a GPU, region or not; gradients are tested on the CPU.
+What asks for the device itself (cuDNN's and attention's choice of a kernel, the engine of the backward pass) cannot run on fake
+tensors without a GPU, region or not; gradients are tested on the CPU, and read in test_absent_devices.py.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from unamp_torch import plans
+from unamp_torch.conformance.fake_gradients import guard
 
 import unamp
 from unamp import BannedOperation, Policy, Rule
@@ -31,6 +32,7 @@ each_dtype = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 
 @pytest.fixture(autouse=True)
 def fake() -> Iterator[None]:
+    guard("cuda")
     with FakeTensorMode(allow_non_fake_inputs=True):
         yield
 
@@ -155,7 +157,6 @@ NOT_FAKE = {
     "_convolution": "asks the driver, in some builds with CUDA",
     "cudnn_convolution": "asks cuDNN",
     "cudnn_convolution_transpose": "asks cuDNN",
-    "grid_sampler": "asks cuDNN, in builds without CUDA",
     "gru_cell": "reads the device",
     "einsum": "torch's entry is malformed: its arguments are a string",
     "equal": "its result depends on values",

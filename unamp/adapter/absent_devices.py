@@ -159,8 +159,10 @@ class AbsentDevice:
         place: names the operations that are called inside of it.
         region: the device that a region is opened for; None where regions are alike on all devices.
         reason: says in a few words why a function has no program, given what the framework raised.
-        run: calls a function on the CPU, with the arguments of ``read``, where a trace does not see it as a program is written
-            down: then that run says what is decided. None where it does.
+        run: calls a function, with the arguments of ``read``, for a trace: on the CPU, where a trace does not see it as a
+            program is written down, or without the backward pass. Then that run says what is decided. None where ``read`` does.
+        beside: others that have programs of the same functions which call other kernels: the graph that a compiler traces, and
+            the CPU's. What ``read`` reads must compute in the same dtypes as each of them, place by place.
     """
 
     name: str
@@ -169,6 +171,7 @@ class AbsentDevice:
     region: str | None = None
     reason: Callable[[Exception], str] = lambda error: ""
     run: Run | None = None
+    beside: tuple[AbsentDevice, ...] = ()
 
     def unreadable(self, error: Exception) -> Unreadable:
         """Return the error that says why a function has no program, from what the framework raised outside of any region."""

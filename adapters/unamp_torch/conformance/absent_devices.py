@@ -1,11 +1,12 @@
 """Devices that are not here: fake tensors on them carry device, shape and dtype through PyTorch's dispatcher, and no numbers.
 
-What reaches a kernel is read: autocast, and the kernels of the adapter, have done their work before. There is no backward
-pass: the nodes of autograd ask for the device itself.
+What reaches a kernel is read: autocast, and the kernels of the adapter, have done their work before. So it is in the backward
+pass, whose nodes are called one by one; see `unamp_torch.conformance.fake_gradients`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,50 +21,57 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, kind_of, result_of
-from unamp_torch.conformance import second_device
+from unamp_torch.conformance import fake_gradients, joint_graphs, second_device
 from unamp_torch.devices import accelerator
 
 __all__ = ["absent_devices"]
 
 #: What kernels are called that have no operation's name.
-_KERNELS = {"nll_loss_forward": "nll_loss", "_thnn_fused_lstm_cell": "lstm_cell", "_thnn_fused_gru_cell": "gru_cell"}
+_KERNELS = {
+    "nll_loss_forward": "nll_loss",
+    "_thnn_fused_lstm_cell": "lstm_cell",
+    "_thnn_fused_gru_cell": "gru_cell",
+    "_native_batch_norm_legit_functional": "batch_norm",
+}
+
+#: How the names of kernels end that compute gradients.
+_BACKWARD = re.compile(r"_backward(_data|_impl)?$")
 
 #: Why fake tensors cannot run a function, by what they raise.
 _REASONS = {
     **dict.fromkeys(("DataDependentOutputException", "DynamicOutputShapeException"), "what it gives depends on numbers"),
     **dict.fromkeys(("UnsupportedFakeTensorException", "UnsupportedOperatorException"), "it has no fake kernel"),
     "NotImplementedError": "it has no fake kernel",
+    "Inexpressible": "its gradient is written in Python",
+    "NoGuard": "this build of PyTorch cannot be given a guard for the device",
 }
+
+#: The calls that are being made of the function that is read.
+_places = fake_gradients.Places()
 
 
 def absent_devices() -> tuple[AbsentDevice, ...]:
     """Return the devices that this build of PyTorch knows, of which it has none here."""
     if accelerator() not in (None, second_device.NAME):
         return ()
-    known = [name for name in ("cuda", "mps", "xpu", "hpu") if hasattr(torch, name)]
-    return tuple(
-        AbsentDevice(f"fake:{name}", partial(_read, name), _place, "gpu" if name == "cuda" else name, _reason) for name in known
-    )
+    cpu = AbsentDevice("fake:cpu", partial(_read, "cpu"), _places.named, "cpu", _reason)
+    return tuple(_device(name, cpu) for name in ("cuda", "mps", "xpu", "hpu") if hasattr(torch, name))
+
+
+def _device(name: str, cpu: AbsentDevice) -> AbsentDevice:
+    region = "gpu" if name == "cuda" else name
+    graph = AbsentDevice(f"traced:{name}", partial(_trace, name), _places.named, region, _reason)
+    return AbsentDevice(f"fake:{name}", partial(_read, name), _places.named, region, _reason, partial(_run, name), (graph, cpu))
 
 
 def _reason(error: Exception) -> str:
     """Return why fake tensors cannot run a function; empty where PyTorch refuses the call."""
+    if "not implemented for '" in str(error):  # a dtype
+        return ""
     if why := _REASONS.get(type(error).__name__):
         return why
     asks = any(phrase in str(error) for phrase in ("not compiled with", "not linked with", "data is not allocated"))
     return "its kernel asks for the device itself" if asks else ""
-
-
-_places: list[str] = []
-
-
-@contextmanager
-def _place(name: str) -> Iterator[None]:
-    _places.append(name)
-    try:
-        yield
-    finally:
-        _places.pop()
 
 
 def _read(
@@ -73,11 +81,47 @@ def _read(
     others: Sequence[np.ndarray],
     buffers: Sequence[np.ndarray],
 ) -> Programs:
-    with FakeTensorMode(), torch.no_grad():
-        made = [[_tensor(array, device) for array in arrays] for arrays in (leaves, others, buffers)]
-        with _Kernels() as kernels:
-            function(*made)
+    with _tensors(device, leaves, others, buffers) as made, _Kernels() as kernels:
+        result = function(*made)
+        if leaves:
+            fake_gradients.gradients([result], made[0], [torch.ones_like(result)], places=_places)
     return Programs(kernels.found, None)
+
+
+def _run(
+    device: str,
+    function: Callable[..., Any],
+    leaves: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    buffers: Sequence[np.ndarray],
+) -> None:
+    """Run a function without its backward pass."""
+    with _tensors(device, leaves, others, buffers) as made:
+        function(*made)
+
+
+def _trace(
+    device: str,
+    function: Callable[..., Any],
+    leaves: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    buffers: Sequence[np.ndarray],
+) -> Programs:
+    """Read the joint graph that AOTAutograd traces."""
+    with _tensors(device, leaves, others, buffers) as made:
+        graph = joint_graphs.joint_graph(function, made, _places)
+        with torch.no_grad(), _Kernels() as kernels:
+            joint_graphs.run(graph, _places)
+    return Programs(kernels.found, None)
+
+
+@contextmanager
+def _tensors(device: str, leaves: Sequence[np.ndarray], *others: Sequence[np.ndarray]) -> Iterator[list[list[Tensor]]]:
+    fake_gradients.guard(device)
+    _places.forget()
+    with FakeTensorMode(), torch.set_grad_enabled(bool(leaves)):
+        differentiated = [_tensor(array, device).requires_grad_() for array in leaves]
+        yield [differentiated, *([_tensor(array, device) for array in arrays] for arrays in others)]
 
 
 def _tensor(array: np.ndarray, device: str) -> Tensor:
@@ -94,23 +138,26 @@ class _Kernels(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        place = _places[-1] if _places else ""
+        place, backward = _places.current, _places.backward
         given, made = _floating((args, kwargs)), _floating(result)
         taken = [(self._made.get(tensor), (_name(tensor),), place) for tensor in given]
         entered = frozenset().union(*(entering(*each) for each in taken))
-        self.found += (result for each in taken for result in result_of(*each))
-        name = func.overloadpacket.__name__
+        self.found += (result for each in taken if not backward for result in result_of(*each))
+        name, carried = func.overloadpacket.__name__, tuple(sorted(entered))
+        narrows = name == "_to_copy"
         if given and (kind := _kind(name)):
             results = tuple(dict.fromkeys(map(_name, made[:1])))
             # A kernel that reads low numbers and gives their sum in float32 spares a copy of them.
             operands = results if kind == "reduction" and results == ("float32",) else _operands(kind, given)
-            self.found.append(Computed(place, False, name, kind, operands, results, tuple(sorted(entered))))
+            # So does one of the backward pass that computes in float32 and gives a low gradient.
+            narrows = narrows or (backward and kind == "reduction" and operands == ("float32",) != results)
+            self.found.append(Computed(place, backward, name, kind, operands, operands if narrows else results, carried))
         for tensor in made:
-            narrowed = name == "_to_copy" and tensor.dtype in (torch.float16, torch.bfloat16)
+            narrowed = narrows and tensor.dtype in (torch.float16, torch.bfloat16)
             if narrowed:
                 low = (_name(tensor),)
-                self.found.append(Computed(place, False, name, "elementwise", low, low, tuple(sorted(entered))))
-            self._made[tensor] = Numbers(place, False, frozenset({_name(tensor)}) if narrowed else entered)
+                self.found.append(Computed(place, backward, name, "elementwise", low, low, carried))
+            self._made[tensor] = Numbers(place, backward, frozenset({_name(tensor)}) if narrowed else entered)
         return result
 
 
@@ -132,5 +179,6 @@ def _name(tensor: Tensor) -> str:
 
 
 def _kind(kernel: str) -> Kind | None:
-    name = _KERNELS.get(kernel, kernel)
+    name = _BACKWARD.sub("", kernel)
+    name = _KERNELS.get(name, name)
     return kind_of(name.replace("legit", "").strip("_").removeprefix("native_").removeprefix("cudnn_"))

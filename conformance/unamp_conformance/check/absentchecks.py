@@ -17,11 +17,15 @@ from unamp.adapter import Operations, OpRecord
 from unamp.adapter.absent_devices import AbsentDevice, Computed, Programs
 from unamp.dtypes import ELIGIBLE
 from unamp.policy import Policy, Rule
+from unamp.presets import PRESETS
 from unamp_conformance.check.netchecks import Outcome, expected_dtype, misjudged
 from unamp_conformance.check.networks import Functions, Lacking, Network
 from unamp_conformance.subjects import Subject
 
 __all__ = ["check_program", "misfit"]
+
+#: The levels at which the default preset's programs are held against those that a device has beside them.
+_BESIDE = ("O1", "O2")
 
 
 def check_program(subject: Subject, network: Network, policy: Policy) -> dict[str, Outcome]:
@@ -38,11 +42,17 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     device = subject.absent_devices[subject.device]
     traced, written = _Run(network, subject.operations, device), _Run(network, subject.operations, device)
     region = subject.region(policy)
+    beside = [each for each in device.beside if policy.preset == PRESETS[0] and policy.level in _BESIDE]
+    others: list[tuple[str, Sequence[Computed]]] = []
     try:
         traced.trace(region)
         programs = written.read(region)
+        for each in beside:
+            found = _Run(network, subject.operations, each).read(subject.region_for(policy, each))
+            others.append((each.name, found.there))
     except Exception:
-        _readable(network, subject.operations, device)
+        for each in (device, *beside):
+            _readable(network, subject.operations, each)
         raise
     rules = {record.op: subject.rule(policy, record.op) for record in traced.records}
     complaints = [wrong[0] for record in traced.records if (wrong := misjudged(policy, rules[record.op], record))]
@@ -52,6 +62,10 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     told = [computed for computed in programs.there if computed.kind != "elementwise"]  # there float32 parameters enter, too
     complaints += _against_policy(told, expected)
     complaints += _against_cpu(programs)
+    for name, program in others:
+        judged = [computed for computed in program if computed.kind != "elementwise"]
+        complaints += (f"{name}: {wrong}" for wrong in _against_policy(judged, expected))
+        complaints += _differing(device.name, programs.there, name, program)
     return {"decisions": ("; ".join(dict.fromkeys(complaints)), {"trace": _table(told)})}
 
 
@@ -196,6 +210,13 @@ def _against_cpu(programs: Programs) -> Iterator[str]:
         yield f"{_said(computed)}: {sides[0]} on the device, {sides[1]} on the CPU"
 
 
+def _differing(what: str, some: Iterable[Computed], other: str, others: Iterable[Computed]) -> Iterator[str]:
+    """Yield the dtypes that one program computes in at a place and another does not, whatever each calls to compute."""
+    here, there = ({_decided(computed) for computed in program if computed.kind != "result"} for program in (some, others))
+    yield from (f"{decided}, on {what} alone, not on {other}" for decided in sorted(here - there))
+    yield from (f"{decided}, on {other} alone, not on {what}" for decided in sorted(there - here))
+
+
 def _table(program: Iterable[Computed]) -> list[str]:
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for computed in program:
@@ -204,5 +225,16 @@ def _table(program: Iterable[Computed]) -> list[str]:
 
 
 def _said(computed: Computed) -> str:
-    way = ", backward" * computed.backward
-    return f"{computed.place}{way}: {computed.name}, {' '.join(computed.operands)} -> {' '.join(computed.results)}"
+    return f"{_where(computed)}: {computed.name}, {_dtypes(computed)}"
+
+
+def _decided(computed: Computed) -> str:
+    return f"{_where(computed)}: {_dtypes(computed)}"
+
+
+def _where(computed: Computed) -> str:
+    return f"{computed.place}{', backward' * computed.backward}"
+
+
+def _dtypes(computed: Computed) -> str:
+    return f"{' '.join(computed.operands)} -> {' '.join(computed.results)}"
