@@ -23,7 +23,7 @@ from unamp.adapter.performing import differing
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
-from unamp_jax import observing, programs
+from unamp_jax import keeping, observing, programs
 from unamp_jax.precision import stated_rule
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, thread
 
@@ -130,6 +130,7 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
     def run(dtype: Any) -> Any:
         return _in_dtype(original, primitive, trace, args, rest, avals, places, dtype)
 
+    kept = keeping.before_primitive(op, primitive.name, args, params) if reported and thread.sink is not None else None
     result = run(wanted)
     if rule is Rule.LOW and plan.policy.widen_results:
         result = _widened(trace, result, primitive.multiple_results)
@@ -142,7 +143,7 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
                 raise LeftOut(NAMED)
             return run(DTYPES[dtype])
 
-        return observing.report(thread.sink, op, primitive.name, rule, given, wanted, result, bind=bind, low=low)
+        return observing.report(thread.sink, op, primitive.name, rule, given, wanted, result, bind=bind, low=low, kept=kept)
     return result
 
 

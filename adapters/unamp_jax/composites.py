@@ -25,7 +25,7 @@ from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
-from unamp_jax import observing
+from unamp_jax import keeping, observing
 from unamp_jax.casting import cast, eligible_dtype, eligible_dtypes, mapped
 from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule, wide_result
@@ -182,6 +182,7 @@ class _Performer(Performer[Plan, Composite]):
     ) -> Any:
         given = _shapes((args, kwargs, operator.parameters(args)))[: 1 if operator.activation_only else None]
         before = operator.state(args) if traces.shadow is not None else []
+        kept = None if thread.sink is None or not given else keeping.before(op, operator, args, kwargs)
         result, target, emulated = run()
         if thread.sink is None or not given:
             return result
@@ -192,7 +193,7 @@ class _Performer(Performer[Plan, Composite]):
 
         written = equation(op, [getattr(value, "einsum_str", value) for value in args], kwargs)
         return observing.report(
-            thread.sink, op, operator.path, rule, given, target, result, emulated=emulated, written=written, low=low
+            thread.sink, op, operator.path, rule, given, target, result, emulated=emulated, written=written, low=low, kept=kept
         )
 
     def compute_low(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs) -> Any:

@@ -19,6 +19,7 @@ from jax._src import core, source_info_util
 from jax._src.interpreters import batching
 
 from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.keeping import Kept
 from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import casts, reporting_to, traces, unobserved
 from unamp.adapter.patching import Patches
@@ -26,6 +27,7 @@ from unamp.adapter.records import OpRecord, Shadow, Values
 from unamp.adapter.shadowing import CHANGES_STATE, LeftOut, shadow
 from unamp.dtypes import FLOAT8
 from unamp.policy import Rule
+from unamp_jax.casting import with_numbers
 from unamp_jax.gradient_hooks import Bind, bind, followed
 from unamp_jax.state import CONTEXT, Plan, thread
 
@@ -116,6 +118,7 @@ def report(
     written: str | None = None,
     bind: Bind | None = bind,
     low: Callable[[str], Any] | None = None,
+    kept: Kept | None = None,
 ) -> Any:
     """Report one operation, and return the result to go on with, whose gradient is told where a trace wants it.
 
@@ -131,6 +134,7 @@ def report(
         written: the equation of an einsum.
         bind: binds a primitive to a result; None where nobody goes on with another result.
         low: computes the operation a second time in a low dtype; None where nobody can.
+        kept: its arguments, where a trace keeps them.
     """
     if traces.waiting:
         return result
@@ -143,7 +147,7 @@ def report(
     record = OpRecord(
         op, native, rule, inputs, compute, output, emulated, casts=count, cast_bytes=moved,
         input_shapes=tuple(shape for _, shape in given), output_shape=tuple(results[0].shape) if results else None,
-        equation=written,
+        equation=written, call=None if kept is None else kept.after(results[0] if results else None),
     )  # fmt: skip
     if low is not None and (dtype := traces.shadow) is not None:
         record = record._replace(shadow=_shadow(dtype, record, results, low))
@@ -179,10 +183,7 @@ def _shadow(dtype: str, record: OpRecord, results: list[Any], low: Callable[[str
 
 def _concrete(leaf: Any) -> Any:
     """Return a result as one row of float64 numbers, inside of `jax.grad` too."""
-    value = core.to_concrete_value(leaf)
-    if value is None:
-        raise LeftOut("a transformation (jax.vmap, a custom rule) runs it without numbers")
-    return _row(value)
+    return _row(with_numbers(leaf))
 
 
 def _row(value: Any) -> Any:

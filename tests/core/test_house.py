@@ -25,6 +25,7 @@ THIRD_PARTY = {
     "unamp.cli": {"typer", "rich"},
     "unamp._pages": {"jinja2", "markupsafe"},
     "unamp.adapter.keeping": {"numpy", "safetensors"},
+    "unamp.adapter.signatures": {"numpy"},
     "unamp.tracing.replaying": {"ml_dtypes", "numpy", "safetensors"},
     "unamp.tuning.progress": {"rich"},
     "unamp.migrate": {"libcst"},
