@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `documents` and what else 
 
 # A failed assertion there says what it compared, too.
 pytest.register_assert_rewrite(
-    "agnostic", "properties", "ranks", "shadowed", "spoilt", "spoken", "threaded", "traced", "trained"
+    "agnostic", "properties", "ranks", "replayed", "shadowed", "spoilt", "spoken", "threaded", "traced", "trained"
 )
 pytest.register_assert_rewrite("absent", "islands", "noted")
 

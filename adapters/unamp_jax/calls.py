@@ -19,7 +19,7 @@ from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
-from unamp_jax import observing, primitives_without_rule
+from unamp_jax import keeping, observing, primitives_without_rule
 from unamp_jax.operands import BF16, abstract_values, bind, cast, convert, rounded
 from unamp_jax.precision import stated_rule
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, thread
@@ -95,6 +95,7 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
     def run(dtype: Any) -> Any:
         return _in_dtype(original, primitive, trace, args, rest, avals, places, dtype)
 
+    kept = keeping.before_primitive(op, primitive.name, args, params) if reported and thread.sink is not None else None
     result = run(wanted)
     if rule is Rule.LOW and plan.policy.widen_results:
         result = _widened(trace, result, primitive.multiple_results)
@@ -109,7 +110,7 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
             return run(DTYPES[dtype])
 
         return observing.report(
-            thread.sink, op, primitive.name, rule, given, wanted, result, bind=partial(bind, trace), low=low
+            thread.sink, op, primitive.name, rule, given, wanted, result, bind=partial(bind, trace), low=low, kept=kept
         )
     return result
 

@@ -12,11 +12,12 @@ from jax._src import core
 from jax._src.array import ArrayImpl
 
 from unamp.adapter.arguments import leaves
+from unamp.adapter.shadowing import LeftOut
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Array
 
 __all__ = [
     "Form", "cast", "dtype_of", "eligible_dtype", "eligible_dtypes", "form_of", "in_form", "is_tensor", "mapped",
-    "narrowed",
+    "narrowed", "with_numbers",
 ]  # fmt: skip
 
 _F16, _BF16 = DTYPES["float16"], DTYPES["bfloat16"]
@@ -26,6 +27,18 @@ _KINDS = (jax.Array, np.ndarray)
 def is_tensor(value: object) -> bool:
     """Return whether a value is an array of JAX's, or a tracer of one."""
     return isinstance(value, jax.Array)
+
+
+def with_numbers(value: Any) -> Any:
+    """Return the array that a value is, inside of `jax.grad` too.
+
+    Raises:
+        LeftOut: where there is none.
+    """
+    found = core.to_concrete_value(value)
+    if found is None:
+        raise LeftOut("a transformation (jax.vmap, a custom rule) runs it without numbers")
+    return found
 
 
 def dtype_of(tensor: Any) -> str:

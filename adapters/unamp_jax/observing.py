@@ -21,6 +21,7 @@ from jax._src.interpreters import batching
 
 from unamp.adapter.arguments import Opened
 from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.keeping import Kept
 from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
 from unamp.adapter.observing import casts, reporting_to, traces, unobserved
 from unamp.adapter.patching import Patches
@@ -28,6 +29,7 @@ from unamp.adapter.records import OpRecord, Shadow, Values
 from unamp.adapter.registered import SecondRun
 from unamp.adapter.shadowing import CHANGES_STATE, LeftOut, shadow
 from unamp.policy import Rule
+from unamp_jax.casting import with_numbers
 from unamp_jax.gradient_hooks import Bind, Later, bind, followed, named_leaves
 from unamp_jax.networks import structure_of
 from unamp_jax.state import CONTEXT, Plan, thread
@@ -159,6 +161,7 @@ def report(
     written: str | None = None,
     bind: Bind | None = bind,
     low: Callable[[str], Any] | None = None,
+    kept: Kept | None = None,
 ) -> Any:
     """Report one operation, and return the result to go on with, whose gradient is told where a trace wants it.
 
@@ -174,6 +177,7 @@ def report(
         written: the equation of an einsum.
         bind: binds a primitive to a result; None where nobody goes on with another result.
         low: computes the operation a second time in a low dtype; None where nobody can.
+        kept: its arguments, where a trace keeps them.
     """
     if traces.waiting:
         return result
@@ -186,7 +190,7 @@ def report(
     record = OpRecord(
         op, native, rule, inputs, compute, output, emulated, casts=count, cast_bytes=moved,
         input_shapes=tuple(shape for _, shape in given), output_shape=tuple(results[0].shape) if results else None,
-        equation=written,
+        equation=written, call=None if kept is None else kept.after(results[0] if results else None),
     )  # fmt: skip
     if low is not None and (dtype := traces.shadow) is not None:
         record = record._replace(shadow=_shadow(dtype, record, results, low))
@@ -220,10 +224,7 @@ def _shadow(dtype: str, record: OpRecord, results: list[Any], low: Callable[[str
 
 def _concrete(leaf: Any) -> Any:
     """Return a result as one row of float64 numbers, inside of `jax.grad` too."""
-    value = core.to_concrete_value(leaf)
-    if value is None:
-        raise LeftOut("a transformation (jax.vmap, a custom rule) runs it without numbers")
-    return _row(value)
+    return _row(with_numbers(leaf))
 
 
 def _row(value: Any) -> Any:

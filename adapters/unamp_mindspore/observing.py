@@ -12,7 +12,7 @@ from mindspore import nn
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
-from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved, unreported
+from unamp.adapter.observing import Reporter, equation, follow_calls, kept, traces, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import SecondRun
@@ -20,6 +20,7 @@ from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import CHANGES_STATE, DRAWS, LeftOut
 from unamp.policy import Rule
 from unamp_mindspore.casting import is_kept, tensors
+from unamp_mindspore.keeping import CALLS
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import FLOAT32, LOW, thread
 
@@ -54,6 +55,7 @@ def report(
     kept_in = thread.plan.low  # type: ignore[union-attr]
     uncast = _reporter.sizes(tensor for tensor in given if not is_kept(tensor, kept_in))
     before = _state(operator, args)
+    written = kept(CALLS, op, operator.name, *_arguments(operator, args, kwargs), layer=operator.layer)
     with unreported(thread) as observer:
         result, computed, emulated = run()
 
@@ -70,8 +72,15 @@ def report(
         op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated,
         input_shapes=_reporter.shapes(given), equation=equation(op, args, kwargs),
     )  # fmt: skip
-    _reporter.report(observer, record, uncast, result, first_only=operator.activation_only, low=second)
+    _reporter.report(observer, record, uncast, result, first_only=operator.activation_only, low=second, kept=written)
     return result
+
+
+def _arguments(operator: Operator, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the arguments of a call; a primitive was given its attributes when it was made."""
+    if operator.layer or not operator.bound:
+        return args, kwargs
+    return args[1:], {**getattr(args[0], "init_attrs", {}), **kwargs}
 
 
 def _state(operator: Operator, args: Any) -> list[Any]:

@@ -11,15 +11,15 @@ import paddle
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
-from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved, unreported
+from unamp.adapter.observing import Reporter, equation, follow_calls, kept, traces, unobserved, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import DRAWS, IN_PLACE, LeftOut
 from unamp.policy import Rule
-from unamp_paddle import keeping
 from unamp_paddle.casting import cast, tensors
+from unamp_paddle.keeping import CALLS
 from unamp_paddle.operators import Operator
 from unamp_paddle.state import FLOAT32, thread
 
@@ -52,7 +52,7 @@ def report(
     given = given[:1] if operator.activation_only else [*given, *operator.parameters(args).values()]
     sizes = _reporter.sizes(given)
     before = _drawn() if traces.shadow is not None else None
-    kept = keeping.before(op, args, kwargs)
+    written = kept(CALLS, op, operator.name, args, kwargs) if paddle.in_dynamic_mode() else None
     with unreported(thread) as observer:
         result, computed, emulated = run()
 
@@ -67,9 +67,8 @@ def report(
         record = OpRecord(
             op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated,
             input_shapes=_reporter.shapes(given), equation=equation(op, args, kwargs),
-            call=None if kept is None else keeping.after(kept, result),
         )  # fmt: skip
-        _reporter.report(observer, record, sizes, result, first_only=operator.activation_only, low=second)
+        _reporter.report(observer, record, sizes, result, first_only=operator.activation_only, low=second, kept=written)
     return result
 
 

@@ -30,6 +30,7 @@ from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, eligible_dtype, execute
 from unamp_tensorflow.composite_tensors import is_dispatched
+from unamp_tensorflow.keeping import before_type
 from unamp_tensorflow.listing import OpType, has_kernel, raw_names
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, thread
 
@@ -132,10 +133,11 @@ class OpTypeAction:
         if thread.sink is not None and op_type.op is not None and traced(op_type.op):
             given = [args[n] for n in positions]
             target, emulated = self._target(given)
+            written = before_type(op_type, args)
             result = self._eager(ctx, name, args)
             return observing.report(
                 thread.sink, op_type.op, op_type.name, self._stated, given, args, target, emulated, result,
-                lambda low: self._second(low, ctx, name, args),
+                lambda low: self._second(low, ctx, name, args), written,
             )  # fmt: skip
         if self._may_agree:
             a, b = args[positions[0]], args[positions[1]]

@@ -31,6 +31,7 @@ from unamp.policy import Rule
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import cast, convert, eligible_dtype, eligible_dtypes, tensors
 from unamp_tensorflow.composite_tensors import dispatches
+from unamp_tensorflow.keeping import before
 from unamp_tensorflow.listing import always_emulated
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, Plan, thread
 
@@ -177,6 +178,7 @@ class _Performer(Performer[Plan, Composite]):
         given = given[:1] if operator.activation_only else [*given, *operator.parameters(args).values()]
         layer, path = (args[0], layer_path(args[0], operator.name)) if operator.layer else (None, operator.name)
         state = observing.State(layer if traces.shadow is not None else None)
+        written = before(op, operator.name, args, kwargs, layer=operator.layer)
         with unreported(thread) as observer:
             result, target, emulated = run()
         if not plan.policy.active and layer is not None and layer.compute_dtype == "float32":
@@ -187,7 +189,7 @@ class _Performer(Performer[Plan, Composite]):
             return self.carry_out_rule(plan.low_alone(NAMES[dtype]), operator, Rule.LOW, args, kwargs)[0]
 
         values = (*args, *kwargs.values())
-        return observing.report(observer, op, path, rule, given, values, target or 0, emulated, result, low)
+        return observing.report(observer, op, path, rule, given, values, target or 0, emulated, result, low, written)
 
 
 _performer = _Performer(

@@ -16,6 +16,7 @@ from unamp._compiler_marks import not_converted
 from unamp.adapter import keras_models, observing
 from unamp.adapter.arguments import Opened, leaves
 from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.keeping import Kept
 from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
 from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved
 from unamp.adapter.patching import Patches
@@ -70,6 +71,7 @@ def report(
     emulated: bool,
     result: Any,
     low: Callable[[int], Any],
+    written: Kept | None,
 ) -> Any:
     """Report one operation that has been executed; a node that was added to a graph has not, and is not reported.
 
@@ -86,6 +88,7 @@ def report(
         emulated: whether that was emulated.
         result: what came out.
         low: computes it under the rule LOW, for the number of a dtype.
+        written: its arguments, where a trace keeps them.
     """
     if observer is None or not tf.executing_eagerly():
         return result
@@ -103,7 +106,7 @@ def report(
                 raise LeftOut("this framework's adapter computes no product from float8")
             return low(DTYPES[dtype])
 
-    going_on = _reporter.report(observer, record, _reporter.sizes(floating), result, first_only=True, low=second)
+    going_on = _reporter.report(observer, record, _reporter.sizes(floating), result, first_only=True, low=second, kept=written)
     others = {id(old): new for old, new in zip(_reporter.floating(result), going_on, strict=True) if new is not old}
     if not others:
         return result

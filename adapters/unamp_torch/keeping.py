@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from unamp.adapter.keeping import Kept, one_number
+from unamp.adapter.keeping import Arguments, Kept, one_number
 from unamp.adapter.observing import traces
 from unamp.adapter.records import Call
 from unamp.adapter.shadowing import LeftOut
@@ -33,7 +33,7 @@ _BY_KEYWORD = frozenset({"dim", "dims", "training", "momentum", "reduction"})
 
 def before(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kept | None:
     """Return the arguments of a call, before it runs; None where no trace keeps calls."""
-    if traces.keeper is None or torch._guards.TracingContext.try_get() is not None:
+    if traces.keeper is None or traces.waiting or torch._guards.TracingContext.try_get() is not None:
         return None
     return traces.keeper.before(operator.op, lambda: _canonical(operator, args, kwargs), _array)
 
@@ -43,7 +43,7 @@ def after(kept: Kept, result: Any) -> Call:
     return kept.after(next((tensor for tensor in flat((result,)) if tensor.is_floating_point()), None))
 
 
-def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     """Return a call in the signature of PyTorch's function.
 
     Tensors, and whatever stands before one, are positional, as is what must be given; other attributes are named, where they
@@ -54,7 +54,13 @@ def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any
     names = [name for name in _ORDER.get(operator.op, tuple(schema)) if name in schema]
     if operator.op in _ONE_BY_ONE:
         texts = [given["equation"]] if operator.op == "einsum" else []
-        return [*texts, *next(value for value in given.values() if isinstance(value, (list, tuple)))], {}
+        return Arguments([*texts, *next(value for value in given.values() if isinstance(value, (list, tuple)))])
+    if operator.name.startswith("aten::rsub"):
+        given = {**given, names[0]: given[names[1]], names[1]: given[names[0]]}
+    if operator.op == "rms_norm" and given.get("eps") is None:
+        given["eps"] = torch.finfo(given["input"].dtype).eps
+    if "pool" in operator.op and one_number(given.get("stride")) == one_number(given.get("kernel_size")):
+        given.pop("stride", None)
     last = max((n for n, name in enumerate(names) if next(flat((given.get(name),)), None) is not None), default=-1)
     positional: list[Any] = []
     named: dict[str, Any] = {}
@@ -71,7 +77,7 @@ def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any
             positional.append(value)
         elif name not in _KERNELS_CHOICE and not (argument.has_default_value() and _same(value, argument.default_value)):
             named[name] = value
-    return positional, named
+    return Arguments(positional, named)
 
 
 #: Attributes that say which kernel computes, and not what.
@@ -81,7 +87,7 @@ _KERNELS_CHOICE = frozenset({"cudnn_enable", "cudnn_enabled"})
 def _same(value: Any, default: Any) -> bool:
     values, defaults = (list(each) if isinstance(each, (list, tuple)) else [each] for each in (value, default))
     # One number stands for as many as there are dimensions.
-    return values == defaults or (len(defaults) == 1 and len(values) > 1 and all(each == defaults[0] for each in values))
+    return values == defaults or (len({*map(str, values)}) == 1 and {*map(str, values)} == {*map(str, defaults)})
 
 
 def _array(value: Any) -> Any:

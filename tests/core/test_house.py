@@ -25,6 +25,7 @@ THIRD_PARTY = {
     "unamp.cli": {"typer", "rich"},
     "unamp._pages": {"jinja2", "markupsafe"},
     "unamp.adapter.keeping": {"numpy", "safetensors"},
+    "unamp.adapter.signatures": {"numpy"},
     "unamp.tracing.replaying": {"ml_dtypes", "numpy", "safetensors"},
     "unamp.tuning.progress": {"rich"},
     "unamp.migrate": {"libcst", "yaml"},
@@ -34,7 +35,18 @@ THIRD_PARTY = {
 
 #: The floors of the core, the ground first. A module imports from its own floor and from those below it.
 FLOORS = (
-    ("errors", "dtypes", "_version", "typing", "_data", "_entry_points", "_on_import", "_compiler_marks", "_deprecation", "_forking"),
+    (
+        "errors",
+        "dtypes",
+        "_version",
+        "typing",
+        "_data",
+        "_entry_points",
+        "_on_import",
+        "_compiler_marks",
+        "_deprecation",
+        "_forking",
+    ),
     ("_argument_names", "_pages", "_region_decorator", "_spelling_files", "_strict_json", "_precision_toml", "_toml_editing"),
     ("vocabulary", "presets", "lists", "policy", "made_with"),
     ("adapter",),

@@ -78,7 +78,7 @@ def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_aga
     assert "  the reference: paddle " in said
     assert "  the other: torch aten::gelu in Encoder, computed in float32, rule untouched: no region was open" in said
     number = next(n for n, each in enumerate(wrong.records, 1) if each.op == "gelu")
-    for framework in ("torch", "paddle", "jax"):
+    for framework in ("torch", "paddle", "jax", "mindspore", "tensorflow"):
 
         def again(n: int, code: int, framework: str = framework) -> Any:
             command = ("replay", str(run / "trace.json"), str(n), "--framework", framework, "--json")

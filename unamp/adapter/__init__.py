@@ -29,6 +29,7 @@ they fit:
 `shadowing`           computing a reported operation a second time, low: the optional part of reports
 `float8`              products from float8, for shadows and for `unamp.tuning.study_float8`
 `keeping`             writing down what an operation was called with, to run it again: the optional part of reports
+`signatures`          calls as every framework can be asked for them again; `keras_calls` are those of Keras
 `facts`               reading an adapter's data files: facts about its framework's operations, and its gaps
 `spellings`           a framework's objects by their spellings
 `forwarding`          code that stands in for a function with the function's own signature

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unamp.adapter.records import Call
-from unamp.adapter.shadowing import DRAWING, DRAWS, LeftOut
+from unamp.adapter.shadowing import DRAWING, DRAWS, LeftOut, said
 from unamp.vocabulary import vocabulary
 
-__all__ = ["KEPT_DTYPES", "LIMIT", "RESULT", "Arguments", "Keeper", "Kept", "one_number", "written"]
+__all__ = ["KEPT_DTYPES", "LIMIT", "RESULT", "Arguments", "Calls", "Keeper", "Kept", "Laid", "Signatures", "one_number"]
 
 #: How many bytes a trace keeps unless it is told.
 LIMIT = 1 << 30
@@ -28,40 +28,90 @@ KEPT_DTYPES = (
     *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"),
 )
 
-Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
+class Laid(NamedTuple):
+    """A tensor whose numbers lie in another order than the canonical one.
+
+    Attributes:
+        tensor: the tensor.
+        lay: returns its numbers, a NumPy array, in the canonical order.
+    """
+
+    tensor: Any
+    lay: Callable[[Any], Any]
+
+
+class Arguments(NamedTuple):
+    """A call in the canonical signature of its operation.
+
+    Attributes:
+        args, kwargs: the arguments; a tensor may be `Laid`.
+        result: returns the numbers of the result, a NumPy array, in the canonical order; None where they are in it.
+    """
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] = {}
+    result: Callable[[Any], Any] | None = None
+
+
+#: For names of operations, a framework's or the canonical ones: a function with the framework's own parameters that returns the
+#: canonical call, or raises `LeftOut`.
+Signatures = Mapping[str, Callable[..., Arguments]]
 
 #: Groups whose functions have the same signature everywhere, as far as they take tensors alone.
 _ALIKE = frozenset({"elementwise", "activation"})
-#: Operations that take a number for their second tensor.
+#: Operations of these groups by which frameworks mean different things where a caller says nothing.
+_DIFFERING = frozenset({"gelu", "leaky_relu", "logit"})
+#: Operations that take a number for one of their tensors.
 _NUMBERS = frozenset({"add", "div", "mul", "pow", "sub"})
+#: Methods of a tensor that is the second operand.
+_REFLECTED = frozenset(f"__r{name}__" for name in "add div divmod floordiv matmul mod mul pow sub truediv".split())
 
 
-def written(
-    op: str, signatures: Mapping[str, Callable[..., Arguments]], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Arguments:
-    """Return a call in the canonical signature.
+class Calls:
+    """Writes calls of an adapter's operations in their canonical signatures.
+
+    Elementwise operations and activations that are called with tensors alone need no entry in the tables.
 
     Args:
-        op: the operation.
-        signatures: for operations whose arguments differ: a function with the framework's own parameters that returns the
-            canonical arguments, or raises `LeftOut`.
-        args, kwargs: the call, as the framework has it.
-
-    Raises:
-        LeftOut: where there is no such function, and the call has more than tensors.
+        functions: for functions whose arguments differ.
+        layers: for layers that are one operation: such a function takes the layer first.
+        array: gives the numbers of a tensor as a NumPy array of their dtype, and raises `LeftOut` for what is no tensor.
     """
-    if (signature := signatures.get(op)) is not None:
-        try:
-            return signature(*args, **kwargs)
-        except TypeError as error:
-            raise LeftOut(f"its arguments have no canonical form here: {error}") from error
-    given = [*args, *(value for name, value in kwargs.items() if name != "name")]
-    numbers = sum(type(value) in (int, float) for value in given)
-    tensors = sum(hasattr(value, "dtype") and hasattr(value, "shape") for value in given)
-    if vocabulary()[op].group not in _ALIKE or tensors + numbers < len(given) or (numbers and op not in _NUMBERS):
-        raise LeftOut(f"the arguments of {op} have no canonical form here")
-    return given, {}
+
+    def __init__(self, functions: Signatures, layers: Signatures, array: Callable[[Any], Any]) -> None:
+        self._functions = functions
+        self._layers = layers
+        self.array = array
+
+    def canonical(self, op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool) -> Arguments:
+        """Return a call in the canonical signature.
+
+        Args:
+            op: the operation.
+            name: the framework's name for what is called, for which the tables are asked first.
+            args, kwargs: the call, as the framework has it.
+            layer: whether the first argument is a layer.
+
+        Raises:
+            LeftOut: where it has none here.
+        """
+        if name.rpartition(".")[2] in _REFLECTED:
+            args = args[::-1]
+        table = self._layers if layer else self._functions
+        if (signature := table.get(name) or table.get(op)) is not None:
+            try:
+                return signature(*args, **kwargs)
+            except TypeError as error:
+                raise LeftOut(f"its arguments have no canonical form here: {error}") from error
+        named = [value for key, value in kwargs.items() if key != "name" and value is not None]
+        given = [*args, *named]
+        numbers = sum(type(value) in (int, float) for value in given)
+        tensors = sum(hasattr(value, "dtype") and hasattr(value, "shape") for value in given)
+        alike = not layer and len(named) < 2 and vocabulary()[op].group in _ALIKE and op not in _DIFFERING
+        if not alike or tensors + numbers < len(given) or (numbers and op not in _NUMBERS):
+            raise LeftOut(f"the arguments of {op} have no canonical form here")
+        return Arguments(given)
 
 
 def one_number(value: Any) -> Any:
@@ -109,11 +159,13 @@ class Keeper:
         try:
             if op in DRAWING:
                 raise LeftOut(DRAWS)
-            args, kwargs = canonical()
+            args, kwargs, kept.lay = canonical()
             kept.args = [kept.encode(value) for value in args]
             kept.kwargs = {name: kept.encode(value) for name, value in kwargs.items()}
         except LeftOut as reason:
             kept.tensors, kept.left_out = {}, str(reason)
+        except Exception as error:  # a framework raises what it likes; the network's own run goes on
+            kept.tensors, kept.left_out = {}, f"to write it down raises {said(error)}"
         return kept
 
     def write(self, tensors: dict[str, Any]) -> str:
@@ -148,6 +200,7 @@ class Kept:
         self.tensors: dict[str, Any] = {}
         self.args: list[Any] = []
         self.kwargs: dict[str, Any] = {}
+        self.lay: Callable[[Any], Any] | None = None
         self.left_out = ""
 
     def encode(self, value: Any) -> Any:
@@ -156,7 +209,7 @@ class Kept:
             return value
         if type(value) is float:
             return value if math.isfinite(value) else {"number": str(value)}
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, (list, tuple)) and not isinstance(value, Laid):
             return [self.encode(each) for each in value]
         name = len(self.tensors)
         self.tensors[str(name)] = self._numbers(value)
@@ -171,7 +224,7 @@ class Kept:
         if not self.left_out:
             try:
                 if result is not None:
-                    self.tensors[RESULT] = self._numbers(result)
+                    self.tensors[RESULT] = self._numbers(result if self.lay is None else Laid(result, self.lay))
                 return Call(self._keeper.write(self.tensors), self.args, self.kwargs)
             except LeftOut as reason:
                 self.left_out = str(reason)
@@ -180,7 +233,9 @@ class Kept:
     def _numbers(self, tensor: Any) -> Any:
         import numpy as np
 
-        array = np.array(self._array(tensor), order="C")  # a copy: the operation may change it where it is
+        tensor, lay = tensor if isinstance(tensor, Laid) else (tensor, np.asarray)
+        numbers = lay(tensor if isinstance(tensor, np.ndarray) else self._array(tensor))
+        array = np.array(numbers, order="C")  # a copy: the operation may change it where it is
         if array.dtype.name not in KEPT_DTYPES:
             raise LeftOut(f"a tensor in {array.dtype.name} is not kept")
         return array

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.adapter import shadowing
 from unamp.adapter.gradient_hooks import GradientHook
+from unamp.adapter.keeping import Calls, Kept
 from unamp.adapter.observer import Observer, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Shape, Values
@@ -28,6 +29,7 @@ __all__ = [
     "casts",
     "equation",
     "follow_calls",
+    "kept",
     "observe",
     "reporting_to",
     "traced",
@@ -83,6 +85,23 @@ def equation(op: str, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingPr
 _EQUATION = re.compile(r"[A-Za-z.]*(,[A-Za-z.]*)*[,>-]+[A-Za-z.]*")
 
 
+def kept(
+    calls: Calls, op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool = False
+) -> Kept | None:
+    """Return the arguments of a call, copied before it runs; None where no trace keeps what runs now.
+
+    Args:
+        calls: writes the adapter's calls.
+        op: the operation.
+        name: the framework's name for what is called.
+        args, kwargs: the call.
+        layer: whether the first argument is a layer.
+    """
+    if traces.keeper is None or traces.waiting:
+        return None
+    return traces.keeper.before(op, lambda: calls.canonical(op, name, args, kwargs, layer=layer), calls.array)
+
+
 class Reporter:
     """Reports operations with what came out of them, for adapters that stand in for a framework's functions.
 
@@ -134,6 +153,7 @@ class Reporter:
         *,
         first_only: bool,
         low: Callable[[str], Any] | None = None,
+        kept: Kept | None = None,
     ) -> list[Any]:
         """Report one operation.
 
@@ -145,6 +165,7 @@ class Reporter:
             first_only: whether the rule is about the first result only.
             low: computes the operation a second time in a low dtype, as `unamp.adapter.shadowing` says; None where the adapter
                 cannot. It is asked only where a trace wants a shadow.
+            kept: the arguments of the call, where a trace keeps those.
 
         Returns:
             The floating results to go on with, which are others where their gradients are followed by that.
@@ -167,6 +188,7 @@ class Reporter:
         observer.report(
             record, lambda: Values.of(found[0].shape, self._rows(found)) if found else None, None if put is None else follow,
             output=output, output_shape=shape, casts=count, cast_bytes=moved, shadow=shadow,
+            call=None if kept is None else kept.after(found[0] if found else None),
         )  # fmt: skip
         return going_on
 

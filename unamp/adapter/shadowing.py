@@ -12,7 +12,7 @@ from typing import Any
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.dtypes import ELIGIBLE, FLOAT8, FLOAT32, LOW_DTYPES
 
-__all__ = ["CHANGES_STATE", "DRAWING", "DRAWS", "IN_PLACE", "NAMED", "NO_PRODUCT", "PRODUCTS", "LeftOut", "shadow"]
+__all__ = ["CHANGES_STATE", "DRAWING", "DRAWS", "IN_PLACE", "NAMED", "NO_PRODUCT", "PRODUCTS", "LeftOut", "said", "shadow"]
 
 #: Common reasons to leave an operation out.
 DRAWS = "it draws random numbers"
@@ -44,7 +44,13 @@ _SHOWN = 200  # characters of a framework's message
 
 
 class LeftOut(Exception):
-    """Raised for an operation that is not computed a second time; the message says why."""
+    """Raised for an operation that is not computed a second time, or not kept; the message says why."""
+
+
+def said(error: Exception) -> str:
+    """Return an error that a framework raised, in one short line."""
+    line = "".join(c if c.isprintable() else " " for c in f"{type(error).__name__}: {error}".strip())
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
 
 
 def shadow(dtype: str, record: OpRecord, own: Callable[[], Sequence[Any]], low: Callable[[], Sequence[Any]]) -> Shadow:
@@ -66,8 +72,7 @@ def shadow(dtype: str, record: OpRecord, own: Callable[[], Sequence[Any]], low: 
     except LeftOut as left_out:
         return Shadow(dtype, left_out=str(left_out))
     except Exception as error:  # a framework raises what it likes; the network's own run went well, and goes on
-        said = "".join(c if c.isprintable() else " " for c in f"{type(error).__name__}: {error}".strip())
-        return Shadow(dtype, left_out=f"in {dtype} it raises {said[:_SHOWN]}")
+        return Shadow(dtype, left_out=f"in {dtype} it raises {said(error)}")
 
 
 def _pointless(record: OpRecord) -> str:

@@ -1,4 +1,7 @@
-"""One operation of a trace again, alone: from the inputs that it had, in float64, float32 and low, in any framework."""
+"""One operation of a trace again, alone: from the inputs that it had, in float64, float32 and low, in any framework.
+
+Some frameworks have no kernels in float64 for some operations. There, float32 is what the other results are held against.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from unamp.adapter.keeping import KEPT_DTYPES, LIMIT, RESULT
 from unamp.adapter.operations import Operations
 from unamp.adapter.records import Call, OpRecord
 from unamp.adapter.registry import adapter_for
+from unamp.adapter.shadowing import said
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.errors import AmpWarning, shortened
 from unamp.regions import autocast
@@ -24,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Replay", "Replayed", "replay"]
 
-#: What errors are relative to.
-_EXACT = "float64"
+#: What errors are relative to: the first of these in which the framework has the operation.
+_EXACT = ("float64", FLOAT32)
 #: How many times as large as that of the replay in the same dtype an error may be.
 _AS_GOOD = 4.0
 
@@ -33,11 +37,11 @@ Arrays = Mapping[str, "np.ndarray"]
 
 
 class Replayed(NamedTuple):
-    """An operation's result, beside that in float64.
+    """An operation's result, beside the exact one.
 
     Attributes:
         dtype: the dtype that it was computed in.
-        error: the largest difference to the float64 result, relative to its largest magnitude; infinite where a number is not
+        error: the largest difference to the exact result, relative to its largest magnitude; infinite where a number is not
             finite that is finite there. None where it could not be computed.
         finite: the share of its numbers that are finite.
         failed: why it could not be computed; empty where it was.
@@ -58,7 +62,8 @@ class Replay(NamedTuple):
         rows: its results in each dtype, float64 first.
         original: its result in the run that was traced.
         bound: the error that is allowed to that: what the precision it computed in explains (see `compare_traces`), or four
-            times the error here in the same precision, where that is more.
+            times the error here in the same precision, where that is more. What the exact result itself may be off is added.
+        exact: the dtype of the result that errors are relative to: float64, or float32 where that cannot be computed.
     """
 
     record: OpRecord
@@ -66,6 +71,7 @@ class Replay(NamedTuple):
     rows: tuple[Replayed, ...]
     original: Replayed
     bound: float
+    exact: str = _EXACT[0]
 
     @property
     def within(self) -> bool:
@@ -93,6 +99,7 @@ class Replay(NamedTuple):
             "framework": self.framework,
             "within": self.within,
             "bound": self.bound,
+            "exact": self.exact,
             "original": {**self.original._asdict(), "error": finite(self.original.error), "framework": self.record.framework},
             "rows": rows,
         }
@@ -112,7 +119,7 @@ def replay(trace: Trace, number: int, folder: str | Path, *, framework: str | No
         framework: the import name of the framework that it runs in; the one that it ran in unless said.
 
     Raises:
-        ValueError: where there is no such operation, where it was not kept, or cannot run there in float64; and for a file that
+        ValueError: where there is no such operation, where it was not kept, or cannot run there in float32; and for a file that
             is damaged.
         FrameworkNotSupported: where the framework is not imported, or not suitable.
     """
@@ -136,18 +143,34 @@ def replay(trace: Trace, number: int, folder: str | Path, *, framework: str | No
     except KeyError:
         raise ValueError(f"{found} has no {record.op}; it has {len(operations.names())} other operations") from None
     call = _Again(operations, function, record, arrays)
-    try:
-        exact = call.run(_EXACT)
-    except Exception as error:  # a framework raises what it likes
-        raise ValueError(f"{named} cannot run in {_EXACT} in {found}: {_said(error)}") from error
-    own = arrays[RESULT].astype(_EXACT)
+    exact, failed = _exact(call, f"{named} cannot run in {found}")
+    dtypes = (*_EXACT, *LOW_DTYPES)[len(failed) :]
+    own = arrays[RESULT].astype(_EXACT[0])
     if own.shape != exact.shape:
         raise ValueError(f"{named} has a result of shape {own.shape}, in {found} it is {exact.shape}")
-    rows = [Replayed(_EXACT, 0.0, _finite_share(exact)), *(call.row(dtype, exact) for dtype in (FLOAT32, *LOW_DTYPES))]
-    computed = record.computed_in or FLOAT32
-    here = max((row.error for row in rows if row.dtype == computed and row.error is not None), default=0.0)
-    allowed = max(bound_of(computed), _AS_GOOD * here if math.isfinite(here) else 0.0)
-    return Replay(record, found, tuple(rows), Replayed(computed, _error(own, exact), _finite_share(own)), allowed)
+    rows = [*failed, Replayed(dtypes[0], 0.0, _finite_share(exact)), *(call.row(dtype, exact) for dtype in dtypes[1:])]
+    own_dtype = record.computed_in or FLOAT32
+    here = max((row.error for row in rows if row.dtype == own_dtype and row.error is not None), default=0.0)
+    allowed = max(bound_of(own_dtype), _AS_GOOD * here if math.isfinite(here) else 0.0)
+    if failed:
+        allowed += bound_of(dtypes[0])
+    original = Replayed(own_dtype, _error(own, exact), _finite_share(own))
+    return Replay(record, found, tuple(rows), original, allowed, dtypes[0])
+
+
+def _exact(call: _Again, cannot: str) -> tuple[np.ndarray, list[Replayed]]:
+    """Return the result that others are held against, after the rows of the dtypes in which there is none.
+
+    Raises:
+        ValueError: where there is none at all; its message begins with `cannot`.
+    """
+    failed: list[Replayed] = []
+    for dtype in _EXACT:
+        try:
+            return call.run(dtype), failed
+        except Exception as error:  # a framework raises what it likes
+            failed.append(Replayed(dtype, None, 0.0, said(error)))
+    raise ValueError("; ".join([cannot, *(f"in {row.dtype}: {row.failed}" for row in failed)]))
 
 
 class _Again:
@@ -173,7 +196,7 @@ class _Again:
         try:
             result = self.run(dtype)
         except Exception as error:
-            return Replayed(dtype, None, 0.0, _said(error))
+            return Replayed(dtype, None, 0.0, said(error))
         if result.shape != exact.shape:
             return Replayed(dtype, None, 0.0, f"its result has another shape, {result.shape}")
         return Replayed(dtype, _error(result, exact), _finite_share(result))
@@ -194,7 +217,7 @@ class _Again:
             raise ValueError("it gives no floating result")
         if not low and (made := self._operations.dtype(first)) != dtype:
             raise ValueError(f"it gives {made} there")
-        return self._operations.numpy(first).astype(_EXACT)
+        return self._operations.numpy(first).astype(_EXACT[0])
 
     def _decode(self, value: Any, dtype: str) -> Any:
         if isinstance(value, dict) and value.keys() == {"tensor"}:
@@ -205,7 +228,7 @@ class _Again:
         if isinstance(value, Mapping):
             return {name: self._decode(each, dtype) for name, each in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self._decode(each, dtype) for each in value]
+            return tuple(self._decode(each, dtype) for each in value)
         return value
 
     def _floating(self, result: Any) -> Iterator[Any]:
@@ -289,11 +312,3 @@ def _finite_share(result: np.ndarray) -> float:
 def _row(row: Replayed, where: str) -> tuple[str, ...]:
     error = "-" if row.error is None else "0" if row.error == 0 else f"{row.error:.2e}"
     return row.dtype, where, error, "-" if row.failed else f"{row.finite:.1%}"
-
-
-_SHOWN = 200  # characters of a framework's message
-
-
-def _said(error: Exception) -> str:
-    said = "".join(c if c.isprintable() else " " for c in f"{type(error).__name__}: {error}".strip())
-    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}…"

@@ -20,7 +20,9 @@ Function = Callable[..., Any]
 
 def _axis(function: Function) -> Function:
     """Return a function that takes as `dim` what the given one calls `axis`."""
-    return lambda *args, dim=None, **kwargs: function(*args, axis=dim, **kwargs)
+    return lambda *args, dim=None, keepdim=False, **kwargs: function(
+        *args, axis=dim, **({"keepdims": True} if keepdim else {}), **kwargs
+    )
 
 
 def _listed(function: Function) -> Function:
@@ -32,7 +34,7 @@ def _spread(function: Function) -> Function:
 
 
 def _reduced(found: Array, reduction: str) -> Array:
-    return found if reduction == "none" else jnp.mean(found)
+    return found if reduction == "none" else jnp.sum(found) if reduction == "sum" else jnp.mean(found)
 
 
 def _loss(function: Function) -> Function:
@@ -271,9 +273,9 @@ _OTHERS: dict[str, Function] = {
     "blackman_window": _window(jnp.blackman),
     "bucketize": lambda input, boundaries: jnp.digitize(input, boundaries, right=True),
     "cast": lambda input, dtype: jnp.asarray(input).astype(dtype),
-    "clamp": lambda input, low, high: jnp.clip(input, low, high),
+    "clamp": lambda input, min=None, max=None: jnp.clip(input, min, max),
     "detach": lax.stop_gradient,
-    "gelu": lambda input: jax.nn.gelu(input, approximate=False),
+    "gelu": lambda input, *, approximate="none": jax.nn.gelu(input, approximate=approximate == "tanh"),
     "hamming_window": _window(jnp.hamming),
     "hann_window": _window(jnp.hanning),
     "histc": _histc,

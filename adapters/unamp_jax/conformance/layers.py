@@ -53,12 +53,13 @@ def _kernel(weight: Array) -> Array:
 
 
 def _convolution(
-    input: Array, weight: Array, bias: Array | None = None, *, stride: int = 1, padding: int = 0, groups: int = 1
-) -> Array:
+    input: Array, weight: Array, bias: Array | None = None, *,
+    stride: Any = 1, padding: int = 0, dilation: Any = 1, groups: int = 1,
+) -> Array:  # fmt: skip
     rank = weight.ndim - 2
     layer = linen.Conv(
         weight.shape[0], weight.shape[2:], strides=stride, padding=[(padding, padding)] * rank, use_bias=bias is not None,
-        feature_group_count=groups,
+        kernel_dilation=dilation, feature_group_count=groups,
     )  # fmt: skip
     return first(_applied(layer, {"kernel": _kernel(weight), "bias": bias}, last(input)))
 
@@ -74,9 +75,9 @@ def _transposed(input: Array, weight: Array, bias: Array | None = None, *, strid
 
 
 def _batch_norm(
-    input: Array, mean: Any, variance: Any, weight: Array, bias: Array, *, training: bool, momentum: float
+    input: Array, mean: Any, variance: Any, weight: Array, bias: Array, *, training: bool, momentum: float, eps: float = 1e-5
 ) -> Array:
-    layer = linen.BatchNorm(use_running_average=not training, momentum=1.0 - momentum, epsilon=1e-5)
+    layer = linen.BatchNorm(use_running_average=not training, momentum=1.0 - momentum, epsilon=eps)
     homes = [each if isinstance(each, Statistic) else Statistic(each) for each in (mean, variance)]
     variables = {"params": {"scale": weight, "bias": bias}, "batch_stats": {"mean": homes[0].value, "var": homes[1].value}}
     result, after = layer.apply(variables, last(input), mutable=["batch_stats"])
@@ -85,12 +86,15 @@ def _batch_norm(
     return first(result)
 
 
-def _layer_norm(input: Array, shape: Sequence[int], weight: Array, bias: Array) -> Array:
-    return _applied(linen.LayerNorm(epsilon=1e-5), {"scale": weight, "bias": bias}, input)
+def _layer_norm(input: Array, shape: Sequence[int], weight: Array, bias: Array, *, eps: float = 1e-5) -> Array:
+    axes = tuple(range(-len(shape), 0))
+    return _applied(
+        linen.LayerNorm(epsilon=eps, reduction_axes=axes, feature_axes=axes), {"scale": weight, "bias": bias}, input
+    )
 
 
-def _rms_norm(input: Array, shape: Sequence[int], weight: Array) -> Array:
-    return _applied(linen.RMSNorm(epsilon=1e-6), {"scale": weight}, input)
+def _rms_norm(input: Array, shape: Sequence[int], weight: Array, *, eps: float = 1e-6) -> Array:
+    return _applied(linen.RMSNorm(epsilon=eps), {"scale": weight}, input)
 
 
 def _group_norm(input: Array, groups: int, weight: Array, bias: Array) -> Array:
@@ -160,9 +164,10 @@ def _prelu(input: Array, weight: Array) -> Array:
 
 
 def _pool(function: Callable[..., Any]) -> Callable[..., Any]:
-    def pool(input: Array, kernel: int) -> Array:
-        sizes = (kernel,) * (input.ndim - 2)
-        return first(function(last(input), sizes, sizes))
+    def pool(input: Array, kernel: Any, stride: Any = None, padding: int = 0) -> Array:
+        rank = input.ndim - 2
+        sizes, strides = ((n,) * rank if isinstance(n, int) else n for n in (kernel, kernel if stride is None else stride))
+        return first(function(last(input), sizes, strides, [(padding, padding)] * rank))
 
     return pool
 

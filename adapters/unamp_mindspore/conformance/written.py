@@ -51,16 +51,16 @@ def _conv_transpose(kind: type, input: Tensor, weight: Tensor, bias: Tensor | No
 
 
 # Each written out, and without annotations: MindSpore's compiler reads these three.
-def _conv1d(input, weight, bias=None, *, stride=1, padding=0):  # type: ignore[no-untyped-def]
-    return ops.conv1d(input, weight, bias, stride=stride, pad_mode="pad", padding=padding)
+def _conv1d(input, weight, bias=None, *, stride=1, padding=0, dilation=1, groups=1):  # type: ignore[no-untyped-def]
+    return ops.conv1d(input, weight, bias, stride, "pad", padding, dilation, groups)
 
 
-def _conv2d(input, weight, bias=None, *, stride=1, padding=0):  # type: ignore[no-untyped-def]
-    return ops.conv2d(input, weight, bias, stride=stride, pad_mode="pad", padding=padding)
+def _conv2d(input, weight, bias=None, *, stride=1, padding=0, dilation=1, groups=1):  # type: ignore[no-untyped-def]
+    return ops.conv2d(input, weight, bias, stride, "pad", padding, dilation, groups)
 
 
-def _conv3d(input, weight, bias=None, *, stride=1, padding=0):  # type: ignore[no-untyped-def]
-    return ops.conv3d(input, weight, bias, stride=stride, pad_mode="pad", padding=padding)
+def _conv3d(input, weight, bias=None, *, stride=1, padding=0, dilation=1, groups=1):  # type: ignore[no-untyped-def]
+    return ops.conv3d(input, weight, bias, stride, "pad", padding, dilation, groups)
 
 
 def _recurrent(kind: type, input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
@@ -118,10 +118,11 @@ def _decoder_layer(target: Tensor, memory: Tensor, *weights: Tensor, heads: int)
 
 
 def _batch_norm(
-    input: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, *, training: bool, momentum: float = 0.1
-) -> Tensor:
+    input: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, *,
+    training: bool, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
     statistics = Parameter(mean, name="mean", requires_grad=False), Parameter(var, name="var", requires_grad=False)
-    result = ops.batch_norm(input, *statistics, weight, bias, training=training, momentum=momentum)
+    result = ops.batch_norm(input, *statistics, weight, bias, training=training, momentum=momentum, eps=eps)
     for theirs, updated in zip((mean, var), statistics, strict=True):
         theirs.copy_(updated)  # MindSpore updates what is a parameter; these are the caller's
     return result
@@ -132,8 +133,8 @@ def _instance_norm(input: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bia
     return _with(built(kinds[input.ndim], input.shape[1]), {"gamma": weight, "beta": bias}, input)
 
 
-def _layer_norm(input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor) -> Tensor:
-    layer = built(nn.LayerNorm, tuple(shape), -len(shape), -len(shape), epsilon=1e-5)
+def _layer_norm(input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, *, eps: float = 1e-5) -> Tensor:
+    layer = built(nn.LayerNorm, tuple(shape), -len(shape), -len(shape), epsilon=eps)
     return _with(layer, {"gamma": weight, "beta": bias}, input)
 
 
@@ -208,9 +209,9 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "adaptive_avg_pool2d": lambda input, size: ops.adaptive_avg_pool2d(input, tuple(size)),
     "adaptive_avg_pool3d": lambda input, size: ops.adaptive_avg_pool3d(input, tuple(size)),
     "affine_grid": lambda theta, size: ops.affine_grid(theta, tuple(size), align_corners=False),
-    "avg_pool1d": lambda input, size: ops.avg_pool1d(input, size, size),
-    "avg_pool2d": lambda input, size: ops.avg_pool2d(input, size, size),
-    "avg_pool3d": lambda input, size: ops.avg_pool3d(input, size, size),
+    "avg_pool1d": lambda input, size, stride=None, padding=0: ops.avg_pool1d(input, size, stride or size, padding),
+    "avg_pool2d": lambda input, size, stride=None, padding=0: ops.avg_pool2d(input, size, stride or size, padding),
+    "avg_pool3d": lambda input, size, stride=None, padding=0: ops.avg_pool3d(input, size, stride or size, padding),
     "bartlett_window": lambda size: ops.bartlett_window(Tensor(size)),
     "batch_norm": _batch_norm,
     "blackman_window": lambda size: ops.blackman_window(Tensor(size)),
@@ -243,7 +244,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "layer_norm": _layer_norm,
     "interpolate": _interpolate,
     "linalg_svd": lambda input: tuple(ops.svd(input)[n] for n in (1, 0, 2)),
-    "leaky_relu": lambda input: ops.leaky_relu(input, 0.01),
+    "leaky_relu": lambda input, *, negative_slope=0.01: ops.leaky_relu(input, negative_slope),
     "linear": ops.dense,
     "local_response_norm": lambda input, size, alpha: ops.lrn(
         input.expand_dims(2), depth_radius=size // 2, bias=1.0, alpha=alpha / size, beta=0.75
@@ -254,6 +255,7 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "max_pool1d": partial(_pooled, nn.MaxPool1d),
     "max_pool2d_with_indices": lambda input, size: ops.MaxPoolWithArgmaxV2(size, size)(input),
     "max_pool3d_with_indices": lambda input, size: ops.MaxPool3DWithArgmax(size, size, 0)(input),
+    "mean": lambda input, *, dim=None, keepdim=False: ops.mean(input, dim, keepdim),
     "multi_head_attention": _multi_head_attention,
     "multilabel_margin_loss": lambda input, target, reduction: ops.multilabel_margin_loss(
         input, target.astype(_INT32), reduction=reduction

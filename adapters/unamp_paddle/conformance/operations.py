@@ -318,7 +318,9 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "adaptive_log_softmax": _adaptive_log_softmax,
     "affine_grid": lambda theta, size: F.affine_grid(theta, list(size), align_corners=False),
     # Paddle's momentum is the share of what was there before.
-    "batch_norm": lambda *tensors, training, momentum: F.batch_norm(*tensors, training=training, momentum=1.0 - momentum),
+    "batch_norm": lambda *tensors, training, momentum, eps=1e-5: F.batch_norm(
+        *tensors, training=training, momentum=1.0 - momentum, epsilon=eps
+    ),
     "bilinear": lambda a, b, weight, bias: F.bilinear(a, b, weight, bias.reshape([1, -1])),
     "block_diag": _listed(paddle.block_diag),
     "broadcast_tensors": _joined(_listed(paddle.broadcast_tensors)),

@@ -34,22 +34,24 @@ def _interpolate(input: Tensor, *, scale_factor: float, mode: str) -> Tensor:
     return _resize(mode)(input, size)
 
 
+def _shared(losses: Tensor, reduction: str) -> Tensor:
+    """Return losses, or what they are reduced to."""
+    return losses if reduction == "none" else tf.reduce_sum(losses) if reduction == "sum" else tf.reduce_mean(losses)
+
+
 def _cross_entropy(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    found = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=target, logits=input)
-    return found if reduction == "none" else tf.reduce_mean(found)
+    return _shared(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=target, logits=input), reduction)
 
 
 def _with_logits(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    found = tf.nn.sigmoid_cross_entropy_with_logits(labels=target, logits=input)
-    return found if reduction == "none" else tf.reduce_mean(found)
+    return _shared(tf.nn.sigmoid_cross_entropy_with_logits(labels=target, logits=input), reduction)
 
 
 def _loss(name: str) -> Function:
     """Return a loss of Keras, which averages over the last axis: each element is a row of its own here."""
 
     def loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-        found = keras(f"losses.{name}")(target[..., None], input[..., None])
-        return found if reduction == "none" else tf.reduce_mean(found)
+        return _shared(keras(f"losses.{name}")(target[..., None], input[..., None]), reduction)
 
     return loss
 
@@ -122,7 +124,7 @@ _REDUCTIONS: dict[str, Function] = {
     "linalg_vector_norm": _reduced(tf.math.reduce_euclidean_norm),
     "logcumsumexp": _reduced(tf.math.cumulative_logsumexp),
     "logsumexp": _reduced(tf.reduce_logsumexp),
-    "mean": lambda input, *, dim=None: tf.reduce_mean(input, dim),
+    "mean": lambda input, *, dim=None, keepdim=False: tf.reduce_mean(input, dim, keepdim),
     "median": _reduced(ops("median")),
     "nanmean": _reduced(ops("nanmean")),
     "nanmedian": _reduced(ops("nanmedian")),
@@ -133,7 +135,7 @@ _REDUCTIONS: dict[str, Function] = {
     "quantile": lambda input, q, *, dim: ops("quantile")(input, q, axis=dim),
     "segment_pool": _segment_pool,
     "std": _spread(tf.math.reduce_std),
-    "sum": lambda input, *, dim=None: tf.reduce_sum(input, dim),
+    "sum": lambda input, *, dim=None, keepdim=False: tf.reduce_sum(input, dim, keepdim),
     "trapezoid": _reduced(ops("trapezoid")),
     "var": _spread(tf.math.reduce_variance),
     "var_mean": _spread(lambda input, dim: tf.nn.moments(input, [dim])[::-1]),
@@ -165,14 +167,21 @@ _LOSSES: dict[str, Function] = {
     "poisson_nll_loss": lambda input, target, *, reduction: tf.nn.log_poisson_loss(target, input),
 }
 
+
+def _clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    if min is not None and max is not None:
+        return tf.clip_by_value(input, min, max)
+    return tf.maximum(input, tf.cast(min, input.dtype)) if max is None else tf.minimum(input, tf.cast(max, input.dtype))
+
+
 _OTHERS: dict[str, Function] = {
     "avg_pool1d": pool(tf.nn.avg_pool1d),
     "avg_pool2d": pool(tf.nn.avg_pool2d),
     "avg_pool3d": pool(tf.nn.avg_pool3d),
-    "max_pool1d": pool(tf.nn.max_pool1d),
-    "max_pool2d": pool(tf.nn.max_pool2d),
+    "max_pool1d": pool(tf.nn.max_pool1d, lowest=True),
+    "max_pool2d": pool(tf.nn.max_pool2d, lowest=True),
     "max_pool2d_with_indices": _max_pool_with_indices,
-    "max_pool3d": pool(tf.nn.max_pool3d),
+    "max_pool3d": pool(tf.nn.max_pool3d, lowest=True),
     "fractional_max_pool2d": lambda input, samples, *, kernel, size: first(
         tf.nn.fractional_max_pool(last(input), 2.0, seed=1)[0]
     ),
@@ -189,7 +198,7 @@ _OTHERS: dict[str, Function] = {
     "bitwise_shift": tf.bitwise.left_shift,
     "bucketize": lambda input, boundaries: tf.raw_ops.Bucketize(input=input, boundaries=boundaries.numpy().tolist()),
     "cast": lambda input, dtype: tf.cast(input, dtype),
-    "clamp": tf.clip_by_value,
+    "clamp": _clamp,
     "dropout": lambda input, p, training: tf.nn.dropout(input, p),
     "fake_quantize_per_channel_affine": _fake_quantize_channels,
     "fake_quantize_per_tensor_affine": _fake_quantize,

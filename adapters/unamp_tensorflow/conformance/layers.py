@@ -44,11 +44,16 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return _with({layer: {"_kernel": tf.transpose(weight), "bias": bias}}, lambda: layer(input))
 
 
+#: Keras's words for attributes of convolutions.
+_SPREAD = {"dilation": "dilation_rate", "groups": "groups"}
+
+
 def _convolution(
-    name: str, input: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int = 1, padding: int = 0
+    name: str, input: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: Any = 1, padding: int = 0, **spread: Any
 ) -> Tensor:
     rank = weight.ndim - 2
-    layer = built(name, input, 1, 1, strides=stride, use_bias=bias is not None)
+    spread = {_SPREAD[key]: value for key, value in spread.items()}
+    layer = built(name, input, spread.get("groups", 1), 1, strides=stride, use_bias=bias is not None, **spread)
     kernel = tf.transpose(weight, [*range(2, rank + 2), 1, 0])
     transposed = "Transpose" in name
     layer.filters, layer.kernel_size = kernel.shape[-2 if transposed else -1], tuple(kernel.shape[:rank])
@@ -118,11 +123,12 @@ def _multi_head_attention(
 
 
 def _batch_norm(
-    input: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, *, training: bool, momentum: float
-) -> Tensor:
+    input: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, *,
+    training: bool, momentum: float, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
     x = last(input)
     # One for each number of axes: which of them it reduces, it decides when it is built.
-    layer = built("BatchNormalization", input, momentum=1.0 - momentum, epsilon=1e-5, name=f"axes_{len(x.shape)}")
+    layer = built("BatchNormalization", input, momentum=1.0 - momentum, epsilon=eps, name=f"axes_{len(x.shape)}")
     if not layer.built:
         with tf.init_scope():
             layer.build(x.shape)
@@ -155,12 +161,13 @@ def _group_norm(input: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Ten
     return first(_with({layer: {"gamma": weight, "beta": bias}}, lambda: layer(last(input))))
 
 
-def _layer_norm(input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor) -> Tensor:
-    return keras("ops.layer_normalization")(input, weight, bias, axis=-1, epsilon=1e-5)
+def _layer_norm(input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, *, eps: float = 1e-5) -> Tensor:
+    axes = -1 if len(shape) == 1 else tuple(range(-len(shape), 0))
+    return keras("ops.layer_normalization")(input, weight, bias, axis=axes, epsilon=eps)
 
 
-def _rms_norm(input: Tensor, shape: Sequence[int], weight: Tensor) -> Tensor:
-    return keras("ops.rms_normalization")(input, weight, axis=-1, epsilon=1e-6)
+def _rms_norm(input: Tensor, shape: Sequence[int], weight: Tensor, *, eps: float = 1e-6) -> Tensor:
+    return keras("ops.rms_normalization")(input, weight, axis=-1, epsilon=eps)
 
 
 def _prelu(input: Tensor, weight: Tensor) -> Tensor:

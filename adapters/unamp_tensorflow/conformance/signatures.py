@@ -44,6 +44,13 @@ def ops(name: str) -> Function:
     return lambda *args, **kwargs: keras(f"ops.{name}")(*args, **kwargs)
 
 
-def pool(function: Function) -> Function:
-    """Return a pooling function in PyTorch's signature, for windows that do not overlap."""
-    return channels(lambda input, size: function(input, size, size, "VALID"))
+def pool(function: Function, *, lowest: bool = False) -> Function:
+    """Return a pooling function in PyTorch's signature; what it is padded with is zero, or the lowest number."""
+
+    def pooled(input: Tensor, size: Any, stride: Any = None, padding: int = 0) -> Tensor:
+        if padding:
+            sides = [[0, 0], *([[padding, padding]] * (input.ndim - 2)), [0, 0]]
+            input = tf.pad(input, sides, constant_values=input.dtype.min if lowest else 0)
+        return function(input, size, size if stride is None else stride, "VALID")
+
+    return channels(pooled)

@@ -1,0 +1,151 @@
+"""MindSpore's calls in the canonical signatures of their operations, for `unamp.trace(keep=...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from unamp.adapter.keeping import Arguments, Calls, Signatures
+from unamp.adapter.observing import unobserved
+from unamp.adapter.shadowing import NAMED, LeftOut
+from unamp.adapter.signatures import (
+    batch_norm,
+    convolution,
+    embedding,
+    gelu,
+    layer_norm,
+    leaky_relu,
+    one_input,
+    pooling,
+    product,
+    reduction,
+    refuse_unless,
+    softmax,
+)
+from unamp_mindspore.casting import cast
+from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, dtype_of, thread
+
+__all__ = ["CALLS"]
+
+
+def _array(value: Any) -> Any:
+    """Return the numbers of a tensor in NumPy, in its dtype."""
+    if not isinstance(value, Tensor):
+        raise LeftOut(f"an argument cannot be written down: {type(value).__name__}")
+    with unobserved(thread):
+        if dtype_of(value) is not DTYPES["bfloat16"]:
+            return value.asnumpy()
+        from ml_dtypes import bfloat16
+
+        return cast(value, FLOAT32).asnumpy().astype(bfloat16)
+
+
+# --- functions ---------------------------------------------------------------------------------------------------------------
+
+
+def _linear(input: Any, weight: Any, bias: Any = None) -> Arguments:
+    return Arguments((input, weight, bias))
+
+
+def _softmax(input: Any, axis: Any = -1, *, dtype: Any = None, dim: Any = None) -> Arguments:
+    if dtype is not None:
+        raise LeftOut(NAMED)
+    return softmax(input, axis if dim is None else dim)
+
+
+def _layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Arguments:
+    return layer_norm(input, 1 if isinstance(normalized_shape, int) else len(normalized_shape), weight, bias, eps)
+
+
+def _conv(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Arguments:  # fmt: skip
+    sides = padding if pad_mode == "pad" else pad_mode
+    return convolution(input, weight, bias, stride=stride, padding=sides, dilation=dilation, groups=groups, last=False)
+
+
+def _reduction(
+    input: Any, axis: Any = None, keep_dims: bool = False, *, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Arguments:
+    if dtype is not None:
+        raise LeftOut(NAMED)
+    return reduction(input, axis if dim is None else dim, keep_dims or keepdim)
+
+
+_FUNCTIONS: Signatures = {
+    **{f"conv{n}d": _conv for n in (1, 2, 3)},
+    "gelu": lambda input, approximate="none": gelu(input, approximate == "tanh"),
+    "layer_norm": _layer_norm,
+    "linear": _linear,
+    "log_softmax": lambda logits, axis=-1: softmax(logits, axis),
+    "matmul": product,
+    "mean": _reduction,
+    "ops.leaky_relu": lambda input, alpha=0.2: leaky_relu(input, alpha),
+    "softmax": _softmax,
+    "sum": _reduction,
+}
+
+
+# --- layers ------------------------------------------------------------------------------------------------------------------
+
+
+def _dense(layer: Any, x: Any) -> Arguments:
+    refuse_unless(not layer.activation_flag, "an activation of its own")
+    return _linear(x, layer.weight, layer.bias if layer.has_bias else None)
+
+
+def _convolution(layer: Any, x: Any) -> Arguments:
+    rank = len(layer.kernel_size)
+    refuse_unless(getattr(layer, "data_format", "NCHW") in ("NCHW", "NCDHW"), "its channels last")
+    sides: Any = layer.pad_mode
+    if sides == "pad":
+        given = (layer.padding,) * (2 * rank) if isinstance(layer.padding, int) else tuple(layer.padding)
+        sides = [given[n : n + 2] for n in range(0, 2 * rank, 2)]
+    return convolution(
+        x, layer.weight, layer.bias if layer.has_bias else None, stride=layer.stride, padding=sides,
+        dilation=layer.dilation, groups=layer.group, last=False,
+    )  # fmt: skip
+
+
+def _pooling(layer: Any, x: Any) -> Arguments:
+    plain = not layer.use_pad and layer.format == "NCHW" and len(x.shape) == 4
+    refuse_unless(plain, "a padding in numbers, channels that are last, or no batch")
+    return pooling(x, layer.kernel_size, layer.stride, layer.pad_mode, last=False)
+
+
+def _norm(layer: Any, x: Any) -> Arguments:
+    begin = layer.begin_norm_axis % len(x.shape)
+    refuse_unless(layer.begin_params_axis % len(x.shape) == begin, "parameters of another shape")
+    return layer_norm(x, len(x.shape) - begin, layer.gamma, layer.beta, layer.epsilon)
+
+
+def _batch_norm(layer: Any, x: Any) -> Arguments:
+    training = layer.training if layer.use_batch_statistics is None else layer.use_batch_statistics
+    return batch_norm(
+        x, layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta,
+        training=training, momentum=layer.momentum, epsilon=layer.eps, last=False,
+    )  # fmt: skip
+
+
+def _same(function: Callable[..., Arguments], *names: str) -> Callable[..., Arguments]:
+    """Return the signature of a layer from that of a function, which takes some attributes of the layer."""
+    return lambda layer, x: function(x, *(getattr(layer, name) for name in names))
+
+
+_LAYERS: Signatures = {
+    **{f"{name}.construct": _same(one_input) for name in ("ReLU", "ReLU6", "Sigmoid", "SiLU", "Tanh", "SeLU", "Mish")},
+    "BatchNorm2d.construct": _batch_norm,
+    "_BatchNorm.construct": _batch_norm,
+    "Conv2d.construct": _convolution,
+    "Dense.construct": _dense,
+    "Embedding.construct": lambda layer, ids: embedding(ids, layer.embedding_table),
+    "GELU.construct": lambda layer, x: gelu(x, layer.approximate in (True, "tanh")),
+    "LayerNorm.construct": _norm,
+    "LayerNormExt.construct": lambda layer, x: _layer_norm(x, layer.normalized_shape, layer.weight, layer.bias, layer.eps),
+    "LeakyReLU.construct": _same(leaky_relu, "alpha"),
+    "Linear.construct": lambda layer, x: _linear(x, layer.weight, layer.bias),
+    "MaxPool2d.construct": _pooling,
+}
+
+CALLS = Calls(_FUNCTIONS, _LAYERS, _array)

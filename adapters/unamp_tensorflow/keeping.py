@@ -1,0 +1,188 @@
+"""TensorFlow's calls in the canonical signatures of their operations, for `unamp.trace(keep=...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager.record import stop_recording
+
+from unamp.adapter import keras_calls
+from unamp.adapter.keeping import Arguments, Calls, Kept, Signatures
+from unamp.adapter.observing import kept, unobserved
+from unamp.adapter.shadowing import NAMED, LeftOut
+from unamp.adapter.signatures import (
+    batch_norm,
+    convolution,
+    gelu,
+    leaky_relu,
+    pooling,
+    product,
+    reduction,
+    refuse_unless,
+    softmax,
+)
+from unamp_tensorflow.composite_tensors import is_dispatched
+from unamp_tensorflow.listing import OpType
+from unamp_tensorflow.state import thread
+
+__all__ = ["before"]
+
+
+def before(op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool = False) -> Kept | None:
+    """Return the arguments of a call, before it runs; None where no trace keeps calls, and in a graph.
+
+    Args:
+        op: the operation.
+        name: TensorFlow's name for what is called.
+        args, kwargs: the call.
+        layer: whether the first argument is a layer.
+    """
+    return kept(_CALLS, op, name, args, kwargs, layer=layer) if tf.executing_eagerly() else None
+
+
+def before_type(op_type: OpType, args: Sequence[Any]) -> Kept | None:
+    """Return the arguments of an operation type's call, which are its inputs, then its attributes with a name before each."""
+    assert op_type.op is not None
+    count = len(op_type.inputs)
+    attributes = dict(zip(args[count::2], args[count + 1 :: 2], strict=False))
+    # Attributes that are dtypes have names in capitals; inputs have a dtype.
+    named = {name: value for name, value in attributes.items() if not name[0].isupper()}
+    backward = "Grad" in op_type.name or "Backprop" in op_type.name
+    return before(op_type.op, op_type.name, args[:count], {**named, "backward": True} if backward else named)
+
+
+def _array(value: Any) -> Any:
+    """Return the numbers of a tensor in NumPy, in its dtype."""
+    if not hasattr(value, "dtype") or not hasattr(value, "shape") or is_dispatched(value):
+        raise LeftOut(f"an argument cannot be written down: {type(value).__name__}")
+    with unobserved(thread), stop_recording():
+        return tf.convert_to_tensor(value).numpy()
+
+
+# --- operation types: inputs, then attributes by name -------------------------------------------------------------------------
+
+
+def _matmul(
+    a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False, adj_x: bool = False, adj_y: bool = False,
+    grad_a: bool = False, grad_b: bool = False, grad_x: bool = False, grad_y: bool = False,
+) -> Arguments:  # fmt: skip
+    return product(a, b, transpose_a or adj_x, transpose_b or adj_y)
+
+
+def _conv2d(
+    input: Any, filter: Any, *, strides: Any, padding: Any, explicit_paddings: Any = (), data_format: Any = "NHWC",
+    dilations: Any = (1, 1, 1, 1), use_cudnn_on_gpu: bool = True,
+) -> Arguments:  # fmt: skip
+    refuse_unless(_text(data_format) == "NHWC", "its channels first")
+    sides: Any = _text(padding)
+    if sides == "EXPLICIT":
+        sides = list(zip(explicit_paddings[2:6:2], explicit_paddings[3:6:2], strict=True))
+    groups = input.shape[-1] // filter.shape[-2]
+    return convolution(input, filter, stride=strides[1:3], padding=sides, dilation=dilations[1:3], groups=groups)
+
+
+def _pool2d(
+    value: Any, *, ksize: Any, strides: Any, padding: Any, data_format: Any = "NHWC", explicit_paddings: Any = ()
+) -> Arguments:
+    plain = _text(data_format) == "NHWC" and (ksize[0], ksize[3]) == (1, 1)
+    refuse_unless(plain, "its channels first, or windows over channels")
+    return pooling(value, ksize[1:3], strides[1:3], _text(padding))
+
+
+def _reduction(input: Any, axis: Any, *, keep_dims: bool = False) -> Arguments:
+    axes = [int(n) for n in _array(axis).reshape(-1)]
+    return reduction(input, axes if len(axes) < len(input.shape) else None, keep_dims)
+
+
+def _batch_norm(
+    x: Any, scale: Any, offset: Any, mean: Any, variance: Any, *, epsilon: float = 1e-4, data_format: Any = "NHWC",
+    is_training: bool = True, exponential_avg_factor: float = 1.0,
+) -> Arguments:  # fmt: skip
+    refuse_unless(_text(data_format) == "NHWC" and not is_training, "its channels first, or statistics of its own")
+    return batch_norm(x, mean, variance, scale, offset, training=False, momentum=0.1, epsilon=epsilon, last=True)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+# --- functions ---------------------------------------------------------------------------------------------------------------
+
+
+def _gelu(features: Any, approximate: bool = False, name: Any = None) -> Arguments:
+    return gelu(features, approximate)
+
+
+def _softmax(logits: Any, axis: Any = None, name: Any = None) -> Arguments:
+    return softmax(logits, -1 if axis is None else axis)
+
+
+def _product(
+    a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False, adjoint_a: bool = False, adjoint_b: bool = False,
+    a_is_sparse: bool = False, b_is_sparse: bool = False, output_type: Any = None, name: Any = None,
+) -> Arguments:  # fmt: skip
+    if output_type is not None:
+        raise LeftOut(NAMED)
+    return _matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b, adj_x=adjoint_a, adj_y=adjoint_b)
+
+
+def _reduced(input_tensor: Any, axis: Any = None, keepdims: bool = False, name: Any = None) -> Arguments:
+    axes = None if axis is None else [int(n) for n in np.reshape(axis, -1)]
+    return reduction(input_tensor, axes, keepdims)
+
+
+def _convolved(
+    input: Any, filters: Any, strides: Any, padding: Any, data_format: str | None = "NHWC", dilations: Any = None,
+    name: Any = None,
+) -> Arguments:  # fmt: skip
+    plain = data_format is None or data_format.endswith("C")
+    refuse_unless(plain, "its channels first")
+    rank, sides = len(filters.shape) - 2, padding
+    if not isinstance(padding, str):
+        sides = list(padding)[1:-1]
+    spread = (1,) * rank if dilations is None else _inner(dilations, rank)
+    groups = input.shape[-1] // filters.shape[-2]
+    return convolution(input, filters, stride=_inner(strides, rank), padding=sides, dilation=spread, groups=groups)
+
+
+def _pooled(input: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: Any = None) -> Arguments:
+    refuse_unless(data_format.endswith("C") and isinstance(padding, str), "its channels first, or a padding in numbers")
+    rank = len(input.shape) - 2
+    return pooling(input, _inner(ksize, rank), _inner(strides, rank), padding)
+
+
+def _inner(numbers: Any, rank: int) -> tuple[int, ...]:
+    """Return a number for each axis of space, of one for all of them, or one for each axis of the input."""
+    given = tuple(int(n) for n in np.reshape(numbers, -1))
+    return given[1:-1] if len(given) == rank + 2 else given * rank if len(given) == 1 else given
+
+
+_FUNCTIONS: Signatures = {
+    **keras_calls.FUNCTIONS,
+    **{f"nn.conv{n}d": _convolved for n in (1, 2, 3)},
+    **{f"nn.{kind}{n}d": _pooled for kind in ("avg_pool", "max_pool") for n in (1, 2, 3)},
+    "AvgPool": _pool2d,
+    "BatchMatMulV2": _matmul,
+    "BatchMatMulV3": _matmul,
+    "Conv2D": _conv2d,
+    "FusedBatchNormV3": _batch_norm,
+    "LeakyRelu": lambda features, *, alpha=0.2: leaky_relu(features, alpha),
+    "LogSoftmax": lambda logits: softmax(logits, -1),
+    "MatMul": _matmul,
+    "MaxPool": _pool2d,
+    "Mean": _reduction,
+    "Softmax": lambda logits: softmax(logits, -1),
+    "Sum": _reduction,
+    "matmul": _product,
+    "nn.gelu": _gelu,
+    "nn.leaky_relu": lambda features, alpha=0.2, name=None: leaky_relu(features, alpha),
+    "nn.log_softmax": _softmax,
+    "nn.softmax": _softmax,
+    "reduce_mean": _reduced,
+    "reduce_sum": _reduced,
+}
+
+_CALLS = Calls(_FUNCTIONS, keras_calls.LAYERS, _array)

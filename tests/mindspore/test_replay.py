@@ -1,0 +1,48 @@
+"""What a trace keeps of calls in PyNative mode, and running one again alone, on MindSpore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mindspore
+import numpy as np
+import pytest
+import replayed
+from mindspore import Tensor, mint, nn, ops
+
+OPS = frozenset(
+    "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow relu "
+    "softmax sub sum tanh".split()
+)
+
+
+class Net(nn.Cell):
+    """Layers, functions and operators whose arguments are kept in different ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.dense, self.norm = nn.Embedding(5, 16), nn.Dense(16, 8), nn.LayerNorm((8,), epsilon=1e-6)
+        self.conv, self.batch = nn.Conv2d(1, 4, 3, stride=2, pad_mode="same", has_bias=True), nn.BatchNorm2d(4)
+        self.grouped, self.gelu = nn.Conv2d(4, 4, (3, 1), pad_mode="pad", padding=(1, 1, 0, 0), group=2), nn.GELU()
+        self.relu, self.pool = nn.ReLU(), nn.MaxPool2d(2, 2)
+
+    def construct(self, index: Tensor) -> Tensor:
+        x = self.table(index)
+        h = ops.gelu(self.gelu(self.norm(self.dense(x))), approximate="none")
+        h = ops.softmax(mint.matmul(h, ops.tanh(h).T) * 2.0, axis=0)
+        images = self.batch(self.conv(x.reshape((4, 1, 4, 4))))
+        pooled = self.pool(self.relu(self.grouped(images)))
+        return pooled.sum() + (2.0 ** (1.0 / (3.0 - ops.mean(h, axis=1, keep_dims=True)))).sum()
+
+
+def run() -> None:
+    mindspore.set_seed(0)
+    Net()(Tensor(np.array([0, 3, 1, 2], np.int32)))
+
+
+@pytest.mark.parametrize("low", ["", "bfloat16"])
+def test_every_operation_comes_out_as_in_the_run(low: str, tmp_path: Path) -> None:
+    trace = replayed.kept(run, tmp_path / "run", low)
+    replayed.check_every_call(trace, tmp_path / "run", OPS, low)
+    if not low:
+        replayed.check_elsewhere(trace, tmp_path / "run", ["torch"], ["batch_norm", "conv2d", "embedding", "mean"])

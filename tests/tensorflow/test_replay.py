@@ -1,0 +1,50 @@
+"""What a trace keeps of calls, and running one again alone, on TensorFlow and Keras."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import replayed
+import tensorflow as tf
+
+OPS = frozenset(
+    "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow relu "
+    "softmax sub sum tanh".split()
+)
+
+
+def layers() -> None:
+    """Layers and functions of Keras, and operators of TensorFlow, whose arguments are kept in different ways."""
+    keras = tf.keras
+    keras.utils.set_random_seed(0)
+    x = keras.layers.Embedding(5, 16)(tf.constant([0, 3, 1, 2]))
+    h = keras.activations.gelu(keras.layers.LayerNormalization(epsilon=1e-6)(keras.layers.Dense(8)(x)))
+    h = keras.ops.softmax(keras.ops.matmul(h, tf.transpose(tf.tanh(keras.ops.gelu(h)))) * 2.0, axis=0)
+    images = keras.layers.Conv2D(4, 3, strides=2, padding="same")(tf.reshape(x, [4, 4, 4, 1]))
+    images = keras.layers.Conv2D(4, (3, 1), padding="same", groups=2)(keras.layers.BatchNormalization()(images))
+    pooled = keras.layers.MaxPooling2D(2)(keras.layers.ReLU()(images))
+    _ = tf.reduce_sum(pooled) + tf.reduce_sum(2.0 ** (1.0 / (3.0 - tf.reduce_mean(h, 1, keepdims=True))))
+
+
+def functions() -> None:
+    """TensorFlow's own functions."""
+    x = tf.constant(np.random.default_rng(0).standard_normal((2, 6, 6, 4)), tf.float32)
+    images = tf.nn.conv2d(x, x[0, :3, :3, :, None], 1, [[0, 0], [1, 1], [0, 2], [0, 0]])
+    images = tf.nn.max_pool2d(tf.nn.leaky_relu(images), 2, 2, "SAME")
+    y = tf.linalg.matmul(x[0], x[1], transpose_b=True)
+    _ = tf.nn.softmax(tf.nn.gelu(y, approximate=True)) + tf.nn.log_softmax(y)
+    tf.linalg.matmul(x[0, 0], x[1, 1], transpose_a=True)
+    tf.nn.avg_pool2d(images, (3, 1), (3, 1), "VALID")
+
+
+@pytest.mark.parametrize("low", ["", "bfloat16"])
+def test_every_operation_comes_out_as_in_the_run(low: str, tmp_path: Path) -> None:
+    trace = replayed.kept(layers, tmp_path / "a", low)
+    replayed.check_every_call(trace, tmp_path / "a", OPS, low)
+    if not low:
+        replayed.check_elsewhere(trace, tmp_path / "a", ["mindspore"], ["batch_norm", "conv2d", "linear", "softmax"])
+    trace = replayed.kept(functions, tmp_path / "b", low)
+    ops = "add avg_pool2d conv2d gelu leaky_relu log_softmax matmul max_pool2d softmax".split()
+    replayed.check_every_call(trace, tmp_path / "b", ops, low)

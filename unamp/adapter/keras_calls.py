@@ -1,0 +1,124 @@
+"""Canonical calls of Keras's layers and functions, on whichever backend; see `unamp.adapter.keeping.Calls`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from unamp.adapter.keeping import Arguments, Signatures
+from unamp.adapter.signatures import (
+    batch_norm,
+    convolution,
+    embedding,
+    gelu,
+    layer_norm,
+    leaky_relu,
+    linear,
+    one_input,
+    pooling,
+    product,
+    reduction,
+    refuse_unless,
+    softmax,
+)
+
+__all__ = ["FUNCTIONS", "LAYERS"]
+
+#: Keras's own, which a layer or a function takes where nobody says another.
+_SLOPE, _EPSILON = 0.2, 1e-3
+
+
+def _plain(layer: Any) -> None:
+    """Leave a layer out that has an activation of the user's choice: that is no part of the canonical operation."""
+    refuse_unless(getattr(layer.activation, "__name__", "") == "linear", "an activation of its own")
+
+
+def _dense(layer: Any, inputs: Any, training: Any = None) -> Arguments:
+    _plain(layer)
+    return linear(inputs, layer.kernel, layer.bias)
+
+
+def _convolution(layer: Any, inputs: Any) -> Arguments:
+    _plain(layer)
+    refuse_unless(layer.data_format == "channels_last", "its channels first")
+    return convolution(
+        inputs, layer.kernel, layer.bias, stride=layer.strides, padding=layer.padding, dilation=layer.dilation_rate,
+        groups=layer.groups,
+    )  # fmt: skip
+
+
+def _pooling(layer: Any, inputs: Any) -> Arguments:
+    refuse_unless(layer.data_format == "channels_last", "its channels first")
+    return pooling(inputs, layer.pool_size, layer.strides, layer.padding)
+
+
+def _trailing(axis: Any, x: Any) -> int:
+    """Return the number of axes, which must be the last of a tensor."""
+    axes = sorted(n % len(x.shape) for n in ((axis,) if isinstance(axis, int) else axis))
+    refuse_unless(axes == list(range(len(x.shape) - len(axes), len(x.shape))), "axes that are not the last")
+    return len(axes)
+
+
+def _layer_norm(layer: Any, inputs: Any) -> Arguments:
+    return layer_norm(inputs, _trailing(layer.axis, inputs), layer.gamma, layer.beta, layer.epsilon)
+
+
+def _layer_normalization(
+    x: Any, gamma: Any = None, beta: Any = None, axis: Any = -1, epsilon: float | None = None
+) -> Arguments:
+    return layer_norm(x, _trailing(axis, x), gamma, beta, _EPSILON if epsilon is None else epsilon)
+
+
+def _batch_norm(layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Arguments:
+    refuse_unless(mask is None, "a mask")
+    refuse_unless(_trailing(layer.axis, inputs) == 1, "several axes of channels")
+    learning = bool(training) and layer.trainable
+    return batch_norm(
+        inputs, layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta,
+        training=learning, momentum=1.0 - layer.momentum, epsilon=layer.epsilon, last=True,
+    )  # fmt: skip
+
+
+def _embedding(layer: Any, inputs: Any) -> Arguments:
+    return embedding(inputs, layer.embeddings)
+
+
+def _relu(x: Any, negative_slope: Any = 0.0, max_value: Any = None, threshold: Any = 0.0) -> Arguments:
+    refuse_unless(max_value is None and not negative_slope and not threshold, "a bound, a slope or a threshold")
+    return one_input(x)
+
+
+def _of_layer(function: Callable[..., Arguments], *names: str) -> Callable[..., Arguments]:
+    """Return the signature of a layer from that of a function, which takes some attributes of the layer."""
+    return lambda layer, inputs: function(inputs, *(getattr(layer, name) for name in names))
+
+
+#: By canonical name.
+LAYERS: Signatures = {
+    **{f"conv{n}d": _convolution for n in (1, 2, 3)},
+    **{f"{kind}_pool{n}d": _pooling for kind in ("avg", "max") for n in (1, 2, 3)},
+    "batch_norm": _batch_norm,
+    "embedding": _embedding,
+    "layer_norm": _layer_norm,
+    "leaky_relu": _of_layer(leaky_relu, "negative_slope"),
+    "linear": _dense,
+    "relu": _of_layer(_relu, "negative_slope", "max_value", "threshold"),
+    "softmax": _of_layer(softmax, "axis"),
+}
+
+#: By Keras's names.
+FUNCTIONS: Signatures = {
+    "keras.activations.gelu": lambda x, approximate=False: gelu(x, approximate),
+    "keras.activations.leaky_relu": lambda x, negative_slope=_SLOPE: leaky_relu(x, negative_slope),
+    "keras.activations.log_softmax": lambda x, axis=-1: softmax(x, axis),
+    "keras.activations.relu": _relu,
+    "keras.activations.softmax": lambda x, axis=-1: softmax(x, axis),
+    "keras.ops.gelu": lambda x, approximate=True: gelu(x, approximate),
+    "keras.ops.layer_normalization": _layer_normalization,
+    "keras.ops.leaky_relu": lambda x, negative_slope=_SLOPE: leaky_relu(x, negative_slope),
+    "keras.ops.log_softmax": lambda x, axis=-1: softmax(x, axis),
+    "keras.ops.matmul": lambda x1, x2: product(x1, x2),
+    "keras.ops.mean": reduction,
+    "keras.ops.softmax": lambda x, axis=-1: softmax(x, axis),
+    "keras.ops.sum": reduction,
+}

@@ -1,0 +1,194 @@
+"""Canonical calls of operations whose arguments or layout differ between frameworks, for `unamp.adapter.keeping.Calls`.
+
+Each function takes what a framework's own signature comes to. Canonical tensors have their channels first, and the weights of
+a product or a convolution their outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from unamp.adapter.keeping import Arguments, Laid, one_number
+from unamp.adapter.shadowing import LeftOut
+
+__all__ = [
+    "batch_norm", "channels_first", "convolution", "embedding", "gelu", "layer_norm", "leaky_relu", "linear", "one_input",
+    "pooling", "product", "reduction", "refuse_unless", "softmax", "two_inputs",
+]  # fmt: skip
+
+#: What frameworks take for the small number of a norm, and the slope of a leaky ReLU, where nobody says another.
+_EPSILON, _SLOPE = 1e-5, 0.01
+
+
+def refuse_unless(plain: bool, what: str) -> None:
+    """Leave a call out that has something no canonical argument is for.
+
+    Raises:
+        LeftOut: unless it is plain.
+    """
+    if not plain:
+        raise LeftOut(f"it has {what}, for which the canonical signature has no argument here")
+
+
+def one_input(x: Any, name: Any = None) -> Arguments:
+    """Return a call with one tensor."""
+    return Arguments((x,))
+
+
+def two_inputs(a: Any, b: Any, name: Any = None) -> Arguments:
+    """Return a call with two tensors."""
+    return Arguments((a, b))
+
+
+def gelu(x: Any, tanh: bool) -> Arguments:
+    """Return a GELU, by the approximation with tanh or exactly."""
+    return Arguments((x,), {"approximate": "tanh"} if tanh else {})
+
+
+def leaky_relu(x: Any, slope: float) -> Arguments:
+    """Return a leaky ReLU."""
+    return Arguments((x,), {} if slope == _SLOPE else {"negative_slope": float(slope)})
+
+
+def softmax(x: Any, axis: Any) -> Arguments:
+    """Return a softmax, or its logarithm, along one axis."""
+    refuse_unless(type(axis) is int, "several axes")
+    return Arguments((x,), {"dim": axis})
+
+
+def reduction(x: Any, axis: Any = None, keepdims: bool = False) -> Arguments:
+    """Return a reduction along some axes; None stands for all."""
+    dims = {} if axis is None else {"dim": axis if isinstance(axis, int) else one_number(tuple(map(int, axis)))}
+    return Arguments((x,), {**dims, "keepdim": True} if keepdims else dims)
+
+
+def product(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Arguments:
+    """Return a product of matrices."""
+    return Arguments((_transposed(a) if transpose_a else a, _transposed(b) if transpose_b else b))
+
+
+def linear(x: Any, kernel: Any, bias: Any = None) -> Arguments:
+    """Return a linear layer, whose weights have their inputs first."""
+    refuse_unless(len(kernel.shape) == 2, "weights that are no matrix")
+    return Arguments((x, _transposed(kernel), bias))
+
+
+def embedding(index: Any, table: Any) -> Arguments:
+    """Return an embedding."""
+    return Arguments((index, table))
+
+
+def layer_norm(x: Any, axes: int, weight: Any, bias: Any, epsilon: float) -> Arguments:
+    """Return a layer norm over so many of the last axes."""
+    shape = [int(n) for n in x.shape[len(x.shape) - axes :]]
+    return Arguments((x, shape, weight, bias), {} if epsilon == _EPSILON else {"eps": float(epsilon)})
+
+
+def batch_norm(
+    x: Any, mean: Any, variance: Any, weight: Any, bias: Any, *, training: bool, momentum: float, epsilon: float, last: bool
+) -> Arguments:
+    """Return a batch norm; `momentum` is the share of the new statistics, and `last` whether channels are last."""
+    kwargs = {"training": bool(training), "momentum": float(momentum), "eps": float(epsilon)}
+    x, result = (channels_first(x), _first) if last else (x, None)
+    return Arguments((x, mean, variance, weight, bias), kwargs, result)
+
+
+def channels_first(tensor: Any) -> Laid:
+    """Return a tensor that has its channels last in the canonical order."""
+    return Laid(tensor, _first)
+
+
+def convolution(
+    x: Any, kernel: Any, bias: Any = None, *,
+    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, last: bool = True,
+) -> Arguments:  # fmt: skip
+    """Return a convolution.
+
+    Args:
+        x: the input, with a batch.
+        kernel: the weights: size, channels in, channels out where channels are last, else channels out, channels in, size.
+        bias: the bias.
+        stride, dilation: a number, or one for each axis.
+        padding: likewise, or a pair for each axis, or ``"SAME"`` or ``"VALID"``. What is not the same on all sides is a part of
+            the input that is kept, as zeros.
+        groups: how many groups of channels there are.
+        last: whether channels are last.
+    """
+    rank = len(kernel.shape) - 2
+    refuse_unless(len(x.shape) == rank + 2, "an input without a batch")
+    sizes, window = (x.shape[1:-1], kernel.shape[:-2]) if last else (x.shape[2:], kernel.shape[2:])
+    strides, dilations = _each(stride, rank), _each(dilation, rank)
+    pads = _pads(padding, sizes, window, strides, dilations)
+    given = channels_first(x) if last else Laid(x, _as_it_is)
+    sides = {n for pair in pads for n in pair}
+    if len(sides) > 1:
+        given = Laid(x, lambda numbers: _padded(_first(numbers) if last else numbers, pads))
+    attributes = {
+        "stride": (one_number(strides), 1),
+        "padding": (sides.pop() if len(sides) == 1 else 0, 0),
+        "dilation": (one_number(dilations), 1),
+        "groups": (int(groups), 1),
+    }
+    named = {name: value for name, (value, plain) in attributes.items() if value != plain}
+    return Arguments((given, Laid(kernel, _outputs_first) if last else kernel, bias), named, _first if last else None)
+
+
+def pooling(x: Any, window: Any, stride: Any = None, padding: Any = 0, *, last: bool = True) -> Arguments:
+    """Return a pooling over windows; without a stride they do not overlap."""
+    rank = len(x.shape) - 2
+    sizes = x.shape[1:-1] if last else x.shape[2:]
+    windows = _each(window, rank)
+    strides = windows if stride is None else _each(stride, rank)
+    pads = _pads(padding, sizes, windows, strides, (1,) * rank)
+    refuse_unless(not any(n for pair in pads for n in pair), "a padding")
+    named = {} if strides == windows else {"stride": one_number(strides)}
+    return Arguments((channels_first(x) if last else x, one_number(windows)), named, _first if last else None)
+
+
+def _each(value: Any, rank: int) -> tuple[int, ...]:
+    """Return a number for each axis."""
+    values = (value,) if isinstance(value, int) else tuple(map(int, value))
+    refuse_unless(len(values) in (1, rank), f"{len(values)} numbers for {rank} axes")
+    return values * rank if len(values) == 1 else values
+
+
+def _pads(
+    padding: Any, sizes: Sequence[int], window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Return the zeros before and after each axis."""
+    if isinstance(padding, str):
+        if padding.upper() == "VALID":
+            return [(0, 0)] * len(sizes)
+        refuse_unless(padding.upper() == "SAME", f"the padding {padding}")
+        found = []
+        for size, extent, step, spread in zip(sizes, window, strides, dilations, strict=True):
+            whole = max((-(-size // step) - 1) * step + (extent - 1) * spread + 1 - size, 0)
+            found.append((whole // 2, whole - whole // 2))
+        return found
+    if isinstance(padding, (list, tuple)) and any(isinstance(each, (list, tuple)) for each in padding):
+        refuse_unless(len(padding) == len(sizes), "a padding that is not one of each axis")
+        return [(int(before), int(after)) for before, after in padding]
+    return [(n, n) for n in _each(padding, len(sizes))]
+
+
+def _transposed(tensor: Any) -> Laid:
+    return Laid(tensor, lambda numbers: numbers.swapaxes(-1, -2) if numbers.ndim > 1 else numbers)
+
+
+def _as_it_is(numbers: Any) -> Any:
+    return numbers
+
+
+def _first(numbers: Any) -> Any:
+    return numbers.transpose(0, numbers.ndim - 1, *range(1, numbers.ndim - 1))
+
+
+def _outputs_first(numbers: Any) -> Any:
+    return numbers.transpose(numbers.ndim - 1, numbers.ndim - 2, *range(numbers.ndim - 2))
+
+
+def _padded(numbers: Any, pads: Sequence[tuple[int, int]]) -> Any:
+    import numpy as np
+
+    return np.pad(numbers, [(0, 0), (0, 0), *pads])
