@@ -63,7 +63,7 @@ def where(run: Run) -> str:
 
 
 def _subject(title: str) -> str:
-    """Return which picture a comparison is in: that of its framework's steps, or of what is smaller than a step."""
+    """Return the picture that a comparison is in: that of its framework's steps, or of what is smaller than a step."""
     framework, colon, _ = title.partition(": ")
     return f"{framework if colon else 'torch'}{', steps' if ' step' in f' {title}' else ''}"
 
