@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from unamp.adapter.keeping import Arguments, Calls, Signatures
@@ -15,6 +14,7 @@ from unamp.adapter.signatures import (
     gelu,
     layer_norm,
     leaky_relu,
+    of_layer,
     one_input,
     pooling,
     product,
@@ -128,13 +128,8 @@ def _batch_norm(layer: Any, x: Any) -> Arguments:
     )  # fmt: skip
 
 
-def _same(function: Callable[..., Arguments], *names: str) -> Callable[..., Arguments]:
-    """Return the signature of a layer from that of a function, which takes some attributes of the layer."""
-    return lambda layer, x: function(x, *(getattr(layer, name) for name in names))
-
-
 _LAYERS: Signatures = {
-    **{f"{name}.construct": _same(one_input) for name in ("ReLU", "ReLU6", "Sigmoid", "SiLU", "Tanh", "SeLU", "Mish")},
+    **{f"{name}.construct": of_layer(one_input) for name in ("ReLU", "ReLU6", "Sigmoid", "SiLU", "Tanh", "SeLU", "Mish")},
     "BatchNorm2d.construct": _batch_norm,
     "_BatchNorm.construct": _batch_norm,
     "Conv2d.construct": _convolution,
@@ -143,7 +138,7 @@ _LAYERS: Signatures = {
     "GELU.construct": lambda layer, x: gelu(x, layer.approximate in (True, "tanh")),
     "LayerNorm.construct": _norm,
     "LayerNormExt.construct": lambda layer, x: _layer_norm(x, layer.normalized_shape, layer.weight, layer.bias, layer.eps),
-    "LeakyReLU.construct": _same(leaky_relu, "alpha"),
+    "LeakyReLU.construct": of_layer(leaky_relu, "alpha"),
     "Linear.construct": lambda layer, x: _linear(x, layer.weight, layer.bias),
     "MaxPool2d.construct": _pooling,
 }

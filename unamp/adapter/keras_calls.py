@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from unamp.adapter.keeping import Arguments, Signatures
@@ -14,6 +13,7 @@ from unamp.adapter.signatures import (
     layer_norm,
     leaky_relu,
     linear,
+    of_layer,
     one_input,
     pooling,
     product,
@@ -88,11 +88,6 @@ def _relu(x: Any, negative_slope: Any = 0.0, max_value: Any = None, threshold: A
     return one_input(x)
 
 
-def _of_layer(function: Callable[..., Arguments], *names: str) -> Callable[..., Arguments]:
-    """Return the signature of a layer from that of a function, which takes some attributes of the layer."""
-    return lambda layer, inputs: function(inputs, *(getattr(layer, name) for name in names))
-
-
 #: By canonical name.
 LAYERS: Signatures = {
     **{f"conv{n}d": _convolution for n in (1, 2, 3)},
@@ -100,10 +95,10 @@ LAYERS: Signatures = {
     "batch_norm": _batch_norm,
     "embedding": _embedding,
     "layer_norm": _layer_norm,
-    "leaky_relu": _of_layer(leaky_relu, "negative_slope"),
+    "leaky_relu": of_layer(leaky_relu, "negative_slope"),
     "linear": _dense,
-    "relu": _of_layer(_relu, "negative_slope", "max_value", "threshold"),
-    "softmax": _of_layer(softmax, "axis"),
+    "relu": of_layer(_relu, "negative_slope", "max_value", "threshold"),
+    "softmax": of_layer(softmax, "axis"),
 }
 
 #: By Keras's names.

@@ -6,15 +6,15 @@ a product or a convolution their outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from unamp.adapter.keeping import Arguments, Laid, one_number
 from unamp.adapter.shadowing import LeftOut
 
 __all__ = [
-    "batch_norm", "channels_first", "convolution", "embedding", "gelu", "layer_norm", "leaky_relu", "linear", "one_input",
-    "pooling", "product", "reduction", "refuse_unless", "softmax", "two_inputs",
+    "batch_norm", "channels_first", "convolution", "embedding", "gelu", "layer_norm", "leaky_relu", "linear", "of_layer",
+    "one_input", "pooling", "product", "reduction", "refuse_unless", "softmax", "two_inputs",
 ]  # fmt: skip
 
 #: What frameworks take for the small number of a norm, and the slope of a leaky ReLU, where nobody says another.
@@ -29,6 +29,11 @@ def refuse_unless(plain: bool, what: str) -> None:
     """
     if not plain:
         raise LeftOut(f"it has {what}, for which the canonical signature has no argument here")
+
+
+def of_layer(function: Callable[..., Arguments], *names: str) -> Callable[..., Arguments]:
+    """Return the signature of a layer from that of a function, which takes some attributes of the layer."""
+    return lambda layer, inputs: function(inputs, *(getattr(layer, name) for name in names))
 
 
 def one_input(x: Any, name: Any = None) -> Arguments:
