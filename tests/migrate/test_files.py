@@ -208,11 +208,14 @@ def test_a_file_is_migrated_once_and_a_link_stays_a_link(tmp_path: Path) -> None
     assert real.read_text() == NEW
 
 
-def test_without_libcst_the_command_says_what_to_install_and_unamp_does_not_import_it(script: Path) -> None:
-    code = f"import sys; sys.modules['libcst'] = None; sys.argv = ['unamp', 'migrate', {str(script)!r}]; "
+@pytest.mark.parametrize(("module", "package"), [("libcst", "libcst"), ("yaml", "PyYAML")])
+def test_without_what_it_needs_the_command_says_what_to_install_and_unamp_does_not_import_it(
+    script: Path, module: str, package: str
+) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; sys.argv = ['unamp', 'migrate', {str(script)!r}]; "
     code += "from unamp.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "`unamp migrate` needs libcst, which is not installed; pip install 'unamp[migrate]'\n"
-    code = "import sys, unamp, unamp.cli.commands; assert 'libcst' not in sys.modules"
+    assert done.stderr == f"`unamp migrate` needs {package}, which is not installed; pip install 'unamp[migrate]'\n"
+    code = f"import sys, unamp, unamp.cli.commands; assert {module!r} not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import tensorflow as tf
 
 import unamp
+from unamp.tuning import study_float8
 
 
 def test_what_is_not_computed_is_said():
@@ -21,3 +23,9 @@ def test_what_is_not_computed_is_said():
         "float8 is for products of two matrices",
     }
     assert found["matmul"] == "this framework's adapter computes no product from float8"
+
+
+def test_a_study_says_so_too():
+    net = tf.keras.Sequential([tf.keras.layers.Dense(16)])
+    with pytest.raises(unamp.NotExpressible, match="no layer of the network can be studied: this framework's adapter"):
+        study_float8(net, net, [tf.ones([2, 16])])

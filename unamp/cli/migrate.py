@@ -63,9 +63,10 @@ def migrate(
         from unamp.migrate.sarif import as_sarif
         from unamp.migrate.spellings import FRAMEWORKS, framework_named
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] != "libcst":
+        package = {"libcst": "libcst", "yaml": "PyYAML"}.get(str(error.name).partition(".")[0])
+        if package is None:
             raise
-        print("`unamp migrate` needs libcst, which is not installed; pip install 'unamp[migrate]'", file=sys.stderr)
+        print(f"`unamp migrate` needs {package}, which is not installed; pip install 'unamp[migrate]'", file=sys.stderr)
         raise typer.Exit(2) from None
     words = [word.strip() for word in (origin or "").split(",") if word.strip()]
     frameworks = checked(lambda: [framework_named(word) for word in words]) or FRAMEWORKS

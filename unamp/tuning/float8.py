@@ -204,6 +204,7 @@ class _Study:
 
         Raises:
             ValueError: where there are none.
+            NotExpressible: where the adapter computes no product from float8.
         """
         names, records = self._subject.names, list[OpRecord]()
         for batch in self._batches:
@@ -219,6 +220,9 @@ class _Study:
                 self._paths.setdefault(layer, set()).add(record.layer)
         if not found:
             raise ValueError("no layer of the network multiplies two matrices, so there is nothing for float8")
+        left_out = [record.shadow.left_out if record.shadow else "" for each in found.values() for record in each]
+        if all(left_out):
+            raise NotExpressible(f"no layer of the network can be studied: {left_out[0]}")
         every = sum(_products(record) for record in records) or 1
         return [
             Float8Layer(layer, _own(each), None, sum(map(_products, each)) / every, _why_not(names.layers[layer], each))
