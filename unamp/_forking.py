@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 __all__ = ["at_fork", "last_in_child"]
@@ -20,7 +22,7 @@ class _Handlers(NamedTuple):
 
 
 _handlers: list[_Handlers] = []
-_forking: list[_Handlers] = []
+_forking = threading.local()
 _last: list[Callable[[], object]] = []
 
 
@@ -40,21 +42,26 @@ def last_in_child(function: Callable[[], object]) -> None:
 
 
 def _before() -> None:
-    _forking[:] = _handlers  # another thread may add some while the process forks
-    for each in reversed(_forking):
-        each.before()
+    _forking.handlers = tuple(_handlers)  # another thread may add some while this one forks
+    _call_each(each.before for each in reversed(_forking.handlers))
 
 
 def _after_in_parent() -> None:
-    for each in _forking:
-        each.after_in_parent()
+    _call_each(each.after_in_parent for each in _forking.handlers)
 
 
 def _after_in_child() -> None:
-    for each in _forking:
-        each.after_in_child()
-    for function in _last:
-        function()
+    _call_each(each.after_in_child for each in _forking.handlers)
+    _call_each(_last)
+
+
+def _call_each(functions: Iterable[Callable[[], object]]) -> None:
+    """Call functions, also behind one that raises, which is printed: a lock that was taken must be released."""
+    for function in functions:
+        try:
+            function()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from operator import is_
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -314,7 +315,7 @@ NAMERS.insert(0, _name_of)
 def _under_its_rule(registration: Registration, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls another one under the rule for the operation."""
     name = registration.name
-    looked_at: set[tuple[str, type]] = set()
+    warned: set[tuple[str, type]] = set()
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -325,7 +326,7 @@ def _under_its_rule(registration: Registration, function: Callable[..., Any]) ->
             if not _serves(adapter):
                 continue
             if adapter.thread.plan is not None:
-                _warn_of_unreached(adapter, call, looked_at, (args, kwargs))
+                _warn_of_unreached(adapter, call, warned, (args, kwargs))
             if tensors := _eligible(adapter, (args, kwargs)):
                 return _Call(adapter, name, function).run(tensors, args, kwargs)
         return function(*args, **kwargs)
@@ -385,7 +386,7 @@ def _within(adapter: Any, value: Any, wanted: Callable[[Any], bool]) -> list[Any
     return found
 
 
-def _warn_of_unreached(adapter: Any, call: Callable[..., Any], looked_at: set[tuple[str, type]], value: Any) -> None:
+def _warn_of_unreached(adapter: Any, call: Callable[..., Any], warned: set[tuple[str, type]], value: Any) -> None:
     """Warn of arguments with tensors in them that are no container.
 
     Networks, functions, and the object whose method an operation is keep theirs to themselves.
@@ -393,23 +394,22 @@ def _warn_of_unreached(adapter: Any, call: Callable[..., Any], looked_at: set[tu
     Args:
         adapter: the adapter of the framework.
         call: the registered function.
-        looked_at: the classes of its arguments that have been looked at, by framework.
+        warned: the classes of its arguments that have been warned of, by framework.
         value: the arguments.
     """
     for each in leaves(value):
         kind = type(each)
-        if kind in _PLAIN or (adapter.framework, kind) in looked_at:
+        if kind in _PLAIN or (adapter.framework, kind) in warned:
             continue
-        looked_at.add((adapter.framework, kind))
         if adapter.is_tensor(each) or callable(each) or isinstance(each, ModuleType) or adapter.is_network(each):
             continue
         if adapter.opened(each) is not None:
             continue
         if any(getattr(base, call.__name__, None) is call for base in kind.__mro__):
             continue
-        if any(
-            adapter.is_tensor(held) and adapter.dtype_of(held) in ELIGIBLE for held in getattr(each, "__dict__", {}).values()
-        ):
+        held = leaves(list(getattr(each, "__dict__", {}).values()))
+        if any(adapter.is_tensor(one) and adapter.dtype_of(one) in ELIGIBLE for one in held):
+            warned.add((adapter.framework, kind))  # another object of the class may hold tensors where this one holds none
             amp_warnings.not_reached(getattr(call, OPERATION), kind.__qualname__)
 
 
@@ -507,17 +507,22 @@ def _replaced(adapter: Any, before: Any, after: Any) -> list[Callable[[], bool]]
     """Return, for each tensor and opened container that others have taken the place of, what tells whether it is unchanged."""
     if before is after:
         return []
-    if isinstance(before, dict):
-        return [each for key in before for each in _replaced(adapter, before[key], after[key])]
-    if isinstance(before, (tuple, list)):
-        return [each for pair in zip(before, after, strict=True) for each in _replaced(adapter, *pair)]
     if adapter.is_tensor(before):
         return [adapter.unchanged(after)]
-    leaves, changed = adapter.opened(before)[0], adapter.opened(after)[0]
+    leaves, changed = _inside(adapter, before), _inside(adapter, after)
+    own = [] if isinstance(before, (dict, list, tuple)) else [adapter.unchanged(after)]
     return [
-        adapter.unchanged(after),
+        *own,
+        lambda: len(now := _inside(adapter, after)) == len(changed) and all(map(is_, now, changed)),
         *(each for pair in zip(leaves, changed, strict=True) for each in _replaced(adapter, *pair)),
     ]
+
+
+def _inside(adapter: Any, value: Any) -> list[Any]:
+    """Return what is in a container."""
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (tuple, list)) else list(adapter.opened(value)[0])
 
 
 @functools.cache

@@ -59,14 +59,24 @@ class JaxLayers(Layers):
 
     def _unnamed(self, layer: Any) -> str:
         """Return the name of a layer; of the one that it is a copy of, since transformations make their arguments anew."""
-        named = [(name, own) for name, own in dict(self._names.values()).items() if type(own) is type(layer)]
+        named = [(name, own) for name, own in self._names.values() if type(own) is type(layer)]
         like = structure_of(layer) if named else None
-        alike = [name for name, own in named if structure_of(own) == like]
+        alike = {name for name, own in named if structure_of(own) == like and _may_be_copy(layer, own)}
         if len(alike) != 1:
             return super()._unnamed(layer)
-        self._names[id(layer)] = alike[0], layer
-        self._add(alike[0], layer)
-        return alike[0]
+        (name,) = alike
+        self._names[id(layer)] = name, layer
+        self._add(name, layer)
+        return name
+
+
+def _may_be_copy(layer: Any, own: Any) -> bool:
+    """Return whether a layer may be another by other means: it has its arrays, a scan's slices of them, or tracers."""
+    pairs = zip(jax.tree.leaves(layer), jax.tree.leaves(own), strict=False)
+    return all(
+        one is other or isinstance(one, core.Tracer) or np.shape(one) == np.shape(other)[1:] != np.shape(other)
+        for one, other in pairs
+    )
 
 
 def _scope() -> str | None:

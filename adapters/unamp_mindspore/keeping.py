@@ -65,6 +65,16 @@ def _conv(
     return convolution(input, weight, bias, stride=stride, padding=sides, dilation=dilation, groups=groups, last=False)
 
 
+def _mint_conv(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Arguments:
+    return convolution(input, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups, last=False)
+
+
+def _gelu(input: Any, approximate: str = "none") -> Arguments:
+    return gelu(input, approximate == "tanh")
+
+
 def _reduction(
     input: Any, axis: Any = None, keep_dims: bool = False, *, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Arguments:
@@ -74,8 +84,12 @@ def _reduction(
 
 
 _FUNCTIONS: Signatures = {
-    **{f"conv{n}d": _conv for n in (1, 2, 3)},
-    "gelu": lambda input, approximate="none": gelu(input, approximate == "tanh"),
+    **{f"ops.conv{n}d": _conv for n in (1, 2, 3)},
+    **{f"mint.nn.functional.conv{n}d": _mint_conv for n in (1, 2, 3)},
+    "mint.conv2d": _mint_conv,
+    "GeLU": lambda input: gelu(input, True),
+    "mint.nn.functional.gelu": _gelu,
+    "ops.gelu": _gelu,
     "layer_norm": _layer_norm,
     "linear": _linear,
     "log_softmax": lambda logits, axis=-1: softmax(logits, axis),

@@ -58,7 +58,7 @@ def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any
     if operator.name.startswith("aten::rsub"):
         given = {**given, names[0]: given[names[1]], names[1]: given[names[0]]}
     if operator.op == "rms_norm" and given.get("eps") is None:
-        given["eps"] = torch.finfo(given["input"].dtype).eps
+        given["eps"] = torch.finfo(torch.promote_types(given["input"].dtype, torch.float32)).eps  # that of its sums
     if "pool" in operator.op and one_number(given.get("stride")) == one_number(given.get("kernel_size")):
         given.pop("stride", None)
     last = max((n for n, name in enumerate(names) if next(flat((given.get(name),)), None) is not None), default=-1)

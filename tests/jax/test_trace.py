@@ -95,6 +95,22 @@ class _Stack(eqx.Module):
 STACK, ROW = _Stack(), jnp.ones(4)
 
 
+FOREIGN = eqx.nn.Linear(4, 4, key=jax.random.key(1))
+
+
+class _Head(eqx.Module):
+    lin: eqx.nn.Linear
+
+    def __call__(self, x):
+        return self.lin(x) + FOREIGN(x)
+
+
+def test_a_layer_of_another_network_has_no_name_of_this_one():
+    with unamp.trace() as trace:
+        _Head(eqx.nn.Linear(4, 4, key=jax.random.key(0)))(ROW)
+    assert [record.layer for record in trace.records if record.op == "linear"] == ["_Head.lin", "_Head.Linear"]
+
+
 @pytest.mark.parametrize(
     "run",
     [

@@ -123,6 +123,19 @@ def test_aliases_are_not_multiplied(tmp_path: Path) -> None:
     assert [(path.name, finding.line) for path, finding in report.findings] == [("bomb.yaml", 1), ("circle.yaml", 1)]
 
 
+def test_a_section_is_looked_at_under_each_name_that_it_has(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("trainer: &shared {precision: 16-mixed}\nother: *shared\n")
+    assert [finding.line for _, finding in migrate_paths([tmp_path]).findings] == [1]
+
+
+def test_aliases_that_stand_for_too_much_are_named(tmp_path: Path) -> None:
+    lines = ["a0: &a0 {fp16: true}"]
+    lines += [f"a{n}: &a{n} {{{', '.join(f'k{n}_{i}: *a{n - 1}' for i in range(60))}}}" for n in range(1, 60)]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    report = migrate_paths([tmp_path])
+    assert [why for _, why in report.errors] == ["its aliases stand for too much"]
+
+
 def test_large_files_are_data(tmp_path: Path) -> None:
     (tmp_path / "data.yaml").write_text("fp16: true\n" + "# fp16\n" * 50_000)
     report = migrate_paths([tmp_path])

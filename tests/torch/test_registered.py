@@ -212,3 +212,42 @@ def test_operators_follow_their_rule_on_tensors_without_numbers(fake, entry):
     assert SEEN == []  # nothing was computed
     assert (trace.records[0].op, trace.records[0].inputs, trace.records[0].compute) == (NAMED, ("float32",) * 2, "bfloat16")
     assert {(record.values, record.op) for record in trace.records} == {(None, NAMED)}
+
+
+@pytest.fixture
+def cached():
+    operation = unamp.register_operation("tests::cached", rule="low")
+    yield operation
+    operation.undo()
+
+
+def test_a_list_that_the_operation_fills_is_the_callers(cached: unamp.Registration) -> None:
+    @cached
+    def attend(x, cache, seen):
+        cache.append(x)
+        seen["last"] = x
+        return x * 2
+
+    cache: list[torch.Tensor] = []
+    seen: dict[str, torch.Tensor] = {}
+    with unamp.autocast(dtype="bfloat16"):
+        attend(torch.ones(2), cache, seen)
+        assert ([each.dtype for each in cache], list(seen)) == ([torch.bfloat16], ["last"])
+        with pytest.raises(unamp.NotExpressible, match="'tests::cached' changes an argument in place"):
+            attend(torch.ones(2), [torch.ones(2)], {})
+
+
+def test_a_container_of_a_class_of_ones_own_that_the_operation_fills_is_no_copy(cached: unamp.Registration) -> None:
+    class Cache:
+        def __init__(self, keys: list[torch.Tensor]) -> None:
+            self.keys = keys
+
+    _pytree.register_pytree_node(Cache, lambda cache: (cache.keys, None), lambda keys, _: Cache(list(keys)))
+
+    @cached
+    def attend(x, cache):
+        cache.keys.append(x)
+        return x * 2
+
+    with unamp.autocast(dtype="bfloat16"), pytest.raises(unamp.NotExpressible, match="changes an argument in place"):
+        attend(torch.ones(2), Cache([torch.ones(2)]))

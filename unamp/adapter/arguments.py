@@ -38,14 +38,21 @@ def mapped(
         return change(value)
     if isinstance(value, dict):
         changed = {key: mapped(item, is_tensor, change, opened) for key, item in value.items()}
+        if all(map(is_, value.values(), changed.values())):
+            return value  # the function may change it
         if type(value) is dict:
             return changed
         made = copy.copy(value)  # its class need not be made of items alone: `defaultdict`
-        for key, item in changed.items():
-            made[key] = item
+        try:
+            for key, item in changed.items():
+                made[key] = item
+        except TypeError:  # it takes no items: a dictionary in a graph of torch.fx
+            return type(value)(changed)
         return made
     if isinstance(value, (tuple, list)):
         items = [mapped(item, is_tensor, change, opened) for item in value]
+        if all(map(is_, value, items)):
+            return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if opened is None or value is None or isinstance(value, (bool, int, float, str)) or (found := opened(value)) is None:
         return value

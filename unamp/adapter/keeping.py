@@ -109,7 +109,7 @@ class Calls:
         numbers = sum(type(value) in (int, float) for value in given)
         tensors = sum(hasattr(value, "dtype") and hasattr(value, "shape") for value in given)
         alike = not layer and len(named) < 2 and vocabulary()[op].group in _ALIKE and op not in _DIFFERING
-        if not alike or tensors + numbers < len(given) or (numbers and op not in _NUMBERS):
+        if not alike or tensors + numbers < len(given) or (numbers and (op not in _NUMBERS or len(given) != 2)):
             raise LeftOut(f"the arguments of {op} have no canonical form here")
         return Arguments(given)
 
@@ -228,6 +228,8 @@ class Kept:
                 return Call(self._keeper.write(self.tensors), self.args, self.kwargs)
             except LeftOut as reason:
                 self.left_out = str(reason)
+            except Exception as error:  # the training goes on
+                self.left_out = f"to write it down raises {said(error)}"
         return Call("", [], {}, self.left_out)
 
     def _numbers(self, tensor: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from unamp.adapter.keeping import Arguments, Signatures
@@ -24,8 +25,8 @@ from unamp.adapter.signatures import (
 
 __all__ = ["FUNCTIONS", "LAYERS"]
 
-#: Keras's own, which a layer or a function takes where nobody says another.
-_SLOPE, _EPSILON = 0.2, 1e-3
+#: Keras's own, which a function takes where nobody says another.
+_SLOPE = 0.2
 
 
 def _plain(layer: Any) -> None:
@@ -66,7 +67,8 @@ def _layer_norm(layer: Any, inputs: Any) -> Arguments:
 def _layer_normalization(
     x: Any, gamma: Any = None, beta: Any = None, axis: Any = -1, epsilon: float | None = None
 ) -> Arguments:
-    return layer_norm(x, _trailing(axis, x), gamma, beta, _EPSILON if epsilon is None else epsilon)
+    small = sys.modules["keras"].config.epsilon() if epsilon is None else epsilon
+    return layer_norm(x, _trailing(axis, x), gamma, beta, small)
 
 
 def _batch_norm(layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Arguments:

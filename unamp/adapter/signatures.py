@@ -14,7 +14,7 @@ from unamp.adapter.shadowing import LeftOut
 
 __all__ = [
     "batch_norm", "channels_first", "convolution", "embedding", "gelu", "layer_norm", "leaky_relu", "linear", "of_layer",
-    "one_input", "pooling", "product", "reduction", "refuse_unless", "softmax", "two_inputs",
+    "one_input", "pooling", "product", "reduction", "refuse_unless", "softmax",
 ]  # fmt: skip
 
 #: What frameworks take for the small number of a norm, and the slope of a leaky ReLU, where nobody says another.
@@ -41,11 +41,6 @@ def one_input(x: Any, name: Any = None) -> Arguments:
     return Arguments((x,))
 
 
-def two_inputs(a: Any, b: Any, name: Any = None) -> Arguments:
-    """Return a call with two tensors."""
-    return Arguments((a, b))
-
-
 def gelu(x: Any, tanh: bool) -> Arguments:
     """Return a GELU, by the approximation with tanh or exactly."""
     return Arguments((x,), {"approximate": "tanh"} if tanh else {})
@@ -63,7 +58,8 @@ def softmax(x: Any, axis: Any) -> Arguments:
 
 
 def reduction(x: Any, axis: Any = None, keepdims: bool = False) -> Arguments:
-    """Return a reduction along some axes; None stands for all."""
+    """Return a reduction along some axes; None stands for all, and no axes mean all to some frameworks and none to others."""
+    refuse_unless(axis is None or isinstance(axis, int) or len(tuple(axis)) > 0, "no axes")
     dims = {} if axis is None else {"dim": axis if isinstance(axis, int) else one_number(tuple(map(int, axis)))}
     return Arguments((x,), {**dims, "keepdim": True} if keepdims else dims)
 

@@ -57,30 +57,36 @@ def report_yaml(text: str) -> FileResult:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f" (line {mark.line + 1})"
         raise ValueError(f"it is no YAML: {getattr(error, 'problem', None) or type(error).__name__}{where}") from None
-    return FileResult(text, sorted(findings, key=lambda each: (each.line, each.column)), [])
+    return FileResult(text, sorted(set(findings), key=lambda each: (each.line, each.column)), [])
 
 
 def _found(root: Any) -> list[Finding]:
     findings: list[Finding] = []
+    left = _MOST_ENTRIES
+    plain = cache(_plain)  # by the node: many aliases may stand for one section
     waiting: list[tuple[Any, tuple[str, ...]]] = [(root, ())]
-    seen: set[int] = set()  # an alias is the node that it stands for, and may stand inside of that
+    seen: set[tuple[int, tuple[str, ...]]] = set()  # an alias is the node that it stands for, and may stand inside of that
     while waiting:
         node, path = waiting.pop()
-        if id(node) in seen:
+        if (id(node), path[-1:]) in seen:
             continue
-        seen.add(id(node))
+        seen.add((id(node), path[-1:]))
+        if isinstance(node, yaml.CollectionNode) and (left := left - len(node.value)) < 0:
+            raise ValueError("its aliases stand for too much")
         if isinstance(node, yaml.SequenceNode):
             waiting += [(each, path) for each in node.value]
         elif isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 inside = (*path[-_DEEP:], key.value if isinstance(key, yaml.ScalarNode) else "")
                 waiting.append((value, inside))
-                if finding := configured(inside, _plain(value)):
+                if finding := configured(inside, plain(value)):
                     mark = key.start_mark
                     findings.append(finding._replace(line=mark.line + 1, column=mark.column + 1))
     return findings
 
 
+#: How many entries are looked at, those of an alias once for each key that it stands at.
+_MOST_ENTRIES = 1 << 16
 #: How many of the keys around an entry are looked at.
 _DEEP = 2
 

@@ -30,6 +30,7 @@ FEEDS = ("float32", "low", "mixed")
 _ENOUGH = 24  # elements that a verdict rests on
 _SAMPLE = 16  # numbers by which frameworks are held against each other
 _DRAWS = 64  # at most so many calls to collect them
+_CALLS = 8  # equal results of so many more calls are no luck
 _AGAIN = 4  # times as many, where no precision explains them
 
 Region = Callable[[], AbstractContextManager[object]]
@@ -101,8 +102,9 @@ class Probe:
     @cached_property
     def keyed(self) -> bool:
         """Return whether chance gives the same numbers in every call, as on JAX, where they come from a key."""
-        again = self._run(0, lambda a: a, "float32", nullcontext)
-        return self.case.undetermined and np.array_equal(self.outside.values, again.values)
+        return self.case.undetermined and all(
+            np.array_equal(self.outside.values, self._run(0, lambda a: a, "float32", nullcontext).values) for _ in range(_CALLS)
+        )
 
     def cast_outside(self, precision: str, feed: str, low: str) -> Run | None:
         """Return the call outside any region, for what is fed and cast to a precision.
