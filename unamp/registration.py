@@ -519,7 +519,7 @@ def _replaced(adapter: Any, before: Any, after: Any) -> list[Callable[[], bool]]
 
 
 def _inside(adapter: Any, value: Any) -> list[Any]:
-    """Return what is in a container."""
+    """Return the values in a container."""
     if isinstance(value, dict):
         return list(value.values())
     return list(value) if isinstance(value, (tuple, list)) else list(adapter.opened(value)[0])
