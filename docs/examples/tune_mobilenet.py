@@ -1,10 +1,10 @@
-"""Tune MobileNetV2 of keras.applications. Call it with the name of one of Keras' backends."""
+"""Tune MobileNetV2 of keras.applications, on TensorFlow or on another of Keras' backends that is named."""
 
 import os
 import sys
 import time
 
-os.environ["KERAS_BACKEND"] = sys.argv[1]
+os.environ["KERAS_BACKEND"] = sys.argv[1] if len(sys.argv) > 1 else "tensorflow"
 
 import keras
 import numpy as np
