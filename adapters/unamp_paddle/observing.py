@@ -103,20 +103,10 @@ def _follow_parameters(path: str, network: Any) -> None:
             hook.when_closed(parameter.register_hook(_reporter.taking(hook, 0)).remove)
 
 
-_reporter = Reporter(tensors, lambda tensor: _name(tensor.dtype), _numbers, _follow)
+_reporter = Reporter(tensors, lambda tensor: _name(tensor.dtype), _numbers, _follow, paddle.in_dynamic_mode)
 
 
-def report_registered(
-    observer: Observer,
-    record: OpRecord,
-    tensors: Sequence[Any],
-    results: Sequence[Any],
-    low: Callable[[str], Any] | None,
-) -> Sequence[Any]:
-    """Report a call of a registered operation; see `unamp.adapter.registered`. A node of a program has not run."""
-    if not paddle.in_dynamic_mode():
-        return results
-    return _reporter.report_registered(observer, record, tensors, results, low)
+report_registered = _reporter.report_registered
 
 
 @contextmanager

@@ -198,20 +198,10 @@ def variable_name(variable: Any) -> str:
     return str(path).replace("/", ".")
 
 
-_reporter = Reporter(_tensors, dtype_of, _numbers, _follow)
+_reporter = Reporter(_tensors, dtype_of, _numbers, _follow, tf.executing_eagerly)
 
 
-def report_registered(
-    observer: Observer,
-    record: OpRecord,
-    tensors: Sequence[Any],
-    results: Sequence[Any],
-    low: Callable[[str], Any] | None,
-) -> Sequence[Any]:
-    """Report a call of a registered operation; see `unamp.adapter.registered`. A node of a graph has not run."""
-    if not tf.executing_eagerly():
-        return results
-    return _reporter.report_registered(observer, record, tensors, results, low)
+report_registered = _reporter.report_registered
 
 
 @contextmanager

@@ -111,6 +111,7 @@ class Reporter:
         numbers: gives a tensor's values as one row of float64 numbers. Nothing that it runs may follow a policy or be reported.
         follow: tells a hook of the gradient of a floating result, given its place among them, and returns the tensor to go on
             with; see `taking`. None where the adapter cannot.
+        running: tells whether operations run now; where they become nodes of a graph there is nothing to report.
     """
 
     def __init__(
@@ -119,11 +120,13 @@ class Reporter:
         dtype: Callable[[Any], str],
         numbers: Callable[[Any], Any],
         follow: Callable[[Any, GradientHook, int], Any] | None = None,
+        running: Callable[[], bool] = lambda: True,
     ) -> None:
         self._within = within
         self._dtype = dtype
         self._numbers = numbers
         self._follow = follow
+        self._running = running
 
     def floating(self, value: Any) -> list[Any]:
         """Return the floating tensors in a value."""
@@ -210,6 +213,8 @@ class Reporter:
         low: Callable[[str], Any] | None,
     ) -> Sequence[Any]:
         """Report a call of a registered operation; see `unamp.adapter.registered`."""
+        if not self._running():
+            return results
         record = record._replace(input_shapes=self.shapes(tensors))
         return self.report(observer, record, self.sizes(tensors), results, first_only=False, low=low)
 
