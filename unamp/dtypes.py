@@ -130,9 +130,18 @@ def shadow_dtype(value: object) -> str:
         ValueError: for every other dtype; the message lists the valid ones.
         TypeError: for a value that is no dtype at all.
     """
+    return _float8(value) or _one_of((*LOW_DTYPES, *FLOAT8), value, "is no dtype of a shadow")
+
+
+def is_float8(value: object) -> bool:
+    """Return whether a value is a dtype of float8, in any form that `low_dtype` takes."""
+    return _float8(value) is not None
+
+
+def _float8(value: object) -> str | None:
     name = dtype_name(value)
     name = _FLOAT8_ALIASES.get(name or "", name)
-    return name if name in FLOAT8 else _one_of((*LOW_DTYPES, *FLOAT8), value, "is no dtype of a shadow")
+    return name if name in FLOAT8 else None
 
 
 def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
@@ -144,8 +153,8 @@ def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
         raise ValueError(
             f"dtype {shortened(name)} {otherwise}; valid: {words}. A bare cast to float8 is not the same everywhere: 500.0 is "
             "448 in PyTorch and PaddlePaddle, and NaN in JAX and TensorFlow. See which layers would bear products in float8 "
-            'with unamp.trace(shadow="float8_e4m3") or unamp.tuning.study_float8, and give the list to torchao, Transformer '
-            'Engine or Keras\' quantize("float8")'
+            'with unamp.trace(shadow="float8_e4m3") or unamp.tune(dtype="float8_e4m3"), and give the list to torchao, '
+            'Transformer Engine or Keras\' quantize("float8")'
         )
     if name not in valid:
         raise ValueError(f"dtype {shortened(name)} {otherwise}; valid: {words}")

@@ -13,6 +13,7 @@ __all__ = [
     "DtypeLike",
     "DtypeName",
     "DtypeObject",
+    "Float8Name",
     "Level",
     "OperationLike",
     "OperationsLike",
@@ -43,6 +44,9 @@ PresetName: TypeAlias = Literal[
 
 #: The names of a policy's dtype; see `unamp.dtypes.POLICY_DTYPES`.
 DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32"]
+
+#: The names of what `unamp.tune` studies; see `unamp.dtypes.FLOAT8`.
+Float8Name: TypeAlias = Literal["float8_e4m3", "float8_e4m3_rows", "float8_e5m2", "float8_e5m2_rows"]
 
 
 class TorchDtype(Protocol):

@@ -1,4 +1,4 @@
-"""Products of matrices computed from float8, for `unamp.trace(shadow=...)` and `unamp.tuning.study_float8`.
+"""Products of matrices computed from float8, for `unamp.trace(shadow=...)` and the study of `unamp.tune`.
 
 Every function and layer that multiplies matrices comes to `jax.lax.dot_general`, which says along which axes it sums.
 """

@@ -16,7 +16,7 @@ from unamp.adapter.float8 import Arithmetic, contracted, dequantized, format_of,
 from unamp.adapter.records import Shadow
 from unamp.adapter.shadowing import NO_PRODUCT, PRODUCTS, LeftOut, shadow
 from unamp.dtypes import FLOAT8, shadow_dtype
-from unamp.tuning import Float8Layer, Float8Study, study_float8
+from unamp.tuning import Float8Layer, Float8Study
 from unamp.vocabulary import vocabulary
 
 TYPES = {"float8_e4m3": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2}
@@ -162,9 +162,8 @@ def test_no_policy_computes_in_float8_and_the_error_says_what_to_do(dtype: Any) 
     for make in (
         lambda: unamp.Policy(dtype=dtype),
         lambda: unamp.autocast(dtype=dtype),
-        lambda: unamp.tune(abs, None, [1], by="operation", dtype=dtype),
     ):
-        with pytest.raises(ValueError, match=r"500\.0 is 448 .* NaN .* unamp\.trace\(shadow=.* unamp\.tuning\.study_float8"):
+        with pytest.raises(ValueError, match=r"500\.0 is 448 .* NaN .* unamp\.trace\(shadow=.* unamp\.tune\(dtype="):
             make()
 
 
@@ -224,12 +223,20 @@ def test_a_study_is_plain_data() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"dtype": "float16"}, "dtype must be one of 'float8_e4m3', .*; unamp.tune takes others"),
+        ({"dtype": "float8_e4m3fnuz"}, "dtype 'float8_e4m3fnuz' is not a low precision"),
         ({"tolerance": 0}, "tolerance must be above 0"),
         ({"batches": []}, "batches is empty"),
+        ({"network": None}, "network is None, and a study in float8 is about layers"),
+        ({"by": "layer"}, "by goes with a low dtype; a study in float8 takes tolerance and measure alone"),
+        ({"margin": 0.5}, "margin goes with a low dtype"),
+        ({"base": unamp.Policy()}, "base goes with a low dtype"),
+        ({"held_out": [0.0]}, "held_out goes with a low dtype"),
+        ({"budget": 3}, "budget goes with a low dtype"),
+        ({"resume": "here"}, "resume goes with a low dtype"),
+        ({"progress": False}, "progress goes with a low dtype"),
     ],
 )
-def test_a_study_of_nothing_is_refused(given: dict[str, Any], says: str) -> None:
-    arguments = {"run": abs, "network": None, "batches": [1], **given}
+def test_a_study_that_is_none_is_refused(given: dict[str, Any], says: str) -> None:
+    arguments: dict[str, Any] = {"run": abs, "network": object(), "batches": [1], "dtype": "float8_e4m3", **given}
     with pytest.raises(ValueError, match=says):
-        study_float8(**arguments)
+        unamp.tune(**arguments)

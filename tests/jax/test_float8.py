@@ -13,7 +13,6 @@ from jax import lax
 
 import unamp
 from unamp.adapter.float8 import in_float8
-from unamp.tuning import study_float8
 
 
 def test_numbers_are_those_of_ml_dtypes() -> None:
@@ -131,7 +130,7 @@ def test_the_study_finds_the_layer_that_cannot() -> None:
     net = Net()
     net.second.kernel[...] = net.second.kernel[...].at[0].set(0.0)
     net.first.bias[...] = net.first.bias[...].at[0].set(1e6)  # comes into the second layer, which multiplies it with zero
-    study = study_float8(net, net, [X, X * 2.0], tolerance=0.2)
+    study = unamp.tune(net, net, [X, X * 2.0], dtype="float8_e4m3", tolerance=0.2)
     assert study.names == ["first"]
     assert {each.layer: each.why for each in study.layers} == {
         "first": "",
@@ -143,13 +142,16 @@ def test_the_study_finds_the_layer_that_cannot() -> None:
 
 def test_gradients_of_training_may_be_studied() -> None:
     net = Net()
-    study = study_float8(lambda x: gradients(net, x), net, [X], tolerance=0.5)
+    study = unamp.tune(lambda x: gradients(net, x), net, [X], dtype="float8_e4m3", tolerance=0.5)
     assert study.names == ["first", "second"]
 
 
 def test_other_libraries_may_be_studied() -> None:
     of_equinox = eqx.nn.MLP(32, 16, 64, 1, key=jax.random.key(0))
-    assert study_float8(of_equinox, of_equinox, [X[0], X[1]], tolerance=0.2).names == ["layers.0", "layers.1"]
+    assert unamp.tune(of_equinox, of_equinox, [X[0], X[1]], dtype="float8_e4m3", tolerance=0.2).names == [
+        "layers.0",
+        "layers.1",
+    ]
     network = linen.Sequential([linen.Dense(64), linen.relu, linen.Dense(16)])
     bound = network.bind(network.init(jax.random.key(0), X))
-    assert study_float8(bound, bound, [X], tolerance=0.2).names == ["layers_0", "layers_2"]
+    assert unamp.tune(bound, bound, [X], dtype="float8_e4m3", tolerance=0.2).names == ["layers_0", "layers_2"]

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 import unamp
-from unamp.tuning import study_float8
 
 
 def test_what_is_not_computed_is_said():
@@ -28,4 +27,4 @@ def test_what_is_not_computed_is_said():
 def test_a_study_says_so_too():
     net = tf.keras.Sequential([tf.keras.layers.Dense(16)])
     with pytest.raises(unamp.NotExpressible, match="no layer of the network can be studied: this framework's adapter"):
-        study_float8(net, net, [tf.ones([2, 16])])
+        unamp.tune(net, net, [tf.ones([2, 16])], dtype="float8_e4m3", tolerance=0.05)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 import unamp
 from unamp.adapter.float8 import format_of, in_float8, rounded
 from unamp.adapter.records import Shadow
-from unamp.tuning import study_float8
 
 
 def held(x: Tensor, dtype: type = ml_dtypes.float8_e4m3fn, axis: int | None = None) -> Tensor:
@@ -134,7 +133,7 @@ def test_the_study_finds_the_layer_that_cannot() -> None:
         net[1].weight[:, 0], net[0].weight[0] = 0.0, 0.0
         net[0].bias[0] = 1e6  # the largest number of what comes into the second layer, which that multiplies with zero
     batches = [torch.randn(8, 64) for _ in range(2)]
-    study = study_float8(net, net, batches, tolerance=0.1)
+    study = unamp.tune(net, net, batches, dtype="float8_e4m3", tolerance=0.1)
     by_name = {each.layer: each for each in study.layers}
     assert study.names == ["0", "2"]
     assert by_name["1"].why == "beyond the tolerance alone"
@@ -142,7 +141,7 @@ def test_the_study_finds_the_layer_that_cannot() -> None:
     assert by_name["1"].own > 0.5 > 0.1 > study.error > 0
     assert sum(each.work for each in study.layers) == pytest.approx(1)
     # By rows it is the same: the outlier is in every row.
-    assert study_float8(net, net, batches, dtype="float8_e4m3_rows", tolerance=0.1).names == ["0", "2"]
+    assert unamp.tune(net, net, batches, dtype="float8_e4m3_rows", tolerance=0.1).names == ["0", "2"]
 
     reference = net(batches[0]).detach()
     with unamp.trace(), in_float8("float8_e4m3", ["Sequential.0", "Sequential.2"]):
@@ -154,8 +153,8 @@ def test_the_layers_that_are_too_many_together_stay() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4))).eval()
     batches = [torch.randn(16, 64)]
-    alone = [each.alone for each in study_float8(net, net, batches, tolerance=1.0).layers]
-    study = study_float8(net, net, batches, tolerance=max(alone) * 1.2)
+    alone = [each.alone for each in unamp.tune(net, net, batches, dtype="float8_e4m3", tolerance=1.0).layers]
+    study = unamp.tune(net, net, batches, dtype="float8_e4m3", tolerance=max(alone) * 1.2)
     assert 0 < len(study.names) < 4
     assert {each.why for each in study.layers} == {"", "beyond the tolerance with the others"}
     assert study.error <= study.tolerance
@@ -167,7 +166,7 @@ def test_gradients_of_training_may_be_studied() -> None:
     def gradients(x: Tensor) -> list[Tensor]:
         return list(torch.autograd.grad(net(x).square().mean(), list(net.parameters())))
 
-    study = study_float8(gradients, net, [torch.randn(8, 32)], tolerance=0.5)
+    study = unamp.tune(gradients, net, [torch.randn(8, 32)], dtype="float8_e4m3", tolerance=0.5)
     assert study.names == ["0", "2"]
     assert all(parameter.grad is None for parameter in net.parameters())
 
@@ -177,7 +176,7 @@ def test_attention_has_no_weight_that_a_list_could_name() -> None:
     outer = nn.Sequential()
     outer.attention = net
     outer.forward = lambda x: net(x, x, x)[0]
-    study = study_float8(outer, outer, [x])
+    study = unamp.tune(outer, outer, [x], dtype="float8_e4m3", tolerance=0.05)
     assert study.names == []
     assert {each.why for each in study.layers} <= {"it has no weight of its own"}
 
@@ -185,7 +184,7 @@ def test_attention_has_no_weight_that_a_list_could_name() -> None:
 def test_a_network_without_products_is_refused() -> None:
     net = nn.Sequential(nn.ReLU())
     with pytest.raises(ValueError, match="no layer of the network multiplies two matrices"):
-        study_float8(net, net, [torch.randn(3)])
+        unamp.tune(net, net, [torch.randn(3)], dtype="float8_e4m3", tolerance=0.05)
     drops = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5))
     with pytest.raises(ValueError, match="dropout is on in 1"):
-        study_float8(drops, drops, [torch.randn(3, 16)])
+        unamp.tune(drops, drops, [torch.randn(3, 16)], dtype="float8_e4m3", tolerance=0.05)

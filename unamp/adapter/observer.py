@@ -17,7 +17,7 @@ __all__ = ["Emulation", "Layers", "Observer", "parameter_hook", "traces"]
 
 
 class Emulation:
-    """Layers whose products are computed from float8, for `unamp.tuning.study_float8`.
+    """Layers whose products are computed from float8, for the study of `unamp.tune`.
 
     Args:
         dtype: the dtype of the factors, one of `unamp.dtypes.FLOAT8`.

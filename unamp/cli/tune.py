@@ -11,10 +11,11 @@ import typer
 from unamp.cli.arguments import LOW, AsJson, checked, given, write_file
 from unamp.cli.functions import function_named
 from unamp.cli.printing import print_json
+from unamp.dtypes import FLOAT8, is_float8
 from unamp.errors import shortened
 from unamp.policy import LEVELS, Policy
 from unamp.presets import PRESETS
-from unamp.tuning import Tuned
+from unamp.tuning import Float8Study, Tuned
 from unamp.tuning.places import BY
 from unamp.tuning.search_order import EFFORTS
 
@@ -35,7 +36,7 @@ def tune_command(
         ),
     ],
     tolerance: Annotated[float | None, typer.Option(help="The largest error that is allowed; 0.01 where not given.")] = None,
-    dtype: Annotated[str | None, typer.Option(help=f"{LOW}; float16 where not given.")] = None,
+    dtype: Annotated[str | None, typer.Option(help=f"{LOW}; float16 where not given. {', '.join(FLOAT8)}: a study.")] = None,
     level: Annotated[str | None, typer.Option(help=f"Begin with one of {', '.join(LEVELS)}; O3 where not given.")] = None,
     preset: Annotated[str | None, typer.Option(help=f"The base lists to begin with: {', '.join(PRESETS)}.")] = None,
     by: Annotated[str | None, typer.Option(help=f"What is held as one: {', '.join(BY)}; place where not given.")] = None,
@@ -53,6 +54,8 @@ def tune_command(
     """
     arguments = _arguments(function)
     arguments |= given(tolerance=tolerance, dtype=dtype, by=by, effort=effort, margin=margin, budget=budget, resume=resume)
+    if is_float8(arguments.get("dtype")) and (level or preset or toml or html):
+        raise typer.BadParameter("a study in float8 takes no --level and no --preset, and writes no --toml and no --html")
     if level is not None or preset is not None:
         stated: dict[str, Any] = {
             "level": level or "O3",
@@ -61,28 +64,30 @@ def tune_command(
         }
         arguments["base"] = checked(lambda: Policy(**stated))
     tuned = _tuned(arguments)
-    if toml is not None:
-        write_file(toml, tuned.to_toml())
-    if html is not None:
-        write_file(html, checked(lambda: tuned.to_html(title=f"unamp tune {function}")))
+    if isinstance(tuned, Tuned):
+        if toml is not None:
+            write_file(toml, tuned.to_toml())
+        if html is not None:
+            write_file(html, checked(lambda: tuned.to_html(title=f"unamp tune {function}")))
     if as_json:
         print_json(tuned.to_data())
     else:
         print(tuned.table())
-    if not tuned.report.within:
+    if isinstance(tuned, Tuned) and not tuned.report.within:
         raise typer.Exit(1)
 
 
-def _tuned(arguments: Mapping[str, Any]) -> Tuned:
+def _tuned(arguments: Mapping[str, Any]) -> Tuned | Float8Study:
     """Return the tuning that `unamp.tune` finds. An error of the user's own code keeps its traceback."""
     import unamp
 
     try:
-        return unamp.tune(**arguments)
+        found: Tuned | Float8Study = unamp.tune(**arguments)
     except (ValueError, TypeError, RuntimeError) as error:
         if _ours(error):
             raise typer.BadParameter(str(error)) from error
         raise
+    return found
 
 
 def _ours(error: BaseException) -> bool:

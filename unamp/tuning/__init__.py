@@ -3,7 +3,7 @@
 `unamp.tune` is the function that searches; the package cannot have its name.
 """
 
-from unamp.tuning.float8 import Float8Layer, Float8Study, study_float8
+from unamp.tuning.float8 import Float8Layer, Float8Study
 from unamp.tuning.progress import Step
 from unamp.tuning.reports import PlaceReport, PresetReport, TuneReport
 from unamp.tuning.trials import Trial
@@ -19,6 +19,5 @@ __all__ = [
     "Trial",
     "TuneReport",
     "Tuned",
-    "study_float8",
     "tune",
 ]

@@ -1,4 +1,4 @@
-"""`unamp.tuning.study_float8`: which layers would bear products in float8, and at what error. A study, and no mode."""
+"""`unamp.tune` with a dtype of float8: which layers would bear such products, and at what error. A study, and no mode."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from unamp.adapter.float8 import in_float8
 from unamp.adapter.records import OpRecord
 from unamp.adapter.shadowing import PRODUCTS
-from unamp.dtypes import FLOAT8, shadow_dtype
-from unamp.errors import NotExpressible, shortened
+from unamp.dtypes import shadow_dtype
+from unamp.errors import NotExpressible
 from unamp.policy import Policy
 from unamp.tracing import trace, work_of
 from unamp.tracing.tables import text_table
@@ -20,7 +20,7 @@ from unamp.tuning.places import place_of
 from unamp.tuning.subject import Subject
 from unamp.typing import DtypeLike
 
-__all__ = ["Float8Layer", "Float8Study", "study_float8"]
+__all__ = ["Float8Layer", "Float8Study", "study"]
 
 #: What the kernels of float8 ask of the sizes of a weight.
 _MULTIPLE = 16
@@ -130,49 +130,28 @@ class Float8Study:
         return {"dtype": self.dtype, "tolerance": self.tolerance, "error": error, "runs": self.runs, "layers": layers}
 
 
-def study_float8(
+def study(
     run: Callable[[Any], Any],
     network: Any,
     batches: Sequence[Any],
-    *,
-    dtype: DtypeLike = "float8_e4m3",
-    tolerance: float = 5e-2,
-    measure: Callable[[Any, Any], Any] | None = None,
+    dtype: DtypeLike,
+    tolerance: float,
+    measure: Callable[[Any, Any], Any] | None,
 ) -> Float8Study:
-    """Find the layers whose products could be in float8, for the results to stay within a tolerance of the float32 run.
+    """Return the study of `unamp.tune` with a dtype of float8; its arguments are those, and are checked.
 
-    The products of layers with a weight are computed from factors that are scaled, clamped, rounded to float8, and scaled
-    back, in float32; where `run` computes gradients, those of the results are in float8_e5m2. Each layer is tried alone, and
-    then all together but for the worst. It is a study: no region computes so, and nothing is said about speed.
-
-    Args:
-        run: takes a batch, runs the network, and returns results, as `unamp.tune` has it.
-        network: the network.
-        batches: a list of batches.
-        dtype: ``"float8_e4m3"`` or ``"float8_e5m2"``; with ``_rows`` behind, each row has a scale of its own.
-        tolerance: the largest error of the results that is allowed, as `unamp.tune` has it.
-        measure: the error of a run, as `unamp.tune` has it.
-
-    Returns:
-        The study: every layer with its errors, and the lists for torchao, Transformer Engine and Keras.
+    Each layer is tried alone, and then all together but for the worst.
 
     Raises:
-        TypeError, ValueError: for bad arguments; where two float32 runs differ; and where no layer multiplies matrices.
+        ValueError: where two float32 runs differ, and where no layer multiplies matrices.
         NotExpressible: where the framework's adapter cannot compute a layer from float8.
     """
-    checks.check_arguments(run, batches, tolerance, 1.0, "layer", "halves")
-    name = shadow_dtype(dtype)
-    if name not in FLOAT8:
-        raise ValueError(
-            f"dtype must be one of {', '.join(map(repr, FLOAT8))}, not {shortened(dtype)}; unamp.tune takes others"
-        )
     subject = Subject(run, network, Policy("O0"), measure)
     first = subject.exact(batches[0])
     subject.learn_layers()
     checks.check_repeatable(subject, first, subject.exact(batches[0]), tolerance)
     references = [first[0], *(subject.exact(batch)[0] for batch in batches[1:])]
-    study = _Study(subject, name, batches, references)
-    return study.result(tolerance)
+    return _Study(subject, shadow_dtype(dtype), batches, references).result(tolerance)
 
 
 class _Study:
