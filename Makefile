@@ -15,7 +15,7 @@ help:
 	@echo "make conformance-opinfo   the preset torch-cpu against torch.autocast, bit for bit, on all of PyTorch's own example calls (minutes)"
 	@echo "make conformance-versions   the same for older and newer frameworks, an environment for each (hours, and many GB to load)"
 	@echo "make clients       packages of others under unamp, each in an environment of its own; writes docs/clients.md (half an hour)"
-	@echo "make clients-sample   two of them for each framework (ten minutes)"
+	@echo "make clients-sample   two of them for each framework, which must run (minutes)"
 	@echo "make newest        the newest release of every framework, as pip brings it today: first example, doctor, conformance"
 	@echo "make test          lint, then every test; continuous integration runs this"
 	@echo "make bench         unamp side by side with what you would write instead, for a look (under ten minutes); keeps benchmark-results/"

@@ -5,7 +5,8 @@ and over them the client's packages, pinned. Its script in ``clients`` takes the
 and under the framework's own mixed precision. What came of it is kept in ``conformance/results/clients.json``, and shown in
 ``docs/clients.md``.
 
-Arguments choose: ``python conformance/clients.py timm deepxde-jax``. What is not chosen keeps its result.
+Arguments choose: ``python conformance/clients.py timm deepxde-jax``. What is not chosen keeps its result. The sample runs two
+at a time, so that its times say nothing, and keeps nothing: continuous integration asks whether each runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import sys
 import sysconfig
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,21 +78,33 @@ def main(arguments: Sequence[str]) -> int:
     """Run the chosen rows, one client at a time, and write the page after each; return 1 where one fails."""
     parser = argparse.ArgumentParser(description="Packages of others under unamp.")
     parser.add_argument("chosen", nargs="*", metavar="CLIENT", help="everything, where none is named")
-    parser.add_argument("--sample", action="store_true", help="two of each framework")
+    parser.add_argument("--sample", action="store_true", help="two of each framework, two at a time; keeps no result")
     parser.add_argument("--keep", action="store_true", help="leave the environments for the next run")
     options = parser.parse_args(arguments)
     clients = listed()
     if unknown := set(options.chosen) - clients.keys():
         sys.exit(f"unknown client {min(unknown)!r}; valid: {', '.join(clients)}")
+    names = options.chosen or [name for name, client in clients.items() if client.sample or not options.sample]
     failed = 0
-    for name in options.chosen or [name for name, client in clients.items() if client.sample or not options.sample]:
-        print(f"{name}: ", end="", flush=True)
-        start = time.perf_counter()
-        found = examined(clients[name], stays=options.keep)
-        print(f"{found['result']}, {time.perf_counter() - start:.0f} seconds", flush=True)
-        keep(RESULTS, PAGE, (clients[name].framework, name), found, page)
+    for name, found, seconds in _examined(names, at_once=2 if options.sample else 1, stays=options.keep):
+        print(f"{name}: {found['result']}, {seconds:.0f} seconds", flush=True)
+        if not options.sample:
+            keep(RESULTS, PAGE, (clients[name].framework, name), found, page)
         failed += found["result"] != "runs"
     return int(failed > 0)
+
+
+def _examined(names: Sequence[str], *, at_once: int, stays: bool) -> Iterator[tuple[str, Rows, float]]:
+    """Yield clients in the order of their names, each with what came of it and the seconds that it took."""
+    clients = listed()
+
+    def one(name: str) -> tuple[str, Rows, float]:
+        start = time.perf_counter()
+        found = examined(clients[name], stays=stays)
+        return name, found, time.perf_counter() - start
+
+    with ThreadPoolExecutor(at_once) as pool:
+        yield from pool.map(one, names)
 
 
 def examined(client: Client, *, stays: bool = False) -> Rows:
