@@ -13,8 +13,9 @@ __all__ = [
     "LOW_DTYPES",
     "POLICY_DTYPES",
     "PRECISIONS",
-    "Precision",
+    "FloatFormat",
     "dtype_name",
+    "is_float8",
     "low_dtype",
     "policy_dtype",
     "shadow_dtype",
@@ -23,7 +24,7 @@ __all__ = [
 FLOAT32 = "float32"
 
 
-class Precision(NamedTuple):
+class FloatFormat(NamedTuple):
     """A binary floating format.
 
     Attributes:
@@ -66,14 +67,15 @@ class Precision(NamedTuple):
 
 #: Every precision that is known here, by name, and all that is known of it: IEEE 754-2019, table 3.5, and for bfloat16
 #: https://en.wikipedia.org/wiki/Bfloat16_floating-point_format. A new low precision is a row here, and one in ``DTYPES`` (in
-#: ``state.py``) of each adapter whose framework computes with it. A region in it is refused on the others.
+#: ``state.py``) of each adapter whose framework computes with it. A region in it is refused on the others. Type checkers and
+#: editors know its name from ``DtypeName`` in ``typing.py``, and from the schema of ``precision.toml``.
 PRECISIONS = {
     precision.name: precision
     for precision in (
-        Precision("float16", 2, 11, -14, 15, low=True, aliases=("fp16", "half")),
-        Precision("bfloat16", 2, 8, -126, 127, low=True, aliases=("bf16",)),
-        Precision(FLOAT32, 4, 24, -126, 127, aliases=("fp32", "float")),
-        Precision("float64", 8, 53, -1022, 1023, aliases=("fp64", "double")),
+        FloatFormat("float16", 2, 11, -14, 15, low=True, aliases=("fp16", "half")),
+        FloatFormat("bfloat16", 2, 8, -126, 127, low=True, aliases=("bf16",)),
+        FloatFormat(FLOAT32, 4, 24, -126, 127, aliases=("fp32", "float")),
+        FloatFormat("float64", 8, 53, -1022, 1023, aliases=("fp64", "double")),
     )
 }
 

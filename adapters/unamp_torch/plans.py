@@ -26,7 +26,7 @@ from unamp_torch.compiled import library
 from unamp_torch.compiling import guard
 from unamp_torch.devices import accelerator, device_type
 from unamp_torch.facts import facts
-from unamp_torch.kernels import compiled_plan, install, install_on_meta, let_autocast_pass
+from unamp_torch.kernel_registration import compiled_plan, install, install_on_meta, let_autocast_pass
 from unamp_torch.listing import Operator, name_operators_of_libraries, operators
 from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, TRACED, KernelKey, autocast_key
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from unamp.adapter import machine, registry
-from unamp.cli import commands, doctor, doctor_tables, printing
+from unamp.cli import commands, doctor, printing
 
 
 @pytest.fixture
@@ -143,8 +143,8 @@ def test_gaps_are_counted_and_listed_where_asked_for(monkeypatch: pytest.MonkeyP
 
 def test_a_terminal_of_80_columns_breaks_no_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(printing, "Console", lambda: Console(width=80, force_terminal=True))
-    doctor_tables.show_gaps([READY], listed=True)
-    doctor_tables.show_machine(found(READY, **{"instruction sets": list(machine.INSTRUCTION_SETS)}))
+    doctor.show_gaps([READY], listed=True)
+    doctor.show_machine(found(READY, **{"instruction sets": list(machine.INSTRUCTION_SETS)}))
     lines = capsys.readouterr().out.splitlines()
     assert [line.strip() for line in lines if len(line) > 80] == [GAP["link"]] * 2
     assert sum(line.startswith("- ") for line in lines) == 2

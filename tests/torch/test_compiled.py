@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from unamp_torch import compiled
+from unamp_torch.compiled import building
 
 import unamp
 from unamp import Policy, policy_region
@@ -68,10 +69,10 @@ def test_another_version_or_source_is_another_place(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "__version__", "2.99.0")
     assert compiled.place() != here
     monkeypatch.undo()
-    shutil.copytree(compiled._SOURCES, tmp_path / "changed")
+    shutil.copytree(building._SOURCES, tmp_path / "changed")
     with (tmp_path / "changed" / "kernels.h").open("a") as source:
         source.write("\n")
-    monkeypatch.setattr(compiled, "_SOURCES", tmp_path / "changed")
+    monkeypatch.setattr(building, "_SOURCES", tmp_path / "changed")
     assert compiled.place() != here
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unamp.dtypes import LOW_DTYPES, PRECISIONS, Precision
+from unamp.dtypes import LOW_DTYPES, PRECISIONS, FloatFormat
 from unamp.policy import Policy, Rule
 
 __all__ = ["SAMPLE", "Call", "Gradient", "OpRecord", "Shadow", "Shape", "Underflow", "Values"]
@@ -84,7 +84,7 @@ def _norm(numbers: Any) -> float:
     return largest * float(((numbers / largest) ** 2).sum()) ** 0.5 if largest else 0.0
 
 
-def _underflow(low: Precision, magnitudes: Any, count: int) -> Underflow:
+def _underflow(low: FloatFormat, magnitudes: Any, count: int) -> Underflow:
     small = magnitudes[magnitudes < low.smallest_normal]
     small = small[small > 0.0]
     flushed = int((small <= low.smallest_subnormal / 2).sum())  # half of it is rounded to even, to zero

@@ -14,8 +14,7 @@ from unamp._entry_points import entry_points
 from unamp._version import __version__
 from unamp.cli import policies, traces
 from unamp.cli.arguments import AsJson
-from unamp.cli.doctor import examine_all
-from unamp.cli.doctor_tables import show_frameworks, show_gaps, show_machine
+from unamp.cli.doctor import examine_all, show_frameworks, show_gaps, show_machine
 from unamp.cli.drift import drift
 from unamp.cli.export_lists import export_lists_command
 from unamp.cli.migrate import migrate

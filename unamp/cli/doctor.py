@@ -1,4 +1,4 @@
-"""Find out what the installed frameworks can do on this machine, and what they compute with.
+"""The command `doctor`: what the installed frameworks can do on this machine, and what they compute with.
 
 Each is imported in a process of its own: some pairs of frameworks fail in one process, depending on their order.
 """
@@ -9,17 +9,23 @@ import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from rich.table import Table
+
 from unamp.adapter import DEVICES, MayBeFaster, NamesDevices, machine
 from unamp.adapter.registry import adapter_for, installed
+from unamp.cli import printing
 from unamp.dtypes import LOW_DTYPES
 
-__all__ = ["examine", "examine_all"]
+__all__ = ["examine", "examine_all", "show_frameworks", "show_gaps", "show_machine"]
+
+_Report = dict[str, Any]
 
 
-def examine_all() -> dict[str, Any]:
+def examine_all() -> _Report:
     """Return the instruction sets, the environment variables that matter, and of every adapter the report of `examine`."""
     return {
         "processor": machine.processor(),
@@ -29,7 +35,7 @@ def examine_all() -> dict[str, Any]:
     }
 
 
-def examine(framework: str) -> dict[str, Any]:
+def examine(framework: str) -> _Report:
     """Return the report on one framework, imported here: its version, how each device computes in each dtype, and with what."""
     importlib.import_module(framework)
     adapter = adapter_for(framework)
@@ -50,7 +56,7 @@ def examine(framework: str) -> dict[str, Any]:
     }
 
 
-def _in_own_process(framework: str) -> dict[str, Any]:
+def _in_own_process(framework: str) -> _Report:
     if find_spec(framework) is None:
         return {"framework": framework, "status": "not installed", "advice": f"pip install 'unamp[{framework}]'"}
     ran = subprocess.run([sys.executable, "-m", __name__, framework], capture_output=True, text=True, check=False)
@@ -61,8 +67,54 @@ def _in_own_process(framework: str) -> dict[str, Any]:
     last = ran.stdout.strip().rpartition("\n")[2]
     if not last.startswith('{"framework"'):
         return {"framework": framework, "status": "not usable", "advice": "importing it ended the process with status 0"}
-    report: dict[str, Any] = json.loads(last)
+    report: _Report = json.loads(last)
     return report
+
+
+def show_frameworks(reports: Sequence[_Report]) -> None:
+    """Print every framework, with how each device computes in each dtype."""
+    table = Table("framework", "version", "device", *LOW_DTYPES, title="what runs here, and how")
+    for report in reports:
+        if report["status"] != "ready":
+            table.add_row(report["framework"], report["status"], report["advice"])
+            continue
+        for device, support in report["devices"].items():
+            words = [support[dtype] for dtype in LOW_DTYPES] if support else ["device not present"]
+            how = map(printing.support, words)
+            table.add_row(report["framework"], report["version"], _named(device, report), *how)
+    printing.show(table)
+
+
+def _named(device: str, report: _Report) -> str:
+    """Return a kind of device with the framework's own word for it, where that is another."""
+    word = report.get("device names", {}).get(device, device)
+    return device if word == device else f"{device} ({word})"
+
+
+def show_machine(found: _Report) -> None:
+    """Print the instruction sets of the processor, those that each framework uses, and the variables that change them."""
+    printing.say(f"the processor: {found['processor'] or 'not told by this system'}")
+    printing.say(f"it has: {' '.join(found['instruction sets']) or 'not told by this system'}", indent=2)
+    for report in found["frameworks"]:
+        if told := report.get("runtime"):
+            facts = ", ".join(f"{name.replace('_', ' ')}: {machine.said(fact)}" for name, fact in told.items())
+            printing.say(f"{report['framework']} computes with: {facts}")
+        if faster := report.get("faster"):
+            printing.say(faster, indent=2)
+    variables = " ".join(map("=".join, found["variables"].items()))
+    printing.say(f"variables that change it: {variables or 'none is set'}")
+
+
+def show_gaps(reports: Sequence[_Report], *, listed: bool) -> None:
+    """Print the number of things that adapters cannot do; or the list of them."""
+    count = sum(len(report.get("gaps", ())) for report in reports)
+    if count and not listed:
+        printing.say(f"{count} things cannot be done; unamp doctor --gaps lists them, with the reasons")
+    for report in reports if listed else ():
+        if gaps := report.get("gaps", ()):
+            printing.say(f"\n{report['framework']} cannot do:")
+        for gap in gaps:
+            printing.say(f"- {gap['what']}: {gap['reason']} {gap['link']}".rstrip(), indent=2)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from unamp.tracing import trace
 from unamp.tuning import checks, measuring, resuming
 from unamp.tuning.places import Unit, units_of
 from unamp.tuning.progress import Progress, Step
-from unamp.tuning.search_order import by_harm, halves, ranked
+from unamp.tuning.search_order import at_first, by_harm, halves, ranked
 from unamp.tuning.subject import Subject
 from unamp.tuning.trials import BudgetSpent, Trials, allowance, spread_of
 
@@ -133,7 +133,7 @@ class Search:
             self.trials.errors[everything] = [error]
 
     def _searched(self) -> frozenset[Unit]:
-        everything, base = frozenset(self.units), sorted(self.units, key=lambda unit: (self.overflows(unit), -self.work[unit]))
+        everything, base = frozenset(self.units), at_first(self.units, self.overflows, self.work)
         if self.effort == "halves":
             return halves(base, self.trials.holds)
         harm = {unit: math.inf if self.overflows(unit) else self.trials.first(everything - {unit}) for unit in base}

@@ -1,4 +1,4 @@
-"""Searches: which units may be given back to the low dtype. They know a yes or no, and no framework.
+"""The order in which a search gives units back to the low dtype, and which of them it leaves. It knows no framework.
 
 Everything held is known to hold. What a search returns holds too, and no single unit of it can be given back.
 """
@@ -6,16 +6,21 @@ Everything held is known to hold. What a search returns holds too, and no single
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-__all__ = ["EFFORTS", "by_harm", "halves", "ranked"]
+__all__ = ["EFFORTS", "at_first", "by_harm", "halves", "ranked"]
 
 U = TypeVar("U", bound=Hashable)
 Holds = Callable[[frozenset[U]], bool]
 
 #: The names of the searches: delta debugging, and with a run for each unit before it, for a ranking.
 EFFORTS = ("halves", "ranked")
+
+
+def at_first(units: Iterable[U], overflows: Callable[[U], bool], work: Mapping[U, float]) -> list[U]:
+    """Return units in the order in which they are tried: those that do not overflow before, and much work before little."""
+    return sorted(units, key=lambda unit: (overflows(unit), -work[unit]))
 
 
 def halves(order: Sequence[U], holds: Holds[U]) -> frozenset[U]:

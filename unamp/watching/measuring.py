@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from unamp.adapter import Adapter
 from unamp.adapter.contract import NamesGradients
-from unamp.dtypes import LOW_DTYPES, Precision
+from unamp.dtypes import LOW_DTYPES, FloatFormat
 from unamp.watching.samples import LayerSample
 
 __all__ = ["Measurement"]
@@ -42,7 +42,7 @@ class Measurement:
         updates: whether low parameters are stepped as they are, without master weights.
     """
 
-    def __init__(self, adapter: Adapter, gradients: Sequence[tuple[str, Any, Any]], low: Precision, *, updates: bool) -> None:
+    def __init__(self, adapter: Adapter, gradients: Sequence[tuple[str, Any, Any]], low: FloatFormat, *, updates: bool) -> None:
         assert isinstance(adapter, NamesGradients)
         self._adapter: Any = adapter
         self._names = [name for name, _, _ in gradients]
@@ -52,7 +52,7 @@ class Measurement:
         for place, (_, parameter, gradient) in enumerate(gradients):
             self._count(place, parameter, gradient, low, updates)
 
-    def _count(self, place: int, parameter: Any, gradient: Any, low: Precision, updates: bool) -> None:
+    def _count(self, place: int, parameter: Any, gradient: Any, low: FloatFormat, updates: bool) -> None:
         if gradient is None:
             self._sizes.append(math.prod(parameter.shape))
             self._totals.append([])
