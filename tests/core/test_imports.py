@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from documents import ROOT
 
@@ -73,3 +74,27 @@ def test_public_names() -> None:
     assert len(set(unamp.__all__)) == len(unamp.__all__)
     for name in unamp.__all__:
         assert hasattr(unamp, name), name
+
+
+def test_an_import_is_waited_for_whoever_looks_for_the_module_before(tmp_path: Path) -> None:
+    (tmp_path / "awaited.py").write_text("import os\nif 'FAIL' in os.environ:\n    raise ImportError('not yet')\n")
+    code = """
+import importlib.util, os, sys
+from unamp._on_import import when_imported
+came = []
+when_imported("awaited", lambda: came.append(sys.modules["awaited"]))
+spec = importlib.util.find_spec("awaited")
+assert spec.loader.is_package("awaited") is False
+os.environ["FAIL"] = "1"
+try:
+    import awaited
+except ImportError:
+    del os.environ["FAIL"]
+assert came == []
+import awaited
+assert came == [awaited] and type(awaited.__loader__).__name__ == "SourceFileLoader"
+waiting = len(sys.meta_path)
+when_imported("awaited", lambda: None)
+assert len(sys.meta_path) == waiting and importlib.util.find_spec("awaited") is awaited.__spec__
+"""
+    _run(code, PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
