@@ -176,7 +176,7 @@ class Vocabulary(Mapping[str, Operation]):
             entry = self._operations[op]
             known = entry.spellings.get(framework, ())
             spellings = {**entry.spellings, framework: tuple(dict.fromkeys((*known, *words)))}
-            self._operations[op] = entry._replace(spellings=MappingProxyType(spellings))
+            self._operations[op] = entry._replace(spellings=spellings)
 
     def resolve(self, name: str, prefer: str | None = None) -> str:
         """Return the canonical name for any spelling.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import tomllib
@@ -239,8 +240,19 @@ def test_what_is_wrong_is_said(text: str, says: str) -> None:
 def test_reasons_belong_to_entries() -> None:
     with pytest.raises(ValueError, match="reason for 'add', which is on no list"):
         Precision(POLICY, reasons={"add": "why"})
+    with pytest.raises(ValueError, match="reason for 'group:conv', which is on no list"):
+        Precision(POLICY, reasons={"group:conv": "why"})
+    with pytest.raises(ValueError, match="unknown group in reasons 'conf'"):
+        Precision(POLICY, reasons={"group:conf": "why"})
+    assert Precision(Policy(deny="*"), reasons={"*": "why"}).reasons == {"*": "why"}
     with pytest.raises(AttributeError):
         WHOLE.policy = POLICY
+
+
+def test_a_precision_is_pickled_and_copied() -> None:
+    for again in (pickle.loads(pickle.dumps(WHOLE)), copy.deepcopy(WHOLE)):
+        assert again == WHOLE
+        assert again.to_toml() == WHOLE.to_toml()
 
 
 def _written(data: Any) -> str:
