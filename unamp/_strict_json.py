@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 from unamp._version import __version__
 
 __all__ = [
+    "DIGITS",
     "BadJSON",
     "Reader",
     "document",
@@ -31,7 +32,8 @@ __all__ = [
 T = TypeVar("T")
 Reader = Callable[[str, Any], T]
 
-_DIGITS = 18  # of a whole number: whatever is longer counts nothing that a file of ours has
+#: Of a whole number at most: whatever is longer counts nothing that a file of ours has.
+DIGITS = 18
 _SHOWN = 40  # characters of what somebody wrote, in a message
 
 
@@ -99,7 +101,7 @@ def _float(source: str) -> float:
 
 
 def _int(source: str) -> int:
-    if len(source) > _DIGITS:
+    if len(source) > DIGITS:
         raise BadJSON(f"the number {source[:_SHOWN]}... is too large")
     return int(source)
 
