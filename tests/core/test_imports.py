@@ -55,6 +55,33 @@ print(*{"torch", "paddle", "mindspore", "tensorflow", "jax", "numpy"} & set(sys.
     assert _run(code).strip() == ""
 
 
+def test_threads_that_are_the_first_to_ask_get_one_vocabulary() -> None:
+    code = """
+import sys, threading, time
+import unamp
+module, found, asked = sys.modules["unamp.vocabulary"], [], threading.Event()
+load = module.load_table
+
+def loaded(name):
+    if not asked.is_set():
+        other.start()
+        asked.wait()
+        for _ in range(1000):  # the other has all the time that it wants
+            time.sleep(0)
+    return load(name)
+
+def ask():
+    asked.set()
+    found.append(unamp.vocabulary())
+
+other, module.load_table = threading.Thread(target=ask), loaded
+found.append(unamp.vocabulary())
+other.join()
+assert found[0] is found[1] is unamp.vocabulary()
+"""
+    _run(code)
+
+
 def test_a_library_on_unamp_imports_no_framework() -> None:
     code = """
 import sys, library
